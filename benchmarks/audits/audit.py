@@ -47,7 +47,7 @@ CLIP, STEP_SIZE, SMOOTHING, SLOPE = 1.0, 0.01, 1e-3, 10.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class AuditSetting:
     """What is audited. epsilon is claimed for all steps together; the losses of the canaries among the n records are
     linear, in d >= canaries dimensions."""
 
@@ -71,8 +71,8 @@ class Setting:
         return np.random.default_rng(0).normal(size=(self.n - self.canaries, self.d))
 
 
-ATTACK = Setting(n=10, canaries=1, d=8, steps=4, epsilon=2.0)
-ONE_RUN = Setting(n=2_000, canaries=2_000, d=2_000, steps=12_000, epsilon=3.0)
+ATTACK = AuditSetting(n=10, canaries=1, d=8, steps=4, epsilon=2.0)
+ONE_RUN = AuditSetting(n=2_000, canaries=2_000, d=2_000, steps=12_000, epsilon=3.0)
 GUESSES = 300
 """How many signs the one-run audit guesses. In a simulation with normal scores, half-sigma is then flagged with
 probability above 99%."""
@@ -81,7 +81,7 @@ probability above 99%."""
 class Canaries:
     """The losses: signs_i * SLOPE * x_i for the canaries, and |x - c_i|^2/2 for the other records."""
 
-    def __init__(self, setting: Setting, signs: NDArray[np.int64]) -> None:
+    def __init__(self, setting: AuditSetting, signs: NDArray[np.int64]) -> None:
         self.n, self.d = setting.n, setting.d
         self._slopes = SLOPE * signs
         self._centres = setting.centres
@@ -109,7 +109,7 @@ class Audited:
 
     algorithm: str
     variant: str
-    setting: Setting
+    setting: AuditSetting
 
     def problem(self, signs: NDArray[np.int64]) -> Canaries | Reduced:
         problem = Canaries(self.setting, signs)
@@ -218,7 +218,7 @@ def audit_row(kind: str, audited: Audited, seed: int, runs: int) -> dict[str, fl
     return {**counts, "epsilon": once.epsilon, "gdp": once.gdp}
 
 
-def flagged(row: dict[str, float | int], setting: Setting) -> bool:
+def flagged(row: dict[str, float | int], setting: AuditSetting) -> bool:
     return row["epsilon"] > setting.epsilon or row["gdp"] > setting.gdp
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
 
-Place = tuple[str | int, ...]
+JsonPath = tuple[str | int, ...]
 """The path to a value inside an object of JSON: names of members and indices of lists, from the outside in."""
 _CHECK = 8
 
@@ -86,7 +86,7 @@ def _numbers(plan: Any) -> int:
     return int(plan["directions_per_step"]) if plan["algorithm"] == "dpzero" else 0
 
 
-def places(values: Any, at: Place = ()) -> Iterator[Place]:
+def places(values: Any, at: JsonPath = ()) -> Iterator[JsonPath]:
     """The paths to all values inside these, at any depth."""
     inside = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     for name, value in inside:
@@ -94,7 +94,7 @@ def places(values: Any, at: Place = ()) -> Iterator[Place]:
         yield from places(value, (*at, name))
 
 
-def replaced(values: Any, place: Place, value: Any) -> Any:
+def replaced(values: Any, place: JsonPath, value: Any) -> Any:
     """A copy with another value at that path, or without the value there where `...` is given."""
     found = deepcopy(values)
     *path, last = place
@@ -108,13 +108,13 @@ def replaced(values: Any, place: Place, value: Any) -> Any:
     return found
 
 
-def value_at(values: Any, place: Place) -> Any:
+def value_at(values: Any, place: JsonPath) -> Any:
     for name in place:
         values = values[name]
     return values
 
 
-def twice(values: Any, place: Place, first: Any) -> str:
+def twice(values: Any, place: JsonPath, first: Any) -> str:
     """The values as JSON, where the member at this path stands twice: first with the value `first`, then with its own.
     The path must lead through objects only."""
     mark = "@first@"

@@ -50,7 +50,7 @@ NO_ROOM = "out of memory"
 
 
 @dataclass(frozen=True)
-class Preset:
+class MemoryTable:
     """The cells of a table: every method with every model."""
 
     models: tuple[str, ...]
@@ -65,16 +65,16 @@ _ROBERTA = ("forwards", "mezo", "dpzero", "dpgd-0th", "adamw", "dp-adamw", "lora
 _BESIDE = ("forwards", "mezo", "dpzero")
 _OPT = ("opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b", "opt-30b", "opt-66b")
 PRESETS = {
-    "tab:dpero-dpgd": Preset(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
-    "tab:others": Preset(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
-    "tab:opt-memory": Preset(_OPT, (*_BESIDE, "adamw"), batch=8, length=256, dtype="float16"),
-    "cpu": Preset(("roberta-base", "roberta-large", "opt-1.3b"), _BESIDE, 8, 64, "float32", steps=6),
-    "smoke": Preset(("roberta-base",), ("forwards", "mezo", "dpzero", "lora"), 2, 8, "float32", steps=2),
+    "tab:dpero-dpgd": MemoryTable(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
+    "tab:others": MemoryTable(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
+    "tab:opt-memory": MemoryTable(_OPT, (*_BESIDE, "adamw"), batch=8, length=256, dtype="float16"),
+    "cpu": MemoryTable(("roberta-base", "roberta-large", "opt-1.3b"), _BESIDE, 8, 64, "float32", steps=6),
+    "smoke": MemoryTable(("roberta-base",), ("forwards", "mezo", "dpzero", "lora"), 2, 8, "float32", steps=2),
 }
 
 
 @dataclass(frozen=True)
-class Cell:
+class MemoryCell:
     """One model and method. rows: records in one forward pass."""
 
     model: str
@@ -91,7 +91,7 @@ class Cell:
         return {name: getattr(self, name) for name in KEY}
 
 
-def measure(cell: Cell) -> dict[str, Any]:
+def measure(cell: MemoryCell) -> dict[str, Any]:
     """The row of a cell, measured in this process."""
     row: dict[str, Any] = cell.key()
     full_float32()
@@ -122,7 +122,7 @@ def _examples(words: int, length: int, kind: str) -> tuple[Example, ...]:
 
 
 def _steps(
-    cell: Cell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
+    cell: MemoryCell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
 ) -> tuple[int, list[float], Run | None]:
     """The number d of weights, the seconds of each step, and the run if it can make as many steps again."""
     c = _configuration(cell, "zero-shot" if cell.method == "forwards" else cell.method)
@@ -150,7 +150,12 @@ def _steps(
 
 
 def _started(
-    cell: Cell, method: str, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
+    cell: MemoryCell,
+    method: str,
+    module: torch.nn.Module,
+    scorer: WordScorer,
+    examples: Sequence[Example],
+    stack: ExitStack,
 ) -> Run:
     """A run of twice the steps, opened while the module has this run's own weights: all runs of a cell change one
     module."""
@@ -162,14 +167,14 @@ def _started(
     return run
 
 
-def _configuration(cell: Cell, method: str) -> Configuration:
+def _configuration(cell: MemoryCell, method: str) -> Configuration:
     return Configuration(
         method=method, relation="replace-one", sampling="fixed-size", batch=cell.batch, dtype=cell.dtype,
         steps=cell.steps + WARM_UP, weights=cell.weights, direction="rademacher", step_size=1e-6, clip=1.0,
     )  # fmt: skip
 
 
-def _in_turns(run: Run, other: Run, cell: Cell) -> tuple[float, float]:
+def _in_turns(run: Run, other: Run, cell: MemoryCell) -> tuple[float, float]:
     """The time of a step of one run over that of the other, which take turns; and the standard error."""
     pairs = [(run, _Clock(cell.device)), (other, _Clock(cell.device))]
     for turn in range(cell.steps + WARM_UP):
@@ -203,11 +208,11 @@ def _check(parser: Parser, options: Namespace) -> None:
     options.device = chosen_device(parser, options.device)
 
 
-def _cells(options: Namespace) -> Iterator[Cell]:
+def _cells(options: Namespace) -> Iterator[MemoryCell]:
     preset = PRESETS[options.name]
     for model in options.models or preset.models:
         for method in options.methods or preset.methods:
-            yield Cell(
+            yield MemoryCell(
                 model,
                 method,
                 preset.batch,
@@ -225,7 +230,7 @@ def _report(options: Namespace) -> int:
     return int(not set(read_rows(options.out, failed=True)["status"]) <= {OK, NO_ROOM})
 
 
-def _told(cell: Cell, rows: list[dict[str, Any]]) -> str:
+def _told(cell: MemoryCell, rows: list[dict[str, Any]]) -> str:
     (row,) = rows
     if row.get("status", OK) != OK:
         return f"{row['model']} {row['method']}: {row['status']}"

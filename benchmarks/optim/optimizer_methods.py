@@ -37,7 +37,7 @@ SMALL = {
 
 
 @dataclass(frozen=True)
-class Case:
+class StepCase:
     """A model, and a batch of records with so many tokens each. methods: the methods that are measured."""
 
     size: str
@@ -50,7 +50,7 @@ class Case:
 class Bench:
     """One model on one device, and the steps on it."""
 
-    def __init__(self, case: Case, device: str, stack: ExitStack) -> None:
+    def __init__(self, case: StepCase, device: str, stack: ExitStack) -> None:
         self._stack = stack
         self._case, self._device = case, device
         self.module = classification_model(case, device)
@@ -176,7 +176,7 @@ def _losses(module: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(module(input_ids=tokens).logits.float(), labels, reduction="none")
 
 
-def classification_model(case: Case, device: str) -> Any:
+def classification_model(case: StepCase, device: str) -> Any:
     """A model with random weights, made on the device, in evaluation mode."""
     config = SMALL[case.size] if case.size in SMALL else configuration(case.size)[0]
     torch.manual_seed(0)

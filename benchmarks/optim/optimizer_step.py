@@ -49,8 +49,8 @@ from benchmarks.optim.optimizer_methods import (
     SMOOTHING,
     STEP_SIZE,
     Bench,
-    Case,
     Step,
+    StepCase,
     classification_model,
 )
 from dpzero_theory.cli import Parser, Several, integer
@@ -76,31 +76,31 @@ FIELDS = (
     "peak_less_largest_to_inference",
 )
 PRESETS = {
-    "smoke": [Case("tiny", 4, 16)],
-    "gpu-smoke": [Case(size, 4, 16, methods=(BASE, PUBLIC)) for size in ("tiny", "opt-tiny")],
+    "smoke": [StepCase("tiny", 4, 16)],
+    "gpu-smoke": [StepCase(size, 4, 16, methods=(BASE, PUBLIC)) for size in ("tiny", "opt-tiny")],
     "cpu": [
-        *(Case("roberta-base", batch, 64) for batch in (8, 1)),
-        *(Case("small", batch, 64) for batch in (64, 8)),
-        *(Case("tiny", batch, 64) for batch in (64, 8)),
-        Case("roberta-base", 64, 64, methods=(BASE, "gaussian", PUBLIC, PRIVATE, "four-pass")),
+        *(StepCase("roberta-base", batch, 64) for batch in (8, 1)),
+        *(StepCase("small", batch, 64) for batch in (64, 8)),
+        *(StepCase("tiny", batch, 64) for batch in (64, 8)),
+        StepCase("roberta-base", 64, 64, methods=(BASE, "gaussian", PUBLIC, PRIVATE, "four-pass")),
     ],
     "lengths": [
-        Case("small", batch, length, methods=(BASE, *DIRECTIONS, "four-pass"))
+        StepCase("small", batch, length, methods=(BASE, *DIRECTIONS, "four-pass"))
         for batch in (1, 8, 64)
         for length in (16, 64, 256)
     ],
     "gpu": [
-        Case("roberta-large", 64, 128, "float32"),
-        Case("roberta-large", 64, 128, "bfloat16"),
-        *(Case(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-1]) for size in ("1.3b", "2.7b", "6.7b")),
-        *(Case(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-2]) for size in ("13b", "30b", "66b")),
+        StepCase("roberta-large", 64, 128, "float32"),
+        StepCase("roberta-large", 64, 128, "bfloat16"),
+        *(StepCase(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-1]) for size in ("1.3b", "2.7b", "6.7b")),
+        *(StepCase(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-2]) for size in ("13b", "30b", "66b")),
     ],
 }
 """The cases of each preset. RoBERTa is measured at the paper's batch of 64, and on the CPU also at smaller ones; OPT at
 its batch of 8. The preset `lengths` has direction laws by batch and length, beside the published step."""
 
 
-def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
+def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
     """One row per method. A method that does not run has a status that says why, in place of numbers.
 
     turns: the most turns of each group of methods; fewer are made if they do not fit into `budget` seconds, but at
@@ -152,7 +152,7 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
     return rows
 
 
-def _turns(case: Case, device: str, methods: Sequence[str], turns: int, budget: float) -> dict[str, list[Any]]:
+def _turns(case: StepCase, device: str, methods: Sequence[str], turns: int, budget: float) -> dict[str, list[Any]]:
     """For each method the seconds (processor time, or synchronised) and the wall seconds of each turn. The first turn
     warms up and is dropped."""
     samples: dict[str, list[Any]] = {method: [] for method in methods}
@@ -194,7 +194,7 @@ def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer 
         _release(device)
 
 
-def _peak_megabytes(case: Case, device: str, method: str) -> float:
+def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
     """The peak of a method's first steps. Raises MemoryError where the device has less memory than the method needs."""
     if device == "cuda":
         return _peak_of_steps(case, device, method, 1)
@@ -203,13 +203,13 @@ def _peak_megabytes(case: Case, device: str, method: str) -> float:
     return in_new_process(_peak_of_steps, case, device, method, torch.get_num_threads())
 
 
-def _peak_of_steps(case: Case, device: str, method: str, threads: int) -> float:
+def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> float:
     """Megabytes above what was held before the model was built."""
     if device == "cpu":
         torch.set_num_threads(threads)
     with ExitStack() as stack:
         classification_model(
-            Case("tiny", 1, 8), device
+            StepCase("tiny", 1, 8), device
         )  # building a model imports modules, whose memory is not the method's
         before = reset_peak(device)
         bench = Bench(case, device, stack)
@@ -221,7 +221,7 @@ def _peak_of_steps(case: Case, device: str, method: str, threads: int) -> float:
         return peak(device) - before
 
 
-def _needed_megabytes(case: Case, method: str) -> float:
+def _needed_megabytes(case: StepCase, method: str) -> float:
     """A lower bound on what the method holds beside the model, so that a hopeless attempt is not made."""
     parameters, _ = _sizes(case)
     copies = {"adamw": 4, "dp-adamw": 6 + case.batch}.get(method, 1)
@@ -236,7 +236,7 @@ def _available_megabytes() -> float:
     return int(text.split("MemAvailable:")[1].split()[0]) / 2**10
 
 
-def _sizes(case: Case) -> tuple[int, float]:
+def _sizes(case: StepCase) -> tuple[int, float]:
     """The number of parameters, tied ones counted once, and the megabytes of the largest."""
     counts = [parameter.numel() for parameter in classification_model(case, "meta").parameters()]
     return sum(counts), max(counts) * DTYPES[case.dtype].itemsize / 2**20

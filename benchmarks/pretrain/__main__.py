@@ -38,7 +38,7 @@ KEY = ("family", "width")
 FIELDS = ("d", "tokens", "own_perplexity", "questions_perplexity", "seconds")
 
 
-class Work(NamedTuple):
+class Reading(NamedTuple):
     """The tokens of all sentences, one after the other, and the ids of the mask and of the first ordinary word."""
 
     stream: Tensor
@@ -51,7 +51,7 @@ def stream(found: Sequence[str], words: Any) -> Tensor:
     return torch.tensor([token for ids in words([line.strip() for line in found])["input_ids"] for token in ids])
 
 
-def train(module: nn.Module, work: Work, width: int, place: Path, say: Callable[[int], None]) -> float:
+def train(module: nn.Module, work: Reading, width: int, place: Path, say: Callable[[int], None]) -> float:
     """Pretrain, going on from the checkpoint file `place` if it exists; returns the seconds of training in all.
 
     say: called with the number of steps made, now and then.
@@ -83,7 +83,7 @@ def _share(step: int, steps: int) -> float:
     return min((step + 1) / max(WARM_UP * steps, 1), (steps - step) / (steps * (1 - WARM_UP)))
 
 
-def _batch(work: Work, step: int) -> dict[str, Tensor]:
+def _batch(work: Reading, step: int) -> dict[str, Tensor]:
     """Blocks that begin anywhere, drawn from the number of the step; for a masked model with masks."""
     source = torch.Generator().manual_seed(step)
     begins = torch.randint(len(work.stream) - BLOCK + 1, (ROWS, 1), generator=source)
@@ -147,7 +147,7 @@ def _body(parser: Parser, options: Namespace) -> int:
 def _make(family: str, width: int, read: Sequence[str], options: Any) -> float:
     words = text.tokenizer(family, options.models / "pairs.json", read)
     steps = max(1, options.tokens // (ROWS * BLOCK))
-    work = Work(stream(read, words), words.mask_token_id if family == "roberta" else -1, steps)
+    work = Reading(stream(read, words), words.mask_token_id if family == "roberta" else -1, steps)
     module = random_model(config(family, width), FAMILIES[family], seed=0)
     place = options.models / f"{family}-{width}.pt"
 

@@ -56,7 +56,7 @@ FIELDS = ("r", "gradient_squared", "last_gradient_squared", "seconds", "peak_mb"
 
 
 @dataclass(frozen=True)
-class Preset:
+class Sizes:
     """The sizes of a sweep. Step sizes are in units of 1/(r + 2); clips are in units of 1, or of sqrt(d) for
     DPGD-0th."""
 
@@ -68,9 +68,9 @@ class Preset:
 
 
 PRESETS = {
-    "smoke": Preset(50, (10, 100, 5_000), steps=(5, 20)),
-    "full": Preset(1_000, (100, 1_000, 10_000, 100_000, 1_000_000)),
-    "gpu": Preset(1_000, (1_000_000, 10_000_000, 100_000_000)),
+    "smoke": Sizes(50, (10, 100, 5_000), steps=(5, 20)),
+    "full": Sizes(1_000, (100, 1_000, 10_000, 100_000, 1_000_000)),
+    "gpu": Sizes(1_000, (1_000_000, 10_000_000, 100_000_000)),
 }
 
 
@@ -86,7 +86,7 @@ class _Worker:
         return torch.as_tensor(values, dtype=torch.float64, device=self.device)
 
 
-def _lanes(preset: Preset, method: str, d: int, r: float) -> Lanes:
+def _lanes(preset: Sizes, method: str, d: int, r: float) -> Lanes:
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     n = preset.samples * RECORDS_PER_SAMPLE
     scale = math.sqrt(d) if method == "dpgd-0th" else 1.0
@@ -103,7 +103,7 @@ def _rank(d: int) -> float:
     return float(digamma(d + 1) + np.euler_gamma)
 
 
-def run_cell(preset: Preset, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
+def run_cell(preset: Sizes, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
     """One row per setting of either method; the methods share data and directions. Every process returns all rows."""
     started = time.perf_counter()
     room = _Room(preset.samples, max(preset.steps), worker.device)
@@ -306,7 +306,7 @@ def _todo(mine: Todo | None, worker: _Worker) -> Todo:
     return told[0] or []
 
 
-def _complete(results: Results, preset: Preset, d: int, seed: int) -> bool:
+def _complete(results: Results, preset: Sizes, d: int, seed: int) -> bool:
     return all(
         results.done(method=method, d=d, seed=seed, steps=int(steps), step_size=float(step_size), clip=float(clip))
         for method in METHODS

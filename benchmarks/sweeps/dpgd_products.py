@@ -21,7 +21,7 @@ from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.tables import rounded_row
-from benchmarks.sweeps.synthetic import PRESETS, Place, Preset, paper_lanes, run_methods, samples
+from benchmarks.sweeps.synthetic import PRESETS, Computation, Preset, paper_lanes, run_methods, samples
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
 
 GRIDS = {
@@ -69,7 +69,7 @@ def measure(grid: Preset, mode: str, d: int) -> dict[str, Any]:
     problem, lanes = Quadratic(train, paper_spectrum(mode, d)), paper_lanes(grid, "paper")
     fastest, started = peak(), time.process_time()
     with _Products() as products:
-        run_methods([("dpgd", np.zeros(d), lanes)], problem, 0, [], **Place().of("dpgd"))
+        run_methods([("dpgd", np.zeros(d), lanes)], problem, 0, [], **Computation().of("dpgd"))
     total = time.process_time() - started
     fastest = max(fastest, peak())
     whole = paper_lanes(PRESETS["paper"], "paper").steps.sum() / lanes.steps.sum()

@@ -24,9 +24,9 @@ from benchmarks.sweeps.synthetic import (
     FIELDS,
     KEY,
     PRESETS,
-    Cell,
-    Place,
+    Computation,
     Setting,
+    SweepCell,
     keys,
     run_cells,
 )
@@ -47,7 +47,7 @@ def _again(row: Row) -> list[dict[str, Any]]:
     """The row's run by itself: on a CPU, DP-GD's settings influence each other only through the last digits of shared
     products."""
     one = replace(PAPER, settings=((row["steps"], row["step_size"], row["clip"]),))
-    return run_cells([Cell(*(row[name] for name in CELL_KEY))], one, Place())
+    return run_cells([SweepCell(*(row[name] for name in CELL_KEY))], one, Computation())
 
 
 REMAKES = {
@@ -66,12 +66,12 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 
 def _keys(options: Namespace, at: dict[str, Any]) -> list[dict[str, Any]]:
-    return list(keys(Cell(**at), options.settings[tuple(at.values())[:-1]]))
+    return list(keys(SweepCell(**at), options.settings[tuple(at.values())[:-1]]))
 
 
 def _measure(options: Namespace, at: dict[str, Any]) -> list[dict[str, Any]]:
-    cell = Cell(**at)
-    return list(run_cells([cell], options.settings[tuple(at.values())[:-1]], Place()))
+    cell = SweepCell(**at)
+    return list(run_cells([cell], options.settings[tuple(at.values())[:-1]], Computation()))
 
 
 EXPERIMENT = Experiment(

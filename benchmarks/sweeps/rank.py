@@ -70,7 +70,7 @@ GRID = Grid()
 
 
 @dataclass(frozen=True)
-class Cell:
+class RankCell:
     """One problem and its directions, on which every method runs all its settings."""
 
     experiment: str
@@ -97,19 +97,19 @@ class Cell:
         return 1 / np.arange(1, self.p + 1)
 
 
-EXPERIMENTS: dict[str, list[Cell]] = {
-    "dimension": [Cell("dimension", 10**k) for k in range(2, 8)],
-    "beyond": [Cell("dimension", 10**8)],
-    "log": [Cell("log", 10**k, min(10**k - 1, 999)) for k in range(2, 8)],
-    "rank": [Cell("rank", 10_000, p) for p in (1, 3, 10, 100, 1_000)],
-    "law": [Cell("law", 200, law=law) for law in DIRECTIONS],
-    "rotated": [Cell("rotated", 200, law=law, rotated=True) for law in DIRECTIONS],
-    "directions": [Cell("directions", 10_000, directions=k) for k in (1, 4, 16, 64)],
+EXPERIMENTS: dict[str, list[RankCell]] = {
+    "dimension": [RankCell("dimension", 10**k) for k in range(2, 8)],
+    "beyond": [RankCell("dimension", 10**8)],
+    "log": [RankCell("log", 10**k, min(10**k - 1, 999)) for k in range(2, 8)],
+    "rank": [RankCell("rank", 10_000, p) for p in (1, 3, 10, 100, 1_000)],
+    "law": [RankCell("law", 200, law=law) for law in DIRECTIONS],
+    "rotated": [RankCell("rotated", 200, law=law, rotated=True) for law in DIRECTIONS],
+    "directions": [RankCell("directions", 10_000, directions=k) for k in (1, 4, 16, 64)],
 }
 DEFAULT = [name for name in EXPERIMENTS if name != "beyond"]
 
 
-def lanes_of(cell: Cell, grid: Grid, method: str, records: int) -> Lanes:
+def lanes_of(cell: RankCell, grid: Grid, method: str, records: int) -> Lanes:
     """The grid of a method in a cell, with the noise of (2, 1e-6)-DP under the replacement of one record."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     scale = math.sqrt(cell.d if method == "dpgd-0th" else cell.directions)
@@ -121,7 +121,7 @@ def lanes_of(cell: Cell, grid: Grid, method: str, records: int) -> Lanes:
     )
 
 
-def run_cell(cell: Cell, grid: Grid, records: int, seed: int, device: str = "cpu") -> list[dict[str, Any]]:
+def run_cell(cell: RankCell, grid: Grid, records: int, seed: int, device: str = "cpu") -> list[dict[str, Any]]:
     """One row per setting of each method."""
     reset_peak(device)
     cpu = time.process_time()
@@ -163,12 +163,12 @@ def _last(problem: Quadratic, x: Array) -> float:
     return float(np.square(problem.gradient(x)).sum())
 
 
-def _cell_key(cell: Cell, records: int, seed: int) -> dict[str, Any]:
+def _cell_key(cell: RankCell, records: int, seed: int) -> dict[str, Any]:
     values = (cell.experiment, cell.d, cell.p, cell.law, cell.rotated, cell.directions, records, seed)
     return dict(zip(CELL_KEY, values, strict=True))
 
 
-def _drawn(cell: Cell, grid: Grid, seed: int) -> padded.Drawn:
+def _drawn(cell: RankCell, grid: Grid, seed: int) -> padded.Drawn:
     tail = cell.tail / (cell.d - cell.p)
     rng = lambda stream: np.random.default_rng([seed, cell.d, stream])  # noqa: E731
     steps = max(grid.evaluations) + cell.d * cell.rotated  # what is turned has all its coordinates
@@ -191,8 +191,8 @@ def _orthogonal(d: int) -> Array:
     return q
 
 
-def _of_key(key: Row) -> Cell:
-    return Cell(*(key[name] for name in CELL_KEY[:-2]))
+def _of_key(key: Row) -> RankCell:
+    return RankCell(*(key[name] for name in CELL_KEY[:-2]))
 
 
 def _again(row: Row) -> list[dict[str, Any]]:

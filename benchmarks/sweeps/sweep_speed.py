@@ -35,7 +35,7 @@ from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results, read_rows, revision
 from benchmarks.kit.tables import rounded, rounded_row
 from benchmarks.sweeps import synthetic
-from benchmarks.sweeps.synthetic import PAPER, Place, Preset, paper_lanes, run_methods
+from benchmarks.sweeps.synthetic import PAPER, Computation, Preset, paper_lanes, run_methods
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
@@ -68,7 +68,7 @@ PRESETS = {
 }
 
 
-def measure(method: str, preset: Preset, d: int, place: Place) -> dict[str, Any]:
+def measure(method: str, preset: Preset, d: int, place: Computation) -> dict[str, Any]:
     """Time one sweep, its matrix products alone, and a step of the reference; the engine is warmed up first."""
     rng = np.random.default_rng(d)
     problem = Quadratic(gaussian_data(rng, preset.n, d), paper_spectrum("c", d))
@@ -245,7 +245,7 @@ def _body(parser: Parser, options: Namespace) -> int:
                     key = dict(zip(KEY, values, strict=True))
                     if results.done(**key):
                         continue
-                    row = measure(method, preset, d, Place(options.dtype, device=device))
+                    row = measure(method, preset, d, Computation(options.dtype, device=device))
                     results.add([{**key, **row}])
                     print(f"{method} d={d}: {row['engine_s']} s, {row['ratio']} times the reference", flush=True)
     return 0

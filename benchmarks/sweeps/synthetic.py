@@ -113,7 +113,7 @@ FOLDERS = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One sweep: a method on one problem, with all settings of the grid."""
 
     method: str
@@ -177,7 +177,7 @@ def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
 
 
 @dataclass(frozen=True)
-class Place:
+class Computation:
     """Where and in which precision a sweep runs. dtypes are given by name; `dpgd_products` is that of DP-GD's products
     alone."""
 
@@ -191,7 +191,7 @@ class Place:
         return options | ({"product_dtype": getattr(torch, self.dpgd_products)} if method == "dpgd" else {})
 
 
-def run_cells(cells: Sequence[Cell], preset: Preset, place: Place) -> list[dict[str, Any]]:
+def run_cells(cells: Sequence[SweepCell], preset: Preset, place: Computation) -> list[dict[str, Any]]:
     """The rows of cells that share mode, dimension and seed; DP-GD's cell comes alone.
 
     A value that is not finite is left empty, and the row's status is then `diverged`.
@@ -227,7 +227,7 @@ def _measured(
     return measured
 
 
-def keys(cell: Cell, preset: Preset) -> Iterable[dict[str, Any]]:
+def keys(cell: SweepCell, preset: Preset) -> Iterable[dict[str, Any]]:
     """The keys of a cell's rows."""
     lanes = paper_lanes(preset, cell.calibration)
     values = (cell.method, cell.mode, cell.d, cell.start, cell.calibration, cell.seed)
@@ -255,14 +255,14 @@ def _again(preset: Preset, row: Row) -> list[dict[str, Any]]:
     For a run that enlarges rounding errors, everything that was made together, because the digits depend on how many
     settings are computed at once.
     """
-    cell = Cell(*(row[name] for name in CELL_KEY))
+    cell = SweepCell(*(row[name] for name in CELL_KEY))
     if _upset(row) and cell.method != "dpgd":
         choices = [*product(STARTS, CALIBRATIONS)] if preset is PRESETS["choices"] else [("zero", "paper")]
         those = [replace(cell, method=m, start=x0, calibration=c) for m in METHODS[:2] for x0, c in choices]
-        return run_cells(those, preset, Place())
+        return run_cells(those, preset, Computation())
     steps = tuple(steps for steps in preset.steps if steps <= row["steps"])
     one = replace(preset, steps=steps, step_sizes=(row["step_size"],), clips=(row["clip"],))
-    return run_cells([cell], one, Place())
+    return run_cells([cell], one, Computation())
 
 
 def _upset(row: Row) -> bool:
@@ -288,7 +288,7 @@ def _body(parser: Parser, options: Namespace) -> int:
     torch.set_num_threads(1)  # more threads add in another order, which changes runs that enlarge rounding errors
     preset = PRESETS[options.preset]
     cells = [
-        Cell(method, mode, d, start, calibration, seed)
+        SweepCell(method, mode, d, start, calibration, seed)
         for seed in range(options.seeds)
         for method in options.methods
         for d in preset.dimensions
@@ -300,8 +300,8 @@ def _body(parser: Parser, options: Namespace) -> int:
     return 0
 
 
-def _run(cells: Sequence[Cell], preset: Preset, options: Namespace, parser: Parser) -> None:
-    place = Place(options.dtype, options.dpgd_products, options.device)
+def _run(cells: Sequence[SweepCell], preset: Preset, options: Namespace, parser: Parser) -> None:
+    place = Computation(options.dtype, options.dpgd_products, options.device)
     folder = options.out or FOLDERS[options.preset]
     results = Results(
         folder,
@@ -334,16 +334,16 @@ def _run(cells: Sequence[Cell], preset: Preset, options: Namespace, parser: Pars
             print(f"{count}/{len(jobs)} {_told(group, rows)}, {sum(row['cpu_s'] for row in spent):.2f} s", flush=True)
 
 
-def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:
+def _groups(cells: Sequence[SweepCell]) -> list[list[SweepCell]]:
     """The cells that share directions and data in groups; each of DP-GD's is a group by itself."""
-    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    groups: dict[tuple[Any, ...], list[SweepCell]] = {}
     for cell in cells:
         alone = cell if cell.method == "dpgd" else None
         groups.setdefault((cell.mode, cell.d, cell.seed, alone), []).append(cell)
     return list(groups.values())
 
 
-def _told(group: Sequence[Cell], rows: Sequence[dict[str, Any]]) -> str:
+def _told(group: Sequence[SweepCell], rows: Sequence[dict[str, Any]]) -> str:
     """The line that is printed after a group: its mode, dimension and seed, and the best last gradient of each cell."""
     best: dict[str, float] = {}
     for row in rows:
@@ -353,7 +353,9 @@ def _told(group: Sequence[Cell], rows: Sequence[dict[str, Any]]) -> str:
     return f"mode {group[0].mode}, d = {group[0].d:,}, seed {group[0].seed}: best last gradient {found}"
 
 
-def _job(group: Sequence[Cell], preset: Preset, place: Place) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _job(
+    group: Sequence[SweepCell], preset: Preset, place: Computation
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of a group of cells, and for each cell its row of processor and wall seconds, shared equally."""
     started, cpu = time.perf_counter(), time.process_time()
     try:

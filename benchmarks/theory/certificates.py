@@ -66,7 +66,7 @@ Loss = PseudoHuber | LogisticRegression
 
 
 @dataclass(frozen=True)
-class Cell:
+class CertificateCell:
     """One data set, the privacy budgets, and the parameter sets to run on it. mode is empty for logistic regression."""
 
     problem: str
@@ -91,8 +91,8 @@ class Cell:
                 yield dict(zip(KEY, values, strict=True))
 
 
-def _pseudo_huber(mode: str, n: int, *dimensions: int, epsilons: Sequence[float] = (2.0,)) -> list[Cell]:
-    return [Cell("pseudo-huber", mode, n, d, tuple(epsilons)) for d in dimensions]
+def _pseudo_huber(mode: str, n: int, *dimensions: int, epsilons: Sequence[float] = (2.0,)) -> list[CertificateCell]:
+    return [CertificateCell("pseudo-huber", mode, n, d, tuple(epsilons)) for d in dimensions]
 
 
 _FULL = [
@@ -101,20 +101,20 @@ _FULL = [
     *_pseudo_huber("b", 10_000, 200, epsilons=(0.5, 2.0)),
     *_pseudo_huber("c", 10_000, 20, epsilons=(0.5, 2.0)),
     *_pseudo_huber("c", 10_000, 200, epsilons=(0.5, 2.0, 8.0)),
-    Cell("digits", "", 1_797, 65, (0.5, 2.0, 8.0)),
+    CertificateCell("digits", "", 1_797, 65, (0.5, 2.0, 8.0)),
     *_pseudo_huber("a", 1_000, 20, 200, 2_000, epsilons=(8.0,)),
     *_pseudo_huber("b", 1_000, 20, 200, 2_000, 20_000, epsilons=(8.0,)),
     *_pseudo_huber("c", 1_000, 20, 200, 2_000, 20_000, 100_000, epsilons=(8.0,)),
     *_pseudo_huber("c", 1_000, 20, 200, epsilons=(2.0,)),
     *_pseudo_huber("b", 10_000, 2_000),
     *_pseudo_huber("c", 10_000, 2_000),
-    Cell("sst2", "", 60_614, SENTENCE_FEATURES, (0.1, 0.5)),
+    CertificateCell("sst2", "", 60_614, SENTENCE_FEATURES, (0.1, 0.5)),
     *_pseudo_huber("c", 100_000, 20, epsilons=(0.2, 2.0)),
     *_pseudo_huber("c", 1_000_000, 20, epsilons=(0.01,)),
-    Cell("pseudo-huber", "c", 1_000_000, 20, (2.0,), max_steps=2_000),
+    CertificateCell("pseudo-huber", "c", 1_000_000, 20, (2.0,), max_steps=2_000),
 ]
-_SMOKE = [*_pseudo_huber("c", 1_000, 20, 200), Cell("digits", "", 1_797, 65, (2.0,))]
-_DIRECTIONS = [Cell("pseudo-huber", "c", 10_000, 2_000, (2.0,), 46_720, tuple(SHARP))]
+_SMOKE = [*_pseudo_huber("c", 1_000, 20, 200), CertificateCell("digits", "", 1_797, 65, (2.0,))]
+_DIRECTIONS = [CertificateCell("pseudo-huber", "c", 10_000, 2_000, (2.0,), 46_720, tuple(SHARP))]
 PRESETS = {"smoke": _SMOKE, "full": _FULL, "directions": _DIRECTIONS}
 FOLDERS = {
     "smoke": Path("out") / "certificates",
@@ -155,7 +155,7 @@ def prescriptions(
 
 
 def run_cell(
-    cell: Cell, seed: int, names: Sequence[str] = ONE, schedule: nonlinear.Schedule | None = None
+    cell: CertificateCell, seed: int, names: Sequence[str] = ONE, schedule: nonlinear.Schedule | None = None
 ) -> list[dict[str, Any]]:
     """The rows of one cell, seed and group of parameter sets, for all budgets; those with the same K share their
     randomness.
@@ -235,7 +235,7 @@ def _evenly(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int,
     return {int(rng.choice(piece)): len(piece) / steps for piece in pieces}
 
 
-def _again(cells: Sequence[Cell], row: Row) -> list[dict[str, Any]]:
+def _again(cells: Sequence[CertificateCell], row: Row) -> list[dict[str, Any]]:
     """The rows that were run together with this row, with their iterates drawn as they were then."""
     names = tuple(KEY[:5])
     first = row["parameters"] in ONE and cells is _FULL and (row["mode"], row["n"], row["d"]) not in _DRAWN_SINCE
@@ -261,7 +261,7 @@ REMAKES = {
 }
 
 
-Share = tuple[Cell, int, tuple[str, ...]]
+Share = tuple[CertificateCell, int, tuple[str, ...]]
 """A cell, a seed, and the parameter sets that are run together."""
 
 

@@ -94,7 +94,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskRecords:
     """A fresh module, the private records and the test records; records are inputs and labels."""
 
     module: Callable[[], nn.Module]
@@ -160,18 +160,18 @@ def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription
     )
 
 
-def digits() -> Work:
+def digits() -> TaskRecords:
     """The task mlp-digits:16. The command above measures 500 digits; 1,200 others are private here, and the last 97 are
     the test."""
     features, labels = (torch.as_tensor(part) for part in datasets.digits(0))
-    return Work(
+    return TaskRecords(
         module=lambda: tasks.mlp_digits(16, 500, 0).module,
         train=(features[500:1700], labels[500:1700]),
         test=(features[1700:], labels[1700:]),
     )
 
 
-def minilm(folder: Path) -> Work:
+def minilm(folder: Path) -> TaskRecords:
     """The task minilm:top-norm. RECORDS phrases of 6 to 12 words are private here, none of which the command above
     measured; the test is the whole test set."""
     phrases, signs = datasets.sst2(folder / "sst2_train.tsv")
@@ -186,7 +186,7 @@ def minilm(folder: Path) -> Work:
         means = torch.cat([model.inputs([texts[i] for i in part])["normalised"] for part in parts])
         return means[np.argsort(order)], torch.as_tensor(labels > 0, dtype=torch.int64)
 
-    return Work(
+    return TaskRecords(
         module=lambda: copy.deepcopy(model.module),
         train=batch([phrases[i] for i in chosen], signs[chosen]),
         test=batch(*datasets.sst2(folder / "sst2_test.tsv")),
@@ -194,7 +194,7 @@ def minilm(folder: Path) -> Work:
 
 
 def run(
-    work: Work, setting: Setting, task: str, choice: Choice, seed: int, before: tuple[float, float]
+    work: TaskRecords, setting: Setting, task: str, choice: Choice, seed: int, before: tuple[float, float]
 ) -> dict[str, Any]:
     """The row of one choice and seed. before: what `evaluate` returns at the start, which is the same for all
     choices."""
@@ -252,7 +252,7 @@ def run(
     }
 
 
-def evaluate(module: nn.Module, work: Work) -> tuple[float, float]:
+def evaluate(module: nn.Module, work: TaskRecords) -> tuple[float, float]:
     """The mean loss on the private records and the accuracy on the test records."""
     inputs, labels = work.test
     with torch.no_grad():

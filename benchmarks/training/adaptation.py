@@ -99,7 +99,7 @@ def grid(case: Case) -> Iterator[Configuration]:
         yield Configuration(**(same | dict(zip(compared, values, strict=True))))
 
 
-class Work:
+class Questions:
     """The questions as examples for one family of models: those to train on, those that choose, and those to test
     on."""
 
@@ -110,7 +110,7 @@ class Work:
         self.train, self.dev, self.test = parts
 
 
-def one_run(work: Work, case: Case, c: Configuration, folder: Path) -> list[dict[str, Any]]:
+def one_run(work: Questions, case: Case, c: Configuration, folder: Path) -> list[dict[str, Any]]:
     """The rows of a run: perplexity on the choosing questions every so many steps, the start included, and on the test
     questions at both ends.
 
@@ -220,7 +220,7 @@ def _body(parser: Parser, options: Namespace) -> int:
     with parser.opened("--out", results):
         for case in cases:
             with parser.refusals():
-                work = Work(options.data, pretrained(options.models, case.family, case.width), case.family)
+                work = Questions(options.data, pretrained(options.models, case.family, case.width), case.family)
             for c in grid(case):
                 _make(results, work, case, c, options.runs)
             best = chosen(read_rows(options.out), case)
@@ -230,7 +230,7 @@ def _body(parser: Parser, options: Namespace) -> int:
     return 0
 
 
-def _make(results: Results, work: Work, case: Case, c: Configuration, runs: Path) -> None:
+def _make(results: Results, work: Questions, case: Case, c: Configuration, runs: Path) -> None:
     key = _key(case, c)
     if results.done(**key, step=c.steps):
         return

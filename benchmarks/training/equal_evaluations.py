@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results, having, read_rows
-from benchmarks.training.equal_tasks import CLIPS, STEP_SIZES, TASKS, Work
+from benchmarks.training.equal_tasks import CLIPS, STEP_SIZES, TASKS, HeadTask
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.step_sizes import step_sizes
@@ -59,7 +59,7 @@ class Variant(NamedTuple):
     schedule: str = "constant"
 
 
-class Preset(NamedTuple):
+class Comparison(NamedTuple):
     """Tasks with their numbers of evaluations K T, the variants compared, the expected batch, and the folder of the
     rows."""
 
@@ -70,8 +70,8 @@ class Preset(NamedTuple):
 
 
 PRESETS = {
-    "smoke": Preset({"digits": (64,)}, (Variant(1), Variant(4))),
-    "directions": Preset(
+    "smoke": Comparison({"digits": (64,)}, (Variant(1), Variant(4))),
+    "directions": Comparison(
         {
             "trec": (1024, 4096, 16384),
             "digits": (1024, 4096),
@@ -81,10 +81,10 @@ PRESETS = {
         },
         tuple(map(Variant, KS)),
     ),
-    "encoder": Preset(
+    "encoder": Comparison(
         {"trec, lora": (512,), "trec, body": (512,)}, tuple(map(Variant, KS)), 64, "equal_evaluations_encoder"
     ),
-    "updates": Preset(
+    "updates": Comparison(
         {"trec": (1024, 4096), "digits": (1024, 4096)},
         (
             *(Variant(16, update) for update in ("plain", "momentum:0.9", "adam:0.9,0.999")),
@@ -121,7 +121,7 @@ def _cell(name: str, evaluations: int, variant: Variant) -> dict[str, Any]:
     return {"task": name, "evaluations": evaluations, **variant._asdict()}
 
 
-def _rows(work: Work, cell: dict[str, Any], plans: Sequence[Plan], seed: int) -> list[dict[str, Any]]:
+def _rows(work: HeadTask, cell: dict[str, Any], plans: Sequence[Plan], seed: int) -> list[dict[str, Any]]:
     started = time.perf_counter()
     found = work.accuracies(plans, seed)
     seconds = (time.perf_counter() - started) / len(plans)
@@ -261,7 +261,7 @@ def _body(parser: Parser, options: Namespace) -> int:
     return 0
 
 
-def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant, batch: int) -> None:
+def _make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Variant, batch: int) -> None:
     clips, alphas = work.first_grid(variant.directions)
     root = math.sqrt(variant.directions)
     while True:

@@ -46,7 +46,7 @@ def few(least: int, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return CLIPS[1:], STEP_SIZES[first : first + 3]
 
 
-class Work(NamedTuple):
+class HeadTask(NamedTuple):
     """A head, three parts of the records (to train on, to choose by, and to report on) and the grid to begin with."""
 
     head: Head
@@ -67,14 +67,14 @@ class Work(NamedTuple):
         return list(zip(*parts, strict=True))
 
 
-def digits(_: Path | None) -> Work:
+def digits(_: Path | None) -> HeadTask:
     """The digits: 1,197 records to train on, 200 to choose by, 400 to report on; features are pixels and a constant."""
     pixels, labels = datasets.digits(0)
     x = torch.tensor(np.hstack([pixels, np.ones((len(pixels), 1))]), dtype=torch.float32)
     return _parts(Linear(torch.zeros(10, x.shape[1]), 1.0), x, torch.tensor(labels), 1197, 200)
 
 
-def sentences(name: str, folder: Path | None) -> Work:
+def sentences(name: str, folder: Path | None) -> HeadTask:
     """A task of sentences: 4,000 records to train on and up to 1,000 to choose by, drawn by a seed, and the test set to
     report."""
     records, held = _records(name, folder)
@@ -82,7 +82,7 @@ def sentences(name: str, folder: Path | None) -> Work:
     return _parts(head, kept(sentence_embeddings, _texts(records)), _labels(records), TRAINED, held)
 
 
-def norm(folder: Path | None) -> Work:
+def norm(folder: Path | None) -> HeadTask:
     """TREC, with the last normalisation of the sentence encoder trained too."""
     records, held = _records("trec", folder)
     options = task("trec").prompt("encoder").options
@@ -91,7 +91,7 @@ def norm(folder: Path | None) -> Work:
     return _parts(head, z[len(options) :], _labels(records), TRAINED, held)
 
 
-def encoder(weights: str, folder: Path | None) -> Work:
+def encoder(weights: str, folder: Path | None) -> HeadTask:
     """TREC by a small sentence encoder of which these weights are trained too (`Encoder`); 16 tokens of each
     question."""
     model = distilled(folder)
@@ -120,12 +120,12 @@ def _labels(records: Sequence[Record]) -> Tensor:
     return torch.tensor([record.label for record in records])
 
 
-def _parts(head: Head, x: Tensor, y: Tensor, n: int, held: int) -> Work:
+def _parts(head: Head, x: Tensor, y: Tensor, n: int, held: int) -> HeadTask:
     train, chosen_by, test = (Part(x[p], y[p]) for p in (slice(n), slice(n, n + held), slice(n + held, None)))
-    return Work(head, train, chosen_by, test)
+    return HeadTask(head, train, chosen_by, test)
 
 
-TASKS: dict[str, Callable[[Path | None], Work]] = {
+TASKS: dict[str, Callable[[Path | None], HeadTask]] = {
     **{name: partial(sentences, name) for name in ("trec", "sst2", "sst5")},
     "digits": digits,
     "trec, norm": norm,

@@ -55,7 +55,7 @@ WAYS: dict[str, Runs | None] = {
 }
 
 
-class Work(NamedTuple):
+class SearchRecords(NamedTuple):
     """Private records, public records that choose, and records that measure; each has features and classes."""
 
     train: tuple[Tensor, Tensor]
@@ -65,11 +65,11 @@ class Work(NamedTuple):
     steps: int
 
 
-def digits(_: Path | None) -> Work:
+def digits(_: Path | None) -> SearchRecords:
     images, labels = datasets.digits(0)
     x, y = torch.tensor(images, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64)
     parts = [(x[a:b], y[a:b]) for a, b in ((0, 1437), (1437, 1537), (1537, 1797))]
-    return Work(parts[0], parts[1], parts[2], 1437, 400)
+    return SearchRecords(parts[0], parts[1], parts[2], 1437, 400)
 
 
 def trec_records(folder: Path | None, split: str = "train") -> tuple[list[str], Tensor]:
@@ -78,7 +78,7 @@ def trec_records(folder: Path | None, split: str = "train") -> tuple[list[str], 
     return [next(iter(record.texts.values())) for record in records], torch.tensor([r.label for r in records])
 
 
-def trec(folder: Path | None) -> Work:
+def trec(folder: Path | None) -> SearchRecords:
     """The questions' embeddings, of length sqrt(width), divided into parts by a seed. The encoder is public and not
     trained."""
     texts, y = trec_records(folder)
@@ -86,17 +86,17 @@ def trec(folder: Path | None) -> Work:
     x = x * math.sqrt(x.shape[1])
     drawn = np.random.default_rng(0).permutation(len(y))
     parts = [(x[drawn[a:b]], y[drawn[a:b]]) for a, b in ((0, 4000), (4000, 4400), (4400, len(y)))]
-    return Work(parts[0], parts[1], parts[2], 256, 300)
+    return SearchRecords(parts[0], parts[1], parts[2], 256, 300)
 
 
-TASKS: dict[str, Callable[[Path | None], Work]] = {"digits": digits, "trec": trec}
+TASKS: dict[str, Callable[[Path | None], SearchRecords]] = {"digits": digits, "trec": trec}
 
 
 def losses(module: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
 
 
-def plans_of(way: str, work: Work) -> list[Plan]:
+def plans_of(way: str, work: SearchRecords) -> list[Plan]:
     """The plan of each setting, such that the whole search costs EPSILON."""
     n = len(work.train[0])
     target = Target(
@@ -115,7 +115,7 @@ def plans_of(way: str, work: Work) -> list[Plan]:
     return list(plans_of_search(n, SETTINGS, WAYS[way], target)[0])
 
 
-def one_run(work: Work, plan: Plan, seed: int) -> dict[str, Any]:
+def one_run(work: SearchRecords, plan: Plan, seed: int) -> dict[str, Any]:
     """The measured columns of a row: accuracy on the public records, and on those that measure, after the last step."""
     torch.manual_seed(seed)
     module = nn.Linear(work.train[0].shape[1], int(work.train[1].max()) + 1)

@@ -25,7 +25,7 @@ from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.training.equal_evaluations import BATCH, DELTA, EPSILON, REPORTED, plain, reported
-from benchmarks.training.equal_tasks import TASKS, Work
+from benchmarks.training.equal_tasks import TASKS, HeadTask
 from benchmarks.training.heads import Module, accuracy, train
 from dpzero_theory.cli import Parser, input_folder
 from dpzero_theory.optim.losses.starting import Start, starting_values
@@ -35,7 +35,7 @@ KEY = ("task", "evaluations", "directions", "seed")
 FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_clip", "grid_accuracy")
 
 
-def start(work: Work, evaluations: int, k: int) -> Start:
+def start(work: HeadTask, evaluations: int, k: int) -> Start:
     """The starting values for a cell. A question that is also among the private records is not taken as public."""
     private = {row.numpy().tobytes() for row in work.train.x}
     kept = torch.tensor([row.numpy().tobytes() not in private for row in work.chosen_by.x])
@@ -60,7 +60,7 @@ def start(work: Work, evaluations: int, k: int) -> Start:
     )
 
 
-def _rows(work: Work, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict[str, Any]]:
+def _rows(work: HeadTask, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict[str, Any]]:
     found = start(work, cell["evaluations"], cell["directions"])
     plan = Plan.for_target(n=len(work.train.y), **found.target)
     rows = []

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from benchmarks.audits.audit import ALGORITHMS, ATTACK, Audited, Setting, audit_row, flagged
+from benchmarks.audits.audit import ALGORITHMS, ATTACK, Audited, AuditSetting, audit_row, flagged
 from dpzero_theory.audit import bounds
 from dpzero_theory.audit.bounds import (
     attack,
@@ -258,7 +258,7 @@ def test_perfect_guesses_grow_with_the_number_of_canaries() -> None:
     assert one_run_gdp(1000, 1000, 1000, 0.95) > one_run_gdp(100, 100, 100, 0.95) > 0.5
 
 
-SMALL = Setting(n=500, canaries=500, d=500, steps=1_500, epsilon=2.0)
+SMALL = AuditSetting(n=500, canaries=500, d=500, steps=1_500, epsilon=2.0)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

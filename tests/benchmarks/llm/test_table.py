@@ -196,7 +196,7 @@ def test_memory_cells(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny("masked").module.config
     monkeypatch.setattr(memory.models, "configuration", lambda _: (config, "masked"))
     monkeypatch.setattr(memory, "RECORDS", 16)
-    cell = memory.Cell("tiny", method, 4, 6, "float32", "all", steps=2, rows=4, device="cpu")
+    cell = memory.MemoryCell("tiny", method, 4, 6, "float32", "all", steps=2, rows=4, device="cpu")
     row = memory.measure(cell)
     assert row["status"] == "ok"
     assert (row.get("to_mezo", 0) > 0) is (method == "dpzero")
@@ -212,7 +212,7 @@ def test_what_does_not_fit_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
         raise torch.OutOfMemoryError("too large")
 
     monkeypatch.setattr(memory.models, "random_model", refuse)
-    cell = memory.Cell("opt-125m", "dpzero", 2, 4, "float16", "all", steps=2, rows=2, device="cpu")
+    cell = memory.MemoryCell("opt-125m", "dpzero", 2, 4, "float16", "all", steps=2, rows=2, device="cpu")
     assert memory.measure(cell)["status"] == "out of memory"
 
 

@@ -20,7 +20,7 @@ ALONE = dimension._Worker(0, 1, "cpu")
 @pytest.mark.parametrize("method", dimension.METHODS)
 def test_streamed_rows_equal_the_engines(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(dimension.BLOCKS, "cpu", 7)
-    preset, d, seed = dimension.Preset(30, (50,), steps=(3, 9)), 50, 4
+    preset, d, seed = dimension.Sizes(30, (50,), steps=(3, 9)), 50, 4
     rows = [row for row in dimension.run_cell(preset, d, seed, ALONE) if row["method"] == method]
     widths = [7] * 7 + [1]
     draws = [[np.random.default_rng([seed, i, stream]) for stream in range(3)] for i in range(8)]
@@ -52,7 +52,7 @@ def test_two_processes_make_the_same_rows_as_one(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_gives_the_cpus_rows_from_the_cpus_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    preset = dimension.Preset(30, (3_000,), steps=(3, 9))
+    preset = dimension.Sizes(30, (3_000,), steps=(3, 9))
     expected = dimension.run_cell(preset, 3_000, 4, ALONE)
     on_host = dimension.fill_normal
 

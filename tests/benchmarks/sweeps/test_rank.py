@@ -20,13 +20,13 @@ SMALL = rank.Grid(samples=20, evaluations=(4, 8), step_sizes=(0.3,), clips=(0.3,
 @pytest.mark.parametrize("rotated", [False, True])
 def test_rank_and_gap_do_not_change_with_the_dimension(rotated: bool) -> None:
     for d in (100, 400):
-        rows = rank.run_cell(rank.Cell("dimension", d, p=3, rotated=rotated), SMALL, 1, 0)
+        rows = rank.run_cell(rank.RankCell("dimension", d, p=3, rotated=rotated), SMALL, 1, 0)
         assert len(rows) == 2 * 4
         assert rows[0]["r"] == pytest.approx(1 + 1 / 2 + 1 / 3 + 0.5)
 
 
 @pytest.mark.parametrize("cell", rank.EXPERIMENTS["log"], ids=lambda cell: f"{cell.d}")
-def test_the_trace_of_log_is_that_of_the_papers_mode_c(cell: rank.Cell) -> None:
+def test_the_trace_of_log_is_that_of_the_papers_mode_c(cell: rank.RankCell) -> None:
     """Sums of 1/i; up to d = 1,000 every eigenvalue is its own, beyond it none is larger than the last of the head."""
     i = np.arange(1, cell.d + 1)
     assert cell.r == pytest.approx((1 / i).sum(), rel=1e-12)
@@ -49,8 +49,8 @@ def test_the_page_says_what_the_slopes_say() -> None:
 
 def test_a_rotated_quadratic_is_one_with_a_dense_matrix() -> None:
     """Steps of the reference on gradients written with Q A Q^T, in the axes that the data came in."""
-    cell = rank.Cell("rotated", 12, p=3, law="rademacher", rotated=True)
-    plain = rank._drawn(rank.Cell("rotated", 12, p=3, law="rademacher"), SMALL, 5)
+    cell = rank.RankCell("rotated", 12, p=3, law="rademacher", rotated=True)
+    plain = rank._drawn(rank.RankCell("rotated", 12, p=3, law="rademacher"), SMALL, 5)
     turned, q = rank._drawn(cell, SMALL, 5), rank._orthogonal(12)
     np.testing.assert_allclose(q @ q.T, np.eye(12), atol=1e-12)
     matrix = q @ np.diag(plain.problem.spectrum) @ q.T
@@ -74,7 +74,7 @@ def test_a_rotated_quadratic_is_one_with_a_dense_matrix() -> None:
 
 def test_evaluations_are_equal_for_every_k() -> None:
     for k in (1, 4):
-        cell = rank.Cell("directions", 40, p=3, directions=k)
+        cell = rank.RankCell("directions", 40, p=3, directions=k)
         lanes = rank.lanes_of(cell, SMALL, "dpzero", 1)
         assert sorted(set(lanes.steps * k)) == [4, 8]
         assert lanes.clip.max() == pytest.approx(10 * np.sqrt(k))
@@ -86,7 +86,7 @@ def test_evaluations_are_equal_for_every_k() -> None:
 def test_rows_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(rank, "GRID", SMALL)
     monkeypatch.setitem(
-        rank.EXPERIMENTS, "law", [rank.Cell("law", 20, p=3, law=law) for law in ("sphere", "rademacher")]
+        rank.EXPERIMENTS, "law", [rank.RankCell("law", 20, p=3, law=law) for law in ("sphere", "rademacher")]
     )
     words = ["--experiments", "law", "--seeds", "2", "--out", str(tmp_path)]
     rank.EXPERIMENT.main(words)

@@ -32,8 +32,8 @@ def test_the_grid_is_the_papers() -> None:
 @pytest.mark.parametrize("start", ["zero", "normal"])
 def test_measurements_are_those_of_the_losses(method: str, start: str) -> None:
     """Recomputed from the definitions on the samples that the cell draws."""
-    cell = synthetic.Cell(method, "b", 5, start, "paper", 3)
-    rows = synthetic.run_cells([cell], TINY, synthetic.Place())
+    cell = synthetic.SweepCell(method, "b", 5, start, "paper", 3)
+    rows = synthetic.run_cells([cell], TINY, synthetic.Computation())
     assert len(rows) == 4
     spectrum = paper_spectrum("b", 5)
     rng = np.random.default_rng([3, 5])
@@ -78,11 +78,11 @@ def test_committed_rows_come_back(mode: str, d: int, seed: int) -> None:
     """To the last digit; runs that rounding upsets, alpha (r + 2) > 1, on the arithmetic that they were made with."""
     some = dataclasses.replace(synthetic.PAPER, steps=synthetic.PAPER.steps[:6], step_sizes=(0.01, 0.3, 1.0))
     some = dataclasses.replace(some, clips=(0.1, 1.0, 100.0))
-    cells = [synthetic.Cell(method, mode, d, "zero", "paper", seed) for method in ("dpzero", "dpgd-0th")]
+    cells = [synthetic.SweepCell(method, mode, d, "zero", "paper", seed) for method in ("dpzero", "dpgd-0th")]
     committed = _committed().query(f"mode == '{mode}' and d == {d} and seed == {seed}").set_index([*synthetic.KEY])
     steady = 1 / (paper_spectrum(mode, d).sum() + 2) if others() else np.inf
     compared = 0
-    for row in synthetic.run_cells(cells, some, synthetic.Place()):
+    for row in synthetic.run_cells(cells, some, synthetic.Computation()):
         if row["status"] == "ok" and row["step_size"] <= steady:
             expected = committed.loc[tuple(row[name] for name in synthetic.KEY)]
             assert [row[name] for name in synthetic.FIELDS] == [expected[name] for name in synthetic.FIELDS], row

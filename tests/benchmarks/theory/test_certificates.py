@@ -14,7 +14,10 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
 from dpzero_theory.theory.theorems import theorem_3
 
-TINY = [certificates.Cell("pseudo-huber", "c", 400, 10, (2.0, 8.0)), certificates.Cell("digits", "", 1797, 65, (0.5,))]
+TINY = [
+    certificates.CertificateCell("pseudo-huber", "c", 400, 10, (2.0, 8.0)),
+    certificates.CertificateCell("digits", "", 1797, 65, (0.5,)),
+]
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def test_the_best_k_is_the_calculators() -> None:
 
 
 def test_capped_cells_certify_the_papers_parameters_without_running_them() -> None:
-    rows = certificates.run_cell(certificates.Cell("pseudo-huber", "c", 400, 10, (8.0,), max_steps=20), 0)
+    rows = certificates.run_cell(certificates.CertificateCell("pseudo-huber", "c", 400, 10, (8.0,), max_steps=20), 0)
     by_name = {row["parameters"]: row for row in rows}
     assert "gradient_squared" not in by_name["paper"]
     assert by_name["paper"]["steps"] > 20
@@ -83,7 +86,7 @@ def test_prescriptions_at_the_papers_setting() -> None:
 @pytest.mark.usefixtures("tiny")
 def test_a_failed_cell_is_kept_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def fail(cell: certificates.Cell, seed: int, names: Sequence[str]) -> list[dict[str, object]]:
+    def fail(cell: certificates.CertificateCell, seed: int, names: Sequence[str]) -> list[dict[str, object]]:
         raise FloatingPointError("no luck")
 
     monkeypatch.setattr(certificates, "run_cell", fail)

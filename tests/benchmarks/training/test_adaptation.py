@@ -9,7 +9,7 @@ from benchmarks.llm.models import LanguageModel, random_model
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import FAMILIES, config
 from benchmarks.training import adaptation
-from benchmarks.training.adaptation import Case, Work, chosen, grid, one_run
+from benchmarks.training.adaptation import Case, Questions, chosen, grid, one_run
 from figures import adaptation as figure
 
 SENTENCES = [
@@ -34,7 +34,7 @@ def test_every_method_adapts_every_family(
     model = LanguageModel(random_model(config(family, 16), FAMILIES[family], seed=0), words, FAMILIES[family])
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
     case = Case(family, 16, method, epsilon)
-    rows = one_run(Work(None, model, family), case, next(grid(case)), tmp_path / "runs")
+    rows = one_run(Questions(None, model, family), case, next(grid(case)), tmp_path / "runs")
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert rows[0]["dev_perplexity"] != rows[2]["dev_perplexity"]
     assert rows[2]["test_perplexity"] > 1
@@ -50,7 +50,7 @@ def test_a_resumed_run_has_the_evaluations_that_it_made_before(
     for name, value in {"STEPS": 4, "BATCH": 8, "EVERY": 1}.items():
         monkeypatch.setattr(adaptation, name, value)
     words = text.tokenizer("opt", tmp_path / "pairs.json", SENTENCES)
-    work = Work(None, LanguageModel(random_model(config("opt", 16), "causal", seed=0), words, "causal"), "opt")
+    work = Questions(None, LanguageModel(random_model(config("opt", 16), "causal", seed=0), words, "causal"), "opt")
     case = Case("opt", 16, "mezo", 0.0)
     settings, perplexity, calls = next(grid(case)), text.perplexity, []
 

@@ -38,7 +38,7 @@ def test_settings_are_chosen_on_other_seeds_and_records_than_reported(
     monkeypatch.setitem(
         equal_evaluations.PRESETS,
         "smoke",
-        equal_evaluations.Preset({"digits": (8,)}, (Variant(1), Variant(4, "momentum:0.9", 0.1, "linear"))),
+        equal_evaluations.Comparison({"digits": (8,)}, (Variant(1), Variant(4, "momentum:0.9", 0.1, "linear"))),
     )
     assert EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path)]) == 0
     rows = read_rows(tmp_path)

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.llm.records import Record
 from benchmarks.training import distilled, embeddings, equal_tasks
-from benchmarks.training.equal_tasks import LONGEST, Work, encoder, few, norm, sentences
+from benchmarks.training.equal_tasks import LONGEST, HeadTask, encoder, few, norm, sentences
 
 QUESTIONS = [f"{word} {verb} the {thing} ?" for word in ("Who", "When") for verb in ("saw", "was") for thing in "abc"]
 RECORDS = [
@@ -23,7 +23,7 @@ def twelve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embeddings, "CACHE", tmp_path)
 
 
-def scores(work: Work) -> torch.Tensor:
+def scores(work: HeadTask) -> torch.Tensor:
     """At the start, of all parts."""
     parts = (work.head.logits([p[None] for p in work.head.start], part.x)[0] for part in work[1:4])
     return torch.cat(list(parts))

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.kit.rows import read_rows
 from benchmarks.training import equal_evaluations, equal_tasks, starting
-from benchmarks.training.equal_evaluations import REPORTED, Preset, Variant
+from benchmarks.training.equal_evaluations import REPORTED, Comparison, Variant
 
 
 def test_starting_values_stand_beside_the_best_of_the_grid(
@@ -12,7 +12,7 @@ def test_starting_values_stand_beside_the_best_of_the_grid(
 ) -> None:
     monkeypatch.setattr(equal_tasks, "STEP_SIZES", (0.01, 0.1))
     monkeypatch.setattr(equal_tasks, "CLIPS", (1.0,))
-    presets = {"smoke": Preset({"digits": (16,)}, (Variant(4), Variant(4, "momentum:0.5")))}
+    presets = {"smoke": Comparison({"digits": (16,)}, (Variant(4), Variant(4, "momentum:0.5")))}
     monkeypatch.setattr(equal_evaluations, "PRESETS", presets)
     assert equal_evaluations.EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path / "grid")]) == 0
     grid = read_rows(tmp_path / "grid")
