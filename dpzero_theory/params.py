@@ -17,11 +17,11 @@ from dpzero_theory import check, problem_file, render
 from dpzero_theory.bisection import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.cli import SWEEP, Parser, Several, input_file, integer, number, output_file, sweep
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
-from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
+from dpzero_theory.theory.calculate import CALIBRATIONS, Calculated, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp.constants import known_directions
-from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run
+from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
 from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
 
 SOLVABLE = ("n", "epsilon", "d")  # the flags whose value --solve-for can find
@@ -205,7 +205,7 @@ def _calculate(
     results: Sequence[str] | None,
     calibrations: Sequence[str],
     minimise: bool = True,
-) -> tuple[list[Answer], list[Unmet]]:
+) -> tuple[list[Calculated], list[Unmet]]:
     fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl")}
     problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
     answers, unmet = calculate(
@@ -225,11 +225,11 @@ def _calculate(
     return [_with_one_run(problem, answer, args.confidence) for answer in answers], unmet
 
 
-def _with_one_run(problem: Problem, answer: Answer, confidence: float) -> Answer:
+def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
     """The answer with a note on a single run, where the theorem has one."""
     if answer.result.id != "theorem-3-sharp":
         return answer
-    bound = certify_run(problem, Parameters.of(answer.prescription), failure=1 - confidence).bound
+    bound = certify_run(problem, RunParameters.of(answer.prescription), failure=1 - confidence).bound
     note = f"one run: its mean of ||grad F_S(x_t)||^2 is at most {bound:.4g} with probability at least {confidence:g}"
     return dataclasses.replace(answer, notes=(*answer.notes, note))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpzero_theory.theory.calculate import Answer, Unmet
+from dpzero_theory.theory.calculate import Calculated, Unmet
 from dpzero_theory.theory.problem import Prescription
 
 ROWS: tuple[tuple[str, str, str, str], ...] = (
@@ -36,7 +36,7 @@ SOURCES = {
 """Where a number comes from if the theorem does not display it."""
 
 
-def row(answer: Answer) -> dict[str, Any]:
+def row(answer: Calculated) -> dict[str, Any]:
     """One answer as a flat mapping: the keys of the JSON contract, and the minimised form nested under 'minimised'."""
     p = answer.prescription
     best = answer.best
@@ -92,7 +92,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
 
 
 def as_table(
-    answers: Sequence[Answer], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
+    answers: Sequence[Calculated], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
     """A block for each result: its symbols, a column per calibration and one for the minimised form, and the source."""
     numbers = {name: value for name, value in inputs.items() if isinstance(value, (int, float))}
@@ -130,20 +130,20 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
     return "\n".join([*lines, "* not below the trivial bound", *(f"caveat: {caveat}" for caveat in caveats)])
 
 
-def _by_result(answers: Sequence[Answer]) -> list[list[Answer]]:
-    blocks: dict[str, list[Answer]] = {}
+def _by_result(answers: Sequence[Calculated]) -> list[list[Calculated]]:
+    blocks: dict[str, list[Calculated]] = {}
     for answer in answers:
         blocks.setdefault(answer.result.id, []).append(answer)
     return list(blocks.values())
 
 
-def _columns(block: Sequence[Answer]) -> list[tuple[str, Prescription]]:
+def _columns(block: Sequence[Calculated]) -> list[tuple[str, Prescription]]:
     columns = [(answer.calibration, answer.prescription) for answer in block]
     last = block[-1]
     return columns if last.best is None else [*columns, (f"{last.calibration}, minimised", last.best)]
 
 
-def _block(block: Sequence[Answer]) -> list[str]:
+def _block(block: Sequence[Calculated]) -> list[str]:
     result = block[0].result
     columns = _columns(block)
     header = ["", "", *(name for name, _ in columns), "where it comes from"]
@@ -171,7 +171,7 @@ def _shown(value: float | int) -> str:
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
 
 
-def as_latex(answers: Sequence[Answer], caveats: Sequence[str] = ()) -> str:
+def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
     """A booktabs table for each result, ready for \\input."""
     out = [f"% caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):

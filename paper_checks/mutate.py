@@ -11,12 +11,12 @@ against the changed code, in a forked process; no file is written. Constants tha
 tolerances are not constants of a statement and are left out. What no check noticed is printed, and the share that was
 caught; the exit status is 1 if that is below 95%.
 
-A mutation tool from the package index cannot take the place of this. cosmic-ray 8.7 was tried on 20 checks drawn at
-random, with at most 25 of its 23 to 4,300 mutations of each kind. It turned 16 of them by inputs that are changed here
-too, where the changes here turn all 20. It cannot change tables and rows, and it changes a number by 1, never by 10%.
-And it turned 16 by exchanging the comparison that decides the verdict, and 15 by a threshold, seed or size. Such a
-mutation turns every check, also one that does not depend on its inputs, so the tool would report a constant check as
-sound.
+mutations.csv declares one break for each check. A mutation tool from the package index cannot take its place.
+cosmic-ray 8.7 was tried on 20 checks drawn at random, with at most 25 of its 23 to 4,300 mutations of each kind. It
+turned 16 of them by inputs that are changed here too, where the changes here turn all 20. It cannot change tables and
+rows, and it changes a number by 1, never by 10%. And it turned 16 by exchanging the comparison that decides the
+verdict, and 15 by a threshold, seed or size. Such a mutation turns every check, also one that does not depend on its
+inputs, so the tool would report a constant check as sound.
 """
 
 import ast

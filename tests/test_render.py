@@ -8,18 +8,18 @@ import re
 import pytest
 
 from dpzero_theory import render
-from dpzero_theory.theory.calculate import Answer, Unmet, calculate
+from dpzero_theory.theory.calculate import Calculated, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
 
 PROBLEM = Problem(n=10_000, d=2000, r=8.178, pl=0.5)
 
 
 @pytest.fixture(scope="module")
-def calculated() -> tuple[list[Answer], list[Unmet]]:
+def calculated() -> tuple[list[Calculated], list[Unmet]]:
     return calculate(PROBLEM, 2.0, 1e-6)
 
 
-def test_rows_hold_the_prescriptions_numbers(calculated: tuple[list[Answer], list[Unmet]]) -> None:
+def test_rows_hold_the_prescriptions_numbers(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
     for answer in calculated[0]:
         row = render.row(answer)
         p = answer.prescription
@@ -34,7 +34,7 @@ def test_rows_hold_the_prescriptions_numbers(calculated: tuple[list[Answer], lis
             assert row["minimised"]["bound"] == answer.best.bound
 
 
-def test_json_round_trips_every_bit(calculated: tuple[list[Answer], list[Unmet]]) -> None:
+def test_json_round_trips_every_bit(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
     rows = [render.row(answer) for answer in calculated[0]]
     found = json.loads(render.as_json({"n": 10_000}, rows, calculated[1]))
     assert found["results"] == rows
@@ -50,7 +50,7 @@ def test_json_refuses_what_json_has_not() -> None:
             render.as_json({"n": value}, [], [])
 
 
-def test_csv_holds_every_bit_of_both_forms(calculated: tuple[list[Answer], list[Unmet]]) -> None:
+def test_csv_holds_every_bit_of_both_forms(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
     answers = calculated[0]
     rows = list(csv.DictReader(render.as_csv([render.row(answer) for answer in answers]).splitlines()))
     expected = [
@@ -63,7 +63,7 @@ def test_csv_holds_every_bit_of_both_forms(calculated: tuple[list[Answer], list[
     assert all(None not in row and None not in row.values() for row in rows)
 
 
-def test_table_shows_every_result_and_every_reason(calculated: tuple[list[Answer], list[Unmet]]) -> None:
+def test_table_shows_every_result_and_every_reason(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
     answers, unmet = calculated
     text = render.as_table(
         answers, unmet, {"n": 10_000, "epsilon": 2.0, "direction": "sphere", "directions_per_step": 1}
@@ -77,7 +77,7 @@ def test_table_shows_every_result_and_every_reason(calculated: tuple[list[Answer
     assert text.isascii()
 
 
-def test_latex_has_as_many_cells_in_every_row(calculated: tuple[list[Answer], list[Unmet]]) -> None:
+def test_latex_has_as_many_cells_in_every_row(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
     text = render.as_latex(calculated[0])
     tables = text.split(r"\begin{tabular}")[1:]
     assert len(tables) == len({answer.result.id for answer in calculated[0]})

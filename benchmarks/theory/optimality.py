@@ -34,7 +34,7 @@ from dpzero_theory.cli import integer
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
-from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run
+from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
 from dpzero_theory.theory.sharp.lower_bound import hardest
 
 D, DELTA, FAILURE, CHAINS = 2000, 1e-6, 0.05, 64
@@ -98,7 +98,7 @@ def measure(key: dict[str, Any], chains: int) -> dict[str, Any]:
         "c": at["clip"] / prescribed.directions_per_step**0.5,
         "prescribed": prescribed.bound,
         "certified": certificate(problem, **theorem).bound,
-        "one_run": certify_run(problem, Parameters(**theorem), failure=FAILURE).bound,
+        "one_run": certify_run(problem, RunParameters(**theorem), failure=FAILURE).bound,
     }
     loss, row["limit"] = member(key["member"], problem, at)
     rng = np.random.default_rng([key["n"], key["evaluations"], MEMBERS.index(key["member"])])

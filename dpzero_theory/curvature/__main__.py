@@ -23,7 +23,7 @@ with extra("torch", "dpzero_theory.curvature"):
 
     from dpzero_theory.curvature import catalog, forward
     from dpzero_theory.curvature.logistic import logistic
-    from dpzero_theory.curvature.measure import Settings, measure
+    from dpzero_theory.curvature.measure import MeasureSettings, measure
     from dpzero_theory.curvature.objective import Objective
     from dpzero_theory.curvature.spectrum import Effort
 
@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
         raise ValueError(f"--directions must be at least 2; got {args.directions}")
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device must be cpu where there is no GPU; got 'cuda'")
-    settings = Settings(
+    settings = MeasureSettings(
         points=args.points,
         path_steps=args.path_steps,
         effort=Effort(search=args.search, probes=args.probes, steps=args.steps),

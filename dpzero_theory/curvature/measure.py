@@ -28,7 +28,7 @@ CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class MeasureSettings:
     """What to measure, and how much to spend.
 
     Attributes:
@@ -100,7 +100,7 @@ class Measurement:
     n: int
     d: int
     data: str
-    settings: Settings
+    settings: MeasureSettings
     points: tuple[Point, ...]
     shared: Spectrum | None
     clipped: tuple[Clipped, ...]
@@ -225,7 +225,7 @@ def measure(
     *,
     data: str,
     spend_no_privacy_claim: bool = False,
-    settings: Settings | None = None,
+    settings: MeasureSettings | None = None,
 ) -> Measurement:
     """Measure an objective, starting at its module's own weights.
 
@@ -241,7 +241,7 @@ def measure(
         PreconditionError: private data without spend_no_privacy_claim.
     """
     admit(data, spend_no_privacy_claim)
-    s = settings or Settings()
+    s = settings or MeasureSettings()
     places = [objective.start]
     points = [_point(objective, places[0], 0, generator, s)]
     for index in range(1, s.points):
@@ -275,7 +275,7 @@ def measure(
     )
 
 
-def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generator, s: Settings) -> Point:
+def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generator, s: MeasureSettings) -> Point:
     return Point(
         steps=steps,
         value=objective.value(x),

@@ -15,7 +15,7 @@ CALIBRATIONS = ("paper", "exact")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Calculated:
     """What one theorem or corollary says under one calibration.
 
     Attributes:
@@ -70,7 +70,7 @@ def calculate(
     direction: str = "sphere",
     directions_per_step: int | str = 1,
     minimise: bool = True,
-) -> tuple[list[Answer], list[Unmet]]:
+) -> tuple[list[Calculated], list[Unmet]]:
     """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, with full batches.
 
     Args:
@@ -91,7 +91,7 @@ def calculate(
     Raises:
         ValueError: an argument outside its range.
     """
-    answers: list[Answer] = []
+    answers: list[Calculated] = []
     unmet: list[Unmet] = []
     check.choice("direction", direction, known_directions())
     gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
@@ -117,7 +117,7 @@ def calculate(
             if prescription.vacuous:
                 notes += (f"vacuous: the bound is not below the trivial {prescription.trivial_bound:.4g}",)
             answers.append(
-                Answer(result=result, calibration=calibration, prescription=prescription, best=best, notes=notes)
+                Calculated(result=result, calibration=calibration, prescription=prescription, best=best, notes=notes)
             )
     return answers, unmet
 

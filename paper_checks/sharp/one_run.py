@@ -60,7 +60,7 @@ def run_step() -> Checked:
     for kind, k, case, mean, error in _sampled_steps():
         alpha, g = case.step_size, case.weights @ case.gradients
         problem = Problem(n=1000, d=len(case.curvature), r=float(case.curvature.sum()))
-        at = high_probability.Parameters(
+        at = high_probability.RunParameters(
             step_size=alpha,
             steps=1000,
             clip=case.clip * math.sqrt(k),
@@ -140,7 +140,7 @@ def run_coverage() -> Checked:
     worst, shown = 0.0, []
     for problem, q in _settings():
         found = _whole_runs(_family(problem, q)[0], q)
-        theorem = high_probability.Parameters.of(q)
+        theorem = high_probability.RunParameters.of(q)
         half, bound = (high_probability.certify_run(problem, theorem, failure=x).bound for x in (0.5, 0.05))
         worst = max(worst, float(found.mean.max()) / half)
         shown.append(f"{float(found.mean.max()) / bound:.2f}")

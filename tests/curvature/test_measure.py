@@ -5,7 +5,7 @@ import torch
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.curvature import tasks
-from dpzero_theory.curvature.measure import Settings, measure
+from dpzero_theory.curvature.measure import MeasureSettings, measure
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.region import descend
 from dpzero_theory.curvature.spectrum import Effort
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 
 def test_constants_are_those_of_the_network() -> None:
     objective = small_network(3)
-    settings = Settings(
+    settings = MeasureSettings(
         points=2,
         path_steps=3,
         effort=EFFORT,
@@ -53,6 +53,6 @@ def test_private_data_is_refused_unless_the_claim_is_given_up() -> None:
     objective = small_network(4)
     with pytest.raises(PreconditionError, match="data must be public or synthetic"):
         measure(objective, generator(), data="private")
-    quick = Settings(points=1, effort=Effort(search=4, probes=2, steps=2), sample_hessians=2, directions=0)
+    quick = MeasureSettings(points=1, effort=Effort(search=4, probes=2, steps=2), sample_hessians=2, directions=0)
     found = measure(objective, generator(), data="private", spend_no_privacy_claim=True, settings=quick)
     assert "private data" in found.problem_file().caveats[0]

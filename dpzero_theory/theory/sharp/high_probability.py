@@ -40,7 +40,7 @@ _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters:
+class RunParameters:
     """The parameters of a run of Algorithm 2 with full batches and Gaussian noise.
 
     Attributes:
@@ -150,7 +150,7 @@ class StepMoments:
         return float(k.kept[0]), g, np.where(exponent * a * expected <= 1, lost, math.inf)
 
 
-def step_of(problem: Problem, at: Parameters, *, failure: float) -> StepMoments:
+def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMoments:
     """The step of these parameters in units of L and ell; arguments and errors as for `certify_run`."""
     p = problem
     directions = check.integer("directions_per_step", at.directions_per_step)
@@ -172,7 +172,7 @@ def step_of(problem: Problem, at: Parameters, *, failure: float) -> StepMoments:
     )
 
 
-def certify_run(problem: Problem, at: Parameters, *, failure: float) -> RunCertificate:
+def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCertificate:
     """A bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
     It is the best over a grid of theta and kappa, which depends on the parameters alone, or bound/failure, which is

@@ -11,15 +11,15 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import high_probability
 from dpzero_theory.theory.sharp.certificate import prescribe
-from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run, step_of
+from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run, step_of
 
 GDP = float(gdp_from_epsilon(2, 1e-6))
 PAPER = Problem(n=10_000, d=2000, r=8.178)
 
 
-def _at(problem: Problem, steps: int, k: int = 1, direction: str = "sphere") -> tuple[float, Parameters]:
+def _at(problem: Problem, steps: int, k: int = 1, direction: str = "sphere") -> tuple[float, RunParameters]:
     p = prescribe(problem, GDP, max_steps=steps, direction=direction, directions_per_step=k)
-    return p.bound, Parameters.of(p)
+    return p.bound, RunParameters.of(p)
 
 
 @pytest.mark.parametrize("direction", ["sphere", "gaussian", "rademacher", "frame"])
@@ -75,7 +75,7 @@ def test_the_second_order_function() -> None:
 def test_the_leading_terms() -> None:
     """As alpha -> 0 the loss over the mean's is theta alpha (sigma^2/(2 K)) G^2, and half of that of the
     directions."""
-    at = Parameters(step_size=1e-9, steps=10, clip=8.0, smoothing=1e-12, noise_std=0.6, direction="gaussian")
+    at = RunParameters(step_size=1e-9, steps=10, clip=8.0, smoothing=1e-12, noise_std=0.6, direction="gaussian")
     step = step_of(PAPER, at, failure=0.1)
     share = 1e-4
     kept, g, lost = step.progress(PAPER, share / 1e-9)
