@@ -6,7 +6,7 @@ import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
-from benchmarks.privacy import allocation, allocation_k, ask, five
+from benchmarks.privacy import allocation, allocation_k, ask, five, risk
 from benchmarks.training import private_search
 
 
@@ -142,4 +142,5 @@ TABLES = {
     "random_allocation": random_allocation,
     "random_allocation_k": random_allocation_k,
     "private_search": private_search_ways,
+    "attack_risk": risk.table,
 }

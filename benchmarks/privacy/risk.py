@@ -1,0 +1,175 @@
+"""What an attacker gains, beside closed forms, quadrature and two other packages: python -m benchmarks.risk
+
+200 random settings. Full batches have closed forms and one sampled step is integrated; there the brackets of
+`privacy.risk` must hold the exact advantage and true positive rate. Compositions of Poisson batches are compared with
+dp-accounting, whose privacy-loss distributions ("connect the dots", rounded upwards) give an upper bound on the same
+number, and with riskcal where it is installed (the extra `audits`). Times are processor seconds of one answer each.
+"""
+
+import math
+import time
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+from scipy.stats import norm
+
+from benchmarks.kit.experiment import Cell, numbered
+from benchmarks.kit.remake import Remake
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import markdown
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.risk import advantage, true_positive_rate
+from dpzero_theory.privacy.sampling import FullBatch, Poisson
+from dpzero_theory.privacy.step import Step
+
+COUNT = 200
+SEED = 20261123
+OF_SETTING = ("setting", "kind", "noise_multiplier", "sample_rate", "steps", "false_positive_rate")
+RATES = (1e-4, 1e-3, 1e-2, 1e-1)
+_INTERVAL = 1e-4
+"""Of dp-accounting's and riskcal's losses: the default of both."""
+_ROUNDING = 1e-9
+"""Relative, of closed forms and quadrature."""
+
+
+def settings(options: Namespace) -> Iterator[Cell]:
+    """The settings by number: two in five full batches, one in five a single step, the others compositions."""
+    draw = np.random.default_rng(SEED)
+    for number in range(COUNT):
+        kind = ("full", "full", "step", "poisson", "poisson")[number % 5]
+        noise = float(f"{10 ** draw.uniform(-0.3, 1):.4g}")
+        rate = 1.0 if kind == "full" else float(f"{10 ** draw.uniform(-2.5, -0.5):.4g}")
+        # such that mu is about 0.1 to 3
+        steps = max(int((10 ** draw.uniform(-1, 0.5) * noise / rate) ** 2), 1)
+        yield {
+            "setting": number,
+            "kind": kind,
+            "noise_multiplier": noise,
+            "sample_rate": rate,
+            "steps": 1 if kind == "step" else min(steps, 10_000),
+            "false_positive_rate": RATES[int(draw.integers(len(RATES)))],
+        }
+
+
+def _timed(answer: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.process_time()
+    found = answer()
+    return found, float(f"{time.process_time() - start:.3g}")
+
+
+def measure(cell: Cell) -> dict[str, Any]:
+    """The row of a setting."""
+    kind, a = cell["kind"], cell["false_positive_rate"]
+    sampling = FullBatch() if kind == "full" else Poisson(cell["sample_rate"])
+    relation = Relation.REPLACE_ONE if kind == "step" else Relation.ADD_REMOVE
+    history = Step(cell["noise_multiplier"], sampling, relation) * cell["steps"]
+    gain, gain_s = _timed(lambda: advantage(history))
+    rate, rate_s = _timed(lambda: true_positive_rate(history, a))
+    row = {
+        "advantage_lower": gain.lower,
+        "advantage_upper": gain.upper,
+        "advantage_s": gain_s,
+        "tpr_lower": rate.lower,
+        "tpr_upper": rate.upper,
+        "tpr_s": rate_s,
+    }
+    reference = {"full": _closed_form, "step": _quadrature, "poisson": _others}[kind]
+    return cell | row | reference(cell)
+
+
+def _closed_form(cell: Cell) -> dict[str, Any]:
+    mu = math.sqrt(cell["steps"]) / cell["noise_multiplier"]
+    return {"exact_advantage": 2 * ndtr(mu / 2) - 1, "exact_tpr": ndtr(ndtri(cell["false_positive_rate"]) + mu)}
+
+
+def _quadrature(cell: Cell) -> dict[str, Any]:
+    """One step and a record that is replaced: the best test of (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1)."""
+    s, q = cell["noise_multiplier"], cell["sample_rate"]
+    reach = 40 * s + 2
+
+    def difference(x: float) -> float:
+        return float(q * (norm.pdf(x, 1, s) - norm.pdf(x, -1, s)))
+
+    def beyond(x: float, centre: int) -> float:
+        return float((1 - q) * norm.sf(x, 0, s) + q * norm.sf(x, centre, s))
+
+    distance = quad(difference, 0, reach, limit=400, epsabs=1e-15, epsrel=1e-11, points=[1])[0]
+    cut = brentq(lambda x: beyond(x, -1) - cell["false_positive_rate"], -reach, reach, xtol=1e-14)
+    return {"exact_advantage": distance, "exact_tpr": beyond(cut, 1)}
+
+
+def _others(cell: Cell) -> dict[str, Any]:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    noise, q, steps, a = (cell[name] for name in ("noise_multiplier", "sample_rate", "steps", "false_positive_rate"))
+    whole = pld.from_gaussian_mechanism(
+        noise, sampling_prob=q, value_discretization_interval=_INTERVAL, use_connect_dots=True
+    ).self_compose(steps)
+    levels = np.linspace(0, 30, 6001)
+    row = {
+        "pld_advantage": whole.get_delta_for_epsilon(0.0),
+        "pld_tpr": min(1.0, float(np.min(np.array(whole.get_delta_for_epsilon(levels)) + a * np.exp(levels)))),
+    }
+    if find_spec("riskcal") is None:
+        return row
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from riskcal.calibration import dpsgd
+
+        gain, gain_s = _timed(lambda: dpsgd.get_advantage_for_dpsgd(noise, q, steps, _INTERVAL))
+        missed, missed_s = _timed(lambda: dpsgd.get_beta_for_dpsgd(noise, q, steps, a, _INTERVAL))
+    row |= {"riskcal_advantage": gain, "riskcal_advantage_s": gain_s}
+    return row | {"riskcal_tpr": 1 - float(missed), "riskcal_tpr_s": missed_s}
+
+
+def table(folder: Path = RESULTS / "risk") -> str:
+    """How many brackets hold, how wide they are, and what two other packages say; for docs/results/accounting.md."""
+    rows = read_rows(folder)
+    exact, others = rows[rows["kind"] != "poisson"], rows[rows["kind"] == "poisson"]
+    lines = []
+    for name, shown in (("advantage", "advantage"), ("tpr", "true positive rate")):
+        value = exact[f"exact_{name}"]
+        held = (exact[f"{name}_lower"] <= value * (1 + _ROUNDING)) & (value <= exact[f"{name}_upper"] * (1 + _ROUNDING))
+        cells = [f"{held.sum()} of {len(exact)}", f"{(rows[f'{name}_upper'] / rows[f'{name}_lower'] - 1).max():.1g}"]
+        above = others[f"pld_{name}"] / others[f"{name}_upper"] - 1
+        beside = others[f"riskcal_{name}"] / others[f"{name}_lower"] - 1
+        times = (others[f"riskcal_{name}_s"] / others[f"{name}_s"].clip(lower=1e-3)).median()
+        cells += [f"{max(above.min(), 0):.1g} to {above.max():.1g}", f"{(beside < 0).sum()} of {len(others)}"]
+        lines.append([shown, *cells, f"{min(beside.min(), 0):.2g}", f"{times:.2g}"])
+    header = ["measure", "exact values inside", "widest bracket", "dp-accounting above the upper end"]
+    header += ["riskcal below the lower end", "by at most", "riskcal's time over ours, median"]
+    return markdown(header, lines)
+
+
+REMAKES = {
+    "risk": Remake(
+        ("setting",),
+        lambda row: [measure({name: row[name] for name in OF_SETTING})],
+        varies=("advantage_s", "tpr_s", "riskcal_advantage_s", "riskcal_tpr_s"),
+        tolerance=1e-3,
+        why="brackets, as wide as that at most",
+    )
+}
+
+
+EXPERIMENT = numbered(
+    "risk",
+    settings,
+    measure,
+    (
+        *OF_SETTING[1:],
+        *("advantage_lower", "advantage_upper", "advantage_s", "tpr_lower", "tpr_upper", "tpr_s"),
+        *("exact_advantage", "exact_tpr", "pld_advantage", "pld_tpr"),
+        *("riskcal_advantage", "riskcal_advantage_s", "riskcal_tpr", "riskcal_tpr_s"),
+    ),
+    seeds=[SEED],
+    report=lambda folder: print(table(folder)),
+)
