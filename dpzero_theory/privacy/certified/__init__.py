@@ -1,0 +1,1 @@
+"""Certified brackets of delta(epsilon) for compositions of releases; the derivation beside says which file does what."""

@@ -1,0 +1,1 @@
+"""delta(epsilon) by integrals in the complex plane, and closed forms for one release."""

@@ -1,0 +1,1 @@
+"""The privacy-loss laws of one release: dominating pairs, their losses, and finite pairs above and below them."""
