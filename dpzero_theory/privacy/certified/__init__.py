@@ -1,1 +1,1 @@
-"""Certified brackets of delta(epsilon) for compositions of releases; the derivation beside says which file does what."""
+"""Certified brackets of delta(epsilon) for compositions of releases; the derivation beside says what each file does."""
