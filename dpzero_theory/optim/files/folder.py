@@ -205,7 +205,7 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
         if made > 1 and settings[run].release(1).step.sampling.lasting:
             raise LedgerError(
                 f"release {release} was made by {made} copies of one run, with one batch of sampling"
-                f" {settings[run].sampling}: what that costs is not known; count none but one of the copies"
+                f" {settings[run].release(1).sampling}: what that costs is not known; count none but one of the copies"
             )
         counts[run] += made
     return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
