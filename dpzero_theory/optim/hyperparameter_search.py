@@ -160,19 +160,9 @@ def make_private_search(
         "plans": [asdict(plan) for plan in plans],
     }
     picks = _resumed(place, kept) if resume else _begun(place, kept, len(settings), runs)
+    delta = target["target_delta"]
     return Search(
-        build,
-        losses,
-        data,
-        tuple(settings),
-        plans,
-        picks,
-        score,
-        place,
-        epsilon,
-        target["target_delta"],
-        micro_batch,
-        paid_at_once,
+        build, losses, data, tuple(settings), plans, picks, score, place, epsilon, delta, micro_batch, paid_at_once
     )
 
 

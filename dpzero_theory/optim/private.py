@@ -37,7 +37,7 @@ their kernels. The transcript says which of the two it was.
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 from torch.utils.data import default_collate
@@ -61,6 +61,7 @@ from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.optim.step.step_sizes import StepSize
 from dpzero_theory.optim.weights.groups import Given
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from dpzero_theory.privacy.sampling import Sampling
 
 Place = str | os.PathLike[str]
 _KEY = 16
@@ -113,7 +114,7 @@ def make_private_with_epsilon(
     step_size: StepSize,
     smoothing: float,
     relation: str,
-    sampling: str,
+    sampling: str | Sampling,
     folder: Place,
     algorithm: str = "dpzero",
     noise: str = "gaussian",
@@ -152,8 +153,9 @@ def make_private_with_epsilon(
         smoothing: lambda > 0, the distance at which losses are evaluated on both sides of the weights x: at
             x + lambda u and x - lambda u.
         relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out". There is no default.
-        sampling: how batches are drawn, for example "poisson", "full" or "fixed-size"; the names are those of
-            `dpzero_theory.SAMPLINGS`. There is no default.
+        sampling: how batches are drawn: a name of `dpzero_theory.SAMPLINGS` such as "poisson", "full" or "fixed-size",
+            or a value such as `dpzero_theory.Poisson(1 / 16)`, whose rate gives way to that of expected_batch. There is
+            no default.
         folder: as of `make_private`.
         algorithm: "dpzero" (the paper's Algorithm 2, which releases K numbers a step), or "dpgd-0th" (Algorithm 1,
             which releases a vector, so that no transcript can replay the run).
@@ -195,26 +197,14 @@ def make_private_with_epsilon(
         raise ValueError("public_data must be given with clip='public': records that are not private")
     if not public and public_data is not None:
         raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {shown(clip)}")
+    constant: Any = 1.0 if public else clip  # another text is refused as any value is that is no number
     plan = Plan.for_target(
-        n=len(data),
-        target_epsilon=target_epsilon,
-        target_delta=target_delta,
-        steps=steps,
-        expected_batch=expected_batch,
-        clip=1.0 if public else clip,  # type: ignore[arg-type]  # any other text is refused there
-        step_size=step_size,
-        smoothing=smoothing,
-        relation=relation,
-        sampling=sampling,
-        algorithm=algorithm,
-        noise=noise,
-        direction=direction,
-        directions_per_step=directions_per_step,
-        schedule=schedule,
-        update=update,
-        weight_decay=weight_decay,
+        n=len(data), target_epsilon=target_epsilon, target_delta=target_delta, steps=steps,
+        expected_batch=expected_batch, clip=constant, step_size=step_size, smoothing=smoothing, relation=relation,
+        sampling=sampling, algorithm=algorithm, noise=noise, direction=direction,
+        directions_per_step=directions_per_step, schedule=schedule, update=update, weight_decay=weight_decay,
         groups=groups,
-    )
+    )  # fmt: skip
     if public_data is not None:
         plan = replace(plan, clip=_public_clip(module, losses, data, public_data, plan, collate, folder, resume))
     execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
@@ -447,15 +437,9 @@ def _public_clip(
         return ranks.lead(lambda: begun_with(Path(folder))).plan.clip
     ranks.share_(module)
     found = public_clip(
-        module,
-        losses,
-        public_data,
-        data,
-        smoothing=plan.smoothing,
-        directions_per_step=plan.directions_per_step,
-        direction=plan.direction,
-        collate=collate,
-    )
+        module, losses, public_data, data, smoothing=plan.smoothing, directions_per_step=plan.directions_per_step,
+        direction=plan.direction, collate=collate,
+    )  # fmt: skip
     return ranks.lead(lambda: found)
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -76,10 +76,14 @@ def test_the_settings_of_a_target_are_those_of_a_plan() -> None:
     taken, planned = (
         inspect.signature(each).parameters for each in (private.make_private_with_epsilon, Plan.for_target)
     )
-    for name in Target.__annotations__:
-        assert taken[name].default == planned[name].default, name
+    for name, kind in Target.__annotations__.items():
+        assert (taken[name].default is inspect.Parameter.empty) is (name in Target.__required_keys__), name
         assert taken[name].kind is inspect.Parameter.KEYWORD_ONLY
-        assert name == "clip" or taken[name].annotation == planned[name].annotation, name
+        if name in planned:
+            assert taken[name].default == planned[name].default, name
+            assert name == "clip" or taken[name].annotation == planned[name].annotation, name
+        else:
+            assert taken[name].annotation == get_args(kind)[0], name
     others = {*private.Execution._fields, "module", "losses", "data", "folder", "public_data"}
     assert set(taken) == {*Target.__annotations__, *others}
 

@@ -202,10 +202,11 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     counts: dict[str, int] = defaultdict(int)
     for (run, release), checks in payments.items():
         made = max(len(checks), len(shown[run, release]))
-        if made > 1 and settings[run].release(1).step.sampling.lasting:
+        sampling = settings[run].step.sampling
+        if made > 1 and sampling.lasting:
             raise LedgerError(
                 f"release {release} was made by {made} copies of one run, with one batch of sampling"
-                f" {settings[run].release(1).sampling}: what that costs is not known; count none but one of the copies"
+                f" {sampling.word}: what that costs is not known; count none but one of the copies"
             )
         counts[run] += made
     return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
