@@ -41,9 +41,9 @@ def _mills(x: Array) -> Array:
 
 
 def _mills_slope(x: Array) -> Array:
-    """-R'(x) = 1 - x R(x) > 0, to full relative accuracy.
+    """The negative slope -R'(x) = 1 - x R(x) > 0 of Mills' ratio, to full relative accuracy.
 
-    Above 5 by the continued fraction R(x) = 1/(x + k), k = 1/(x + 2/(x + 3/(x + ...))), as k/(x + k).
+    Where x > 5 it is k/(x + k), from the continued fraction R(x) = 1/(x + k), k = 1/(x + 2/(x + 3/(x + ...))).
     """
     slope = np.asarray(1 - x * _mills(x))
     if (far := x > 5).any():

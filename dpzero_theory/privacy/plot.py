@@ -133,8 +133,7 @@ LABELS = {
 
 
 def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], variable: str, sought: str, question: Question) -> None:
-    """Write the figure of a sweep to `path`, atomically: the answers over the variable, and their brackets as a
-    band."""
+    """Write the figure of a sweep to `path`, atomically: answers over the variable, their brackets as a band."""
     x = np.array([row[variable] for row in rows], dtype=float)
     value, lower, upper = (np.array([row[key] for row in rows], dtype=float) for key in (sought, "lower", "upper"))
     given = [name for name in SOUGHT if name not in (variable, sought) and getattr(question, name) is not None]

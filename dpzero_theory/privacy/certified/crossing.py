@@ -37,8 +37,7 @@ second number is for an upper end that leaves no other room."""
 _MOST_TRIES = 60
 """A search for a certified end gives up after so many certified brackets."""
 _MOST_MENDS = 6
-"""A search for a certified end is content after so many brackets at which the end held and was not far from the
-target."""
+"""A search for a certified end is content after so many brackets at which the end held and was near the target."""
 _MOST_DOUBLINGS, _BISECTED = 10, 1e-4
 """A search by bisection first asks at the guess times powers of two, up to so many each way, and then bisects down to
 the second number, relative in x."""
@@ -46,8 +45,7 @@ _ASTRAY, _RESOLVED_SHARE = 3.0, 0.01
 """An end is searched again by bisection where it is beyond this many guesses and the lower end of delta's bracket there
 is below this share of the upper end: rounding, not privacy, makes such a bracket."""
 _SAME_X = 1e-11
-"""If an end holds at one x and not at another this near to it, relative, the curve jumps between, and the search
-ends."""
+"""If an end holds at one x and not at another this near, relative, the curve jumps there and the search ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
 """How wide delta's bracket at an end may be: as much as changes x by the first number, relative, and at most the
 second, relative in delta."""
@@ -135,8 +133,7 @@ def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tup
 
 
 def _next(x: float, miss: float, slope: float, low: float, high: float) -> float:
-    """The x at which a line of this slope has no miss, at most e^0.7 times off; the middle if that is not in (low,
-    high)."""
+    """The x where a line of this slope meets the target, at most e^0.7 times off; else the middle of (low, high)."""
     new = x * math.exp(min(max(-miss / slope, -0.7), 0.7))
     if low < new < high:
         return new

@@ -262,8 +262,7 @@ class _DirectionCurve:
             self._x = x
 
     def bracket(self, x: float, wanted: float) -> Bracket:
-        """The certified bracket of delta at x, by all methods; from then on those that were of no use here are left
-        out."""
+        """The certified bracket of delta at x, by all methods; those that are of no use are left out from then on."""
         self._router = Router()
         found = self._router.delta(*self._at(x), wanted=wanted)
         self._router.settle()
@@ -274,8 +273,7 @@ class _DirectionCurve:
         return self._router.delta(*self._at(x), contour=tau, wanted=wanted)
 
     def estimate(self, x: float, tau: float | None) -> tuple[float, float | None]:
-        """An estimate of log delta at x, and the tau of its contour or None, by the first of the guides that is of
-        use."""
+        """An estimate of log delta at x, and the tau of its contour or None, by the first guide that is of use."""
         if x in self._known:
             return self._known.pop(x)
         self._move(x)
@@ -326,7 +324,6 @@ class _DirectionCurve:
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
-    """The curve of delta over x, for a root search: parts_at(x) returns the question at x, (epsilon, composition,
-    gdp)."""
+    """The curve of delta over x, for a root search; parts_at(x) is the question at x: (epsilon, composition, gdp)."""
     curve = _DirectionCurve(parts_at)
     return Curve(curve.bracket, curve.estimate, curve.bound, curve.rough, curve.nearby)

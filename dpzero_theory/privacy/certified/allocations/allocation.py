@@ -53,8 +53,7 @@ from dpzero_theory.privacy.certified.laws.cells import FOUR_ERROR, FOUR_POINTS, 
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
 
 _LEAST_NOISE_OF_CELLS = 0.5
-"""The least noise multiplier for which the error of the cells' masses is proved; below it no amplification is
-claimed."""
+"""The least noise multiplier for which the cells' errors are proved; below it no amplification is claimed."""
 
 _RATIO_ERROR = 1e-13
 """A number larger than the relative rounding error of a density ratio."""
@@ -96,8 +95,7 @@ class Allocated:
 
     @property
     def plain_gdp(self) -> float:
-        """The mu of the same releases, with one step taken, if it were known which step of each epoch has the
-        record."""
+        """The mu of the releases, one of each epoch with the record, if it were known which step that is."""
         return math.sqrt(self.epochs) / self.noise_multiplier
 
 
@@ -124,8 +122,7 @@ class _Laws:
 
 
 def light(run: Allocated) -> bool:
-    """Whether the grid of this module is fine enough for a run; large ratios, which little noise makes, need too many
-    points."""
+    """Whether this module's grid is fine enough for a run: the large ratios of little noise need too many points."""
     s = run.noise_multiplier
     if s < _LEAST_NOISE_OF_CELLS:
         return False

@@ -87,8 +87,7 @@ class _Step:
 
 
 def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
-    """The law of Z for outputs in [low, high], spread to the points of the grid; its mean is kept, or raised by
-    errors."""
+    """The law of Z for outputs in [low, high], spread to grid points so that its mean is kept, or raised by errors."""
     s, side = step.s, step.side
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     edges = np.clip(step.edges(points), low, high)
@@ -135,7 +134,7 @@ Chain = dict[int, tuple[int, int]]
 
 
 def _windows(number: int, width: int) -> Chain:
-    """An addition chain for `number` that doubles for every binary digit and adds the odd numbers of windows of
+    """An addition chain for `number`: it doubles for each binary digit and adds the odd numbers in windows of
     digits."""
     digits = bin(number)[2:]
     windows, place = [], 0
@@ -241,8 +240,7 @@ _MOST_LOSSES = 300
 
 
 def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
-    """Losses from 0 to beyond the largest one that matters; beyond `near` standard deviations they are farther
-    apart."""
+    """Losses from 0 to beyond the largest one that matters, farther apart from `near` standard deviations on."""
     both = side.up and side.down
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation = math.sqrt(math.log1p(variance * (4 if both else 1)))

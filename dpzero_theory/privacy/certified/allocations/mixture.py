@@ -86,8 +86,7 @@ FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15,
 
 @lru_cache(maxsize=8)
 def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: float) -> Finite:
-    """The finite pairs of all epochs, each with the number of such epochs, for each direction; arguments of
-    `epoch_pairs`."""
+    """For each direction the finite pairs of all epochs, with their numbers; the arguments are of `epoch_pairs`."""
     if not runs:
         return NO_FINITE
     near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
@@ -139,8 +138,7 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """The bracket of delta(epsilon) of one direction: in closed form if nothing is composed, else on a grid of
-    losses."""
+    """The bracket of delta(epsilon) of one direction: in closed form if nothing is composed, else on a grid."""
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
         return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
@@ -279,8 +277,7 @@ def _chernoff(epsilon: float, mixture: Mixture) -> float:
 
 
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
-    """The curve of delta over x, for a root search: at(x) returns (epsilon, mixture). Estimates are made on `rough`
-    grids."""
+    """The curve of delta over x, for a root search; at(x) is (epsilon, mixture), and estimates use `rough` grids."""
 
     def bracket(x: float, _: float) -> Bracket:
         return mixture_delta(*at(x), target=target)

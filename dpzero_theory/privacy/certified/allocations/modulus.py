@@ -84,8 +84,7 @@ def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, fl
 
 
 def _tilt(noise: float, epoch: int, taken: int, epsilon: float) -> float:
-    """The tilt for which log F of `_guide` is about epsilon, the least such one whose log is a multiple of
-    `_TILT_STEP`."""
+    """The least tilt whose log is a multiple of `_TILT_STEP` and for which log F of `_guide` is at least epsilon."""
     steps = range(math.ceil(math.log(_LARGEST_TILT) / _TILT_STEP))
     at = bisect_left(steps, epsilon, key=lambda k: _guide(noise, epoch, taken, math.exp(k * _TILT_STEP))[1])
     return math.exp(at * _TILT_STEP)
@@ -128,8 +127,7 @@ class _Sums:
 
 @lru_cache(maxsize=6)
 def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
-    """The law on the lattice, from above, of the sums of log A and of V over the steps of an epoch, tilted by
-    A^tilt."""
+    """The law on the lattice, from above, of the sums over an epoch of log A and of V, tilted by A^tilt."""
     logit, _, centre = _guide(noise, epoch, taken, tilt)
     if not centre > _LEAST_SPREAD:
         raise OverflowError("a record whose steps the outputs all but name")
@@ -180,8 +178,7 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
 
 
 def _reach(epoch: int, points: Array, log_weight: Array) -> float:
-    """A number that the sum of `epoch` terms with these weights exceeds with probability at most
-    e^`_LOG_BEYOND_ROWS`."""
+    """A number that the sum of `epoch` terms with these weights exceeds with probability 1e-15 at most."""
     law = np.exp(log_weight - np.max(log_weight))
     law /= law.sum()
     deviation = math.sqrt(float(law @ (points - float(law @ points)) ** 2) * epoch)

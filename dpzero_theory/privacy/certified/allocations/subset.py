@@ -82,8 +82,7 @@ class _Steps:
         self._s = s
 
     def masses(self, mean: int, sign: int) -> Array:
-        """Bounds on the masses of the rounded losses under N(mean, s^2): lower ones for sign -1, upper ones for sign
-        1."""
+        """Bounds on the masses of the rounded losses under N(mean, s^2): lower ones for sign -1, upper for sign 1."""
         ends = self._edges - mean / self._s
         mass, error = normal_mass(ends[:-1], ends[1:])
         return np.maximum(mass + sign * error, 0.0)

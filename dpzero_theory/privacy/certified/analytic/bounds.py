@@ -15,8 +15,7 @@ from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 
 _USE_ROUNDING = 1e-12
-"""A number that is larger than the rounding errors in `by_use`: relative ones of the upper bound, absolute ones of the
-lower."""
+"""A number larger than the rounding errors in `by_use`: relative of the upper bound, absolute of the lower one."""
 _SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
 """For each kind of pair, the kind whose tails `by_use` takes: `add` is `remove` with P and Q exchanged, and of
 `fixed-size` the side of large losses is that of `remove`."""

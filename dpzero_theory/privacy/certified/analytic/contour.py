@@ -143,8 +143,7 @@ def affordable(
     budget: float = 1e9,
     log_error: float = -math.inf,
 ) -> Nodes:
-    """The nodes of `delta_bracket`, which takes the same arguments; OverflowError if they are more than `budget`
-    allows."""
+    """The nodes of `delta_bracket`, whose arguments these are; OverflowError if `budget` does not suffice for them."""
     nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
     if nodes is None or nodes.count * nodes.size > budget:
         raise OverflowError("too many nodes")
@@ -243,8 +242,7 @@ def _aliases(nodes: Nodes, log_scale: float) -> float:
 
 
 def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau: float) -> float:
-    """Log of Chernoff's bound c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}; c as in `log_c`, the laws tilted by
-    tau."""
+    """Log of Chernoff's bound c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}, c as in `log_c`, from the tilted laws."""
     return log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon + math.fsum(p.steps * p.cumulant for p in tilted)
 
 

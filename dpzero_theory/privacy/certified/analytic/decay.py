@@ -65,8 +65,7 @@ class Decay:
 
     @cached_property
     def fine(self) -> Array:
-        """The bound on log |chi| at each of the points `t`, from variations of parts of each density and from its
-        variance."""
+        """The bound on log |chi| at each of the points `t`, from each density's variation on parts and its variance."""
         found = []
         for part, branches in zip(self.parts, self._variations, strict=True):
             kept = _kept(part, branches, self.t)

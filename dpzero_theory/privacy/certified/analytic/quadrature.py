@@ -93,15 +93,14 @@ def _odds(pair: Pair, x: Array) -> Array:
 
 
 def _argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """The argument (polar angle) of A(x + i s^2 angle), 0 <= angle < pi, which rises in x, and rises and falls in the
-    angle."""
+    """The polar angle of A(x + i s^2 angle), 0 <= angle < pi. It rises in x; in `angle` it rises and then falls."""
     odds = _odds(pair, x)
     result: Array = np.arctan2(odds * np.sin(angle), 1 + odds * np.cos(angle))
     return result
 
 
 def _largest_argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """The largest argument (polar angle) of the complex number A(x + i s^2 phi) over 0 <= phi <= angle."""
+    """The largest polar angle of the complex number A(x + i s^2 phi) over 0 <= phi <= angle."""
     odds = _odds(pair, x)
     return np.where(np.cos(angle) >= -odds, _argument(pair, x, angle), np.arcsin(np.minimum(odds, 1.0)))
 

@@ -60,8 +60,7 @@ class Large:
 
     @property
     def composition(self) -> Parts:
-        """The composition with one output between `start` and `last`, no other large one; empty if `last` is not above
-        `start`."""
+        """The composition with one output between `start` and `last` and no other large one; empty if last <= start."""
         if self.last <= self.start:
             return ()
         return (*self.others, (replace(self.pair, start=self.start, stop=self.last), 1))

@@ -58,7 +58,7 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
     excess = epsilon - loss + error
 
     def terms(of: tuple[tuple[float, float], ...]) -> tuple[Array, Array]:
-        """Logs of the masses of the event under weighted normal laws (log weight, mean), and bounds on their relative
+        """Logs of the event's masses under weighted normal laws (log weight, mean), and bounds on their relative
         errors."""
         weights, means = np.array(of).T
         z = sign * (means - x) / s

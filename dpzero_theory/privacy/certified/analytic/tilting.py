@@ -17,8 +17,7 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 _LOG_PRICE = 5.0
 """The log of the factor by which the integrand at the chosen tau may exceed that at the saddle, for fewer nodes."""
 _TAIL_ERROR = 1e-12
-"""A number larger than the relative error of a Gaussian tail, the probability of the outputs that a part of a pair
-leaves out."""
+"""A number larger than the relative error of `Pair.missing`, the probability of outputs that are left out."""
 _LOG_GLANCE = -30.0
 """The log of the relative error of the moments that guide a search."""
 _SPIKY = 0.25
@@ -67,8 +66,7 @@ def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
 
 
 def _near_one(pair: Pair, cumulant: float) -> bool:
-    """Whether M(tau) is computed as 1 less the mass that the pair leaves out plus E (e^{tau L} - 1), which is
-    sharper."""
+    """Whether M(tau) is computed, more sharply, as 1 less the mass that is left out plus E (e^{tau L} - 1)."""
     return cumulant < 1 and pair.start == -math.inf
 
 

@@ -74,8 +74,8 @@ class _Finite:
 
 
 def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array]:
-    """(lowest, highest) total loss that the tilted law hardly exceeds, and Chernoff's rates that show it, (up,
-    down)."""
+    """The range (lowest, highest) in which the tilted total loss almost surely is, and Chernoff's rates for its
+    tails."""
     laws = [(k.steps, k.loss, *k.tilted(tau)) for k in sketches]
     mean = math.fsum(steps * centre for steps, _, centre, _ in laws)
     variance = math.fsum(steps * float(weights @ (loss - centre) ** 2) for steps, loss, centre, weights in laws)

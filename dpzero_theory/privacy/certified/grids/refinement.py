@@ -66,8 +66,7 @@ class RefinedGrid:
         return found, (found.upper / found.lower - 1) / self._wanted if found.lower > 0 else math.inf
 
     def _fewer(self, best: Bracket) -> Bracket:
-        """The bracket `best` together with grids of fewer and fewer points, halved as long as each gives a narrower
-        bracket."""
+        """The bracket `best` together with grids whose points are halved as long as each gives a narrower bracket."""
         points = _FIRST_POINTS
         while self._least > 1 and points > _LEAST_POINTS:
             points //= 2

@@ -16,8 +16,7 @@ import numpy as np
 from dpzero_theory.check import Array
 
 _SHARE_ERROR = 1e-14
-"""A number larger than the rounding error of a share; it is added to each share of a weight that moves to a higher
-point."""
+"""A number larger than the rounding error of a share; it is added to each share that moves to a higher point."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from dpzero_theory.privacy.certified.laws.exponential import log_mixed
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 
 LEAST_DISCRETE = 0.05
-"""The least s that is accounted for: there the middle between the two means is ten sigma from both, and noise hides
-nothing."""
+"""The least s that is accounted for: there the middle of the two means is ten sigma off, and noise hides nothing."""
 WIDEST = 2.0**8
 """The largest sigma, in lattice units, whose atoms are listed; wider noise is accounted for as continuous."""
 _DEVIATIONS = 37.5
@@ -61,8 +60,7 @@ def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: b
 
 
 def _pair(loss: Array, error: Array, p: Array, q: Array, beyond: float) -> FinitePair:
-    """The finite pairs of atoms with masses p, q. error: that of their losses. beyond: P's mass outside of the
-    atoms."""
+    """The finite pairs of atoms with masses p, q. error: that of their losses. beyond: P's mass outside of them."""
     there = p > _NEGLIGIBLE
     loss, error, p, q = loss[there], error[there], p[there], np.maximum(q[there], _NEGLIGIBLE)
     infinite = beyond + _NEGLIGIBLE * float(np.sum(~there))

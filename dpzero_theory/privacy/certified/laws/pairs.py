@@ -173,8 +173,7 @@ Parts = tuple[tuple[Pair, int], ...]
 
 
 def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
-    """The privacy loss at the outputs x, and the logs of P's masses near them: density times a length s
-    e^{log_width}."""
+    """The privacy loss at the outputs x, and the logs of P's masses near them, on lengths s e^{log_width}."""
     log_a = pair.log_mixture(x)
     loss = branch.a_slope * log_a
     if branch.b_slope:

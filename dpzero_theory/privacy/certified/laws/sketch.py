@@ -167,8 +167,7 @@ def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
 
 
 def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
-    """Where to cut off large losses for methods that count them apart: (log_cut, log of a rough delta) as of
-    `balance`."""
+    """Where to cut off large losses that are counted apart: (log_cut, log of a rough delta), see `balance`."""
     return balance(epsilon, everything(parts, gdp), 0.5)
 
 

@@ -31,8 +31,7 @@ the mean the last one is."""
 _LOSS_SPACING = 0.05
 """The spacing of the losses at these outputs where losses are large; it asks for more outputs if the noise is small."""
 _ERROR_OF_SUM = 1e-13
-"""A number larger than the rounding error of a divergence, over the sum of the probabilities that it is computed
-from."""
+"""A number larger than the rounding error of a divergence, relative to the probabilities that it is made of."""
 _LEAST_EVENT = 1e-3
 """The least probability under P of an event in the direction (Q, P): rounding blurs less probable ones."""
 
