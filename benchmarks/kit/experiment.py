@@ -100,8 +100,8 @@ class Experiment:
         check: refuses flags that contradict each other by raising the parser's error; it may also change what holds for
             the whole process, such as the number of threads.
         begun: the line printed on standard error before a cell is measured.
-        told: the line printed after a cell, made from the cell and its rows. With `counted` the number of cells
-            measured so far stands before it; with `timed` the processor seconds since the last line stand after it.
+        told: the line printed after a cell, made from the cell and its rows. Before it stands the number of cells
+            measured so far, after it the processor seconds since the last line.
         report: prints something at the end and returns the exit status, None for 0.
         summary: a text made from the folder of the rows. The flag `--summary` prints it and measures nothing;
             otherwise it is printed at the end.
@@ -132,8 +132,6 @@ class Experiment:
     check: Callable[[Parser, Namespace], None] | None = None
     begun: Callable[[Any], str] | None = None
     told: Callable[[Any, list[dict[str, Any]]], str] | None = None
-    counted: bool = False
-    timed: bool = False
     report: Callable[[Namespace], int | None] | None = None
     summary: Callable[[Path], str] | None = None
     workers: int = 0
@@ -209,9 +207,8 @@ class Experiment:
             results.add(waiting)
             waiting = []
             if self.told:
-                words = [f"{count}/{len(left)}"] * self.counted + [self.told(cell, rows)]
-                seconds = f", {time.process_time() - started:.1f} s" if self.timed else ""
-                print(" ".join(filter(None, words)) + seconds, flush=True)
+                words = f"{count}/{len(left)} {self.told(cell, rows)}, {time.process_time() - started:.1f} s"
+                print(words, flush=True)
                 started = time.process_time()
 
     def _measured(self, options: Namespace, left: Sequence[Any]) -> Iterator[tuple[Any, Rows | str]]:
@@ -267,7 +264,6 @@ def numbered(
         measure=partial(_answered, answer),
         report=None if report is None else lambda options: report(options.out),
         told=lambda cell, rows: f"setting {cell['setting']}: {rows[0].get('status', 'ok')}",
-        counted=True,
     )
 
 

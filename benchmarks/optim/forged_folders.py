@@ -420,7 +420,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     together=50,
     told=lambda cell, rows: "",
-    counted=True,
-    timed=True,
     report=_report,
 )

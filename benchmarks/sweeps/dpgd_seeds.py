@@ -98,6 +98,4 @@ EXPERIMENT = Experiment(
     keys=_keys,
     measure=_measure,
     told=lambda at, rows: f"mode {at['mode']}, d = {at['d']:,}, seed {at['seed']}: {len(rows)} settings",
-    counted=True,
-    timed=True,
 )

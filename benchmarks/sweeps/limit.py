@@ -105,6 +105,4 @@ EXPERIMENT = Experiment(
     keys=lambda options, at: _keys(**at),
     measure=_measure,
     told=_told,
-    counted=True,
-    timed=True,
 )

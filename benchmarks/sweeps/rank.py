@@ -263,5 +263,4 @@ EXPERIMENT = Experiment(
     keys=_keys,
     measure=lambda options, at: run_cell(_of_key(at), GRID, options.records, at["seed"], options.device),
     told=_told,
-    counted=True,
 )

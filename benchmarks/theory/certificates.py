@@ -301,5 +301,4 @@ EXPERIMENT = Experiment(
     keys=lambda options, share: share[0].rows(*share[1:]),
     measure=_measure,
     told=_told,
-    counted=True,
 )

@@ -186,6 +186,5 @@ EXPERIMENT = Experiment(
     cells=lambda options: cases(),
     measure=_measure,
     told=lambda key, rows: " ".join(str(value) for value in key.values()),
-    counted=True,
     report=lambda options: print("\n".join(summary(read_rows(options.out)))),
 )

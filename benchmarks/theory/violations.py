@@ -341,6 +341,5 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: _row(**at),
     together=100,
     told=lambda at, rows: "",
-    counted=True,
     report=_report,
 )

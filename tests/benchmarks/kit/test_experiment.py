@@ -86,10 +86,10 @@ def test_a_cell_of_several_rows_is_done_when_all_its_keys_are(tmp_path: Path) ->
 
 
 def test_what_is_told_and_rows_that_are_saved_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = replace(SQUARES, together=2, counted=True, told=lambda at, rows: f"x = {at['x']}", begun=lambda at: "begun")
+    told = replace(SQUARES, together=2, told=lambda at, rows: f"x = {at['x']}", begun=lambda at: "begun")
     told.main(["--out", str(tmp_path)])
     words = capsys.readouterr()
-    assert words.out.splitlines()[:2] == ["2/3 x = 1", "3/3 x = 2"]
+    assert [line.partition(",")[0] for line in words.out.splitlines()[:2]] == ["2/3 x = 1", "3/3 x = 2"]
     assert words.err == "begun\n" * 3
 
 

@@ -11,9 +11,10 @@ pytest.importorskip("transformers")
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.optim import optimizer_step
-from benchmarks.optim.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, Case, measure
+from benchmarks.optim.optimizer_methods import StepCase
+from benchmarks.optim.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, measure
 
-TINY = Case("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "four-pass", "adamw"))
+TINY = StepCase("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "four-pass", "adamw"))
 
 
 def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +28,7 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
         steps.append(step.__qualname__)
         return (len(steps) - 1) % 3 + 1.0, (len(steps) - 1) % 3 + 3.0
 
-    def peak(case: Case, device: str, method: str) -> float:
+    def peak(case: StepCase, device: str, method: str) -> float:
         if peaks[method] is None:
             raise torch.OutOfMemoryError
         return peaks[method]
@@ -55,7 +56,7 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_peak_that_was_not_seen_leaves_its_ratios_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """An inference whose memory was there already has a peak of 0 MB: a missing value is empty, not an error."""
     monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda *case: 0.0)
-    rows = measure(Case("tiny", 2, 8, methods=(BASE, "rademacher")), "cpu", 2, 1e9)
+    rows = measure(StepCase("tiny", 2, 8, methods=(BASE, "rademacher")), "cpu", 2, 1e9)
     assert [row["peak_to_inference"] for row in rows] == [None, None]
 
 
@@ -73,12 +74,12 @@ def test_a_method_that_cannot_run_is_a_row_that_says_why_and_the_others_run(monk
     """One package is not there; the memory suffices for another method alone, and not beside the two forwards."""
     timed = optimizer_step._turns
 
-    def peak(case: Case, device: str, method: str) -> float:
+    def peak(case: StepCase, device: str, method: str) -> float:
         if method == "four-pass":
             raise ModuleNotFoundError("No module named 'opacus'")
         return 100.0
 
-    def turns(case: Case, device: str, methods: Sequence[str], count: int, budget: float) -> Any:
+    def turns(case: StepCase, device: str, methods: Sequence[str], count: int, budget: float) -> Any:
         if "adamw" in methods:
             raise torch.OutOfMemoryError
         return timed(case, device, methods, count, budget)
