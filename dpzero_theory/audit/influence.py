@@ -133,9 +133,10 @@ class Influence:
     def shares(self) -> Array | None:
         """The length of each release on the loudest data over its length with all records in the batch.
 
-        Shape (seeds, steps); None where it cannot be measured. Where releases are sums over a constant a share is the
-        size of the batch over that constant; where they are averages over the batch it is 1. A share is NaN where the
-        seed's directions leave little of the records. The first seeds are those of `scan`.
+        Shape (seeds, steps); None where it cannot be measured. Where a release is a sum over a constant its share is
+        the size of the batch over that constant, which is the expected batch for averages and n for plain sums. Where a
+        release is an average over its own batch the share is 1. A share is NaN where the seed's directions leave little
+        of the records. The first seeds are those of `scan`.
         """
         data, count = self.loudest, min(max(self._most_runs // 2, _FEWEST_SEEDS), _MOST_SEEDS)
         if data is None:

@@ -66,10 +66,8 @@ def _attack(axes: "Axes", evidence: Evidence) -> str:
 class _Plot(NamedTuple):
     """How the evidence of one check is drawn.
 
-    Attributes:
-        label: what the picture shows, for readers who cannot see it.
-        needs: the entry of the evidence without which there is no picture.
-        draw: draws into the axes and returns the caption.
+    `label` says what the picture shows, for readers who cannot see it. `needs` is the entry of the evidence without
+    which there is no picture. `draw` draws into the axes and returns the caption.
     """
 
     label: str

@@ -99,10 +99,8 @@ def _outcome_of(pairs: Array) -> Array:
 class Decision(NamedTuple):
     """The end of a sequential audit.
 
-    Attributes:
-        refuted: whether the claims are refuted.
-        rounds: how many rounds were played.
-        wealth: the logarithm of the wealth after each round.
+    `refuted` says whether the claims are refuted, `rounds` how many rounds were played, and `wealth` has the logarithm
+    of the wealth after each round.
     """
 
     refuted: bool
