@@ -33,16 +33,16 @@ from dpzero_theory.privacy.solve import MOST_RECORDS
 
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
-"""The certified accounting of a noise much smaller than the clip needs a grid of 1/noise cells."""
+"""With these samplings a noise multiplier must be at least this: the grid for less noise has too many points."""
 FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
 WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
-"""The largest of each whole number."""
+"""The largest value of each whole number that can be given."""
 REAL = {
     "epsilon": {"above": 0.0, "at_most": LARGEST_EPSILON},
     "noise_multiplier": {"at_least": LEAST_NOISE, "at_most": MOST_NOISE},
     "delta": {"above": 0.0, "below": 1.0},
 }
-"""The range of each other number."""
+"""The range of each real number that can be given, as arguments of `check.real`."""
 
 
 def _parser() -> Parser:
@@ -99,7 +99,7 @@ def _parser() -> Parser:
 
 
 def _sought(options: argparse.Namespace) -> str:
-    """What is to be found; raises ValueError where that is not clear."""
+    """The name of the number to find; raises ValueError where the flags leave that open."""
     swept = None if options.sweep is None else options.sweep[0]
     if options.solve_for is not None:
         return str(options.solve_for).replace("-", "_")
@@ -112,7 +112,7 @@ def _sought(options: argparse.Namespace) -> str:
 
 
 def _sampling(text: str) -> str:
-    """A type for `add_argument`: a name of `SAMPLINGS`."""
+    """Read a sampling's word, for `add_argument`."""
     try:
         return sampling_of(text, 1e-15 if text != "full" else 1).word
     except ValueError as error:
@@ -120,7 +120,7 @@ def _sampling(text: str) -> str:
 
 
 def _questions(options: argparse.Namespace) -> list[Question]:
-    """The question, one for each value of a sweep; raises ValueError naming the flag."""
+    """The question that the flags ask, or one for each value of a sweep; raises ValueError naming the flag."""
     sought = _sought(options)
     name: str | None = None
     values: list[float] = []
@@ -216,13 +216,13 @@ def _answer(question: Question) -> dict[str, Any]:
 
 
 def _met(sought: str, stated: float, value: float) -> str:
-    """Whether what was given of the one to find holds."""
+    """A sentence: whether the value that was given of the number to find holds too."""
     met = stated <= value if sought in ("steps", "batch") else value <= stated
     return f"{FLAGS[sought]} {stated:g}, which was given too, is {'met' if met else 'not met'}"
 
 
 def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Path | None) -> str:
-    """A row for each question."""
+    """The answers as a table, as CSV or as JSON, with a row for each question."""
     rows = []
     for done, question in enumerate(questions, 1):
         rows.append(sweep_row(question, variable))
@@ -248,7 +248,7 @@ def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Pa
 
 
 def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
-    """The paper's composition lemma for the same target: its multiplier, and the epsilon that noise really has."""
+    """The noise multiplier of the paper's composition lemma for the same target, and the epsilon that it really has."""
     gdp = float(paper_gdp(inputs["epsilon"], inputs["delta"]))
     real = float(epsilon_from_gdp(gdp, inputs["delta"]))
     return {

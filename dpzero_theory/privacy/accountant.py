@@ -52,7 +52,8 @@ class _Reduced:
 
 
 def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
-    """With the pure laws' pairs, where there are any, and with their pure epsilon alone: both hold."""
+    """The ways to reduce a history, each of which gives an upper end. Every law with pure epsilon and finite pairs
+    counts by its pairs in the first, and by its pure epsilon in the last."""
     relations = dict.fromkeys(str(r.relation) for r in releases)
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(relations)}")
@@ -86,12 +87,12 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
 
 
 def _telling(reductions: Sequence[_Reduced]) -> Sequence[_Reduced]:
-    """Without the one by pure epsilon where a law has none and another one says more."""
+    """The reductions without the last one, if a law in it has no pure epsilon, so that it says nothing."""
     return reductions[:-1] if len(reductions) > 1 and reductions[-1].epsilon == math.inf else reductions
 
 
 def _continuous(release: Release, cost: Cost, end: int) -> Release:
-    """The continuous Gaussian releases that cost at least (end 0) or at most (1) as much."""
+    """Continuous Gaussian releases that cost at least (end 0) or at most (end 1) as much as these."""
     if cost.multipliers is None or cost.multipliers[end] == release.noise_multiplier:
         return release
     return Release.of(replace(release.step, noise=cost.multipliers[end], mechanism="gaussian"), release.steps)
@@ -122,12 +123,13 @@ def delta_of_history(history: Steps, epsilon: float, *, near: float | None = Non
     """The smallest delta for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation; none cost nothing.
+        history: steps, such as `step * 1000`, all with one relation; no steps cost nothing.
         epsilon: epsilon >= 0.
-        near: a delta from which it is enough to know, with random allocation, on which side it is if it is far.
+        near: a delta that the caller compares the answer with. If the answer is far from it the bracket may be wide,
+            but it still says on which side of `near` the answer is. It saves time for allocations and finite pairs.
 
     Returns:
-        A bracket; `value` is the estimate, `upper` is certified to hold.
+        A bracket. `value` is an estimate, and `upper` is certified: it is the number to state.
 
     Raises:
         ValueError: an argument outside its range.
@@ -146,13 +148,14 @@ def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Ans
 
 
 def wide_delta(history: Steps, epsilon: float) -> float:
-    """An upper end of delta that `delta_of_history` is at most, for every history and however small it is."""
+    """An upper bound on the upper end of `delta_of_history`, by moments; it exists however small delta is."""
     reductions = _telling(_reductions(releases_of(history), 0.0))
     return min(_reduced_delta(reduced, epsilon, of=_wide).upper for reduced in reductions)
 
 
 _Answer = Callable[[Composition, float, float | None], Bracket]
-"""What says delta of a composition at an epsilon; the last argument is `near` of `delta_of_history`."""
+"""A function that gives the bracket of delta of a composition at an epsilon; its last argument is the `near` of
+`delta_of_history`."""
 
 
 def _sharp(composition: Composition, epsilon: float, near: float | None) -> Bracket:
@@ -219,25 +222,26 @@ def epsilon_of_history(history: Steps, delta: float) -> Bracket:
     """The smallest epsilon >= 0 for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation; none cost nothing.
+        history: steps, such as `step * 1000`, all with one relation; no steps cost nothing.
         delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:
-        A bracket with value = upper, the certified private side: delta(upper) <= delta.
+        A bracket with value = upper, which is certified: the history is (upper, delta)-DP.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range, or a delta that noise on a coarse lattice does not resolve.
     """
     return _history_epsilon(history, delta)
 
 
 def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
-    """By how much, relative, a history costs more than (target_epsilon, target_delta): <= 0 where it does not.
+    """By which share a history costs more than (target_epsilon, target_delta); at most 0 if it does not.
 
-    What it costs is what whoever asks is told: the upper end of `epsilon_of_history` at target_delta, and that of
-    `delta_of_history` at target_epsilon (not for target_delta = 0). Both hold where either does, but they are found by
-    two searches, whose ends are apart by their errors. Every plan is measured so: by calibration, and by the searches
-    for steps, batches and records; the ledger asks for the former. Arguments and errors as theirs; target_epsilon > 0.
+    It is the larger of two shares: that by which the upper end of `epsilon_of_history` at target_delta exceeds
+    target_epsilon, and that by which the upper end of `delta_of_history` at target_epsilon exceeds target_delta (the
+    former alone for target_delta = 0). In exact arithmetic both are at most 0 or neither is; they come from two
+    searches, so that their errors differ. Calibration and the searches for steps, batches and records keep both at most
+    0; a ledger looks at the first. target_epsilon: > 0. Other arguments and errors are those of the two functions.
     """
     beyond = [_history_epsilon(history, target_delta, below=False).upper / target_epsilon - 1]
     if target_delta > 0:
@@ -246,7 +250,7 @@ def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
 
 
 def _history_epsilon(history: Steps, delta: float, *, below: bool = True) -> Bracket:
-    """below: whether the lower end is sought."""
+    """`epsilon_of_history`; with below=False the lower end is not looked for, and may be 0."""
     target = check.real("delta", delta, at_least=0, below=1)
     made = releases_of(history)
     reductions = _reductions(made, target)
@@ -262,14 +266,15 @@ def _history_epsilon(history: Steps, delta: float, *, below: bool = True) -> Bra
 
 
 def _by_pairs(reductions: Sequence[_Reduced], target: float, below: bool) -> Iterator[Bracket]:
-    """Of those that are certified at this delta; near pure epsilon delta falls to 0 at once, below what is resolved."""
+    """The brackets by those reductions that are certified at this delta. Close to pure epsilon delta falls to 0 at
+    once, and such a small delta may not be resolved."""
     for reduced in reductions:
         with suppress(OverflowError):
             yield _reduced_epsilon(reduced, target, below)
 
 
 def _close_to_pure(reductions: Sequence[_Reduced], target: float, upper: float) -> float:
-    """The upper end of epsilon, or a smaller one, at which `_near_pure` is at most the target, about the least."""
+    """About the least epsilon at which `_near_pure` is at most the target, if it is below `upper`; else `upper`."""
     pure, best = reductions[-1].epsilon, upper
     if not math.exp(min(upper - pure, 0.0)) > 1 - _CLOSE_TO_PURE:
         return upper
@@ -326,7 +331,7 @@ def sharp_delta(history: Steps, epsilon: float, *, near: float | None = None) ->
 
 
 def _composed_epsilon(composition: Composition, delta: float, below: bool = True) -> Bracket:
-    """By a search, or by moments where no epsilon is found at which delta is resolved and at most this."""
+    """The bracket by a search, or by moments if no epsilon is found at which so small a delta is resolved."""
     try:
         return answer(composition).epsilon(delta, below=below)
     except OverflowError:
@@ -340,7 +345,7 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
 
 
 def notes(made: Sequence[Release]) -> tuple[str, ...]:
-    """What a reader must know about the certificate of this history."""
+    """The sentences that a reader of this history's certificate must know."""
     found = [r.step.sampling.note(r.relation) for r in made if r.sample_rate < 1]
     found += [MECHANISMS[r.mechanism].note for r in made]
     return tuple(dict.fromkeys(note for note in found if note))

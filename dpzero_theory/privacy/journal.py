@@ -21,15 +21,16 @@ _CURES = {
 
 
 def content(path: str | os.PathLike[str]) -> bytes:
-    """What a file holds. Raises OSError, with one line that says what to do, also for what is no plain file."""
+    """The bytes of a plain file. Raises OSError, with what to do in one line, if it can't be read or is no plain
+    file."""
     with explained(path), opened(path, "rb") as file:
         return file.read()
 
 
 def opened(path: str | os.PathLike[str], mode: str, permissions: int = 0o644) -> FileIO:
-    """The plain file at `path`, or a new one (mode `xb`). Raises OSError.
+    """Open the plain file at `path`, or make a new one (mode `xb`). Raises OSError.
 
-    The descriptor is never a bare number: whatever interrupts the caller, it is closed once nobody holds the file.
+    It returns a file object, not a bare descriptor, so that the file is closed even if an interrupt stops the caller.
     """
     if "x" not in mode and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
         raise OSError("not a plain file")
@@ -37,7 +38,7 @@ def opened(path: str | os.PathLike[str], mode: str, permissions: int = 0o644) ->
 
 
 def sync_folder(path: Path) -> None:
-    """Returns when the entries of a folder are on disk."""
+    """Wait until the entries of a folder are on disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -47,7 +48,8 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def explained(path: str | os.PathLike[str]) -> Iterator[None]:
-    """The block's OSErrors, FileExistsError apart, say in one line which file it is and what to do."""
+    """Raise an OSError of this block again, unless it is a FileExistsError, with the file and what to do in one
+    line."""
     try:
         yield
     except FileExistsError:
@@ -61,13 +63,13 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 class Journal:
     """An append-only file open for writing by this process; `create` starts one, `open` resumes one.
 
-    The file is locked (flock) before anything is read. `content` is what was found. After a write that failed, or was
-    interrupted, the journal is unusable until it is opened again, and one that nobody holds any more is closed; in the
-    child of a fork, which would keep the lock when its parent is gone, it is closed at once. error: the exception that
-    refusals raise, with one line.
+    The file is locked (flock) before anything is read. `content` is what it held then. After a write that failed or was
+    interrupted the journal can't be used until it is opened again. A journal that nothing refers to any more is closed.
+    In the child of a fork it is closed at once, since the child would keep the lock after its parent has ended.
 
-    mutex: held by the thread that writes or closes; whoever makes the next line of the last holds it from there on. An
-    interrupt may leave it held, by its own thread, which may enter again.
+    error: the class of the exceptions by which the journal refuses something, each with one line. mutex: a lock for
+    threads that are about to write or close. A caller whose next line depends on the last one takes it before it reads
+    the last one. An interrupt may leave the lock with the thread that had it, which can take it again.
 
     Raises FileExistsError, FileNotFoundError and other OSErrors, and `error` where another process has the file.
     """
@@ -93,7 +95,7 @@ class Journal:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], error: type[Exception]) -> Self:
-        """Start a file that is not there, its directory entry on disk too."""
+        """Start a new file; it is on disk, with its entry in the folder, when this returns."""
         journal = cls(path, error, "x+b")
         sync_folder(journal.path.parent)
         return journal
@@ -104,11 +106,12 @@ class Journal:
         return cls(path, error, "r+b")
 
     def keep(self, size: int) -> None:
-        """Count only the first `size` bytes as whole: the next write goes there, and cuts off what is beyond it."""
+        """Keep only the first `size` bytes: the next write begins there and cuts off what follows it."""
         self._size = size
 
     def require_writable(self) -> None:
-        """Raise `error` where this process must not write: closed, forked, or the file changed under it."""
+        """Raise `error` if this process must not write: the journal is closed or forked, or another process changed
+        it."""
         if os.getpid() != self._pid:
             raise self._error(f"{self.path}: opened by another process, before a fork: open it in one of them")
         if not self._usable:
@@ -122,7 +125,8 @@ class Journal:
             raise self._error(f"{self.path}: the file was moved or changed by something else: put it back, resume")
 
     def append(self, data: bytes, written: Callable[[], None] = lambda: None, *, sync: bool = True) -> None:
-        """Write `data`; returns when it is on disk (sync=False: written), and `written`, which notes it, is done."""
+        """Write `data` and wait until it is on disk (not with sync=False); then call `written`, which takes note of
+        it."""
         with self.mutex:
             self._append(data, written, sync)
 
@@ -145,7 +149,7 @@ class Journal:
         self._usable = True
 
     def sync(self) -> None:
-        """Returns when all that was appended is on disk; at once where `close` has seen to that."""
+        """Wait until all that was appended is on disk. After `close` it is."""
         with self.mutex:
             if self._synced and self._file is not None and self._file.closed:
                 return
@@ -162,7 +166,7 @@ class Journal:
         return os.fstat(self._number).st_ino
 
     def close(self) -> None:
-        """All on disk, give up the lock; safe to repeat."""
+        """Wait until everything is on disk and give up the lock. A second call does nothing."""
         with self.mutex:
             try:
                 if self._usable and not self._synced and os.getpid() == self._pid:
@@ -201,7 +205,7 @@ _open: WeakSet[Journal] = WeakSet()
 
 def _leave_to_parent() -> None:
     for journal in list(_open):
-        journal.mutex = threading.RLock()  # which a thread of the parent's may hold
+        journal.mutex = threading.RLock()  # a thread of the parent may hold the old one
         if journal._file is not None:
             journal._file.close()
 

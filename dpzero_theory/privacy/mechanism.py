@@ -31,11 +31,12 @@ from dpzero_theory.registry import Registry
 class Cost:
     """What releases cost, as a part of a composition.
 
-    gaussian: whether they count as continuous Gaussian releases. multipliers: of these, one that costs at least as much
-    and one that costs at most as much; None for the releases' own. pairs: of another law, a dominating pair of one
-    release, for each direction, if it is known. ratio: G >= 0, the law of what is released is within e^G of a
-    post-processing of these. epsilon: pure epsilon of all of them, without the ratio, 0 for Gaussian ones, infinite for
-    a law that has none. least: from below, epsilon at the delta asked for of these releases alone.
+    gaussian: whether they count as continuous Gaussian releases. multipliers: the noise multipliers of continuous
+    Gaussian releases that cost at least, and at most, as much; None if their own is meant. pairs: for another law the
+    dominating pair of one release in each direction, if it is known. ratio: G >= 0 such that the law of what is
+    released is within a factor e^G of a post-processing of these. epsilon: the pure epsilon of all of them without the
+    ratio; 0 for Gaussian releases, infinite for a law that has none. least: a lower bound on epsilon of these releases
+    alone, at the delta asked for.
     """
 
     gaussian: bool
@@ -50,7 +51,7 @@ _UNKNOWN = Cost(gaussian=False, epsilon=math.inf)
 
 
 class Counted(Protocol):
-    """What a law needs to know of releases; a `Release` is one."""
+    """What a noise law needs to know of releases. A `Release` is one."""
 
     @property
     def noise_multiplier(self) -> float: ...
@@ -69,11 +70,11 @@ class Counted(Protocol):
 class Mechanism(ABC):
     """One law of noise on a sum.
 
-    name: of the law in a `Release`. noise: the family, the word that runs take. lattice: whether sums and noise are
-    integers. power: p where the mass of an integer x is proportional to exp(-|x|^p/(p scale^p)), 0 for other laws.
-    exactness: one sentence on what is drawn. coordinates: how many numbers of a record, clipped jointly, a release may
-    have. samplings: those it is accounted for, None for all. note: what a reader must know about the certificate, empty
-    where there is nothing.
+    name: its name in a `Release`. noise: its family, the word that runs take. lattice: whether sums and noise are
+    integers. power: p if the mass of an integer x is proportional to exp(-|x|^p/(p scale^p)), 0 for other laws.
+    exactness: one sentence on what is drawn. coordinates: the largest number of coordinates of a release, clipped
+    jointly. samplings: the samplings that it is accounted for, None for all. note: a sentence that a reader of a
+    certificate must know, or empty.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Mechanism(ABC):
     note: str = ""
 
     def on(self, levels: int) -> "Mechanism":
-        """The law that accounts for this family's noise on a lattice with so many integers to a clip."""
+        """The law of this family's noise on a lattice with so many integers to a clip."""
         return self
 
     def require(self, sampling: str, coordinates: int) -> None:
@@ -100,28 +101,30 @@ class Mechanism(ABC):
             )
 
     def require_noise(self, releases: Counted) -> None:
-        """Raise ValueError where releases with so little noise are not accounted."""
+        """Raise ValueError if releases with so little noise are not accounted."""
         return
 
     @abstractmethod
     def cost(self, releases: Counted, delta: float) -> Cost:
-        """What these releases cost. delta: where `Cost.least` is taken, 0 <= delta < 1. Raises ValueError."""
+        """What these releases cost. delta: the delta of `Cost.least`, 0 <= delta < 1. Raises ValueError."""
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float | None:
-        """The noise multiplier for pure target_epsilon; None for a law that has no pure epsilon."""
+        """The noise multiplier at which they have pure epsilon target_epsilon; None for a law that has no pure
+        epsilon."""
         return None
 
     def on_lattice(self, continuous: Bracket) -> Bracket:
-        """The noise multiplier that costs as much as continuous Gaussian noise; where `Cost.gaussian`."""
+        """The noise multiplier that costs as much as that of continuous Gaussian noise, for laws with
+        `Cost.gaussian`."""
         return continuous
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
-        """The law's parameter for a sum whose clip is `levels` units; an integer on a lattice. Never too small."""
+        """The law's parameter, rounded up, for a sum whose clip is `levels` units; it is an integer on a lattice."""
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Noise of that parameter."""
+        """Draw noise with that parameter."""
 
 
 class _Gaussian(Mechanism):
@@ -142,15 +145,16 @@ class _Gaussian(Mechanism):
 
 
 _MOST_COMPOSED = 2**24
-"""Releases beyond which no finite pairs are composed."""
+"""The largest number of releases whose finite pairs are composed; more are accounted in another way."""
 
 
 class DiscreteGaussian(Mechanism):
     """Discrete Gaussian noise on a lattice with M integers to a clip: discrete-gaussian:M.
 
-    The noise has the parameter s M, s the noise multiplier. One number of full or Poisson batches is accounted for by
-    sums over the integers, what is wide beside the lattice by the continuous Gaussian on either side (`discrete`), and
-    the rest is refused. Without M, `discrete-gaussian`, what runs draw: 2^28 integers to a clip, or more.
+    The noise has the parameter s M, where s is the noise multiplier. Releases of one number with full or Poisson
+    batches are accounted for by sums over the integers. Noise that is wide beside the lattice is accounted for as
+    continuous Gaussian noise of a little less, or more, width (`discrete`). All else is refused. The name without M,
+    `discrete-gaussian`, stands for what runs draw: 2^28 integers to a clip, or more.
     """
 
     family: ClassVar[str] = "discrete-gaussian"
@@ -171,14 +175,14 @@ class DiscreteGaussian(Mechanism):
 
     @classmethod
     def of(cls, arguments: str) -> "DiscreteGaussian":
-        """From M. Raises ValueError."""
+        """The law for M in digits. Raises ValueError."""
         return cls(_levels(cls.family, arguments))
 
     def on(self, levels: int) -> "Mechanism":
         return MECHANISMS[self.family if levels >= FINE else f"{self.family}:{levels}"]
 
     def _summed(self, releases: Counted) -> bool:
-        """Whether their number, batches and coordinates allow for sums over the integers."""
+        """Whether these releases are few enough, and of a kind, for sums over the integers."""
         r = releases
         return r.coordinates == 1 and r.sampling in ("full", "poisson") and r.steps <= _MOST_COMPOSED
 
@@ -218,14 +222,15 @@ class DiscreteGaussian(Mechanism):
 
 
 def _levels(family: str, arguments: str) -> int:
-    """M of a name family:M. Raises ValueError."""
+    """The number M of a name family:M. Raises ValueError."""
     if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
         raise ValueError(f"mechanism must be {family}:M, M >= 1 integers to a clip; got {arguments!r}")
     return int(arguments)
 
 
 class _Laplace(Mechanism):
-    """Integers of a lattice with 2^30 of them to a clip, or more; what is said of it holds for real numbers too."""
+    """Discrete Laplace noise on a lattice with 2^30 integers to a clip, or more. Its cost is that of real numbers
+    too."""
 
     name = "laplace"
     noise = "laplace"
@@ -272,7 +277,7 @@ class CoarseLaplace(_Laplace):
 
     @classmethod
     def of(cls, arguments: str) -> "CoarseLaplace":
-        """From M. Raises ValueError."""
+        """The law for M in digits. Raises ValueError."""
         return cls(_levels(cls.family, arguments))
 
 
@@ -284,6 +289,6 @@ MECHANISMS.register_family(CoarseLaplace.family, CoarseLaplace.of)
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The law of that family on a lattice, or off one. Raises ValueError."""
+    """The law of that family, on a lattice or not. Raises ValueError."""
     found = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return found[check.choice("noise", noise, found)]

@@ -31,12 +31,12 @@ Words = Iterator[int]
 
 _WORD_BITS = 64
 _WORDS_PER_READ = 32
-_MANY = 64  # draws for which a table pays
-_LARGEST_SCALE = 2.0**56  # a draw beyond 2^63 would be 128 standard deviations out
+_MANY = 64  # the number of draws from which a table of probabilities is quicker
+_LARGEST_SCALE = 2.0**56  # so that 2^63, the largest integer, is 128 standard deviations
 
 
 class NoiseSource(ABC):
-    """What an algorithm may ask of its noise: three laws, written over `_bytes(count)`, uniformly random bytes.
+    """A source of noise of three laws. A subclass says in `_bytes(count)` where uniformly random bytes come from.
 
     `private` is True only where no seed, file or other process can reproduce the draws. `size` is None for
     one number, otherwise a shape.
@@ -164,7 +164,7 @@ def _scale(scale: float | Fraction) -> Fraction:
 
 
 def _below(limit: int, words: Words) -> int:
-    """Uniform on {0, ..., limit - 1}."""
+    """A uniformly random one of 0, ..., limit - 1."""
     bits = (limit - 1).bit_length()
     while True:
         value = 0

@@ -51,19 +51,19 @@ _LAGS, _CELLS, _COORDINATES = 64, 2**22, 64
 _SLACK = 1e-9  # relative, for the rounding of means and norms
 _INT64 = 2**63
 _ROUND = (3, 5, 7, 9, *(10**power for power in range(1, 10)))
-"""Of which too many multiples are looked for."""
+"""Divisors: too many released integers that are multiples of one of them are not plausible."""
 
 Integers = NDArray[np.int64]
 
 
 class Noise(NamedTuple):
-    """The law of the module: power p, 1 or 2, and scale s > 0."""
+    """The law of the module's noise, with power p, 1 for Laplace or 2 for Gaussian, and scale s > 0."""
 
     power: int
     scale: float
 
     def log_norm(self, scale: float) -> float:
-        """log of the sum over the integers of exp(-|x|^p/(p scale^p))."""
+        """The logarithm of the sum over all integers x of exp(-|x|^p/(p s^p))."""
         if scale < 1e-3:
             return 0.0
         if self.power == 1:
@@ -75,11 +75,12 @@ class Noise(NamedTuple):
 
     @property
     def top(self) -> float:
-        """The probability of 0, the largest of all."""
+        """The probability of 0, which is the largest of any integer's."""
         return math.exp(-self.log_norm(self.scale))
 
     def log_chance(self, count: int, mean: float) -> float:
-        """Of so many numbers' mean |Z|^p/s^p to be as far from 1 as `mean`, on its side: log of the bound."""
+        """The logarithm of a bound on the probability that the mean of |Z|^p/s^p over `count` draws Z is as far from
+        1 as `mean`, on the same side of 1."""
         if mean > 1:
             return count * ((1 - mean) + math.log(mean)) / self.power
         radius = self.scale * mean ** (1 / self.power)
@@ -88,17 +89,21 @@ class Noise(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """fault: what cannot be, or "". least: noise of this part of the scale alone, or less, would have been seen."""
+    """The result of `look`.
+
+    fault: what is not plausible, or "". least: noise of at most this share of its stated scale would have been noticed.
+    """
 
     fault: str
     least: float
 
 
 def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
-    """What is wrong with released integers, whatever the records were.
+    """Look for what is not plausible in released integers, whatever the records were.
 
-    sums: (T, K), in the order of the releases. levels: the L2 norm of what a record adds, at most, >= 1. most: records
-    in a batch, at most, but for an eighth of the false alarms (`Sampling.most`).
+    sums: the integers, shape (T, K), in the order of the releases. levels: a bound on the L2 norm of what one record
+    adds, >= 1. most: a bound on the number of records in a batch, which may fail with an eighth of the probability of a
+    false alarm (`Sampling.most`).
     """
     releases, numbers = len(sums), sums.size
     if not numbers:
@@ -120,7 +125,8 @@ def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
 
 
 def _tests(sums: Integers, noise: Noise, reach: float) -> Iterator[tuple[float, float, str]]:
-    """Share of the false alarms, log of the bound, and what it says. The shares add up to 3/4; `look` has the rest."""
+    """One entry for each test: its share of the probability of a false alarm, the logarithm of the bound on its
+    probability, and the sentence that it would say. The shares add up to 3/4; `look` uses the rest."""
     flat = sums.reshape(-1)
     if 4 * reach >= _INT64:
         flat = flat.astype(object)
@@ -137,7 +143,7 @@ def _tests(sums: Integers, noise: Noise, reach: float) -> Iterator[tuple[float, 
 
 
 def _guesses(flat: Integers, coordinates: int) -> Iterator[tuple[str, Integers]]:
-    """What is left of the numbers without a guess from those before."""
+    """The numbers less a guess of each from those before it."""
     yield "they are", flat
     if 1 < coordinates <= _COORDINATES:
         for k in range(coordinates):
@@ -156,7 +162,7 @@ def _guesses(flat: Integers, coordinates: int) -> Iterator[tuple[str, Integers]]
 
 
 def _nearness(sizes: NDArray[np.float64], noise: Noise, name: str) -> Iterator[tuple[float, str]]:
-    """sizes: ascending."""
+    """The tests of how near to each other the numbers are. sizes: their absolute values, ascending."""
     count = sizes.size
     yield _small(count, float(np.mean((sizes / noise.scale) ** noise.power)), noise, name)
     for window in (0, *(math.floor(noise.scale / 2**power) for power in range(1, int(math.log2(noise.scale + 1)) + 1))):
@@ -196,7 +202,10 @@ def _digits(flat: Integers, top: float, furthest: float) -> Iterator[tuple[float
 
 
 def _log_alike(least: int, most: float, top: float, count: int) -> float:
-    """log of the sum of (1/k + top)^count, k = least, ..., most: 1000 terms, then blocks [a, 2 a) by their first."""
+    """The logarithm of a number that is at least the sum of (1/k + top)^count over k = least, ..., most.
+
+    The first 1000 terms count as they are, and later ones, in blocks [a, 2 a), as the first of their block.
+    """
     terms = [count * math.log(1 / k + top) for k in range(least, least + 1000)]
     start = least + 1000.0
     while start <= most:
@@ -207,7 +216,7 @@ def _log_alike(least: int, most: float, top: float, count: int) -> float:
 
 
 def _log_binomial(count: int, found: int, chance: float) -> float:
-    """log of Chernoff's bound on so many or more successes."""
+    """The logarithm of Chernoff's bound on the probability of so many successes or more."""
     part = found / count
     if part <= chance:
         return 0.0
@@ -216,7 +225,7 @@ def _log_binomial(count: int, found: int, chance: float) -> float:
 
 
 def _bisect(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function that rises passes 0; `low` where it is above 0 from there on."""
+    """The point where a rising function passes 0; `low` if it is above 0 there already."""
     if rising(low) > 0:
         return low
     for _ in range(100):

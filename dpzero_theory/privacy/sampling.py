@@ -29,7 +29,7 @@ from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
 
 _BINOMIAL = 1e-9
-"""Relative error of a binomial tail, with room."""
+"""More than the relative error of scipy's binomial tail."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,16 @@ class Sampling(ABC):
 
     sample_rate: float
     name: ClassVar[str]
-    """The word for it in files and on command lines."""
+    """The word for this sampling in files and on command lines."""
     arguments: ClassVar[str] = ""
-    """What follows the name there, as in ":B"; in brackets where it may be left out."""
+    """The form of what follows the name there, such as ":B"; in brackets if it may be left out."""
     runnable: ClassVar[bool] = False
     """Whether a run can draw such batches."""
     lasting: ClassVar[bool] = False
     """Whether batches depend on one another, so that they come from a secret that a run keeps."""
     scheduled: ClassVar[bool] = False
-    """Whether steps follow a schedule from its beginning, so that T steps and T more are not 2 T steps."""
+    """Whether steps follow a schedule from its beginning, so that T steps and then T more are not the same as 2 T
+    steps."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sample_rate", self._rate(self.sample_rate))
@@ -60,14 +61,14 @@ class Sampling(ABC):
 
     @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        """The value that the word NAME:ARGUMENTS stands for, at this rate. Raises ValueError."""
+        """The sampling that the word NAME:ARGUMENTS stands for, at this rate. Raises ValueError."""
         if arguments:
             raise ValueError(f"sampling must be {cls.name}, without ':'; got '{cls.name}:{arguments}'")
         return cls(sample_rate=sample_rate)  # type: ignore[arg-type]  # checked by _rate
 
     @property
     def word(self) -> str:
-        """The word that stands for it, beside its rate, in files and on command lines; `sampling_of` reads it."""
+        """The word, with its arguments and without the rate, that stands for it in files and on command lines."""
         return self.name
 
     @property
@@ -80,53 +81,61 @@ class Sampling(ABC):
         return replace(self, sample_rate=sample_rate)
 
     def require(self, relation: Relation) -> None:
-        """Raise ValueError unless a relation's neighbours are accounted for batches drawn so."""
+        """Raise ValueError unless this sampling is accounted for the neighbours of a relation."""
         return
 
     def part(self, noise: float, steps: int, relation: Relation) -> Part:
-        """What `steps` Gaussian releases add to a composition. noise: standard deviation on the sum, over the clip."""
+        """What `steps` Gaussian releases add to a composition.
+
+        noise: the standard deviation of the noise on the sum of a batch, over the clip.
+        """
         if self.sample_rate == 1:
             return PlainGaussian(math.sqrt(steps) * relation.sensitivity / noise)
         return self._sampled(noise, steps, relation)
 
     @abstractmethod
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        """`part` for q < 1."""
+        """`part` for a rate q < 1."""
 
     def chance(self, steps: int) -> tuple[float, str]:
-        """The probability that a given record is in any of the batches, and its formula."""
+        """The probability that a given record is in any of `steps` batches, and the formula for it in words."""
         q = self.sample_rate
         reached = 1.0 if q == 1 else -math.expm1(steps * math.log1p(-q))
         return reached, "1 - (1 - sample_rate)^steps"
 
     def note(self, relation: Relation) -> str:
-        """What a reader must know about a certificate for q < 1; empty where there is nothing."""
+        """A sentence that a reader of a certificate must know if q < 1; empty if there is none."""
         return ""
 
     def meaning(self, n: int) -> str:
-        """How batches are drawn, for a reader of a privacy statement; empty where the name says it."""
+        """A clause that says how batches are drawn, for a privacy statement; empty if the name says it."""
         return ""
 
     def batch_size(self, n: int) -> int | None:
-        """Records in every batch, None where it is random. Raises ValueError for a q that gives no such batch."""
+        """The number of records in every batch, or None if it is random. Raises ValueError for a q without such
+        batches."""
         return None
 
     def most(self, n: int, chance: float) -> int:
-        """How many records are in a batch at most, but for a probability of `chance` > 0."""
+        """A number of records that a batch exceeds with probability `chance` > 0 at most."""
         return self.batch_size(n) or n
 
     def draw(self, source: random.Random, n: int) -> Indices:
-        """The records of one batch. Only where `runnable`, and not `lasting`."""
+        """The records of one batch. It exists where `runnable`, and not `lasting`."""
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
-        """The batch of each release, by its number: what lasts from the secret, what does not from the source."""
+        """A function from the number of a release to its batch.
+
+        source: random bits for batches that are independent. secret: determines the batches of a `lasting` sampling,
+        which must be the same in every process. n: the number of records.
+        """
         return lambda release: self.draw(source, n)
 
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Every record in every step."""
+    """Every record is in every batch."""
 
     sample_rate: float = field(default=1.0, kw_only=True)
     name = "full"
@@ -157,7 +166,8 @@ class FullBatch(Sampling):
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each record independently with probability q (rounded down to a multiple of 2^-64 when it is drawn)."""
+    """Each record is in a batch independently with probability q, which is rounded down to a multiple of 2^-64 for
+    drawing."""
 
     name = "poisson"
     runnable = True
@@ -176,14 +186,14 @@ class Poisson(Sampling):
 
 
 def _poisson(noise: float, q: float, steps: int, relation: Relation) -> Pairs:
-    """Releases with Poisson batches of rate q < 1."""
+    """Releases with Poisson batches of rate q < 1, as a part."""
     kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
     pairs = tuple(Pair(kind, q, noise) for kind in kinds)
     return Pairs(pairs, pairs, steps)
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
-    """Each of n records with probability q."""
+    """The numbers of the records that are drawn, each of n independently with probability q."""
     if q == 1:
         return np.arange(n)
     words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
@@ -192,9 +202,10 @@ def _independent(source: random.Random, n: int, q: float) -> Indices:
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Poisson):
-    """Poisson batches of which `largest` records, drawn uniformly, are kept where there are more: what fits in memory.
+    """Poisson batches, of which `largest` records are kept, uniformly at random, if there are more: what fits in
+    memory.
 
-    n: the number of records (with add-remove, of the larger data set). Its word says both: truncated-poisson:B/n.
+    n: the number of records (with add-remove, that of the larger data set). Its word is truncated-poisson:B/n.
     """
 
     largest: int
@@ -225,7 +236,8 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float]:
-        """(w, q'): of B or more batch records beside a given one, from above; of that one to be used, from below."""
+        """Two probabilities. The first is at least that of B or more records in a batch beside a given one; the
+        second is at most that of the given record to be used."""
         q = self.sample_rate
         if self.largest >= self.n:
             return 0.0, q
@@ -274,9 +286,9 @@ class TruncatedPoisson(Poisson):
 
 @dataclass(frozen=True)
 class CyclicPoisson(Sampling):
-    """B groups of records that take turns: step i draws from group i mod B alone, each record with probability B q.
+    """The records are in B groups that take turns: step i draws each record of group i mod B with probability B q.
 
-    A record's group does not depend on the other records, and may be known. Its word says B: cyclic-poisson:B.
+    The group of a record does not depend on the other records, and may be known. Its word is cyclic-poisson:B.
     """
 
     groups: int
@@ -303,7 +315,7 @@ class CyclicPoisson(Sampling):
 
     @property
     def _turn(self) -> float:
-        """The probability of a record of the group whose turn it is."""
+        """The probability with which a record of the group whose turn it is is drawn."""
         return min(self.groups * self.sample_rate, 1.0)
 
     def part(self, noise: float, steps: int, relation: Relation) -> Part:
@@ -335,7 +347,7 @@ class CyclicPoisson(Sampling):
 
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """A uniformly random set of q n records, without replacement."""
+    """A batch is a uniformly random set of q n records, drawn without replacement."""
 
     name = "fixed-size"
     runnable = True
@@ -376,7 +388,8 @@ class FixedSize(Sampling):
 
 @dataclass(frozen=True)
 class FixedOrder(Sampling):
-    """Any order that does not depend on the data, each record at most once an epoch: shuffled or ordered epochs."""
+    """Shuffled or ordered epochs: any order of the records that does not depend on the data, each at most once an
+    epoch."""
 
     name = "fixed-order"
     scheduled = True
@@ -400,9 +413,10 @@ class FixedOrder(Sampling):
 
 @dataclass(frozen=True)
 class RandomAllocation(Sampling):
-    """Each record in `taken` uniformly random steps of every epoch, independently of the other records.
+    """Each record is in `taken` uniformly random steps of every epoch, independently of the other records.
 
-    An epoch has floor(taken/q) steps. Its word says taken where that is not 1 (balls in bins): random-allocation:K.
+    An epoch has floor(taken/q) steps. Its word is random-allocation, or random-allocation:K for taken = K > 1 (also
+    known as balls in bins).
     """
 
     taken: int = 1
@@ -425,7 +439,7 @@ class RandomAllocation(Sampling):
 
     @property
     def epoch(self) -> int:
-        """Steps of an epoch."""
+        """The number of steps of an epoch."""
         return _epoch(self.sample_rate / self.taken)
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
@@ -458,7 +472,8 @@ class RandomAllocation(Sampling):
         return f"each record in {self.taken} of every {self.epoch} steps, uniformly at random; batches are secret"
 
     def batch_size(self, n: int) -> None:
-        """None; an epoch must have a whole number of steps, so that a batch has q n records on average."""
+        """None. Raises ValueError unless an epoch of taken/q steps is a whole number, so that a batch has q n
+        records on average."""
         steps = self.taken / self.sample_rate
         if abs(steps - round(steps)) > 1e-9 * steps:
             least, most = (n * self.taken / count for count in (math.ceil(steps), math.floor(steps)))
@@ -473,14 +488,16 @@ class RandomAllocation(Sampling):
 
 
 def passes(steps: int, sample_rate: float) -> int:
-    """Most batches with a given record, once an epoch at most: ceil(T/floor(1/q)), fewer if incomplete ones count."""
+    """The largest number of T batches that hold a given record, which is in one batch an epoch at most:
+    ceil(T/floor(1/q))."""
     return -(-steps // _epoch(sample_rate))
 
 
 def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
-    """The least b such that more of n records, each drawn by itself with probability q, have that probability at most.
+    """The least b such that more than b of n records are drawn with probability `chance` at most, each independently
+    with probability q.
 
-    Chernoff's bound for the Poisson law of mean m = q n, whose moments are larger: exp(b - m) (m/b)^b.
+    It is by Chernoff's bound for the Poisson law of mean m = q n, whose moments are larger: exp(b - m) (m/b)^b.
     """
     mean, low, high = sample_rate * n * (1 + 1e-9), 0, n
     while low < high:
@@ -491,7 +508,7 @@ def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
 
 
 def _epoch(sample_rate: float) -> int:
-    """floor(1/q); 1/q within 1e-12 of an integer counts as that integer."""
+    """floor(1/q), where a 1/q within 1e-12 of an integer counts as that integer."""
     return math.floor((1 + 1e-12) / sample_rate)
 
 
@@ -501,18 +518,20 @@ for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Trunc
 
 
 def sampling_of(word: str, sample_rate: float | None) -> Sampling:
-    """The sampling of this word at this rate (full: 1 or None), as files and commands have it. Raises ValueError."""
+    """The sampling that a word in files or commands stands for, at this rate (1 or None for full). Raises
+    ValueError."""
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 
 def runnable() -> tuple[str, ...]:
-    """The words of those whose batches a run can draw, where the name says all but the rate."""
+    """The names of the samplings whose batches a run can draw and that need no arguments."""
     return tuple(name for name, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":"))
 
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """As `sampling_of`, of one whose batches a run can draw, or such a value. Raises ValueError for any other."""
+    """`sampling_of`, or the value itself, for a sampling whose batches a run can draw. Raises ValueError for any
+    other."""
     if isinstance(word, Sampling):
         return drawn(word.word, sample_rate)
     name = word.partition(":")[0] if isinstance(word, str) else ""

@@ -12,15 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
-"""Numbers of records, ascending."""
+"""The numbers of the records of a batch, ascending."""
 SECRET_BYTES = 32
 _BLOCK = 2**16
 _CELLS = 2**24
-"""Of a table of records and steps that is filled at once."""
+"""The largest number of entries of the table that `subsets` fills at once, for memory."""
 
 
 class Keyed(random.Random):
-    """Bits that a secret and a label determine; without the secret they cannot be told from random ones."""
+    """A random number generator whose bits a secret and a label determine, by SHAKE-256.
+
+    Without the secret they can't be told from random bits.
+    """
 
     def __init__(self, secret: bytes, label: str) -> None:
         if len(secret) != SECRET_BYTES:
@@ -30,10 +33,10 @@ class Keyed(random.Random):
         self._count, self._left = 0, b""
 
     def seed(self, *unused: object, **unused_too: object) -> None:
-        """The secret is the seed."""
+        """Do nothing: the secret is the seed."""
 
     def randbytes(self, n: int) -> bytes:
-        """The next n."""
+        """The next n bytes."""
         blocks, found = [self._left], len(self._left)
         while found < n:
             blocks.append(hashlib.shake_256(self._start + self._count.to_bytes(8, "little")).digest(_BLOCK))
@@ -53,7 +56,10 @@ class Keyed(random.Random):
 
 
 def below(source: random.Random, bound: int, count: int) -> Indices:
-    """`count` independent integers, each exactly uniform in 0, ..., bound - 1: words beyond a multiple are redrawn."""
+    """`count` independent integers, each exactly uniform in 0, ..., bound - 1.
+
+    They are 64-bit words modulo `bound`; a word beyond the largest multiple of `bound` is drawn again.
+    """
     largest = 2**64 - 1 - 2**64 % bound
     words = _words(source, count)
     while (bad := np.flatnonzero(words > np.uint64(largest))).size:
@@ -68,7 +74,7 @@ def _words(source: random.Random, count: int) -> NDArray[np.uint64]:
 def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices:
     """`count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row.
 
-    Floyd's algorithm: j = size - taken, ..., size - 1 adds a uniform one of 0, ..., j, or j itself where that is in.
+    Floyd's algorithm: for j = size - taken, ..., size - 1 it adds a uniform one of 0, ..., j, or j if that one is in.
     """
     found = np.empty((count, taken), dtype=np.int64)
     rows = max(_CELLS // size, 1)
@@ -85,9 +91,10 @@ def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices
 
 
 class Allocation:
-    """Each of n records in `taken` uniformly random releases of every `epoch`, independently of other records, epochs.
+    """The batches of a random allocation: each of n records is in `taken` uniformly random releases of every epoch.
 
-    Called with a release's number it gives its batch. The batches of the epoch that was asked for last are kept.
+    The records and the epochs are independent of one another. Called with the number of a release, it gives its batch.
+    The batches of one epoch are kept, the one that was asked for last.
     """
 
     def __init__(self, secret: bytes, n: int, epoch: int, taken: int) -> None:
@@ -106,9 +113,10 @@ class Allocation:
 
 
 class Turns:
-    """n records in groups that take turns, each record's uniformly random, once for all releases.
+    """The batches of n records in groups that take turns. The group of each record is uniformly random, and stays.
 
-    Called with a release's number it gives those of the group whose turn it is that chosen(members) chooses.
+    Called with the number of a release, it gives the records that `chosen(members)` chooses from the group whose turn
+    it is; members is the number of that group's records.
     """
 
     def __init__(self, secret: bytes, n: int, groups: int, chosen: Callable[[int], Indices]) -> None:
