@@ -18,17 +18,17 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Release, Words
 
 LARGEST_EPSILON = 1e4
-"""Of a target with sampled batches: what is beyond protects nothing, and would need grids of as many cells."""
+"""The largest target_epsilon with sampled batches: a larger one protects nothing, and needs a grid of as many cells."""
 _LOUD = 1e6
-"""A noise multiplier that every mechanism accounts for."""
+"""A noise multiplier that is in the range of every mechanism."""
 _PURE_ACCURACY = 1e-10
-"""Relative, of a pure law's multiplier."""
+"""More than the relative error of a pure law's noise multiplier at delta = 0."""
 _CLOSE = 1e-4
-"""Relative, of a pure law's multiplier: how close to it any other must be to be of no use."""
+"""If delta > 0 saves less than this share of a pure law's noise multiplier, that at delta = 0 is the answer."""
 _UNRESOLVED = 0.25
-"""Share of a multiplier's upper end below which its lower end says that its delta is not resolved."""
+"""Where the lower end of a noise multiplier is below this share of its upper end, its delta is not resolved."""
 _LEAST_STEP = 1e-12
-"""Relative, of noise that is added."""
+"""The least share by which a noise multiplier that misses its target is raised."""
 
 
 def calibrate_noise_multiplier(
@@ -62,7 +62,7 @@ def calibrate_noise_multiplier(
 
 
 def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracket:
-    """`calibrate_noise_multiplier` of releases whose own noise multiplier is not used."""
+    """`calibrate_noise_multiplier` for releases, whose own noise multiplier is not used."""
     unit = releases.with_noise(1.0)
     pure = MECHANISMS[unit.mechanism].multiplier(unit, epsilon)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
@@ -79,11 +79,11 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
 
 
 def settled(found: Bracket, beyond: Callable[[float], float]) -> Bracket:
-    """A bracket of a noise multiplier whose value meets the target by the answer that whoever asks is given.
+    """The bracket of a noise multiplier, raised until its value meets the target when the accountant is asked.
 
-    found: from a search along the noise, whose upper end may be short of that by the errors of both. beyond: by how
-    much, relative, the target is missed with a multiplier, as `accountant.excess`. Noise is added until it is not:
-    first as much as that, then twice as much each time. So `upper` over `lower` says how far both sides are apart.
+    found: the bracket from a search along the noise. The searches for epsilon and delta have errors of their own, by
+    which its upper end may miss the target. beyond: a function from a noise multiplier to the share by which it misses
+    the target, such as `accountant.excess`. The multiplier is raised by that share, then by twice as much each time.
     """
     value, more = found.upper, 0.0
     while (missed := beyond(value)) > 0:
@@ -93,7 +93,7 @@ def settled(found: Bracket, beyond: Callable[[float], float]) -> Bracket:
 
 
 def _resolved(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """`_composed`, or a smaller multiplier by moments where a delta so small is not resolved."""
+    """The bracket by `_composed`, or a smaller upper end by moments if so small a delta is not resolved."""
     try:
         found = _composed(unit, epsilon, delta)
     except OverflowError:
@@ -113,7 +113,7 @@ def _resolved(unit: Release, epsilon: float, delta: float) -> Bracket:
 
 
 def _composed(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """Of a law without pure epsilon."""
+    """The bracket for a law without pure epsilon."""
     law = MECHANISMS[unit.mechanism]
     cost = law.cost(unit, delta)
     if not cost.gaussian or cost.multipliers not in (None, (1.0, 1.0)):
@@ -125,7 +125,8 @@ def _composed(unit: Release, epsilon: float, delta: float) -> Bracket:
 
 
 def _on_lattice(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """Of Gaussian noise on a lattice so coarse that it is not accounted for as continuous noise of its multiplier."""
+    """The bracket for Gaussian noise on a coarse lattice, which is not accounted as continuous noise of the same
+    multiplier."""
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
     question = _question(unit, epsilon, delta)
@@ -137,7 +138,7 @@ def _on_lattice(unit: Release, epsilon: float, delta: float) -> Bracket:
 
 
 def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bracket:
-    """Of a law with pure epsilon, whose multiplier at delta = 0 is known."""
+    """The bracket for a law with pure epsilon, whose multiplier at delta = 0 is `multiplier`."""
     closed = Bracket(multiplier * (1 - _PURE_ACCURACY), multiplier, multiplier, "closed form", notes([unit]))
     if delta == 0 or MECHANISMS[unit.mechanism].cost(unit, delta).pairs is None:
         return closed
@@ -190,5 +191,5 @@ def _question(unit: Release, epsilon: float, delta: float) -> NoiseQuestion:
 
 
 def _central_pure(unit: Release, epsilon: float, delta: float) -> float:
-    """About the multiplier of a pure law at which mu = q sqrt(T) / s (s per sensitivity) would do."""
+    """A guess of a pure law's multiplier, at which mu = q sqrt(T)/s gives the target; s is over the sensitivity."""
     return unit.sensitivity * unit.sample_rate * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))

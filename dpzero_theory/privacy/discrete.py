@@ -43,17 +43,17 @@ from typing import NamedTuple
 from dpzero_theory.check import integer, real
 
 KERNEL = 2
-"""tau, in units of the lattice, of runs: the largest in use."""
+"""The tau of runs, in units of the lattice: the largest in use."""
 FINE = 2**28
-"""Integers to a clip from which a lattice is one of those that `discrete-gaussian` means."""
+"""The least number of integers to a clip of the lattices that the name `discrete-gaussian` stands for."""
 _RATIO = 1e-12
-"""About G, of which tau is made where the noise is not wide."""
+"""Where the noise is not wide, tau is the least one with about this G."""
 _SAME = 2.0**-46
-"""(tau/sigma)^2 up to which both multipliers are s: 1e-14 of it."""
+"""Where (tau/sigma)^2 is at most this, both multipliers are s, to 1e-14 of it."""
 
 
 class Between(NamedTuple):
-    """Multipliers of the continuous Gaussian noises that cost at least and at most as much, up to e^ratio."""
+    """The noise multipliers of continuous Gaussian noise that costs at least, and at most, as much, up to e^ratio."""
 
     above: float
     below: float
@@ -61,21 +61,21 @@ class Between(NamedTuple):
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """tau: that of runs for wide noise, a smaller one that has a G of about `_RATIO` where that is enough."""
+    """The tau of the module: that of runs for wide noise, else a smaller one with a G of about `_RATIO`."""
     if (KERNEL / sigma) ** 2 <= _SAME:
         return KERNEL
     return min(KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
 
 
 def least_multiplier(levels: int, numbers: int) -> float:
-    """The noise multiplier from which `between` answers: sigma at least 2 tau. Arguments as there."""
+    """The least noise multiplier for which `between` answers: there sigma is 2 tau. Arguments as there."""
     return 2 * _kernel(1.0, numbers) / levels
 
 
 def between(noise_multiplier: float, levels: int, numbers: int) -> Between | None:
-    """The module's bounds; None where sigma < 2 tau, so that they say next to nothing.
+    """The module's bounds; None if sigma < 2 tau, where they say next to nothing.
 
-    noise_multiplier: s > 0. levels: M >= 1. numbers: T K, the integers that are released. Raises ValueError.
+    noise_multiplier: s > 0. levels: M >= 1. numbers: T K, how many integers are released. Raises ValueError.
     """
     s, sigma = real("noise_multiplier", noise_multiplier, above=0.0), noise_multiplier * levels
     if s < least_multiplier(levels, numbers):
@@ -90,26 +90,27 @@ def between(noise_multiplier: float, levels: int, numbers: int) -> Between | Non
 
 
 def on_lattice(continuous: float, levels: int) -> float:
-    """A noise multiplier of which `between` says that it costs at most as much as continuous noise of this one."""
+    """A noise multiplier that, by `between`, costs at most as much as continuous noise of the multiplier
+    `continuous`."""
     least = KERNEL / levels
     return continuous if (least / continuous) ** 2 <= _SAME else math.hypot(continuous, least) * (1 + 1e-15)
 
 
 def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
-    """G = numbers * 2 artanh(kappa(tau)) of the module, rounded up: `numbers` = T K integers are released.
+    """The module's G = numbers * 2 artanh(kappa(tau)), rounded up.
 
-    tau: at least 1/2. Raises ValueError.
+    numbers: T K, how many integers are released. tau: at least 1/2. Raises ValueError.
     """
     count = integer("numbers", numbers, at_least=0, at_most=10**24)
     r = math.exp(-2 * math.pi**2 * real("tau", tau, at_least=0.5) ** 2)
-    kappa = 2 * r / (1 - r**3)  # j^2 >= 1 + 3 (j - 1)
+    kappa = 2 * r / (1 - r**3)  # since j^2 >= 1 + 3 (j - 1), the sum over j is at most a geometric series
     return count * 2 * math.atanh(kappa) * (1 + 1e-12)
 
 
 def discrete_scale(noise_multiplier: float, levels: int) -> int:
     """The smallest integer sigma with sqrt(sigma^2 - tau^2) >= noise_multiplier * levels, in exact arithmetic.
 
-    noise_multiplier: > 0, of the continuous Gaussian. levels: the clip in lattice units, >= 1. Raises ValueError.
+    noise_multiplier: > 0, that of the continuous Gaussian. levels: the clip in lattice units, >= 1. Raises ValueError.
     """
     ratio = Fraction(real("noise_multiplier", noise_multiplier, above=0.0))
     variance = (ratio * integer("levels", levels)) ** 2 + KERNEL**2

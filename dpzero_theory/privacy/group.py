@@ -41,19 +41,20 @@ _MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
 _MOST_EPSILON = 700.0
 _MOST_SIZE = 10**9
 _LEAST_NOISE = 0.03
-"""Over the clips by which a group may move a sampled batch; below, a pair of the group together needs 1/noise cells."""
+"""The least noise of a sampled batch, over the clips by which a group may move it, for the pair of a whole group:
+that needs a grid of 1/noise cells."""
 _VACUOUS = 50.0
-"""An epsilon from which a note says what it is."""
+"""The epsilon from which a note says that it protects nothing."""
 _ONE_BY_ONE = "one record after another"
 _NOTHING = Bracket(0.0, math.inf, math.inf, "none")
 
 
 def group_release(release: Release, size: int) -> Release:
-    """Releases whose certified upper ends hold for `release` and data sets that differ in up to `size` records.
+    """Releases whose upper ends hold for `release` and data sets that differ in up to `size` records.
 
     Args:
-        release: Gaussian or Laplace noise; sampling full, poisson, cyclic-poisson, fixed-size (not add-remove) or
-            fixed-order.
+        release: Gaussian or Laplace noise; full, poisson, cyclic-poisson, fixed-size (not add-remove) or fixed-order
+            batches.
         size: k >= 1.
 
     Raises:
@@ -78,23 +79,26 @@ def group_release(release: Release, size: int) -> Release:
 
 
 def _any(rate: float, size: int) -> float:
-    """The chance that any of so many records is drawn."""
+    """The probability that any of `size` records is drawn, each with probability `rate`."""
     if size == 1 or rate >= 1:
         return rate
     return min(-math.expm1(size * math.log1p(-rate)) * (1 + _ROUNDING), 1.0)
 
 
 def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = None) -> Bracket:
-    """delta(epsilon) of `history` for data sets that differ in up to `size` records: the smaller of both bounds.
-
-    The lower end is that of one record, unless all batches are full.
+    """delta(epsilon) of `history` for data sets that differ in up to `size` records: the smaller of the module's two
+    bounds.
 
     Args:
         history: as of `accountant.delta_of_history`.
         epsilon: epsilon >= 0.
         size: k, 1 <= k <= n.
-        n: the number of records, of the larger data set, if it is known. It matters where fixed-size batches are
-            accounted for add-remove: else it is the fewest of which the sample rate is a share.
+        n: the number of records of the larger data set, if it is known. It matters for fixed-size batches under
+            add-remove; there the default is the least number of which the sample rate is a share.
+
+    Returns:
+        A bracket with value = upper, which is certified. Its lower end is that of one record, unless all batches are
+        full.
 
     Raises:
         ValueError: an argument outside its range; more records than can be removed from fixed-size batches, n - B.
@@ -116,10 +120,11 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
 
 
 def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = None) -> Bracket:
-    """The smallest epsilon at `delta`; otherwise as `group_delta`.
+    """The smallest epsilon at `delta` for data sets that differ in up to `size` records; otherwise as `group_delta`.
 
-    A note says so where it is so large that it protects nothing. Raises PreconditionError where nothing is known:
-    noise of less than 0.03 of the clips by which a group moves a batch, and more than 700 for one record after another.
+    A note tells where epsilon is so large that it protects nothing. Raises PreconditionError if neither bound gives an
+    epsilon: the noise is less than 0.03 of the clips by which a group moves a batch, and one record after another costs
+    more than 700.
     """
     made = releases_of(history)
     k = _size(made, size, n)
@@ -152,7 +157,7 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
 def group_excess(
     history: Steps, target_epsilon: float, target_delta: float, *, size: int, n: int | None = None
 ) -> float:
-    """By how much, relative, the upper ends of both exceed a target; otherwise as `accountant.excess`."""
+    """`accountant.excess` for data sets that differ in up to `size` records."""
     made = releases_of(history)
     if _size(made, size, n) == 1:
         return excess(made, target_epsilon, target_delta)
@@ -167,8 +172,8 @@ def group_noise(
 ) -> Bracket:
     """The smallest noise multiplier that meets the target for groups of `size` records, to 1e-4.
 
-    Arguments and errors as `calibration.calibrate_noise_multiplier` and `group_delta`. The lower end is that of one
-    record.
+    Arguments and errors are those of `calibration.calibrate_noise_multiplier` and `group_delta`. The lower end of the
+    bracket is that of one record.
     """
     goal, unit = check.real("target_epsilon", target_epsilon, above=0), Release(1e6, steps, **words)
     k = _size([unit], size, n)
@@ -194,7 +199,7 @@ def group_noise(
 
 
 def _size(history: Sequence[Release], size: int, n: int | None) -> int:
-    """The number of a group's records. Raises ValueError."""
+    """The number of records of a group, as an integer in its range. Raises ValueError."""
     known = [made.step.sampling.n for made in history if isinstance(made.step.sampling, TruncatedPoisson)]
     if n is not None:
         known.append(check.integer("n", n))
@@ -202,7 +207,8 @@ def _size(history: Sequence[Release], size: int, n: int | None) -> int:
 
 
 def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release]:
-    """The releases of which delta is at least that of any of `size` records that are removed one after another."""
+    """The releases for one link of the chain: its delta is at least that of any of `size` records, removed one by
+    one."""
     found = []
     for made in history:
         kind = made.step.sampling
@@ -220,7 +226,7 @@ def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release
 
 
 def _fewest_records(sample_rate: float) -> int:
-    """The least n of which q n is a whole number, as `FixedSize.batch_size` has it: a convergent's denominator."""
+    """The least n of which q n is a whole number, up to 1e-9: the denominator of a convergent of q."""
     rest, before, last = Fraction(sample_rate), (0, 1), (1, 0)
     while True:
         whole = math.floor(rest)
@@ -244,7 +250,7 @@ def _exact(history: Sequence[Release], together: Sequence[Release] | None) -> bo
 
 
 def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
-    """The bound of the module at `size` times epsilon."""
+    """The module's bound on delta by one record after another, at `size` times epsilon."""
     each = delta_of_history(history, epsilon).upper
     if each == 0:
         return 0.0

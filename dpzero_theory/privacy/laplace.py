@@ -25,16 +25,18 @@ import math
 from dpzero_theory.check import real
 
 FINE = 2**30
-"""Integers to a clip from which a lattice is one of those that `laplace` means."""
-_ROUNDING = 1e-12  # relative, of the formulas below in float64
-_LARGEST = 700.0  # of a with sampling, and of epsilon_1: e^a and e^epsilon_1 are evaluated
+"""The least number of integers to a clip of the lattices that the name `laplace` stands for."""
+_ROUNDING = 1e-12
+"""More than the relative rounding error of the formulas below in float64."""
+_LARGEST = 700.0
+"""The largest a, with sampling, and the largest epsilon_1: e^a and e^epsilon_1 must be floats."""
 
 
 def release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
-    """epsilon_1 of the module, rounded up.
+    """The module's epsilon_1 of one release, rounded up.
 
-    noise_multiplier: here b/levels = 1/a > 0, the parameter of the noise over the clip. sample_rate: q in (0, 1].
-    Raises ValueError.
+    noise_multiplier: b/levels = 1/a > 0, the parameter of the noise over the clip. sample_rate: q in (0, 1]. replaced:
+    whether neighbours replace a record; else it is there or not. Raises ValueError.
     """
     a = 1 / real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = real("sample_rate", sample_rate, above=0.0, at_most=1.0)
@@ -58,7 +60,8 @@ def lattice_gap(noise_multiplier: float, steps: int) -> float:
 
 
 def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, delta: float, *, replaced: bool) -> float:
-    """A lower bound on epsilon(delta) of `steps` releases, 0 <= delta < 1: the module's, at its best t."""
+    """A lower bound on epsilon(delta) of `steps` releases, 0 <= delta < 1: the module's bound from below, at its
+    best t."""
     each = release_epsilon(noise_multiplier, sample_rate, replaced=replaced) * (1 - 3 * _ROUNDING)
     log_p = math.log((sample_rate + (1 - sample_rate) * math.exp(-1 / noise_multiplier)) / 2)
     if delta == 0:

@@ -41,7 +41,7 @@ _ENTRIES: dict[str, dict[str, type]] = {
     "torn": {"release": int, "count": int, "bytes": int},
     "moved": {"inode": int},
 }
-"""Of a line, by its kind."""
+"""The entries of a line, with their types, by the line's kind."""
 _SETTINGS: dict[str, type] = {
     "n": int,
     "sample_rate": float,
@@ -54,20 +54,21 @@ _SETTINGS: dict[str, type] = {
 }
 """The entries of `Settings.words`, in the order of the file, with their types."""
 _LATER = ("run", "inode", "by", "state")
-"""Those that a line may lack."""
-_ROUNDING = 1e-9  # relative: what a closed form for the multiplier may lose; a calibrated one costs the target at most
+"""The entries that a line may lack: files of earlier versions do."""
+_ROUNDING = 1e-9
+"""A plan may cost more than the target by this share: a multiplier by a closed form may be rounded so."""
 
 
 class LedgerError(RuntimeError):
-    """The ledger refuses: other settings, a damaged file, a second writer."""
+    """The ledger refuses something: other settings, a damaged file, or a second writer."""
 
 
 class BudgetSpentError(LedgerError):
-    """Every release that was planned is spent."""
+    """Every release of the plan is spent."""
 
 
 class PlanCostsMoreError(LedgerError, ValueError):
-    """The plan does not fit the budget."""
+    """The plan costs more than the budget."""
 
 
 @dataclass(frozen=True, init=False)
@@ -88,7 +89,7 @@ class Settings:
         object.__setattr__(self, "clip", real("clip", clip, above=0.0))
 
     def release(self, steps: int) -> Release:
-        """`steps` >= 1 releases with these settings. Raises ValueError."""
+        """A number of releases, at least 1, with these settings. Raises ValueError."""
         return Release.of(self.step, steps)
 
     @property
@@ -101,18 +102,19 @@ class Settings:
 
     @property
     def words(self) -> dict[str, Any]:
-        """The settings as a line of the file has them."""
+        """The settings in the words of the file."""
         r = self.release(1)
         values = self.n, r.sample_rate, r.noise_multiplier, self.clip, str(r.relation), r.sampling, r.mechanism
         return dict(zip(_SETTINGS, (*values, r.coordinates), strict=True))
 
     def changed(self, **words: Any) -> "Settings":
-        """Other settings that differ in some words. Raises ValueError."""
+        """The same settings but for some words. Raises ValueError."""
         return Settings(**{**self.words, **words})
 
 
 class Report(NamedTuple):
-    """releases of the plan; epsilon at target_delta of what is spent, and once the plan is complete."""
+    """How many releases of the plan are spent and left, and epsilon at target_delta of those spent and of the whole
+    plan."""
 
     releases_spent: int
     releases_left: int
@@ -128,9 +130,10 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class Spend:
-    """What one line paid for: releases release, ..., release + count - 1. check: of the line, equal in copies of it.
+    """What one line paid for: the releases numbered from `release` to `release + count - 1`.
 
-    state: what the payer said of where it was; None for a line that was torn.
+    check: that of the line; it is equal in copies of the file. state: what the payer said of where it was; None for a
+    line that was torn.
     """
 
     release: int
@@ -140,7 +143,8 @@ class Spend:
 
 
 class Account(NamedTuple):
-    """What a ledger says, read without opening it for writing. run, state: as of `Ledger`; moves: how often `moved`."""
+    """What a ledger says, read without opening it for writing. run, state: as of `Ledger`. moves: how often it was
+    opened as `moved`."""
 
     settings: Settings
     steps: int
@@ -154,17 +158,17 @@ class Account(NamedTuple):
 
     @property
     def spent(self) -> int:
-        """Releases paid for."""
+        """The number of releases that are paid for."""
         return self.spends[-1].release + self.spends[-1].count if self.spends else 0
 
 
 class Ledger(AbstractContextManager["Ledger"]):
     """The budget of one data set, open for writing by this process; a context manager.
 
-    `Ledger.create` starts one, `Ledger.open` resumes one. Both raise LedgerError (the file is damaged, or
-    another process holds it) and OSError.
+    `Ledger.create` starts one, `Ledger.open` resumes one. Both raise LedgerError (the file is damaged, or another
+    process holds it) and OSError.
 
-    run: what it was created for. state: what the payer last said of where it was, "" at first.
+    run: what the ledger was created for. state: what the payer last said of where it was, "" at first.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -194,12 +198,13 @@ class Ledger(AbstractContextManager["Ledger"]):
 
         Args:
             path: a file that does not exist (FileExistsError otherwise).
-            target_epsilon, target_delta: the whole budget, target_epsilon > 0, 0 <= target_delta < 1, 0 only for a
-                mechanism that needs no delta.
-            settings: of every release.
+            target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, where 0 is for
+                noise that needs no delta.
+            settings: those of every release.
             steps: T >= 1.
-            block: releases per line; the calls to fsync, and what a crash can waste, are in proportion.
-            run: what the ledger is for, kept in its first line.
+            block: how many releases one line pays for. With 64 the disk is waited for once in 64 releases, and a crash
+                can waste up to 64.
+            run: what the ledger is for; its first line says it.
 
         Raises:
             ValueError: an argument outside its range.
@@ -233,16 +238,16 @@ class Ledger(AbstractContextManager["Ledger"]):
     def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
         """Resume the ledger at `path`, verifying every line; a torn last line is cut off and counted.
 
-        moved: whether this may be another file than was created: the only one that goes on.
+        moved: whether the file may be another one than was created. It must then be the only copy that goes on.
         """
         return cls._of(Journal.open, path, lambda ledger: ledger._load(moved))
 
     def spend(self, settings: Settings, state: str = "") -> range:
         """Pay for the next block of releases, before any of their noise is drawn.
 
-        settings: what the releases will really use. state: kept in the line. Returns their numbers, counted from 0 over
-        the life of the ledger. Raises BudgetSpentError when the plan is complete and LedgerError for settings other
-        than the plan's, and in both cases writes nothing.
+        settings: those that the releases will really have. state: a text that is kept in the line. It returns the
+        numbers of the releases, counted from 0 over the life of the ledger. It raises BudgetSpentError if the plan is
+        complete and LedgerError for settings other than the plan's, and writes nothing in both cases.
         """
         with self._journal.mutex:
             self._journal.require_writable()
@@ -265,7 +270,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @property
     def history(self) -> list[Release]:
-        """What is spent, for an accountant."""
+        """The releases that are spent, for an accountant."""
         return [self.settings.release(self._spent)] if self._spent else []
 
     @property
@@ -274,7 +279,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         return self._steps - self._spent
 
     def report(self) -> Report:
-        """Spent and left, in releases and in epsilon at target_delta."""
+        """How much is spent and how much is left, in releases and in epsilon at target_delta."""
         delta = self._budget["target_delta"]
         return Report(
             releases_spent=self._spent,
@@ -286,7 +291,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         )
 
     def close(self) -> None:
-        """Give up the lock; safe to repeat."""
+        """Give up the lock. A second call does nothing."""
         self._journal.close()
 
     def __exit__(self, *unused: object) -> None:
@@ -294,7 +299,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def _of(cls, make: Callable[..., Journal], path: str | os.PathLike[str], work: Callable[[Self], None]) -> Self:
-        """The ledger of a journal after some work; closed after an exception."""
+        """The ledger of a journal, after `work` on it; the journal is closed if that raises an exception."""
         journal = make(path, LedgerError)
         try:
             ledger = cls(journal)
@@ -326,7 +331,7 @@ class Ledger(AbstractContextManager["Ledger"]):
                 "if this one alone goes on, open it as moved (resume='moved')"
             )
         if size < len(found):
-            # written over the torn bytes, which stay torn, and counted, until this line is whole
+            # this line is written over the torn bytes; until it is whole, they stay torn and count
             self._journal.keep(size)
             count = min(self._block, self.releases_left)
             self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(found) - size})
@@ -347,9 +352,9 @@ class Ledger(AbstractContextManager["Ledger"]):
 
 
 def read(path: str | os.PathLike[str]) -> Account:
-    """The ledger at `path`, which another process may be writing; a torn last line is counted. Nothing is written.
+    """What the ledger at `path` says, even while another process writes it; a torn last line is counted.
 
-    Raises LedgerError and OSError.
+    Nothing is written. Raises LedgerError and OSError.
     """
     text = content(path)
     lines = list(_lines(Path(path), text))
@@ -382,7 +387,8 @@ def _state(record: dict[str, Any]) -> str | None:
 
 
 def _lines(path: Path, text: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """Each whole line's record and check, and where it ends; a last line that a crash may have torn is left out."""
+    """Each whole line's record, its check and where the line ends. A last line that a crash may have torn is left
+    out."""
     lines, check, size = text.split(b"\n"), _START, 0
     torn, spent, steps, block = lines.pop(), 0, 0, 0
     for number, line in enumerate(lines, start=1):
@@ -417,7 +423,7 @@ def _encode(record: dict[str, Any], previous: str) -> tuple[bytes, str]:
 
 
 def _decode(line: bytes, previous: str, where: str, last: bool) -> tuple[dict[str, Any] | None, str]:
-    """The record and its check; None for a last line that is not JSON, which a crash may have left."""
+    """The record of a line and its check; no record for a last line that is not JSON, as a crash may have left it."""
     try:
         record = json.loads(line)
         check = record.pop("check")

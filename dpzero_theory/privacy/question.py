@@ -15,10 +15,11 @@ SOUGHT = ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
 
 @dataclass(frozen=True)
 class Question:
-    """The one of `SOUGHT` that is None is the one to find; names and ranges as `Release`'s.
+    """A question to the accountant: the one of `SOUGHT` that is None is to be found.
 
-    epsilon, delta: the target, or the point of the curve that is asked for. n, batch: records, and (expected) records
-    of a batch: n with sampling full. group: records in which neighbours differ, a user's at most (`group`).
+    epsilon, delta: the target, or the point of the curve. noise_multiplier, steps: as of `Release`. n: the number of
+    records. batch: the (expected) number of records of a batch, n with sampling full. drawing: sampling and relation.
+    group: the number of records in which neighbours differ (`group`).
     """
 
     epsilon: float | None
@@ -43,25 +44,25 @@ class Question:
 
     @property
     def sought(self) -> str:
-        """The name of what is to be found."""
+        """The name of the number to find."""
         return next(name for name in SOUGHT if getattr(self, name) is None)
 
     @property
     def sample_rate(self) -> float | None:
-        """q, where n and batch are known."""
+        """q, if n and batch are known; else None."""
         return None if self.n is None or self.batch is None else self.batch / self.n
 
     def release(self) -> Release:
-        """What is released, once everything is known."""
+        """The releases, once every number is known."""
         return Release(self.noise_multiplier, self.steps, **self.drawing, sample_rate=self.sample_rate)  # type: ignore[arg-type]
 
     def answered(self, found: Bracket) -> "Question":
-        """The question with its answer in it."""
+        """The same question with its answer filled in."""
         value: Any = int(found.value) if self.sought in ("steps", "batch", "n") else found.value
         return replace(self, **{self.sought: value})
 
     def answer(self) -> Bracket:
-        """The bracket of what is sought; `value` is the side that protects. Raises ValueError."""
+        """The bracket of the number to find; `value` is its safe side. Raises ValueError."""
         target: dict[str, Any] = {"target_epsilon": self.epsilon, "target_delta": self.delta}
         noise: dict[str, Any] = {"noise_multiplier": self.noise_multiplier}
         steps: dict[str, Any] = {"steps": self.steps}
@@ -85,7 +86,10 @@ class Question:
                 return fewest_records(**target, **noise, **steps, **drawn, **sizes, **group)
 
     def _delta(self, epsilon: float) -> Bracket:
-        """One at which epsilon, asked for, is no more: as much above the certified delta as two searches are apart."""
+        """The bracket of delta, whose `value` is a delta at which `group_epsilon` answers at most `epsilon`.
+
+        The two functions search separately, so that it may be a little above the upper end of delta at `epsilon`.
+        """
         history = [self.release()]
 
         def beyond(delta: float) -> float:

@@ -43,7 +43,7 @@ from dpzero_theory.privacy.step import Release, Steps, Words
 
 MOST_RUNS = 1e4
 _LEAST_LOG = -700.0
-"""Of gamma: what is below is no float."""
+"""The least log of gamma: e^-700 is about the smallest float."""
 _NOTE = "selection: an upper end; the number of runs and every run but the best stay secret"
 
 
@@ -51,9 +51,9 @@ _NOTE = "selection: an upper end; the number of runs and every run but the best 
 class Runs:
     """The law of the number of runs K, by its mean m and shape.
 
-    mean: 1 < m <= 10^4; Poisson: 0 < m. shape: eta > -1, 1 for the geometric law, 0 for the logarithmic one, infinite
-    for Poisson. Near shape -1 a mean needs a gamma of about m^(-1/(1 + shape)), which must be a float: e^-700 at least.
-    Raises ValueError.
+    mean: 1 < m <= 10^4; 0 < m for the Poisson law. shape: eta > -1; it is 1 for the geometric law, 0 for the
+    logarithmic law and infinite for the Poisson law. Near shape -1 a mean needs a gamma of about m^(-1/(1 + shape)),
+    which must be at least e^-700. Raises ValueError.
     """
 
     mean: float
@@ -69,7 +69,7 @@ class Runs:
 
     @cached_property
     def gamma(self) -> float:
-        """gamma in (0, 1) of the negative binomial law with this mean; 0 for Poisson."""
+        """The gamma in (0, 1) at which the negative binomial law has this mean; 0 for the Poisson law."""
         if self.shape == math.inf:
             return 0.0
         ends = (_LEAST_LOG, -1e-20)
@@ -77,7 +77,7 @@ class Runs:
         return min(math.exp(float(found)), math.nextafter(1.0, 0.0))
 
     def draw(self, source: random.Random) -> int:
-        """K, by inversion of its distribution function in float64; `source` must be secret."""
+        """Draw K, by inversion of its distribution function in float64. The bits of `source` must be secret."""
         left = source.random()
         if self.shape == math.inf:
             number, mass = 0, math.exp(-self.mean)
@@ -93,7 +93,7 @@ class Runs:
         return number
 
     def _first(self) -> float:
-        """P(K = 1) = f'(0)."""
+        """The probability of K = 1, which is f'(0)."""
         g = self.gamma
         if self.shape == 0:
             return (1 - g) / -math.log(g)
@@ -101,22 +101,23 @@ class Runs:
 
 
 def _mean(log_gamma: float, shape: float) -> float:
-    """(1/gamma - 1) shape/(1 - gamma^shape), with its limit at shape 0; it falls from infinity to 1."""
+    """The mean (1/gamma - 1) shape/(1 - gamma^shape), or its limit at shape 0; as gamma rises, it falls from
+    infinity to 1."""
     exponent = shape * log_gamma
     fall = -log_gamma if abs(exponent) < 1e-16 else -math.expm1(exponent) / shape
     return math.expm1(-log_gamma) / fall
 
 
 def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:
-    """epsilon at delta of the best of a random number of runs, each with the history; the module's statement.
+    """An upper bound on epsilon at delta of the best of a random number of runs, by the module's statement.
 
     Args:
-        history: of one run, the release of its score included where that is of private data.
+        history: that of one run, with the release of its score if that is computed from private data.
         delta: 0 < delta < 1, of the selection.
         runs: the law of the number of runs.
 
     Returns:
-        A bracket of which only the upper end is meant (lower 0), with value = upper.
+        A bracket with value = upper, which is certified; its lower end is 0 and says nothing.
 
     Raises:
         ValueError: an argument outside its range.
@@ -140,11 +141,11 @@ def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:
 def calibrate_selection(
     runs: Runs, *, target_epsilon: float, target_delta: float, steps: int, **words: Unpack[Words]
 ) -> Bracket:
-    """The noise multiplier of each run, for which the best of `runs` is (target_epsilon, target_delta)-DP.
+    """The noise multiplier of each run with which the best of `runs` is (target_epsilon, target_delta)-DP.
 
-    Arguments as `calibration.calibrate_noise_multiplier`'s, of one run with Gaussian noise on a lattice. Returns a
-    bracket with value = upper, certified; `lower` is within 10^-4 of it and does not meet the target by the module's
-    statement. Raises ValueError.
+    Arguments are those of `calibration.calibrate_noise_multiplier`, for one run with Gaussian noise on a lattice. It
+    returns a bracket with value = upper, which is certified. `lower` is within 10^-4 of it; by the module's statement
+    it does not meet the target. Raises ValueError.
     """
     goal = check.real("target_epsilon", target_epsilon, above=0)
     if words.setdefault("mechanism", "discrete-gaussian") != "discrete-gaussian":

@@ -22,7 +22,7 @@ from dpzero_theory.privacy.step import MOST_STEPS, Kind, Release, Words
 MOST_RECORDS = 10**15
 _LEAST = 5e-324
 _FAR = 2.0
-"""A delta this many times the target, or its share, is far from it."""
+"""A delta above this many times the target, or below its share of it, is far from the target."""
 
 
 def most_steps(
@@ -36,12 +36,17 @@ def most_steps(
 ) -> Bracket:
     """The largest number T of releases that is (target_epsilon, target_delta)-DP.
 
-    Args: as `calibration.calibrate_noise_multiplier`'s; noise_multiplier as `Release`'s; group: records in which
-    neighbours differ, n: all records, if known (`group.group_delta`).
+    Args:
+        target_epsilon: epsilon > 0.
+        target_delta: 0 <= delta < 1, 0 only for noise that needs no delta.
+        noise_multiplier: s > 0, as of `Step`.
+        group: the number of records in which neighbours differ (`group.group_delta`).
+        n: the number of all records, if it is known.
+        words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
 
     Returns:
-        A bracket of integers with value = lower, the private side: `value` releases are certified to meet the target
-        and `upper + 1` are certified not to.
+        A bracket of integers with value = lower, the safe side: `value` releases are certified to meet the target, and
+        `upper + 1` are certified not to.
 
     Raises:
         ValueError: an argument outside its range.
@@ -71,8 +76,9 @@ def largest_batch(
 ) -> Bracket:
     """The largest (expected) batch of n records with which `steps` releases are (target_epsilon, target_delta)-DP.
 
-    noise_multiplier: of the noise on the sum of a batch, over the clip. n: 1 <= n <= 10^15. Returns a bracket of
-    integers as `most_steps` does, n where full batches meet the target. Raises as it does, for a batch of one record.
+    Arguments and errors are those of `most_steps`, with n from 1 to 10^15 and without a sample rate. It returns a
+    bracket of integers with value = lower, the safe side; the answer is n if full batches meet the target.
+    PreconditionError means that a batch of one record does not.
     """
     records = check.integer("n", n, at_most=MOST_RECORDS)
     unit = Release(noise_multiplier, steps, **kind, sample_rate=1 / records)
@@ -99,9 +105,9 @@ def fewest_records(
 ) -> Bracket:
     """The smallest n of which `steps` batches of `batch` records are (target_epsilon, target_delta)-DP.
 
-    Returns a bracket of integers with value = upper: `value` records are certified to meet the target and `lower - 1`
-    are certified not to (or are fewer than a batch). Raises as `most_steps` does; PreconditionError where 10^15
-    records do not meet the target.
+    Arguments and errors are those of `most_steps`, without a sample rate. It returns a bracket of integers with value =
+    upper, the safe side: `value` records are certified to meet the target, and `lower - 1` are certified not to, or are
+    fewer than a batch. PreconditionError means that 10^15 records do not meet the target.
     """
     size, drawn = check.integer("batch", batch, at_most=MOST_RECORDS), _drawn(kind)
     most = drawn.most_rate
@@ -115,21 +121,21 @@ def fewest_records(
 
 
 def _drawn(kind: Kind) -> Sampling:
-    """How batches are drawn, at some rate."""
+    """The sampling, at an arbitrary rate."""
     word = kind["sampling"]
     return word if isinstance(word, Sampling) else sampling_of(word, 1 / MOST_RECORDS)
 
 
 def _kept_out(unit: Release, group: int) -> int:
-    """Records that a fixed-size batch must leave out, so that a group of them can be missing."""
+    """The number of records that a fixed-size batch must leave out, so that a group of them can be missing."""
     fixed = isinstance(unit.step.sampling, FixedSize) and unit.relation is Relation.ADD_REMOVE
     return check.integer("group", group) if fixed and group != 1 else 0
 
 
 class _Goal:
-    """A target, and the release that a whole number stands for; `guess` is where that is about met.
+    """A target, and what a whole number that is sought stands for.
 
-    records: the n that the number stands for, where it is known.
+    release: the releases that the number stands for. records: n for that number, if it is known.
     """
 
     def __init__(
@@ -146,7 +152,8 @@ class _Goal:
         self._found: dict[int, Bracket] = {}
 
     def excess(self, number: int, *, least: bool = False) -> float:
-        """<= 0 where the certified upper end meets the target; with `least` the lower end."""
+        """A number that is at most 0 if the upper end (with `least`, the lower end) of what the number costs meets
+        the target."""
         if self.delta == 0:
             epsilon = group_epsilon([self.release(number)], 0.0, size=self.group, n=self.records(number))
             return (epsilon.lower if least else epsilon.upper) - self.epsilon
@@ -156,7 +163,8 @@ class _Goal:
         return math.log(found / self.delta) if found > 0 else -math.inf
 
     def _delta(self, history: list[Release], n: int | None) -> Bracket:
-        """Where it is far from the target, on which side; else what whoever asks finds."""
+        """The bracket of delta. Where delta is more than twice the target, or less than half of it, only the side of
+        the target on which it lies is certain."""
         if self.group == 1:
             found = delta_of_history(history, self.epsilon, near=self.delta)
             if found.upper < self.delta / _FAR or found.lower > self.delta * _FAR:
@@ -164,9 +172,10 @@ class _Goal:
         return group_delta(history, self.epsilon, size=self.group, n=n)
 
     def _met(self, number: int, way: int, first: int, most: int) -> int | None:
-        """The number, or one near it that way, that meets the target by what whoever asks is told (`excess`).
+        """The nearest number to `number`, in the direction `way`, that meets the target by `group_excess`; None if
+        it lies outside first, ..., most.
 
-        It does but for the errors of two searches, or is a few away. None outside first to most.
+        It is `number` itself, or a few away, since another search answers there.
         """
         step = way
         while first <= number <= most:
@@ -182,7 +191,7 @@ class _Goal:
         raise check.PreconditionError(f"{rule} must meet the target; got epsilon {real:.6g}, above {self.epsilon:g}")
 
     def largest(self, first: int, most: int, guess: float) -> Bracket | None:
-        """The largest number that holds, of first to most; None where first does not."""
+        """The bracket of the largest number from first to most that meets the target; None if `first` does not."""
         last = last_integer(self.excess, first, most, guess)
         if last is None or (value := self._met(last, -1, first, most)) is None:
             return None
@@ -192,10 +201,10 @@ class _Goal:
         return Bracket(value, value, upper or last, "search")
 
     def smallest(self, first: int, most: int, guess: float) -> Bracket | None:
-        """The smallest number that holds, of first to most; None where most does not."""
+        """The bracket of the smallest number from first to most that meets the target; None if `most` does not."""
 
         def missed(number: int, *, least: bool = False) -> float:
-            """< 0 where the number does not hold: one that just holds is no miss."""
+            """A number below 0 if `number` does not meet the target, and above 0 if it does, if only just."""
             return -self.excess(number, least=least) or _LEAST
 
         beyond = last_integer(missed, first, most, guess)
@@ -211,7 +220,8 @@ class _Goal:
 
 
 def _central_steps(unit: Release, goal: _Goal) -> float:
-    """About the number of such releases that meets the target, by the central limit: mu^2 = T q^2 (e^(1/s^2) - 1)."""
+    """A guess of the number of such releases that meets the target, by the central limit: mu^2 = T q^2 (e^(1/s^2) -
+    1)."""
     if goal.delta == 0 or unit.mechanism == "laplace":
         return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)
     gdp = float(gdp_from_epsilon(goal.epsilon, goal.delta))
@@ -221,6 +231,6 @@ def _central_steps(unit: Release, goal: _Goal) -> float:
 
 
 def _central_rate(unit: Release, goal: _Goal) -> float:
-    """About the sample rate at which the unit's number of releases meets the target: at least 1e-15."""
+    """A guess, at least 1e-15, of the sample rate at which the unit's number of releases meets the target."""
     rate = unit.sample_rate * math.sqrt(_central_steps(unit, goal) / unit.steps)
     return min(max(rate, 1 / MOST_RECORDS), 1.0)

@@ -19,7 +19,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling, sampling_of
 
 MOST_STEPS = 10**12
-"""The largest number of steps of one kind."""
+"""The largest number of equal steps."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ class Release:
         return found
 
     def with_steps(self, steps: int) -> "Release":
-        """Another number of these steps. Raises ValueError."""
+        """The same step another number of times. Raises ValueError."""
         return Release.of(self.step, steps)
 
     def drawn_as(self, sampling: Sampling) -> "Release":
-        """The same releases with batches drawn in another way. Raises ValueError."""
+        """The same number of steps with batches drawn in another way. Raises ValueError."""
         return Release.of(replace(self.step, sampling=sampling), self.steps)
 
     @property
@@ -184,7 +184,7 @@ class Release:
 
     @property
     def sensitivity(self) -> int:
-        """Largest change of the sum of a batch that holds the record, in clips."""
+        """The largest change of the sum of a batch that holds the record, in clips."""
         return self.relation.sensitivity
 
     @cached_property
@@ -255,11 +255,11 @@ class History(Sequence[Release]):
 
 
 Steps = Step | Release | History | Iterable["Step | Release | History"]
-"""What a function takes as a history: one step, a history, or several of them in a row."""
+"""What functions take as a history: a step, releases, a history, or several of them in a row."""
 
 
 def releases_of(history: Steps) -> tuple[Release, ...]:
-    """The parts of a history, however it is given. Raises ValueError for anything else."""
+    """The parts of a history, in whichever form it is given. Raises ValueError for anything else."""
     if isinstance(history, Release):
         return (history,)
     if isinstance(history, Step):

@@ -22,11 +22,13 @@ _Refusal = PrivacyAccountant.CompositionErrorDetails
 
 
 class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
-    """Answers are certified upper ends, and the least epsilon or delta wherever `bracket.Bracket` is tight.
+    """A dp-accounting accountant whose answers are certified upper ends, exact wherever the `bracket.Bracket` is
+    narrow.
 
-    neighboring_relation: dp-accounting's, by default add-or-remove-one; REPLACE_SPECIAL is our zero-out.
-    value_discretization_interval, orders: how exact dp-accounting's own are; what is certified needs none, and they
-    change nothing. What is accounted and the meaning of a multiplier: `events.history_from_event`. Raises ValueError.
+    neighboring_relation: dp-accounting's, by default add-or-remove-one; REPLACE_SPECIAL is zero-out here.
+    value_discretization_interval, orders: accepted and not used; they set the accuracy of dp-accounting's own
+    accountants. `events.history_from_event` says which events are accounted and what a noise multiplier means. Raises
+    ValueError.
     """
 
     def __init__(
@@ -44,11 +46,12 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
 
     @property
     def history(self) -> tuple[Release, ...]:
-        """What was composed, as `accountant.epsilon_of_history` takes it."""
+        """What was composed, as releases."""
         return self._history
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
-        """dp-accounting's protocol: None, or why the event is not accounted; compose it only if `do_compose`."""
+        """Compose the event if `do_compose`. As dp-accounting asks, it returns None, or why the event is not
+        accounted."""
         try:
             found = list(parts(event, self._relation, count if do_compose else max(count, 1)))
         except UnsupportedEvent as error:

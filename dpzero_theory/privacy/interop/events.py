@@ -23,11 +23,11 @@ RELATIONS = {
     "REPLACE_ONE": Relation.REPLACE_ONE,
     "REPLACE_SPECIAL": Relation.ZERO_OUT,
 }
-"""By the names of `dp_accounting.NeighboringRelation`."""
+"""Our relations, by the names of `dp_accounting.NeighboringRelation`."""
 
 
 class UnsupportedEvent(ValueError):
-    """An event that is not accounted here; `event` is the part that is not."""
+    """The event is not accounted here; `event` is the part of it that is not."""
 
     def __init__(self, event: object, kind: str) -> None:
         super().__init__(f"event must be built from Gaussian, Laplace, sampled and composed ones; got {kind}")
@@ -56,7 +56,7 @@ def history_from_event(event: object, relation: str) -> list[Release]:
 
 
 def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
-    """The releases of `count` times the event, None for one that protects nothing; see `history_from_event`."""
+    """The releases of `count` times the event, with None for a part that protects nothing; see `history_from_event`."""
     kind = type(event).__name__
     match kind:
         case "NoOpDpEvent":
@@ -83,7 +83,8 @@ def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
 
 
 def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None]:
-    """Of nothing where no record is ever used; full or fixed-size batches where every record is drawn."""
+    """The releases of truncated Poisson batches: none if no record is ever used, full or fixed-size batches if every
+    record is drawn."""
     n, largest, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
     if 0 in (n, largest, rate):
         return
@@ -105,7 +106,7 @@ _NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
         lambda event: event.noise_parameter and 1 / (event.noise_parameter * event.sensitivity),
     ),
 }
-"""For each noise: our mechanism, and its multiplier (0: none)."""
+"""For each noise event, two functions of it: our mechanism's name, and its noise multiplier, 0 if there is no noise."""
 
 
 def _release(whole: Any, noisy: Any, relation: str, count: int, drawn: Callable[[], Sampling]) -> Release | None:
