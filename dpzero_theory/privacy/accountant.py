@@ -29,6 +29,8 @@ _CLOSE_TO_PURE = 0.1
 """Below this factor, delta near pure epsilon is bounded by a share of delta at a smaller epsilon (`_near_pure`)."""
 _UNRESOLVED = 0.01
 """Where the lower end of delta is below this share of the upper end, rounding and not privacy made the upper end."""
+_HIDDEN = 1e-12
+"""Upper ends of delta above it are not made by rounding."""
 _MOMENTS = "moments"
 _FAR = 1e6
 """An epsilon that no finite loss exceeds: delta there is the probability of an infinite loss."""
@@ -170,7 +172,7 @@ def _wide(composition: Composition, epsilon: float, near: float | None) -> Brack
 def _resolved(composition: Composition, epsilon: float, near: float | None) -> Bracket:
     """The sharp bracket, with an upper end by moments where delta is so small that it is not resolved."""
     found = _sharp(composition, epsilon, near)
-    if found.lower > _UNRESOLVED * found.upper or found.upper == 0:
+    if found.upper > _HIDDEN or found.lower > _UNRESOLVED * found.upper or found.upper == 0:
         return found
     upper = max(min(moment_delta(composition, epsilon), found.upper), found.lower)
     return found if upper == found.upper else Bracket(found.lower, min(found.value, upper), upper, _MOMENTS)

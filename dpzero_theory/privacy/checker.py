@@ -32,7 +32,6 @@ FORMAT = "dpzero privacy certificate 1"
 NAMES = {"format", "version", "history", "statement", "bracket", "method"}
 PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
 _COARSEST, _MOST_CELLS = 256, 2**21  # cells between 0 and epsilon at first, and cells of a law at most
-_NEGLIGIBLE = 1e-7  # share of delta that may be lost at each end of a law, over all steps
 
 Divergence = Callable[[arb], arb]  # a -> h(a) of one step, for one direction of the relation
 
@@ -215,7 +214,7 @@ def bound(parts: list[tuple[int, Divergence]], epsilon: arb, delta: float, width
     """An upper bound on delta(epsilon) of so many steps with these divergences, for H = width."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
-    total, share = Law(0, fmpz_poly([2**bits]), 0), _NEGLIGIBLE * delta / steps
+    total, share = Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: for each end of a step's law
     for count, h in parts:
         power, made = one_step(h, width, bits, share), 1
         while True:  # powers by squaring
@@ -285,7 +284,7 @@ def parse(text: str) -> dict[str, object]:
 def main(paths: list[str]) -> int:
     """Check the certificates in these files. Returns 0 where all are confirmed, else 1."""
     good = bool(paths)
-    for path in paths:
+    for path in paths if paths != ["--help"] else []:
         try:
             with open(path, encoding="utf-8") as file:
                 epsilon, delta, found = confirm(file.read())
@@ -293,6 +292,7 @@ def main(paths: list[str]) -> int:
         except (OSError, UnicodeError, Refused) as error:
             good = False
             print(f"{path}: NOT confirmed: {error}")
+    print(end="" if paths and paths != ["--help"] else __doc__)
     return 0 if good else 1
 
 
