@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from figures.command import command
 from figures.style import PAGE, label_panels, series
 
-REPORTED = 2  # the first seed that chooses nothing
+REPORTED = 2  # seeds from this one on choose no settings
 COLUMNS = 2
 TITLES = {
     "trec": "TREC, label vectors", "trec, norm": "TREC, and last normalisation",

@@ -156,7 +156,7 @@ class Audited:
     def contributions(self, problem: Canaries | Reduced, x: Array, u: Array) -> Array:
         """The clipped terms whose mean is released at x along u."""
         plus, minus = problem.losses(x + SMOOTHING * u), problem.losses(x - SMOOTHING * u)
-        factor = self.setting.d / self.length  # 1, or ||u||
+        factor = self.setting.d / self.length  # the length of what is clipped: 1 for a scalar, ||u|| for a vector
         return clip_scalars(factor * two_point_difference(plus, minus, SMOOTHING), CLIP)
 
 

@@ -215,7 +215,7 @@ class Experiment:
         """Each cell with its rows, or with a message in their place."""
         measure = partial(_tried, self.measure, options) if self.tolerant else partial(self.measure, options)
         if self.workers:
-            from benchmarks.kit.jobs import completed  # which imports torch
+            from benchmarks.kit.jobs import completed  # imported here because it imports torch
 
             count = vars(options)[self.workers_flags[0].strip("-")]
             yield from ((cell, made) for (cell,), made in completed(measure, [(cell,) for cell in left], count))

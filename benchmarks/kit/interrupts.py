@@ -18,7 +18,7 @@ Instruction = tuple[str, str, int, int]
 """
 
 
-if sys.version_info >= (3, 12):  # settrace leaves some instructions out there
+if sys.version_info >= (3, 12):  # from 3.12 on sys.settrace skips some instructions
     _TOOL = 4
 
     @contextmanager

@@ -21,7 +21,8 @@ def in_new_process(
 ) -> Answer:
     """Call a function of a module in a new process and return its result. That process gives freed memory back at once
     (glibc), so that its peak is that of the call."""
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"  # read when a process starts, so not by this one
+    # the C library reads this when a process starts, so it changes only the new process
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments, **named).result()
 

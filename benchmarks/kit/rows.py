@@ -335,14 +335,14 @@ def discard(folder: Path) -> None:
 
 
 def _rows_text(folder: Path) -> bytes | None:
-    # rows.csv is there beside rows.csv.gz only between a resumed run's first row and its end: it is the newer
+    # Both files exist only while a resumed run is under way, and then rows.csv is the newer one.
     if (folder / "rows.csv").exists():
         return (folder / "rows.csv").read_bytes()
     if (folder / "rows.csv.gz").exists():
         try:
             return gzip.decompress((folder / "rows.csv.gz").read_bytes())
         except (OSError, EOFError, zlib.error):
-            return b""  # damaged beyond reading
+            return b""  # so damaged that it cannot be decompressed
     return None
 
 

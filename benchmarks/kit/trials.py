@@ -58,7 +58,7 @@ class Told(SystemNoise):  # type: ignore[misc]
     def discrete_gaussian(self, scale: Any, size: Any = None) -> Any:
         found, files = super().discrete_gaussian(scale, size), self.run._files
         release = (files.ledger._spent if files.ledger else 0) - len(files.paid) - 1
-        if release != self.last:  # not a further block of a vector
+        if release != self.last:  # a vector's noise is drawn in several blocks; only the first one is noted
             self.last = release
             with self.path.open("ab", buffering=0) as file:
                 file.write(b"%d\n" % release)

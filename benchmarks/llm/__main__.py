@@ -64,7 +64,7 @@ def _flags() -> list[Flag]:
         *(
             flag(
                 f"--{name.replace('_', '-')}",
-                *(["--directions"] if name == "directions_per_step" else []),  # as it was called
+                *(["--directions"] if name == "directions_per_step" else []),  # the old name of the flag
                 dest=name,
                 type=_TYPES.get(name, str),
                 choices=_CHOICES.get(name),
@@ -83,7 +83,7 @@ def _flags() -> list[Flag]:
         flag("--evaluations", type=integer(1, 10_000), default=5),
         flag("--search", type=integer(1, 10_000), default=1, help="settings compared"),
         flag(
-            "--results",  # as it was called
+            "--results",  # the old name of the flag
             "--out",
             dest="out",
             type=output_folder,

@@ -68,7 +68,7 @@ EXPERIMENT = Command(
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
         flag("--epsilon", type=number(above=0, at_most=1e4), default=2.0),
         flag(
-            "--results",  # as it was called
+            "--results",  # the old name of the flag
             "--out",
             dest="out",
             type=output_folder,

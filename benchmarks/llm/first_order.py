@@ -46,7 +46,7 @@ def add_lora(module: nn.Module, configuration: Configuration) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
         get_peft_model(whole, adapters)
-    # the adapters are now in `whole` itself
+    # peft has put the adapters into `whole` itself
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 

@@ -169,7 +169,7 @@ def _zeroth_order(
     try:
         run.catch_up()
         if made := c.steps - run.releases_left:
-            after_step(made)  # an interruption may have fallen between step and evaluation
+            after_step(made)  # because an interruption may have come between a step and its evaluation
         while run.releases_left:
             step = run.step().release + 1
             zeroth_order.save(run, step, place)

@@ -140,7 +140,7 @@ def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict
     inputs = {"input_ids": ids, "attention_mask": mask}
     if (
         config.model_type == "bert"
-    ):  # left alone it would make one row of positions for all records, which hides the batch size from Opacus
+    ):  # by default all records share one row of positions, which hides the batch size from Opacus
         inputs["position_ids"] = positions
     return inputs
 

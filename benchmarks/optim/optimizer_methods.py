@@ -108,7 +108,7 @@ class Bench:
             plan = Plan.without_privacy(n=rows, **common)
             run = make_from_seed_not_private(self.module, _losses, self._data, plan, seed=0, micro_batch=rows)
         self._stack.callback(run.close)
-        run.catch_up()  # while the weights are its own: methods take turns on one module, and only time is measured
+        run.catch_up()  # before another method changes the weights: the methods take turns on one module
         return lambda: _void(run.step())
 
     def _four_pass(self) -> Step:

@@ -43,7 +43,7 @@ from dpzero_theory.privacy.gaussian import (
 from dpzero_theory.privacy.step import Release
 
 SETTINGS = (
-    # n, batch, steps, epsilon, delta, sampling
+    # each setting is n, batch, steps, epsilon, delta, sampling
     (1024, 64, 10_000, 2.0, 1e-5, "poisson"),
     (1024, 64, 10_000, 6.0, 1e-5, "poisson"),
     (1000, 8, 20_000, 2.0, 1e-5, "poisson"),

@@ -133,7 +133,7 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
             row |= {"excess": excess, "exception": "none", "too_long": False}
     except TooLong:
         row |= {"exception": "none", "too_long": True}
-    except Exception as error:  # what this benchmark counts
+    except Exception as error:  # exceptions are what this experiment counts
         row |= {"exception": f"{type(error).__name__}: {error}".splitlines()[0][:120], "too_long": False}
     return row | {"status": "ok"}
 

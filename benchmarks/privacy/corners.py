@@ -42,7 +42,7 @@ def settings(count: int) -> list[dict[str, Any]]:
         sampling = _SAMPLINGS[int(rng.integers(len(_SAMPLINGS)))]
         relation = ("add-remove", "replace-one")[int(rng.integers(2))]
         if sampling == "fixed-order":
-            relation = "replace-one"  # removal moves the other records between batches
+            relation = "replace-one"  # with add-remove, a removed record would move the others between batches
         if sampling == "full":
             rate = 1.0
         if -math.expm1(steps * math.log1p(-min(rate, 1 - 1e-12))) > 1.0001 * delta:
@@ -83,7 +83,7 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
 
     try:
         found, seconds, cpu_seconds = least_timed(ask)
-    except Exception as error:  # what this benchmark counts
+    except Exception as error:  # exceptions are what this experiment counts
         return setting | {"status": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
     row = {
         "seconds": seconds,

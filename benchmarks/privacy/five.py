@@ -29,7 +29,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 SETTINGS = (
-    # n, batch, steps, epsilon, delta
+    # each setting is n, batch, steps, epsilon, delta
     (60_000, 256, 14_000, 3.0, 1e-5),
     (50_000, 4096, 1_000, 8.0, 1e-5),
     (10**6, 10**4, 5_000, 1.0, 1e-8),

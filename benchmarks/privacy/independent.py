@@ -47,7 +47,7 @@ def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[
         raise OverflowError("too many nodes")
     x = low + step * np.arange(count, dtype=np.longdouble)
     weight = step * np.exp(-x * x / (2 * s * s)) / (s * np.sqrt(2 * np.longdouble(np.pi)))
-    # np.pi is a double: normalise the Gaussian weights themselves
+    # The Gaussian weights are divided by their own sum, because np.pi has the precision of a double only.
     weight /= weight.sum()
     log_a = _log_mixture(x, q, s)
     if kind == "add":
@@ -126,7 +126,7 @@ def _invert(
     total = even = np.longdouble(0)
     start, largest = 0, 0.0
     while True:
-        index = np.arange(start, start + block)  # starts at an even index
+        index = np.arange(start, start + block)  # the block begins at an even index
         t = h * index.astype(np.longdouble)
         phase = t[:, None] * (loss - mean)
         change = (-2 * np.sin(phase / 2) ** 2) @ tilted + 1j * (np.sin(phase) @ tilted)

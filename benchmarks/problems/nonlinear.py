@@ -212,7 +212,7 @@ class _PseudoHuber:
     def _advance(self, q: Tensor, part: slice, step: slice) -> None:
         for row in range(step.start, step.stop):
             move = self.move[row][:, None]
-            # q - 2 c v + c^2 w^T w with v = own - data_part
+            # the new q is q - 2 c v + c^2 w^T w with v = own - data_part
             q.add_(move * (move * self.gram[row, row] - 2 * self.own[row][:, None]))
             q.addcmul_(2 * move, self.data_part[row, part])
 
@@ -250,7 +250,7 @@ class _Logistic:
 
     def start(self, u: Tensor, live: int) -> None:
         self.u = u
-        # a copy: a single row, transposed, would count as contiguous whatever its strides
+        # This is a copy, because a single row that is transposed counts as contiguous whatever its strides are.
         self.data_part = (self.rows @ u.T).T.clone(memory_format=torch.contiguous_format)
         self.move = u.new_zeros((len(u), live))
         self.live = live

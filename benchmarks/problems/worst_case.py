@@ -103,7 +103,7 @@ class WorstCase:
         return values
 
     def gradients(self, x: Array) -> Array:
-        """Shape (n, d)."""
+        """The gradients of the f(x; i), shape (n, d)."""
         found = np.tile(self._gradient(x, 0.0), (self.n, 1))
         found[:, 0] = self._slopes() * min(max(x[0] / self.width, 0.0), 1.0)
         return found

@@ -30,7 +30,7 @@ COMMON = "import contextlib, inspect, io, sys, tempfile, time\nquiet = io.String
 CLOCK = """
 def timed(work):
     work()
-    for _ in sys.stdin:  # a line for each turn
+    for _ in sys.stdin:  # the parent writes a line for each turn
         start, wall = time.process_time(), time.perf_counter()
         work()
         print(time.process_time() - start, time.perf_counter() - wall, flush=True)
@@ -77,7 +77,7 @@ timed(work)
     "sweep engine": """
 import importlib, torch, warnings
 torch.set_num_threads(1)
-warnings.simplefilter("ignore")  # of the module's path, which is another in older checkouts
+warnings.simplefilter("ignore")  # older checkouts have the module under another path
 synthetic = importlib.import_module("benchmarks.synthetic")
 command = getattr(synthetic, "EXPERIMENT", synthetic)
 preset = synthetic.Preset(2000, (200,), steps=(320, 640), step_sizes=(0.01, 0.1, 1.0), clips=(0.3, 1.0, 3.0))

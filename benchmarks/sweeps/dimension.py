@@ -117,7 +117,7 @@ def run_cell(preset: Sizes, d: int, seed: int, worker: _Worker) -> list[dict[str
     for more, more_squares in parts[1:]:
         given += more
         squares += more_squares
-    scale = (d / squares).sqrt()  # each direction to the sphere of radius sqrt(d)
+    scale = (d / squares).sqrt()  # scales each direction to the sphere of radius sqrt(d)
     given = _scaled(given, scale)
     scalars = worker.tensor(np.random.default_rng([seed, 3]).standard_normal(steps))
     lanes = [_lanes(preset, method, d, _rank(d)) for method in METHODS]

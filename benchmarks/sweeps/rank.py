@@ -171,7 +171,7 @@ def _cell_key(cell: RankCell, records: int, seed: int) -> dict[str, Any]:
 def _drawn(cell: RankCell, grid: Grid, seed: int) -> padded.Drawn:
     tail = cell.tail / (cell.d - cell.p)
     rng = lambda stream: np.random.default_rng([seed, cell.d, stream])  # noqa: E731
-    steps = max(grid.evaluations) + cell.d * cell.rotated  # what is turned has all its coordinates
+    steps = max(grid.evaluations) + cell.d * cell.rotated  # a turned problem needs all of its coordinates
     drawn = padded.draw(rng, cell.head(), tail, cell.d, grid.samples, steps, cell.law)
     return _turned(drawn, cell.d) if cell.rotated else drawn
 

@@ -70,7 +70,7 @@ def _fits(selected: pd.DataFrame) -> list[dict[str, str | float | None]]:
     fits: list[dict[str, str | float | None]] = []
     for keys, cells in rows.groupby(GROUP):
         sizes = cells.groupby("seed")["d"].nunique()
-        group = cells[cells["seed"].isin(sizes.index[sizes == sizes.max()])]  # seeds that have all dimensions
+        group = cells[cells["seed"].isin(sizes.index[sizes == sizes.max()])]  # those seeds that have all dimensions
         names = dict(zip(GROUP, map(str, keys), strict=True))
         claimed = CLAIMED[names["method"], names["mode"]]
         bounds = {"claimed": claimed, "claimed_here": claimed + GAP_GROWTH[names["mode"]]}

@@ -165,7 +165,7 @@ def _wait(device: str) -> None:
 HERE = Path(__file__).resolve().parents[2]
 SWEEP = """
 import dataclasses, importlib, sys, time, torch, warnings
-warnings.simplefilter("ignore")  # of the module's path, which is another in older checkouts
+warnings.simplefilter("ignore")  # older checkouts have the module under another path
 torch.set_num_threads(1)
 synthetic = importlib.import_module("benchmarks.synthetic")
 words = sys.argv[1:]

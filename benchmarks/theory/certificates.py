@@ -255,7 +255,7 @@ REMAKES = {
         varies=("seconds",),
         tolerance=1e-6,
         why="parameters are minimised to about 1e-8",
-        elsewhere=1e-3,  # runs in float32
+        elsewhere=1e-3,  # some runs are in float32
     )
     for name in ("full", "directions")
 }

@@ -181,7 +181,7 @@ def minilm(folder: Path) -> TaskRecords:
     model = language.Encoder("top-norm")
 
     def batch(texts: Sequence[str], labels: NDArray[np.float64]) -> Batch:
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # equal lengths need no padding
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of equal length need no padding
         parts = [order[first : first + 64] for first in range(0, len(order), 64)]
         means = torch.cat([model.inputs([texts[i] for i in part])["normalised"] for part in parts])
         return means[np.argsort(order)], torch.as_tensor(labels > 0, dtype=torch.int64)
@@ -303,7 +303,7 @@ REMAKES = {
         _again,
         varies=("seconds",),
         elsewhere=1e-5,
-        upset=lambda row: bool(row["loss"] > row["loss_before"]),  # a run that has diverged
+        upset=lambda row: bool(row["loss"] > row["loss_before"]),  # the row is of a run that has diverged
     )
     for task in ("digits", "digits_long")
 }

@@ -91,7 +91,7 @@ def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array
     if gaussian:
         v, across = x, np.full_like(x, 1 / k)
         log = (k - 1) * np.log(v) - k * v * v / 2
-    else:  # a frame, or the sphere with K = 1
+    else:  # the law is a frame, or the sphere with K = 1
         v = scale * np.sin(x)
         across = (d - k * v * v) / ((d - 1) * k)
         log = (k - 1) * np.log(np.sin(x)) + (d - k - 1) * np.log(np.cos(x))

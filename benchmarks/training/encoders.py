@@ -59,6 +59,6 @@ class Encoder:
             found: Tensor = functional_call(self._module, dict(zip(self._names, values, strict=True)), (), inputs)
             return found
 
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention takes no stacks
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention does not work on stacked parameters
             parts = zip(*(torch.split(p, POINTS) for p in parameters), strict=True)
             return torch.cat([torch.vmap(at)(*values) for values in parts])

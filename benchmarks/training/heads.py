@@ -65,7 +65,8 @@ class Linear(NamedTuple):
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
         at, along = (self.scale * _products(part.x, weights) for (weights,) in (parameters, shifts))
         along = along.transpose(1, 2)
-        likely = torch.exp(at - at.amax(2, keepdim=True))  # log sum_c exp(at_c +- along_c), but for what is in both
+        # for log sum_c exp(at_c +- along_c), up to a term that cancels in the difference
+        likely = torch.exp(at - at.amax(2, keepdim=True))
         normal = torch.log(likely @ torch.exp(along)) - torch.log(likely @ torch.exp(-along))
         size, k = len(part.y), along.shape[2]
         return normal - 2 * along.gather(1, part.y.view(-1, 1, 1).expand(size, 1, k))

@@ -139,7 +139,7 @@ def run_together(
         steps = zip(*(one.step(start[0], norms) for one, start in zip(going, given.starts, strict=True)), strict=True)
         own, alpha, limit, shift = (torch.cat(parts, dim=-1) for parts in steps)
         moves = coefficients(given.data, given.grams[0], own, alpha, limit, shift, loop, several)
-        # the sum of x_t over the block, in which a step's coefficients act on the steps after it
+        # The sum of x_t over the block: a step's coefficients count once for each step after it.
         later = torch.arange(end - begin - 1, -1, -1, dtype=dtype, device=device).repeat_interleave(several)[:, None]
         for one, starts, move in zip(
             going, given.starts, torch.split(moves, [one.live for one in going], dim=1), strict=True

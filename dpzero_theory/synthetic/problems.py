@@ -293,7 +293,7 @@ class LogisticRegression:
 
 
 def _pseudo_huber(squares: Array) -> Array:
-    values: Array = squares / (np.sqrt(1 + squares) + 1)  # sqrt(1 + q) - 1 without cancellation
+    values: Array = squares / (np.sqrt(1 + squares) + 1)  # this is sqrt(1 + q) - 1 without cancellation
     return values
 
 

@@ -254,7 +254,7 @@ def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
         steps = f.value(statement.T, point) * rng.uniform(0.3, 3)
         clip = f.value(statement.C, point) * rng.uniform(1.0, 1.5)
         threshold = clip / math.sqrt(2)
-        if id[-1] == "3":  # where the union bound is small but not negligible
+        if id[-1] == "3":  # a clip at which the union bound is small but not negligible
             union = 2 * math.sqrt(2 * math.pi) * point["n"] * steps / 10 ** rng.uniform(-6, -3)
             threshold = math.sqrt(8 * math.log(union)) * point["L"]
         smoothing = rng.uniform(0.1, 0.9) * threshold / (point["ell"] * point["d"])

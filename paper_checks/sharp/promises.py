@@ -183,7 +183,7 @@ def last_steps() -> Checked:
         at = {name: getattr(p, name) for name in ("step_size", "steps", "clip", "smoothing", "noise_std")}
         whole = sharp.certificate(problem, **at)
         q, drift, w = whole.progress, whole.drift, steps / 50
-        bracket = whole.floor - problem.gap / (p.step_size * steps)  # (alpha ell/2) M
+        bracket = whole.floor - problem.gap / (p.step_size * steps)  # this is (alpha ell/2) M
         height = problem.gap + (steps - w) * p.step_size * (drift**2 / (4 * q) + bracket)
         root = np.roots([q, -drift, -(height / (p.step_size * w) + bracket)]).real.max()
         share, grown = math.sqrt(50), math.sqrt(drift**2 + 4 * q * whole.floor)
@@ -203,7 +203,7 @@ def constant_schedule() -> Checked:
         sigma = rng.lognormal(sigma=rng.uniform(0, 1.5), size=t)
         if rng.random() < 0.3:
             sigma = alpha**-0.5
-        sigma *= math.sqrt(np.sum(sigma**-2.0))  # sum of sigma^-2 is 1
+        sigma *= math.sqrt(np.sum(sigma**-2.0))  # now the sum of sigma^-2 is 1
         flat = np.sum(alpha) ** 2 / t
         worst = max(worst, flat / np.sum(alpha**2), flat * t / np.sum(alpha**2 * sigma**2))
     return within(worst, 1 + 1e-12, "constant over random schedules, step-size and noise sums: largest ratio")
@@ -215,7 +215,7 @@ def shrinking_noise() -> Checked:
     for steps, pl, gdp in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
         problem = Problem(n=2000, d=100, r=5, pl=pl)
         p = last_iterate.prescribe_last_iterate(problem, gdp, schedule="shrinking", max_steps=steps)
-        ages = np.arange(steps)  # T - 1 - t
+        ages = np.arange(steps)  # an age is T - 1 - t
         sigma = p.noise_std * p.noise_ratio**ages
         spent = math.sqrt(np.sum((2 * p.clip / (2000 * sigma)) ** 2))
         worst = max(worst, spent / gdp - 1)
