@@ -1,0 +1,1 @@
+"""Experiments on the accountant: time, tightness, and comparison with others and with independent evaluations."""
