@@ -1,0 +1,1 @@
+"""Sweeps over steps, step sizes and clips on synthetic problems, among them the paper's synthetic experiment."""

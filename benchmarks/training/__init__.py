@@ -1,0 +1,1 @@
+"""Experiments that train models on real sentences and digits."""
