@@ -26,7 +26,7 @@ from dpzero_theory.privacy.step import Drawing, Step
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
-"""Of noise on a lattice, in its points: what 64 bits hold, with its tail."""
+"""The largest parameter of discrete noise, in levels: with it the noise, its tail included, still fits into 64 bits."""
 
 
 class Target(Drawing, total=False):
@@ -53,15 +53,27 @@ class Target(Drawing, total=False):
 class Plan:
     """The public settings of a run. Raises ValueError for values that do not fit together.
 
-    algorithm: a name of `algorithm.ALGORITHMS`. noise: the family of the noise, `gaussian` or `laplace`, or `none`
-    exactly for mezo. relation: a value of `Relation`, empty for mezo. sampling: one whose batches a run can
-    draw; n: records; sample_rate: q in (0, 1]. steps: T >= 1, releases in all. clip: C > 0, of a record's K differences
-    in L2 norm (of its difference times u for dpgd-0th), 0 for mezo. noise_multiplier: > 0, as in `Release`, 0 for mezo.
-    levels: integers between 0 and C; scale: parameter of the noise on that lattice, an integer; both 0 where noise is
-    not on a lattice. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each. direction: a name of
-    `sphere.DIRECTIONS`, for dpgd-0th one with ||u|| = sqrt(d) always. directions_per_step: K >= 1, 1 for laplace and
-    dpgd-0th. update: a name of `update.UPDATES`; weight_decay: w >= 0; groups: see `groups`;
-    `plain`, 0 and none where a release is a vector.
+    Attributes:
+        algorithm: a name of `step.algorithm.ALGORITHMS`.
+        noise: the family of the noise, `gaussian` or `laplace`; `none` for mezo, and only there.
+        relation: the name of a `Relation`; empty for mezo.
+        sampling: the word of a sampling whose batches a run can draw.
+        n: the number of records.
+        sample_rate: q in (0, 1], the expected batch over n.
+        steps: T >= 1, the number of releases in all.
+        clip: C > 0, the largest L2 norm of a record's K differences (of its difference times u for dpgd-0th); 0 for
+            mezo.
+        noise_multiplier: the standard deviation of the noise over C, > 0 (for Laplace noise as `Release` has it); 0 for
+            mezo.
+        levels: the number of integers between 0 and C that what a record contributes is rounded to; 0 where it is not.
+        scale: the parameter of the discrete noise, in levels, an integer; 0 where noise is not discrete.
+        smoothing: lambda > 0.
+        step_sizes: alpha >= 0, one for all steps or one for each.
+        direction: a name of `sphere.DIRECTIONS`; for dpgd-0th one whose u always has the norm sqrt(d).
+        directions_per_step: K >= 1; 1 for Laplace noise and dpgd-0th.
+        update: a name of `step.update.UPDATES`; `plain` where a release is a vector.
+        weight_decay: w >= 0; 0 where a release is a vector.
+        groups: see `weights.groups`; none where a release is a vector.
     """
 
     algorithm: str
@@ -112,7 +124,7 @@ class Plan:
         self._make_plain()
 
     def _make_plain(self) -> None:
-        """Numbers of other libraries become Python's, which a file can keep."""
+        """Turn numbers of other libraries, such as numpy's, into Python's, which a file can keep."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type is int:
@@ -151,8 +163,9 @@ class Plan:
             target_epsilon: epsilon > 0.
             target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
             steps: T >= 1.
-            expected_batch: q n: n for full, an integer for fixed-size, K n over one for random-allocation:K, else real.
-            clip: C > 0, see `Plan`.
+            expected_batch: q n. It is n for full batches, an integer for fixed-size ones, K n over an integer for
+                random-allocation:K, and any number up to n for the others.
+            clip: C > 0, as of `Plan`.
             step_size: alpha >= 0, or a function of the release's number 0..T-1. It must not depend on the records.
             smoothing: lambda > 0.
             relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
@@ -160,12 +173,12 @@ class Plan:
             algorithm: `dpzero` (Algorithm 2) or `dpgd-0th` (Algorithm 1: no transcript to replay).
             noise: `gaussian`, or `laplace`, which has a pure epsilon too.
             direction: `rademacher`, `sphere` or `gaussian`.
-            directions_per_step: K, clipped jointly; the step is their mean.
-            schedule: what becomes of step_size, a number, along the run: a name of `schedule.SCHEDULES`.
-            update: how releases move the weights: `plain`, `momentum:B` or `adam:B1,B2` (`update`).
-            weight_decay: w >= 0, decoupled: alpha w x is taken off at each step.
-            groups: pattern of parameters' names -> what their step size is multiplied by, or that and what their
-                smoothing is multiplied by; the first that matches counts, see `groups`.
+            directions_per_step: K; a record's K differences are clipped jointly, and a step uses the mean.
+            schedule: what becomes of step_size, if that is a number, along the run: a name of `step_sizes.SCHEDULES`.
+            update: how releases move the weights: `plain`, `momentum:B` or `adam:B1,B2` (`step.update`).
+            weight_decay: w >= 0, decoupled: each step takes alpha w x off the weights x.
+            groups: a mapping from patterns of parameters' names to the factor of their step size, or to two factors, of
+                step size and of smoothing; the first pattern that matches counts (`weights.groups`).
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
@@ -227,9 +240,9 @@ class Plan:
 
     @classmethod
     def from_prescription(cls, prescription: Prescription) -> "Plan":
-        """The plan that runs what a theorem's prescription certifies: its every parameter, none of them chosen anew.
+        """The plan that runs a theorem's prescription, with exactly the parameters that it certifies.
 
-        Its epsilon at any delta is `epsilon`. Raises ValueError for a prescription that cannot be run.
+        The plan's `epsilon` says what it costs at any delta. Raises ValueError for a prescription that cannot be run.
         """
         p = prescription
         if p.noise_ratio != 1:
@@ -270,7 +283,7 @@ class Plan:
         weight_decay: float = 0.0,
         groups: Given | None = None,
     ) -> "Plan":
-        """MeZO: the same step without clip and without noise. Arguments and errors as `for_target`."""
+        """The plan of MeZO: the same step without clip and without noise. Arguments and errors as `for_target`."""
         return cls(
             algorithm="mezo",
             noise="none",
@@ -292,7 +305,7 @@ class Plan:
 
     @cached_property
     def rule(self) -> Algorithm:
-        """The algorithm."""
+        """The algorithm, which says what is released."""
         return ALGORITHMS[self.algorithm]
 
     @cached_property
@@ -302,7 +315,7 @@ class Plan:
 
     @cached_property
     def law(self) -> Mechanism | None:
-        """The law of the noise on this lattice; None where there is none."""
+        """The law of the noise for this number of levels; None where there is no noise."""
         return _law(self.rule, self.noise, self.levels)
 
     @cached_property
@@ -317,7 +330,7 @@ class Plan:
 
     @property
     def scalars(self) -> int:
-        """How many numbers a release has that replay the step: none where the noise is a vector."""
+        """How many released numbers replay a step: K, or 0 where a release is a vector, which is not kept."""
         return self.directions_per_step if self.rule.replayable else 0
 
     @property
@@ -327,29 +340,30 @@ class Plan:
 
     @property
     def unit(self) -> float:
-        """What 1 in a sum stands for in the average; of K numbers."""
+        """The value, in the average over a batch, of 1 in a released sum; for an algorithm that releases K numbers."""
         return self._unit(0)
 
     def step_size(self, release: int) -> float:
+        """alpha of a release, by its number."""
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
     def contributions(self, differences: Array, d: int, squared_norm: int = 0) -> Sums:
-        """The sum over the records of a micro-batch of what each contributes, shape (batch, K) -> (K,).
+        """The sum of what the records of a micro-batch contribute, shape (K,), from differences of shape (batch, K).
 
-        squared_norm: of the integer vector along u (`Weights.squared_norm`) where a release is a vector.
+        squared_norm: of the integer vector along u (`Weights.squared_norm`), where a release is a vector.
         """
         return self.rule.contributions(differences, self.clip, self.levels, d, squared_norm)
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """What is released of the sum over the whole batch, or of its next coordinates; once a step."""
+        """The sum over the whole batch, or its next coordinates, with noise. To be called once for each coordinate."""
         return self.rule.release(total, self.law, self.scale, source)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """How the sums of a release move the weights, for `Weights.move_`: -alpha/K times each average, along u."""
+        """The pairs (direction, -alpha/K times the average along it) by which `Weights.move_` moves the weights."""
         return self._along(release, -self.step_size(release), sums)
 
     def estimates(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """The estimate of the gradient that a release gives: 1/K times each average, along u."""
+        """The estimate of the gradient that a release gives, as pairs (direction, 1/K times the average along it)."""
         return self._along(release, 1.0, sums)
 
     def _along(self, release: int, factor: float, sums: Iterable[float]) -> list[tuple[int, float]]:
@@ -358,7 +372,7 @@ class Plan:
         return [(release * k + index, amount * float(total)) for index, total in enumerate(sums)]
 
     def vector_factor(self, release: int, squared_norm: int) -> float:
-        """What 1 in a release that is a vector adds to a coordinate of the weights: -alpha times its average."""
+        """The number that 1 in a released vector adds to a coordinate of the weights: -alpha times its value."""
         return -self.step_size(release) * self._unit(squared_norm)
 
     def _unit(self, squared_norm: int) -> float:
@@ -366,9 +380,10 @@ class Plan:
 
     @cached_property
     def settings(self) -> Settings:
-        """What the ledger holds for each release. Raises ValueError for a plan without noise.
+        """The settings that the ledger keeps of each release. Raises ValueError for a plan without noise.
 
-        On a lattice coarser than a run's own: the law of that lattice, and scale/levels for the noise multiplier.
+        If the plan has fewer levels than runs have, they name the law of discrete noise for these levels, and their
+        noise multiplier is scale/levels.
         """
         if self.law is None:
             raise ValueError(f"algorithm must be one that is private; got {self.algorithm!r}")
@@ -389,7 +404,7 @@ class Plan:
         return self.settings.step
 
     def epsilon(self, delta: float) -> Bracket:
-        """What the whole run costs at this delta; use its upper end. Arguments as `epsilon_of_history`."""
+        """A bracket of epsilon of the whole run at this delta; its upper end is the safe one to state."""
         return epsilon_of_history(self.step * self.steps, delta)
 
     def to_json(self) -> str:
@@ -397,7 +412,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Of `to_json`. Raises ValueError."""
+        """The plan in a text that `to_json` wrote. Raises ValueError."""
         kinds = {**check.types_of(cls), "step_sizes": list, "groups": list}
         values = check.entries("the plan", json.loads(text), kinds, ("update", "weight_decay", "groups"))
         groups = tuple((pattern, step_size, smoothing) for pattern, step_size, smoothing in values.pop("groups", ()))
@@ -406,10 +421,10 @@ class Plan:
         return cls(**{**values, "step_sizes": tuple(values["step_sizes"]), "groups": groups})
 
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
-        """Raise ValueError naming the first setting that differs from `other`, the plan `of` something.
+        """Raise ValueError naming the first setting that differs from those of `other`; of: whose plan that is.
 
-        The noise may differ by 1e-6 of itself, which is what another version's calibration might change, and each step
-        size by 1e-12 of the largest: a schedule's cosine depends on the processor in its last bit.
+        The noise may differ by 1e-6 of itself, as another version's calibration may be that much closer. Step sizes may
+        differ by 1e-12 of the largest, since the last bit of a schedule's cosine depends on the processor.
         """
         for field in fields(self):
             mine, begun = getattr(self, field.name), getattr(other, field.name)
@@ -427,7 +442,7 @@ def _rounded(mine: tuple[float, ...], begun: tuple[float, ...]) -> bool:
 
 
 def _law(rule: Algorithm, noise: object, levels: int) -> Mechanism | None:
-    """The law of an algorithm's noise of that family on a lattice with so many integers to the clip."""
+    """The law of an algorithm's noise of that family, with so many levels between 0 and the clip."""
     law = rule.law(noise)
     return law if law is None or not rule.lattice else law.on(int(levels))
 
