@@ -175,7 +175,7 @@ def plans_of_search(
     """
     total, delta = target["target_epsilon"], target["target_delta"]
     first: Target = {**target, **settings[0]}
-    known = Plan.for_target(n=n, **first)  # refuses what no run could be made of
+    known = Plan.for_target(n=n, **first)  # raises for settings of which no run can be made
     if known.noise != "gaussian":
         raise ValueError(f"noise must be gaussian in a search; got {known.noise!r}")
     times = 1 if runs is not None else len(settings)
@@ -202,7 +202,7 @@ def plans_of_search(
         spent = max(_cost(plan.settings.release(times * plan.steps), delta, runs) for plan in plans)
         if spent <= total:
             break
-        one *= (total / spent) ** 2  # the noise for it may be a little less than that for all
+        one *= (total / spent) ** 2  # a plan's noise may come out a little less than the search needs
     check.precondition(
         spent <= total, f"target_epsilon must be met by the search; got {total!r}, which costs {spent!r}"
     )

@@ -355,7 +355,10 @@ class Plan:
         return self.rule.contributions(differences, self.clip, self.levels, d, squared_norm)
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """The sum over the whole batch, or its next coordinates, with noise. To be called once for each coordinate."""
+        """Add noise to the sum over the whole batch, or to its next coordinates, and return what is released.
+
+        It must be called once for each coordinate of a step.
+        """
         return self.rule.release(total, self.law, self.scale, source)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:

@@ -93,7 +93,7 @@ class Execution(NamedTuple):
 
 
 class _Sources(NamedTuple):
-    """Where the noise, the batches and the key of the directions come from."""
+    """The random parts of a run: a source of noise, a sampler of batches, and the key of the directions."""
 
     noise: NoiseSource
     batches: Batches
@@ -197,7 +197,7 @@ def make_private_with_epsilon(
         raise ValueError("public_data must be given with clip='public': records that are not private")
     if not public and public_data is not None:
         raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {shown(clip)}")
-    constant: Any = 1.0 if public else clip  # another text is refused as any value is that is no number
+    constant: Any = 1.0 if public else clip  # the plan refuses any other text
     plan = Plan.for_target(
         n=len(data), target_epsilon=target_epsilon, target_delta=target_delta, steps=steps,
         expected_batch=expected_batch, clip=constant, step_size=step_size, smoothing=smoothing, relation=relation,
@@ -367,7 +367,7 @@ def _make(
     found = replace(header, losses=of_losses(losses))
     if ranks.count > 1:
         ranks.require_as_first("losses must be the same function", found.losses)
-        key = ranks.lead(new_key)  # for this comparison alone: rank 0's records are compared under that of the folder
+        key = ranks.lead(new_key)  # this key serves the comparison between ranks alone
         ranks.require_as_first("data must hold the same records in the same order", of_records(data, key))
     evaluation = examine(
         weights, losses, data, collate, plan, ranks, execution.micro_batch, isolation, execution.points_at_once

@@ -115,7 +115,7 @@ class Run:
         self.private = kept and noise.private and batches.private
         self._header, self._files, self._ranks = header, files, ranks
         self._noise, self._batches = noise, batches
-        self._position: int | None = None  # releases that the weights have; None where that is not known
+        self._position: int | None = None  # how many releases the weights have; None if unknown
         self._current = False  # whether the weights have all that the transcript holds
         self._turn = _Turn()
 
@@ -204,7 +204,7 @@ class Run:
     def _step(self) -> Record:
         self._catch_up()
         try:
-            self._current = False  # until the weights are where the transcript is
+            self._current = False  # it is True again when the weights have this release too
             release, batch = self._ranks.lead(self._begin)
             total = self.sums.total(release, batch)
             if self.plan.scalars:
@@ -252,7 +252,7 @@ class Run:
         self._catch_up()
         self._ranks.lead(self._files.sync)
         self.weights.untrained.settle()
-        position = self._position or 0  # known, after catching up
+        position = self._position or 0  # the position is known after catching up
         kept = self.weights.state_dict()
         return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
 
@@ -284,7 +284,7 @@ class Run:
         self._moves.forget()
 
     def _move(self, record: Record) -> None:
-        self._position = None  # unknown while they move
+        self._position = None  # the position is unknown while the weights move
         self._moves.make(record.release, record.sums)
         self._position = record.release + 1
 

@@ -246,7 +246,7 @@ def _load(name: str, path: Path | None) -> Recorded | None:
     if path is None:
         return None
     rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # reading a pipe could wait for ever
         raise ValueError(f"{rule}; got {path}")
     try:
         with warnings.catch_warnings():

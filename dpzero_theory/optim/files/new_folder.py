@@ -47,7 +47,7 @@ def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
             try:
                 new.rename(path)
             except OSError:
-                require_new(path)  # another start was quicker
+                require_new(path)  # raises if another start was quicker
                 raise
             shutil.rmtree(place, ignore_errors=True)
     except BaseException:
@@ -70,7 +70,7 @@ def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
             except BaseException:
                 alive.close()
                 raise
-        except (FileNotFoundError, BlockingIOError):  # another start took it for a dead one's before it was locked
+        except (FileNotFoundError, BlockingIOError):  # another start removed it before it was locked
             if not path.parent.is_dir():
                 raise
         except BaseException:
@@ -95,7 +95,7 @@ def clear_dead_starts(path: Path) -> None:
     except OSError:
         return
     for place in left:
-        with suppress(OSError):  # a start that goes on, or has just ended
+        with suppress(OSError):  # that start goes on, or has just ended
             if not any(place.iterdir()):
                 place.rmdir()
                 continue

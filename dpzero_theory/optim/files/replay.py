@@ -85,7 +85,7 @@ class Moves:
         self._weights.move_(plan.estimates(release, sums), amount)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What is kept, by `NAME.PARAMETER`, in host memory; of sharded weights whole, and on rank 0 alone."""
+        """The numbers that the update rule keeps, by `NAME.PARAMETER`, in host memory; sharded ones on rank 0 alone."""
         found = {
             f"{word}.{name}": collected(held.view(piece(of)[0].shape), of)
             for word, tensors in zip(self._update.kept, self._kept, strict=True)

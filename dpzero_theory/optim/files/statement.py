@@ -137,7 +137,7 @@ def statement(content: Content, account: Account) -> Statement:
 
 def spending_curve(account: Account) -> list[tuple[int, float]]:
     """Pairs (number of releases, upper bound on epsilon of so many at the target's delta), from 0 to the plan's end."""
-    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser at the beginning, where the curve is steep
+    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # the curve is steep at the beginning
     counts = {0, account.spent, *places.round().astype(int).tolist()}
     return [(count, _cost(account.settings, count, account.target_delta).upper) for count in sorted(counts)]
 

@@ -22,8 +22,8 @@ Losses = Callable[[nn.Module, Any], object]
 """A function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i alone.
 
 `losses.isolation` says how this is looked at. The batch comes as it was collated; the function must bring it to the
-module's device. Where the module is sharded, each
-process evaluates its own micro-batches, and the function must make the same number of forwards for each."""
+module's device. Where the module is sharded, each process evaluates its own micro-batches, and the function must make
+the same number of forwards for each."""
 
 
 class Batch(NamedTuple):
@@ -72,7 +72,7 @@ def on_host(losses: Sequence[Tensor]) -> Array:
 
 
 def shape_of(content: Any) -> str:
-    """A text that says everything of a collated batch but the numbers in it: structure, shapes and types."""
+    """A text that describes a collated batch except for the numbers in its tensors: structure, shapes and types."""
     leaves, structure = _pytree.tree_flatten(content)
     tensors = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, torch.Tensor) else repr(x) for x in leaves]
     return f"{', '.join(tensors)} in {structure}"

@@ -47,14 +47,14 @@ def of_losses(losses: Callable[..., object]) -> str:
     Functions that it calls, and values that it has closed over, are not looked at.
     """
     function: Any = inspect.unwrap(losses)
-    while hasattr(function, "func"):  # functools.partial
+    while hasattr(function, "func"):  # a functools.partial
         function = inspect.unwrap(function.func)
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
         source = textwrap.dedent(inspect.getsource(named))
     except (OSError, TypeError):
         return str(named.__qualname__)
-    with suppress(SyntaxError):  # a lambda in the middle of a statement
+    with suppress(SyntaxError):  # the source of a lambda may be part of a statement
         source = ast.unparse(ast.parse(source))
     return f"{named.__qualname__} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 

@@ -127,10 +127,7 @@ def _require_same_losses(found: list[tuple[Array, float]], *, exact: bool) -> No
 
 
 def _require_stackable(look: Look, records: Indices, points_at_once: int) -> None:
-    """Raise ValueError unless several points in one pass give these records what each gives them by itself.
-
-    Equal up to rounding, as in `probe`.
-    """
+    """Raise ValueError unless several points in one pass give these records the same losses, up to rounding."""
     apart, together, coarsest = look.at_points(records, points_at_once)
     with np.errstate(invalid="ignore"):
         gap = np.abs(np.where(equal(together, apart), 0.0, together - apart)).max()

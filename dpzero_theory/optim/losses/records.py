@@ -93,7 +93,7 @@ class Alike:
                 self.by_place |= draws.begun
             else:
                 found = [self._one(number, draws) for number in numbers]
-        return self._join(found)  # draws while collating are not made equal: they are for several records together
+        return self._join(found)  # draws in `collate` are not made equal, since they would be shared by records
 
     def hold(self, records: Mapping[int, Any]) -> bool:
         """Use these records, by their numbers, instead of reading, if records are read one by one.

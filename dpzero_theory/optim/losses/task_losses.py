@@ -84,7 +84,7 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
 
 
 def _joined(forward: Forward, measure: Measure) -> Losses:
-    looked = measure not in (_cross_entropy, _wrong)  # whether labels that are classes were seen, or need not be
+    looked = measure not in (_cross_entropy, _wrong)  # whether a label that is a class was seen, or none need be
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         nonlocal looked
@@ -95,7 +95,7 @@ def _joined(forward: Forward, measure: Measure) -> Losses:
             looked = True
         return measure(logits.float(), labels)
 
-    losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # a resumed run must have the same
+    losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # a resumed run compares this name
     return losses
 
 
@@ -163,10 +163,10 @@ def _next_token(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
     logits = _logits(module, batch)
-    virtual = logits.shape[1] - labels.shape[1]  # peft's virtual tokens, the last of which predicts the first token
+    virtual = logits.shape[1] - labels.shape[1]  # peft's virtual tokens; the last one predicts the first token
     if virtual:
         return logits[:, virtual - 1 : -1], labels
-    return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # a slice of the logits would be copied
+    return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # slicing the logits instead would copy them
 
 
 def _decoded(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:

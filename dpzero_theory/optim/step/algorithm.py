@@ -84,7 +84,10 @@ class Algorithm(ABC):
         """
 
     def release(self, total: Sums, law: Mechanism | None, scale: float, source: NoiseSource) -> Sums:
-        """The sum over the whole batch, or its next coordinates, with noise. To be called once for each coordinate."""
+        """Add noise to the sum over the whole batch, or to its next coordinates, and return what is released.
+
+        It must be called once for each coordinate of a step.
+        """
         if law is None or not self.lattice:
             return total
         noisy: Sums = total + law.draw(source, scale, total.shape)

@@ -62,7 +62,7 @@ class Inputs:
         return int.from_bytes(found.digest(), "little")
 
     def _inputs(self, record: Any) -> Iterator[bytes]:
-        if isinstance(record, tuple) and len(record) > 1:  # the last is the label
+        if isinstance(record, tuple) and len(record) > 1:  # the last entry is taken for the label
             record = record[:-1]
         if not isinstance(record, Mapping):
             yield from _pieces(record)
@@ -116,7 +116,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
         return
     try:
         array = np.asarray(value)
-    except ValueError:  # nested lists of unequal lengths
+    except ValueError:  # numpy refuses nested lists of unequal lengths
         array = np.asarray(None)
     if array.dtype.kind in "biuf":
         yield array.astype(np.float64).tobytes()

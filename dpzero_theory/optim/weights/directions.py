@@ -113,7 +113,7 @@ class Directions:
         self._counter = np.zeros(4, np.uint64)
         counted = {"counter": self._counter, "key": self._key}
         self._state: Any = {"bit_generator": "Philox", "state": counted, **_NO_WORDS}
-        self._spare: list[NDArray[np.uint8]] = []  # fresh memory costs as much as what is put there
+        self._spare: list[NDArray[np.uint8]] = []  # memory to use again: fresh memory takes as long as filling it
         self._squared_norm: tuple[int, tuple[int, ...], int] | None = None
         self._tables: dict[tuple[float, torch.dtype], NDArray[Any]] = {}
         self._device_values: dict[torch.device, Tensor] = {}
@@ -160,7 +160,7 @@ class Directions:
                 for parameter, size in enumerate(sizes)
                 for _, values in self.blocks(number, parameter, 0, size, 1 / self._grid, torch.float64, device)
             ]
-            self._squared_norm = number, sizes, sum(torch.stack(sums).tolist())  # a GPU waits once
+            self._squared_norm = number, sizes, sum(torch.stack(sums).tolist())  # one transfer from a GPU
         return self._squared_norm[2]
 
     def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:

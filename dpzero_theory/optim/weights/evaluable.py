@@ -50,7 +50,7 @@ class Evaluable(Parameters):
         self._scratch = Scratch()
         self.untrained = Untrained(module, parameters=not self.collective, passed_over=self._passed_over)
         self._mode: Shifted | None = None
-        self._before: tuple[bool, list[nn.Module]] = False, []  # whether gradients were on, what was in training mode
+        self._before: tuple[bool, list[nn.Module]] = False, []  # (gradients enabled?, submodules in training mode)
 
     @contextmanager
     def shifted(self, number: int, shift: float) -> Iterator[None]:
@@ -109,7 +109,7 @@ class Evaluable(Parameters):
             self._mode = mode
             if self._before[1]:
                 self.module.eval()
-            torch.clear_autocast_cache()  # of half-precision copies, here of x and afterwards of x + shift u
+            torch.clear_autocast_cache()  # autocast keeps half-precision copies of weights: here of x
             torch.set_grad_enabled(False)
             mode.begin()
             yield

@@ -94,7 +94,7 @@ class Weights(Evaluable):
         self._rounding.forget()
 
     def _make(self, scales: Scales, through: Through | None) -> None:
-        for index, (held, origin) in enumerate(self.pieces()):  # detached, so no gradients are recorded
+        for index, (held, origin) in enumerate(self.pieces()):  # pieces are detached, so that no gradients are recorded
             if held.numel() and not is_absent(held):
                 self._move(held, index, origin, scales, through)
 

@@ -80,7 +80,7 @@ class Rounding:
         found = {}
         for index, low in self.low.items():
             of = parameters[index]
-            bits = collected(low.view(piece(of)[0].shape).int(), of)  # no int16 can be sent between processes
+            bits = collected(low.view(piece(of)[0].shape).int(), of)  # processes cannot exchange int16
             if bits is not None:
                 found[names[index]] = bits.view(-1).to(torch.int16)
         return found

@@ -90,6 +90,6 @@ def reshard(module: nn.Module) -> None:
     fsdp = _class("fsdp", "FSDPModule")
     for part in module.modules():
         if isinstance(part, fsdp):
-            with suppress(RuntimeError, AttributeError):  # part of another one, which does it for both, or never run
+            with suppress(RuntimeError, AttributeError):  # an inner module, whose outer one does it, or one never run
                 part.reset_iter_state()
             part.reshard()

@@ -204,18 +204,19 @@ class Shifted(TorchDispatchMode):
         return func(*map(self._replaced, args), **kwargs)
 
     def begin(self) -> None:
-        """Shift from now on."""
+        """Enter the mode: operations read shifted weights from now on."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def retire(self) -> None:
         """Shift nothing from now on, and leave torch's stack of modes. Safe to repeat."""
         self.places = {}
         if self in _get_current_dispatch_mode_stack():
-            while _get_current_dispatch_mode_stack()[-1] is not self:  # modes of the losses, which were cut short
+            # what lies above are modes that the losses have entered and, as they were cut short, not left
+            while _get_current_dispatch_mode_stack()[-1] is not self:
                 _pop_mode()
             try:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            except IndexError:  # an interrupt has cut it short before
+            except IndexError:  # an interrupt has cut an earlier exit short
                 _pop_mode()
 
     def _replaced(self, value: Any) -> Any:
@@ -252,7 +253,7 @@ class Shifted(TorchDispatchMode):
             else:
                 self._shift.of_array(place, start - place.start, out)
             return out.as_strided(value.size(), value.stride(), 0)
-        first, last = start, stop  # of a parameter that is not in row-major order all is copied
+        first, last = start, stop  # a parameter that is not in row-major order is copied as a whole
         for place in places:
             self._unread.discard(place.name)
             if not place.tensor.is_contiguous():

@@ -64,8 +64,9 @@ def at_all(
             return ask()
 
     try:
-        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # fused attention takes no stacks
-            warnings.filterwarnings("error", "There is a performance drop", UserWarning)  # one point after the other
+        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # vmap does not support fused attention
+            # vmap warns where it would evaluate the points one after the other
+            warnings.filterwarnings("error", "There is a performance drop", UserWarning)
             found: Tensor = torch.vmap(at)(*stacks)
     except (RuntimeError, UserWarning) as error:
         raise ValueError(f"{_RULE}: {' '.join(str(error).split()):.200}") from error

@@ -118,7 +118,7 @@ class Untrained:
                 yield held.name, _state(held.tensor)[0]
 
     def _take(self) -> None:
-        self._live = None  # until all of it is known
+        self._live = None  # it is set again when all that follows is known
         parts = list(self._module.modules())
         live: list[Any] = []
         for part in parts:
@@ -141,11 +141,11 @@ class Untrained:
         self._live = live
 
     def _same(self) -> bool:
-        """Whether the registries have the same entries, and these are where they were and were not written."""
+        """Whether the registries have the entries that were noted, with the same memory, and torch counted no write."""
         try:
             if self._live != self._there:
                 return False
-        except RuntimeError:  # other tensors, whose comparison has no single truth value
+        except RuntimeError:  # comparing different tensors gives no single truth value
             return False
         return self._state == [_state(held.tensor) for held in self._held]
 
@@ -180,5 +180,5 @@ def _state(tensor: Tensor) -> tuple[int, int]:
     """The address of a tensor's memory, and how often it was written (0 where torch does not count that)."""
     try:
         return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
-    except RuntimeError:  # a subclass without memory of its own
+    except RuntimeError:  # a tensor subclass without memory of its own
         return 0, 0
