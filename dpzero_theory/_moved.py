@@ -8,7 +8,25 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+_OPTIM = {
+    "step": "algorithm contributions distributed estimator reference sampler update",
+    "files": "checkpoint folder page signature statement transcript",
+    "weights": "directions groups layers module philox_triton precision shards shifted stacked streamed untrained",
+    "losses": "evaluation identity isolation records starting task_losses trace",
+    "trainers": "overlap progress trainer",
+}
+"""Room of `optim` -> the modules that moved into it under their own names."""
+
 MOVED = {
+    **{
+        f"dpzero_theory.optim.{m}": f"dpzero_theory.optim.{room}.{m}"
+        for room, names in _OPTIM.items()
+        for m in names.split()
+    },
+    "dpzero_theory.optim.moves": "dpzero_theory.optim.files.replay",
+    "dpzero_theory.optim.schedule": "dpzero_theory.optim.step.step_sizes",
+    "dpzero_theory.optim.search": "dpzero_theory.optim.hyperparameter_search",
+    "dpzero_theory.optim.trainer_arguments": "dpzero_theory.optim.trainers.arguments",
     "dpzero_theory.search": "dpzero_theory.bisection",
     "dpzero_theory.theory.sharp.search": "dpzero_theory.theory.sharp.smallest",
     "dpzero_theory.privacy.release": "dpzero_theory.privacy.step",
@@ -41,44 +59,6 @@ MOVED = {
     "dpzero_theory.synthetic.nonlinear": "benchmarks.problems.nonlinear",
     "dpzero_theory.synthetic.padded": "benchmarks.problems.padded",
     "dpzero_theory.synthetic.worst_case": "benchmarks.problems.worst_case",
-    "dpzero_theory.optim.algorithm": "dpzero_theory.optim.step.algorithm",
-    "dpzero_theory.optim.checkpoint": "dpzero_theory.optim.files.checkpoint",
-    "dpzero_theory.optim.contributions": "dpzero_theory.optim.step.contributions",
-    "dpzero_theory.optim.directions": "dpzero_theory.optim.weights.directions",
-    "dpzero_theory.optim.distributed": "dpzero_theory.optim.step.distributed",
-    "dpzero_theory.optim.estimator": "dpzero_theory.optim.step.estimator",
-    "dpzero_theory.optim.evaluation": "dpzero_theory.optim.losses.evaluation",
-    "dpzero_theory.optim.folder": "dpzero_theory.optim.files.folder",
-    "dpzero_theory.optim.groups": "dpzero_theory.optim.weights.groups",
-    "dpzero_theory.optim.identity": "dpzero_theory.optim.losses.identity",
-    "dpzero_theory.optim.isolation": "dpzero_theory.optim.losses.isolation",
-    "dpzero_theory.optim.layers": "dpzero_theory.optim.weights.layers",
-    "dpzero_theory.optim.module": "dpzero_theory.optim.weights.module",
-    "dpzero_theory.optim.moves": "dpzero_theory.optim.files.replay",
-    "dpzero_theory.optim.overlap": "dpzero_theory.optim.trainers.overlap",
-    "dpzero_theory.optim.page": "dpzero_theory.optim.files.page",
-    "dpzero_theory.optim.philox_triton": "dpzero_theory.optim.weights.philox_triton",
-    "dpzero_theory.optim.precision": "dpzero_theory.optim.weights.precision",
-    "dpzero_theory.optim.progress": "dpzero_theory.optim.trainers.progress",
-    "dpzero_theory.optim.records": "dpzero_theory.optim.losses.records",
-    "dpzero_theory.optim.reference": "dpzero_theory.optim.step.reference",
-    "dpzero_theory.optim.sampler": "dpzero_theory.optim.step.sampler",
-    "dpzero_theory.optim.schedule": "dpzero_theory.optim.step.step_sizes",
-    "dpzero_theory.optim.search": "dpzero_theory.optim.hyperparameter_search",
-    "dpzero_theory.optim.shards": "dpzero_theory.optim.weights.shards",
-    "dpzero_theory.optim.shifted": "dpzero_theory.optim.weights.shifted",
-    "dpzero_theory.optim.signature": "dpzero_theory.optim.files.signature",
-    "dpzero_theory.optim.stacked": "dpzero_theory.optim.weights.stacked",
-    "dpzero_theory.optim.starting": "dpzero_theory.optim.losses.starting",
-    "dpzero_theory.optim.statement": "dpzero_theory.optim.files.statement",
-    "dpzero_theory.optim.streamed": "dpzero_theory.optim.weights.streamed",
-    "dpzero_theory.optim.task_losses": "dpzero_theory.optim.losses.task_losses",
-    "dpzero_theory.optim.trace": "dpzero_theory.optim.losses.trace",
-    "dpzero_theory.optim.trainer": "dpzero_theory.optim.trainers.trainer",
-    "dpzero_theory.optim.trainer_arguments": "dpzero_theory.optim.trainers.arguments",
-    "dpzero_theory.optim.transcript": "dpzero_theory.optim.files.transcript",
-    "dpzero_theory.optim.untrained": "dpzero_theory.optim.weights.untrained",
-    "dpzero_theory.optim.update": "dpzero_theory.optim.step.update",
 }
 """Old path -> new path."""
 

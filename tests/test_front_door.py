@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import dpzero_theory as dz
-from dpzero_theory._moved import MOVED
+from dpzero_theory._moved import LEFT, MOVED
 from tests.optim.small import Logistic, losses
 
 
@@ -55,6 +55,14 @@ def test_old_paths_work_and_warn(old: str) -> None:
     assert found is importlib.import_module(MOVED[old])
     assert found.__spec__ is not None
     assert found.__spec__.name == MOVED[old]
+
+
+@pytest.mark.parametrize(("old", "name", "home"), [(old, *name) for old in LEFT for name in LEFT[old].items()])
+def test_names_that_left_a_moved_module_are_found_under_its_old_path(old: str, name: str, home: str) -> None:
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"^{old} is now "):
+        found = getattr(importlib.import_module(old), name)
+    assert found is getattr(importlib.import_module(home), name)
 
 
 def test_histories_add_and_multiply() -> None:
