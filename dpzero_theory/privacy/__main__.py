@@ -24,16 +24,23 @@ from typing import Any
 from dpzero_theory import check
 from dpzero_theory.cli import SWEEP, Parser, integer, number, output_file, sweep
 from dpzero_theory.privacy.calibration import LARGEST_EPSILON
+from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.question import SOUGHT, Question, sweep_row
 from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.sampling import SAMPLINGS, TruncatedPoisson, sampling_of
 from dpzero_theory.privacy.solve import MOST_RECORDS
+from dpzero_theory.privacy.step import Release, Steps
 
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """With these samplings a noise multiplier must be at least this: the grid for less noise has too many points."""
+RELATION = "replace-one"
+"""The relation of a command line that names none, which the answer then says."""
+RATES = (0.01, 0.001)
+"""The false positive rates at which `--risk` states the true positive rate of the best attack."""
 FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
 WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
 """The largest value of each whole number that can be given."""
@@ -82,13 +89,20 @@ def _parser() -> Parser:
         " an epoch that a record is in",
     )
     question.add_argument(
-        "--relation", choices=tuple(Relation), default="replace-one", help="default: replace-one, the paper's"
+        "--relation", choices=tuple(Relation), help=f"which data sets are neighbours (default: {RELATION}, the paper's)"
     )
     question.add_argument(
         "--group", type=integer(at_most=10**6), default=1, help="records in which neighbours differ: a user's at most"
     )
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     parser.add_argument("--compare", action="store_true", help="ask other installed accountants too (minutes)")
+    parser.add_argument("--risk", action="store_true", help="say what the best attack on one record gains, too")
+    parser.add_argument(
+        "--certificate",
+        type=output_file(".json"),
+        metavar="FILE",
+        help="write the answer as a privacy certificate, for `python -m dpzero_theory.privacy.checker FILE`",
+    )
     parser.add_argument(
         "--plot",
         type=output_file(".pdf", ".png", ".svg"),
@@ -148,7 +162,8 @@ def _questions(options: argparse.Namespace) -> list[Question]:
     for known in (*SOUGHT[:4], "n", "batch"):
         if given[known] is None and known != sought:
             raise ValueError(f"{FLAGS[known]} must be given")
-    question = Question(**given, drawing={"sampling": sampling, "relation": options.relation}, group=options.group)
+    drawing = {"sampling": sampling, "relation": options.relation or RELATION}
+    question = Question(**given, drawing=drawing, group=options.group)
     if name is None:
         questions = [question]
     else:
@@ -184,7 +199,8 @@ def _check_batch(question: Question) -> None:
         )
 
 
-def _answer(question: Question) -> dict[str, Any]:
+def _answer(question: Question) -> tuple[dict[str, Any], Release]:
+    """The answer as it is printed, and the steps that it is about."""
     name = question.sought
     started = time.perf_counter()
     found = question.answer()
@@ -212,7 +228,14 @@ def _answer(question: Question) -> dict[str, Any]:
     }
     if question.sampling == "full" and name == "noise_multiplier" and question.group == 1:
         answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.sensitivity)
-    return answer
+    return answer, unit
+
+
+def _risk(history: Steps) -> dict[str, Any]:
+    """The advantage of the best attack on one record, and its true positive rate at each of `RATES`, with brackets."""
+    found = {"advantage": advantage(history)}
+    found |= {f"true_positive_rate_at_{rate:g}": true_positive_rate(history, rate) for rate in RATES}
+    return {name: {"lower": one.lower, "value": one.value, "upper": one.upper} for name, one in found.items()}
 
 
 def _met(sought: str, stated: float, value: float) -> str:
@@ -304,6 +327,8 @@ def _table(answer: dict[str, Any]) -> str:
             f"the paper's lemma would take {lemma['noise_multiplier']:.10g}, which really gives epsilon ="
             f" {lemma['epsilon']:.4f}" + ("" if lemma["holds"] else " (the lemma does not hold here)")
         )
+    for measure, found in answer.get("risk", {}).items():
+        lines.append(f"{measure.replace('_', ' ')} of the best attack = {found['value']:.6g}")
     lines += [f"note: {note}" for note in answer["notes"]]
     for row in answer.get("compare", []):
         value = "-" if row["value"] is None else f"{row['value']:.7g}"
@@ -324,8 +349,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             check.installed("--plot", "matplotlib", extra="plot")
         questions = _questions(options)
         if options.sweep is not None:
-            if options.compare:
-                raise ValueError("--compare must come without --sweep")
+            for flag in ("compare", "risk", "certificate"):
+                if getattr(options, flag):
+                    raise ValueError(f"--{flag} must come without --sweep")
             print(_sweep_text(questions, options.sweep[0], options.format, options.plot))
             return 0
         if options.format == "csv":
@@ -334,7 +360,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError("--plot with --group must come with --sweep")
         if options.plot is not None and questions[0].sought not in ("noise_multiplier", "epsilon"):
             raise ValueError(f"--plot must come with --sweep where {questions[0].sought} is sought")
-        answer = _answer(questions[0])
+        for flag in ("risk", "certificate"):
+            if getattr(options, flag) and options.group > 1:
+                raise ValueError(f"--{flag} must come without --group: it is about one record")
+        answer, history = _answer(questions[0])
+        if options.relation is None:
+            answer["notes"].append(f"the relation is {RELATION}, the default, as --relation was not given")
+        if options.risk:
+            answer["risk"] = _risk(history)
+        if options.certificate is not None:
+            certificate = privacy_certificate(history, answer["inputs"]["delta"] or answer["delta"])
+            options.certificate.write_text(json.dumps(certificate, indent=2) + "\n")
+            stated = certificate["statement"]
+            answer["notes"].append(f"{options.certificate} states ({stated['epsilon']:g}, {stated['delta']:g})")
         stated = getattr(options, questions[0].sought)
         if stated is not None:
             answer["notes"].append(_met(questions[0].sought, stated, answer["bracket"]["value"]))

@@ -281,3 +281,43 @@ def test_a_group_that_cannot_be_answered_is_refused_in_a_line(capsys, changes, n
     with pytest.raises(SystemExit):
         main(["--noise-multiplier", "0.75", "--delta", "1e-5", "--steps", "1000", "--relation", "add-remove", *changes])
     assert f"privacy: {named}" in capsys.readouterr().err
+
+
+def test_risk_and_a_certificate_of_the_answer(tmp_path, capsys):
+    """The certificate is of the history that was calibrated; risk is larger where epsilon is."""
+    pytest.importorskip("flint")
+    from dpzero_theory.privacy.checker import main as checked
+
+    target = tmp_path / "certificate.json"
+    words = ["--delta", "1e-5", "--steps", "100", "--n", "1000", "--batch", "50", "--sampling", "poisson"]
+    words += ["--relation", "add-remove", "--risk", "--certificate", str(target)]
+    assert main([*words, "--epsilon", "2", "--format", "json"]) == 0
+    tight = json.loads(capsys.readouterr().out)
+    assert json.loads(target.read_text())["history"][0]["noise_multiplier"] == tight["noise_multiplier"]
+    assert json.loads(target.read_text())["statement"]["epsilon"] == pytest.approx(2, rel=2e-3)
+    assert checked([str(target)]) == 0
+    capsys.readouterr()
+    assert main([*words, "--epsilon", "4", "--format", "json"]) == 0
+    loose = json.loads(capsys.readouterr().out)
+    for measure, found in tight["risk"].items():
+        assert found["lower"] <= found["value"] == found["upper"] < loose["risk"][measure]["lower"]
+    assert main([*words, "--epsilon", "4"]) == 0
+    assert "advantage of the best attack = 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [["--sweep", "steps=1:10:lin:2"], ["--steps", "3", "--group", "2"]])
+@pytest.mark.parametrize("flag", ["--risk", "--certificate"])
+def test_risk_and_certificates_are_about_one_record_and_one_answer(tmp_path, capsys, flags, flag):
+    words = ["--noise-multiplier", "2", "--delta", "1e-5", "--n", "1000", *flags, flag]
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, str(tmp_path / "x.json")] if flag == "--certificate" else words)
+    other = "--group" if "--group" in flags else "--sweep"
+    assert f"{flag} must come without {other}" in capsys.readouterr().err
+
+
+def test_a_relation_that_was_not_given_is_said(capsys):
+    words = ["--noise-multiplier", "2", "--delta", "1e-5", "--steps", "3", "--n", "1000"]
+    assert main(words) == 0
+    assert "note: the relation is replace-one, the default, as --relation was not given" in capsys.readouterr().out
+    assert main([*words, "--relation", "replace-one"]) == 0
+    assert "the default" not in capsys.readouterr().out
