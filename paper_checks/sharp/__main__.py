@@ -1,8 +1,8 @@
 """The proof of the sharpened theorem, check by check: `python -m paper_checks.sharp`.
 
-proof.md names the check of each step. A check returns whether it holds, the measured value, the threshold and a text;
-seeds, sizes and thresholds were fixed beforehand. What the library is compared with comes from sampling, quadrature and
-enumeration.
+The proof is docs/explanation/sharpened-theorem.md, which is called proof.md here. Each check tests one statement of
+it and returns a `Checked`. Seeds, sample sizes and thresholds were fixed before the first run. The library's numbers
+are compared with sampling, quadrature or enumeration.
 """
 
 import sys
@@ -69,7 +69,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run every check and print a line for each; returns 1 if one fails."""
+    """Run every check and print a line for each, or print the page with `--page`. The exit status is 1 if a check
+    fails, else 0."""
     if _parser().parse_args(argv).page:
         print(listing.page(CHECKS), end="")
         return 0

@@ -19,7 +19,7 @@ This page is written by `python -m paper_checks.sharp --page`, from the docstrin
 
 
 def page(checks: Mapping[str, Callable[[], Checked]]) -> str:
-    """The page for these checks, in Markdown."""
+    """Return the page for these checks, given by name, in Markdown."""
     return "\n".join([_HEAD, *(_entry(name, check) for name, check in checks.items())])
 
 
@@ -37,6 +37,7 @@ def _entry(name: str, check: Callable[[], Checked]) -> str:
 
 
 def _sentence(function: Callable[..., Checked]) -> str:
-    """The first paragraph of a function's docstring, which is plain text and not markup."""
+    """Return the first paragraph of a function's docstring on one line, with the signs escaped that Markdown would
+    interpret."""
     first = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
     return re.sub(r"([\\`*_\[\]<|$])", r"\\\1", " ".join(first.split()))

@@ -1,5 +1,11 @@
-"""Steps 2 to 4 of proof.md: the laws of v = ||U'a||/sqrt(K), and what clipping K scalars jointly does to two
-moments."""
+"""Check steps 2 to 4 of the sharpened theorem's proof (docs/explanation/sharpened-theorem.md): how clipping changes the
+moments of a step.
+
+In this module U' is the K x d matrix of a step's directions, g the mean gradient, G = ||g||, and ||x||_H^2 = x'Hx
+with the curvature matrix H of the effective rank. A sample's K slopes U'g_i are scaled together to norm at most
+sqrt(K) times the clip. m is the mean over samples of what remains, and b = U'g - m what clipping removes. v =
+||U'a||/sqrt(K) for a unit vector a. Names such as `kept` and `bias` are fields of
+`dpzero_theory.theory.sharp.constants.Constants`."""
 
 import itertools
 import math
@@ -16,12 +22,14 @@ from dpzero_theory.theory.sharp.projection import Projection
 from paper_checks.outcome import BLOCK, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 TRIED = (1, 4, 64)
-"""The numbers K of directions a step that are tried."""
+"""The numbers K of directions per step with which each inequality is tried."""
 POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0), (0, 1), (0, 2))
 
 
 def tail_moments() -> Checked:
-    """Section 4: the moments E[(v - c)_+^i v^j] that the library states for every law of v agree with quadrature."""
+    """Section 4 of the proof: the library's moments E[(v - c)_+^i v^j] agree with quadrature within a relative 1e-8.
+    Here v is the length of the projection of a unit vector onto a step's K directions, divided by sqrt(K), and c a
+    clip."""
     worst = 0.0
     for k, d in ((1, 2), (1, 3), (1, 50), (1, 2000), (1, math.inf), (4, 5), (4, 400), (64, 2000), (64, 128_000)):
         law = Projection(k, d)
@@ -37,7 +45,9 @@ def tail_moments() -> Checked:
 
 
 def _tail_integral(law: Projection, i: int, j: int, c: float) -> float:
-    """E[(v - c)^i v^j 1{v > c}], over the angle between a point of the sphere in R^D and its first K coordinates."""
+    """Return E[(v - c)^i v^j 1{v > c}] by quadrature over the angle between a uniform point of the sphere in R^D and
+    the subspace of its first K coordinates. Where D is infinite, v sqrt(K) is a chi variable with K degrees of
+    freedom."""
     k, d = law.directions, law.dimension
     if math.isinf(d):
         log_norm = k / 2 * math.log(k / 2) - math.lgamma(k / 2) + math.log(2)
@@ -60,8 +70,9 @@ def _tail_integral(law: Projection, i: int, j: int, c: float) -> float:
 
 
 def tail_moments_sampled() -> Checked:
-    """Section 4: the same moments agree with sampled directions, for the laws of v that are the law of a
-    ||U'a||/sqrt(K)."""
+    """Section 4 of the proof: the library's moments E[(v - c)_+^i v^j] agree with 1,000 to 100,000 sampled steps,
+    within 4.5 standard errors. Here v is the length of the projection of a unit vector onto a step's K directions,
+    divided by sqrt(K)."""
     worst = 0.0
     for kind, k, d, c in (
         ("sphere", 1, 1, 0.5),
@@ -84,7 +95,7 @@ def tail_moments_sampled() -> Checked:
 
 @cache
 def _sampled_lengths(kind: str, k: int, d: int) -> Array:
-    """Draws of ||U'a||/sqrt(K) for a = e_1."""
+    """Draw v = ||U'a||/sqrt(K) for the unit vector a = e_1 and K directions of the law `kind` in R^d."""
     rng = np.random.default_rng([SEED, k, d])
     size = max(1000, min(100_000, 20_000_000 // (k * d)))
     blocks = max(1, size * k * d // BLOCK)
@@ -98,7 +109,10 @@ def _z(sample: Array, value: float) -> float:
 
 
 def convex_order() -> Checked:
-    """Section 4: on the sphere, means of functions convex in v^2 lie between those of the two laws v_D."""
+    """Section 4 of the proof: for K independent directions on the sphere in R^d, the mean of a function that is
+    convex in v^2 lies between its means for K coordinates of one uniform point of the sphere in R^D, with D = K d
+    (upper) and D = max(K, d) (lower). Here v is the length of a unit vector's projection onto the directions, over
+    sqrt(K)."""
     worst = -math.inf
     for k, d in ((2, 2), (2, 3), (4, 9), (3, 2), (8, 10), (64, 50)):
         v = _sampled_lengths("sphere", k, d)
@@ -116,8 +130,8 @@ def convex_order() -> Checked:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Sample gradients of shape (n, d) with weights, the diagonal of H (with ell = 1), and the clip; L is the largest
-    norm."""
+    """A set of sample gradients, shape (n, d), with their weights in the mean, the diagonal of the curvature matrix
+    H (its largest entry is 1), and the clip C for one direction."""
 
     gradients: Array
     weights: Array
@@ -135,7 +149,8 @@ class Configuration:
 
 
 def _configurations() -> Iterator[Configuration]:
-    """Random gradients, then the extremal gradients of each inequality."""
+    """Yield configurations with random gradients, then those for which one of the inequalities is closest to
+    equality."""
     rng = np.random.default_rng(SEED + 1)
     for d in (1, 2, 5, 30, 400):
         for power in (0.0, 1.0, 8.0):
@@ -157,7 +172,8 @@ def _configurations() -> Iterator[Configuration]:
 
 @cache
 def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tuple[float, float]]]]:
-    """For each configuration, G and the mean and standard error of six moments of the jointly clipped mean.
+    """Return for each configuration the norm G of its mean gradient, and by name the sample mean and standard error of
+    each product of `_products`.
 
     Configurations with the same curvature share their directions, which are drawn in blocks that stay in the
     processor's cache.
@@ -188,7 +204,10 @@ def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tu
 
 
 def _products(case: Configuration, directions: Array, root: Array) -> dict[str, Array]:
-    """The six products for each U' of `directions`, shape (m, K, d); root is R with R'R = U'HU/K^2."""
+    """Return for each of the m draws U' in `directions`, shape (m, K, d), six numbers by name: m'U'g/K ("inner"),
+    and the ||.||_H^2/K^2 of U m ("second"), U U'g ("unclipped"), U b ("lost"), their mixed product <U U'g, U
+    b>_H/K^2 ("mixed"), and the mean over samples of one clipped sample's ||.||_H^2/K^2 ("one"). `root` is an R with
+    R'R = U'HU/K^2."""
     size, k, d = directions.shape
     s = (directions.reshape(-1, d) @ case.gradients.T).reshape(size, k, -1)
     clipped = clip_jointly(s, case.clip * math.sqrt(k))
@@ -208,8 +227,9 @@ Bound = Callable[[constants.Constants, Array], Array]
 
 
 def _violation(part: str, kind: str, *bounds: tuple[int, Bound]) -> float:
-    """The largest number of standard errors by which a moment violates one of its bounds (+1: an upper, -1: a lower
-    bound)."""
+    """Return the largest number of standard errors by which the product `part` of `_products` violates a bound, over
+    all configurations and K. A bound is a sign, +1 for an upper and -1 for a lower bound, and a function of the
+    constants and of G."""
     worst = -math.inf
     for k in TRIED:
         for (d, r), group in itertools.groupby(_sampled(kind, k), lambda found: (found[0].d, found[0].r)):
@@ -223,7 +243,8 @@ def _violation(part: str, kind: str, *bounds: tuple[int, Bound]) -> float:
 
 
 def clipped_inner_product(kind: str = "sphere") -> Checked:
-    """Step 3: E[m'U'g]/K >= kept G^2 - bias G for the clipped mean m."""
+    """Step 3 of the proof: E[m'U'g]/K >= kept G^2 - bias G, where m is the mean of the samples' jointly clipped
+    slopes along the K directions U, g the mean gradient, G its norm, and `kept` and `bias` the library's constants."""
     z = _violation("inner", kind, (-1, lambda k, g: k.kept * g * g - k.bias * g))
     return within(
         z, STANDARD_ERRORS, f"inner product with the clipped mean, {kind}, K = 1 to 64: largest violation (z)"
@@ -231,7 +252,9 @@ def clipped_inner_product(kind: str = "sphere") -> Checked:
 
 
 def clipped_second_moment(kind: str = "sphere") -> Checked:
-    """Step 4: E||U m||_H^2/K^2 <= quadratic G^2 + 2 cross G + excess^2, and at most (spread G + excess)^2."""
+    """Step 4 of the proof: E||U m||_H^2/K^2 is at most quadratic G^2 + 2 cross G + excess^2, and at most (spread G +
+    excess)^2. Here m is the mean of the samples' jointly clipped slopes along the K directions U, G the norm of the
+    mean gradient, ||x||_H^2 = x'Hx, and the other names are the library's constants."""
     z = _violation(
         "second",
         kind,
@@ -243,26 +266,33 @@ def clipped_second_moment(kind: str = "sphere") -> Checked:
 
 
 def lost_second_moment(kind: str = "sphere") -> Checked:
-    """Step 4: E||U b||_H^2/K^2 <= excess^2 (omega^2), with equality for equal gradients along the top eigenvector."""
+    """Step 4 of the proof: E||U b||_H^2/K^2 <= excess^2, where b is what clipping removes from the mean slopes along
+    the K directions U, ||x||_H^2 = x'Hx, and `excess` (omega in the proof) is the library's constant. It is an
+    equality where all sample gradients are equal and along the top eigenvector of H."""
     z = _violation("lost", kind, (1, lambda k, g: k.excess**2))
     return within(z, STANDARD_ERRORS, f"second moment of what clipping removes, {kind}: largest violation (z)")
 
 
 def mixed_second_moment(kind: str = "sphere") -> Checked:
-    """Step 4 (iii): E<U U'g, U b>_H/K^2 is between (chi/2)(G^2 - G) and chi G, as 0 <= N_i <= chi I."""
+    """Step 4 (iii) of the proof: E<U U'g, U b>_H/K^2 is between (chi/2)(G^2 - G) and chi G, where b is what clipping
+    removes from the mean slopes along the K directions U, g the mean gradient, G its norm, <x, y>_H = x'Hy, and chi
+    twice the library's constant `cross`."""
     z = _violation("mixed", kind, (-1, lambda k, g: k.cross * (g * g - g)), (1, lambda k, g: 2 * k.cross * g))
     text = f"mixed moment of gradient and what clipping removes, {kind}: largest violation (z)"
     return within(z, STANDARD_ERRORS, text)
 
 
 def sampled_second_moment(kind: str = "sphere") -> Checked:
-    """Poisson step: the mean over samples of E||U clip(U'g_i)||_H^2/K^2 is at most sampled^2."""
+    """The step with Poisson sampling: the mean over samples i of E||U clip(U'g_i)||_H^2/K^2 is at most the square of
+    the library's constant `sampled`, where g_i is the sample's gradient, U the K directions, and ||x||_H^2 = x'Hx."""
     z = _violation("one", kind, (1, lambda k, g: k.sampled**2))
     return within(z, STANDARD_ERRORS, f"second moment of one clipped sample, {kind}: largest violation (z)")
 
 
 def conditional_moments() -> Checked:
-    """Step 4: E||U U'g||_H^2/K^2 is a^2 G^2 for g along the top eigenvector, for the rotation-invariant laws."""
+    """Step 4 of the proof: without clipping, E||U U'g||_H^2/K^2 = a^2 G^2 where the gradient g, of norm G, is along
+    the top eigenvector of H and the law of the directions U is invariant under rotation. Here a is the library's
+    constant `spread`, and ||x||_H^2 = x'Hx."""
     worst = 0.0
     for kind in ("sphere", "gaussian", "frame"):
         for k in TRIED:
@@ -276,7 +306,8 @@ def conditional_moments() -> Checked:
 
 
 def seminorm() -> Checked:
-    """Step 4: X -> E[X^2 u'Hu]^(1/2) obeys the triangle inequality and scales, on sampled directions."""
+    """Step 4 of the proof uses E[X^2 u'Hu]^(1/2) as a seminorm of the random variable X: on sampled directions u it
+    obeys the triangle inequality, and it triples with X."""
     rng = np.random.default_rng(SEED + 3)
     worst = 0.0
     for d in (1, 2, 10, 200):
@@ -290,7 +321,9 @@ def seminorm() -> Checked:
 
 
 def sign_moments() -> Checked:
-    """Section 6: E(v - c)_+^k over all sign patterns is at most the Gaussian law's, k = 3 and 4, and so for tau^2."""
+    """Section 6 of the proof: for directions of random signs, summed over all sign patterns, the moments E(v -
+    c)_+^p of the powers p = 2, 3 and 4 are at most what the proof states: for p = 3 and 4 those of Gaussian
+    directions. Here v is the length of a unit vector's projection onto the directions, over sqrt(K)."""
     rng = np.random.default_rng(SEED + 10)
     worst = 0.0
     for k, d in ((1, 1), (1, 2), (1, 3), (1, 6), (1, 11), (2, 2), (2, 5), (3, 4), (4, 3), (12, 1)):

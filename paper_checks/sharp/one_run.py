@@ -1,5 +1,5 @@
-"""Sections 9 and 10 of proof.md: a bound for one run instead of the mean over runs, and how large a certificate must
-be."""
+"""Check sections 9 and 10 of docs/explanation/sharpened-theorem.md: how much smaller a certified bound could be at
+all (9), and a bound that holds for a single run with high probability (10)."""
 
 import itertools
 import math
@@ -23,8 +23,9 @@ RECORDS = 10**9
 
 @dataclass(frozen=True)
 class _Case:
-    """A step on a quadratic at 0: sample gradients of norm at most 1, the diagonal of H with norm 1, and the
-    parameters."""
+    """A step from x = 0 on a quadratic loss: the sample gradients there (of norm at most 1) with their weights, the
+    diagonal of its Hessian H (largest entry 1), and the step's parameters for one direction. The exponent theta of
+    section 10 is share/step_size."""
 
     gradients: Array
     weights: Array
@@ -36,8 +37,8 @@ class _Case:
 
 
 def _steps() -> Iterator[_Case]:
-    """A step for each part of the bound: noise along the gradient, noise alone, directions alone; opposed gradients,
-    and random ones."""
+    """Yield steps in which one part of the bound is the largest: noise along the gradient, noise without a gradient,
+    and the randomness of the directions; then a step with opposed sample gradients and one with random ones."""
     rng = np.random.default_rng(SEED + 20)
     for d in (1, 6):
         e = np.zeros((1, d))
@@ -55,7 +56,9 @@ def _steps() -> Iterator[_Case]:
 
 
 def run_step() -> Checked:
-    """Section 10: E exp(-theta (F(x) - F(x+))) on quadratics, by sampling directions and noise, against its bound."""
+    """Section 10 of the proof: on quadratic losses F, a step from x to x+ has E exp(-theta (F(x) - F(x+))) below the
+    stated bound, with theta > 0. The left side is sampled over directions and noise, and may pass the bound by 4.5
+    standard errors."""
     worst = -math.inf
     for kind, k, case, mean, error in _sampled_steps():
         alpha, g = case.step_size, case.weights @ case.gradients
@@ -80,7 +83,8 @@ def run_step() -> Checked:
 
 @cache
 def _sampled_steps() -> list[tuple[str, int, _Case, float, float]]:
-    """For each law, K and case: E exp(-theta (F(x) - F(x+))) and its standard error."""
+    """Return a list of: the law of the directions, their number K, the case, the sampled mean of exp(-theta (F(x) -
+    F(x+))) and its standard error."""
     rng = np.random.default_rng(SEED + 21)
     size, found = 50_000, []
     for kind, k, case in itertools.product(KINDS, (1, 4), _steps()):
@@ -102,7 +106,9 @@ def _parameters(q: Prescription) -> dict[str, Any]:
 
 
 def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.WorstCase, dict[str, Any], float]:
-    """The member of the family that is worst for a prescription, its parameters, and the lower bound in the limit."""
+    """Return the loss of section 9's family on which the prescription `q` for the problem `p` does worst, the
+    parameters of the run, and the lower bound on its mean squared gradient as the number of records grows. `member`
+    restricts the family (see `lower_bound.hardest`)."""
     at = _parameters(q)
     h = lower_bound.hardest(p, **at, **member)
     given = {key: value for key, value in asdict(h).items() if key not in ("share", "slope", "drift", "bound")}
@@ -111,7 +117,8 @@ def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.Wors
 
 
 def _settings() -> Iterator[tuple[Problem, Prescription]]:
-    """Prescriptions at several n, epsilon, r and K."""
+    """Yield four problems, each with its prescription, at several numbers n of records, epsilons, effective ranks r
+    and numbers K of directions."""
     for n, epsilon, r, steps, k in (
         (10_000, 2.0, 8.178, 20_000, 1),
         (10_000, 2.0, 8.178, 1500, 16),
@@ -125,17 +132,15 @@ def _settings() -> Iterator[tuple[Problem, Prescription]]:
 
 @cache
 def _whole_runs(loss: worst_case.WorstCase, q: Prescription) -> worst_case.WorstCaseRuns:
-    """64 runs, which two checks use."""
+    """Make 64 runs with the prescription `q` on the loss; two checks share them."""
     return worst_case.run(loss, **_parameters(q), chains=64, rng=np.random.default_rng([SEED + 22, q.steps]))
 
 
 def run_coverage() -> Checked:
-    """Section 10: 64 runs on the worst member in each of four settings; the largest mean over its bound at delta =
-    0.5.
+    """Section 10 of the proof bounds a single run's mean squared gradient, except with a probability of failure. On the
+    worst known losses, in four settings of 64 runs each, no run is above the bound whose failure probability is 0.5.
 
-    At delta = 0.5 more than half of the runs have to be below; none of 256 is above. The shown shares are the
-    largest mean over
-    the bound at delta = 0.05.
+    The text also shows, for each setting, the largest run over the bound whose failure probability is 0.05.
     """
     worst, shown = 0.0, []
     for problem, q in _settings():
@@ -148,10 +153,11 @@ def run_coverage() -> Checked:
 
 
 def family_keeps_the_assumption() -> Checked:
-    """Section 9: every loss of the family is Lipschitz, smooth, and its mean has its curvature within H, kinks too.
+    """Section 9 of the proof: the losses of the family that gives the lower bound are Lipschitz and smooth as assumed,
+    and the curvature of their mean stays within H, also across the points where it has no second derivative.
 
-    20,000 pairs of points on both sides of where phi has no second derivative, in four members: the remainder of first
-    order over (1/2) (y - x)'H(y - x), and the gradients over their bounds.
+    20,000 pairs of points (x, y) lie on both sides of such points, in four losses of the family. Compared with their
+    bounds are F(y) - F(x) - grad F(x)'(y - x), the sample gradients, and the change of these from x to y.
     """
     rng = np.random.default_rng(SEED + 26)
     worst, jump = 0.0, math.inf
@@ -183,8 +189,9 @@ def family_keeps_the_assumption() -> Checked:
 
 
 def lower_bound_attained() -> Checked:
-    """Section 9: certified over measured on the worst member, four settings: within 1.35; and no run is above the
-    certificate."""
+    """Section 9 of the proof: on the worst loss of its family the certificate is at most 1.35 times the mean squared
+    gradient that 64 runs measure, and not below it, in four settings. So a valid certificate could be smaller by
+    that factor at most."""
     worst, shares = 0.0, []
     for problem, q in _settings():
         loss, _, limit = _family(problem, q)
@@ -199,10 +206,12 @@ def lower_bound_attained() -> Checked:
 
 
 def last_iterate_without_more() -> Checked:
-    """Section 9: on the lengthened slope, F convex: certified over the last iterate, the last 2%, and its best
-    iterate.
+    """Section 9 of the proof: without more than convexity, neither the last iterate nor the last 2% of the iterates,
+    nor the best of these, does much better than the average: on a convex loss the certificate is at most 1.6 times the
+    squared gradient of each.
 
-    The curvature is spread over ten times as many coordinates, so that no iterate is far below the mean.
+    The loss has a longer slope than the worst one of the family, and its curvature is spread over ten times as many
+    coordinates, so that no iterate is far below the mean.
     """
     rng = np.random.default_rng(SEED + 24)
     worst, shown = 0.0, []

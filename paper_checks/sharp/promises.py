@@ -1,4 +1,5 @@
-"""Step 6 of proof.md, its propositions, and what a prescription promises."""
+"""Check step 6 and the propositions of docs/explanation/sharpened-theorem.md, and what the library's prescriptions
+promise."""
 
 import itertools
 import math
@@ -15,7 +16,8 @@ from paper_checks.outcome import SEED, Checked, within
 
 
 def final_quadratic() -> Checked:
-    """Step 6: the bound is the largest Y with q Y - p sqrt(Y) <= K, for random parameters."""
+    """Step 6 of the proof: the certified bound is the largest Y with q Y - p sqrt(Y) <= K_0, for random parameters.
+    Here q, p and K_0 are the certificate's `progress`, `drift` and `floor`."""
     rng = np.random.default_rng(SEED + 7)
     worst = 0.0
     for _ in range(300):
@@ -36,7 +38,8 @@ def final_quadratic() -> Checked:
 
 
 def privacy_of_prescription() -> Checked:
-    """The hockey-stick divergence of T releases with the prescribed noise, by quadrature, against delta."""
+    """The noise that is prescribed for (epsilon, delta) gives it: the hockey-stick divergence at epsilon of all T
+    releases, by quadrature, is at most delta."""
     worst = -math.inf
     for epsilon, delta, cap, k in (
         (2.0, 1e-6, 4672, 1),
@@ -58,8 +61,8 @@ def privacy_of_prescription() -> Checked:
 
 
 def minimiser() -> Checked:
-    """The prescription is a minimiser: no point of a fine grid of (alpha, C) around it and away from it has a smaller
-    bound."""
+    """The prescribed step size alpha and clip C minimise the certified bound: no point of a fine grid of (alpha, C),
+    around them and away from them, has a smaller one."""
     worst = -math.inf
     gdp = float(gdp_from_epsilon(2, 1e-6))
     for n, d, r, cap, k in (
@@ -83,7 +86,8 @@ def minimiser() -> Checked:
 
 
 def reference_numbers() -> Checked:
-    """At the paper's setting the certificate lies in 0.004 to 0.013 and is 100 times below the closed form."""
+    """At the paper's synthetic setting the sharpened certificate lies between 0.004 and 0.013, and is at least 100
+    times below the bound of the paper's Theorem 3."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     p = sharp.prescribe(Problem(n=10_000, d=2000, r=8.178), gdp, max_steps=7008)
     log_term = math.log(math.e + 2e6)
@@ -112,13 +116,15 @@ NOTE = {
         256: (0.115, 0.0119, 0.00457, 0.00232, 0.00208),
     },
 }
-"""Bounds at the paper's setting as lambda -> 0 and d -> infinity, worked out independently: by K, a column for each K T
-in EVALUATIONS."""
+"""Certified bounds at the paper's synthetic setting in the limit of no smoothing and infinite dimension, computed
+apart from this library. The key is the number K of directions per step; the columns are the numbers K T in
+EVALUATIONS, with T steps."""
 EVALUATIONS = (4672, 46_720, 155_200, 1_552_000, 10**13)
 
 
 def directions_table() -> Checked:
-    """The bounds for K from 1 to 256 at five numbers of evaluations against an independent table."""
+    """The certified bounds for K = 1 to 256 directions per step, at five numbers of evaluations and for two laws of
+    directions, are within 1% of a table that was computed apart from the library."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=10**9, r=8.178)
     worst = 0.0
@@ -141,7 +147,7 @@ def directions_table() -> Checked:
 
 
 def dimension() -> Checked:
-    """With r fixed, the bound at d = 10^6 is within 5% of the bound at d = 10^3."""
+    """At a fixed effective rank r, the certified bound in dimension 10^6 is within 5% of that in dimension 10^3."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     bounds = [sharp.prescribe(Problem(n=10_000, d=d, r=8.178), gdp, max_steps=7008).bound for d in (10**3, 10**6)]
     return within(abs(bounds[1] / bounds[0] - 1), 0.05, "bound at d = 10^6 over that at d = 10^3, minus 1")
@@ -149,12 +155,14 @@ def dimension() -> Checked:
 
 SIGNS = ((1, 1000, 0.13), (1, 4672, 0.38), (1, 155_200, 0.44), (1, 1_552_000, 0.45))
 SIGNS_BEST = (("best", 155_200, 0.18), ("best", 1_552_000, 0.09))
-"""For "best" or a K, and a number of evaluations of a record: by how much random signs cost more than the sphere, as
-section 6 prints it."""
+"""A number K of directions per step, or "best" for the best K of each law; the number of evaluations per record; and
+by which share the bound of random signs is above that of the sphere (0.18: 18%), as section 6 of the proof prints
+it. SIGNS has the same columns."""
 
 
 def price_of_signs() -> Checked:
-    """Section 6: what random signs cost over the sphere at the paper's setting, K = 1 and the best K of each law."""
+    """Section 6 of the proof: at the paper's synthetic setting the bound for directions of random signs is above
+    that of the sphere by the printed share, for one direction per step and for the best number of each law."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=2000, r=8.178)
     worst = 0.0
@@ -169,12 +177,13 @@ def price_of_signs() -> Checked:
 
 
 LAST_STEPS = ((155_200, 45.3), (4672, 48.4))
-"""For a number of steps: the factor by which the bound on the last T/50 of them is larger, as Proposition 2 prints
-it."""
+"""A number T of steps, and the factor by which the bound on the mean over the last T/50 of them is above that over
+all, as Proposition 2 of the proof prints it."""
 
 
 def last_steps() -> Checked:
-    """Proposition 2: the bound on the last T/50 steps, summed from the one-step inequality, over that on all."""
+    """Proposition 2 of the proof: the bound on the mean squared gradient over the last T/50 steps, summed from the
+    one-step inequality, is above the bound over all T steps by the printed factor, which is at most 50."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=2000, r=8.178)
     worst = 0.0
@@ -194,7 +203,8 @@ def last_steps() -> Checked:
 
 
 def constant_schedule() -> Checked:
-    """Proposition 1: no random schedule of step sizes and noises beats the constant one in the summed bound."""
+    """Proposition 1 of the proof: none of 2,000 random schedules of step sizes and noises has a smaller summed bound
+    than the constant schedule with the same total step size and privacy."""
     rng = np.random.default_rng(SEED + 9)
     worst = -math.inf
     for _ in range(2000):
@@ -210,7 +220,8 @@ def constant_schedule() -> Checked:
 
 
 def shrinking_noise() -> Checked:
-    """Section 8: the shrinking noise spends the whole budget, and no other ratio has a smaller weighted noise."""
+    """Section 8 of the proof: noise that shrinks by a constant ratio per step spends the whole privacy budget, and
+    no other ratio makes the noise's contribution to the bound on the last iterate smaller."""
     worst = -math.inf
     for steps, pl, gdp in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
         problem = Problem(n=2000, d=100, r=5, pl=pl)
@@ -229,7 +240,8 @@ def shrinking_noise() -> Checked:
 
 
 def lipschitz_and_pl() -> Checked:
-    """Section 8: on a Lipschitz F with PL near its minimum, the PL ratio G^2/(F - F*) tends to 0 far away."""
+    """Section 8 of the proof: a Lipschitz F can obey the PL inequality only near its minimum F*. For sqrt(1 + x^2) -
+    1 the ratio G^2/(F - F*), with the gradient's norm G, falls below 1e-3 at x = 10^4."""
     ratios = []
     for distance in (1.0, 10.0, 100.0, 1e4):
         value = math.sqrt(1 + distance**2) - 1
@@ -239,10 +251,12 @@ def lipschitz_and_pl() -> Checked:
 
 
 def quadratic_growth() -> Checked:
-    """Section 8: the PL constant of convex functions with quadratic growth on a ball, over what is stated.
+    """Section 8 of the proof: a convex function that grows quadratically on a ball has a PL constant there of at least
+    what the library states for that growth.
 
-    Random sums of (w'x)^2 and sqrt(1 + (w'x/s)^2) in R^3, and the cone sqrt(x^2 + 1e-4) on [-1, 1], which is within
-    5% of equality. Growth and PL are the least ratios over 20,000 points.
+    Tried are random sums of sqrt(s^2 + (w'x)^2) - s in R^3, and the same function in one dimension with s = 1e-4,
+    where the stated constant is within 5% of the true one. Growth and PL constants are least ratios over 20,000
+    points.
     """
     rng = np.random.default_rng(SEED + 25)
     worst, cone = 0.0, math.inf

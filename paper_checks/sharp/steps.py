@@ -1,4 +1,5 @@
-"""Steps 1 and 5 of proof.md: one step of the algorithm, on random problems and on ones near equality."""
+"""Check the one-step statements (steps 2 and 5) of docs/explanation/sharpened-theorem.md, on random problems and on
+problems where the inequality is nearly an equality."""
 
 import itertools
 import math
@@ -17,8 +18,10 @@ from paper_checks.outcome import BLOCK, KINDS, SEED, STANDARD_ERRORS, Checked, c
 
 @dataclass(frozen=True)
 class OneStep:
-    """A problem with a function losses from points (m, d) to (m, n), its constants, and the parameters of a step from x
-    = 0."""
+    """A problem and the parameters of one step from x = 0.
+
+    `losses` maps points, shape (m, d), to the samples' losses, shape (m, n); `gradients` has the sample gradients at
+    0, shape (n, d). `clip` is that for one direction."""
 
     name: str
     losses: Callable[[Array], Array]
@@ -32,7 +35,8 @@ class OneStep:
 
 
 def one_step_problems() -> Iterator[OneStep]:
-    """Random problems (d from 1 to 10^4, r from 1 to d, clipping active), then three near equality."""
+    """Yield random problems (dimension d from 1 to 10^4, effective rank r from 1 to d, with a clip that is active),
+    then for each of two settings three problems on which the one-step inequality is nearly an equality."""
     rng = np.random.default_rng(SEED + 4)
     for d in (1, 2, 6, 40, 500, 10_000):
         for power in (0.0, 1.0, 4.0):
@@ -117,12 +121,13 @@ def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Arra
 
 @cache
 def _one_steps() -> list[tuple[OneStep, float, float]]:
-    """Each problem with the sampled mean of F(x+) - F(x) and its standard error, at x = 0."""
+    """Return each problem with the sampled mean of F(x+) - F(x) and its standard error, where x+ is the iterate one
+    step after x = 0."""
     return list(_mean_changes(one_step_problems(), "sphere", 1, np.random.default_rng(SEED + 5), _scalar_noise))
 
 
 def differences(case: OneStep, directions: Array) -> Array:
-    """The finite differences at x = 0 along directions of shape (m, K, d); shape (m, K, n)."""
+    """Return each sample's finite differences at x = 0, shape (m, K, n), along directions of shape (m, K, d)."""
     m, k, d = directions.shape
     moved = case.smoothing * directions.reshape(m * k, d)
     rise: Array = (case.losses(moved) - case.losses(-moved)) / (2 * case.smoothing)
@@ -135,10 +140,10 @@ Change = Callable[[OneStep, Array, np.random.Generator], Array]
 def _mean_changes(
     problems: Iterable[OneStep], kind: str, k: int, rng: np.random.Generator, change: Change, count: int = 8_000
 ) -> Iterator[tuple[OneStep, float, float]]:
-    """Each problem with the mean and standard error of `change` for K directions; at d > 300 at most 2,000,000 numbers
-    are drawn.
+    """Yield each problem with the mean and standard error of `change`, over draws of k directions of the law `kind`.
 
-    Neighbouring problems of one dimension share their directions.
+    There are `count` draws (fewer for d > 300 and for many directions). Consecutive problems of the same dimension
+    share their directions.
     """
     for d, group in itertools.groupby(problems, lambda case: case.problem.d):
         cases = list(group)
@@ -154,8 +159,8 @@ def _mean_changes(
 
 
 def _scalar_noise(case: OneStep, directions: Array, rng: np.random.Generator) -> Array:
-    """F(x+) - F(x) at x = 0 for each U'. The clip is sqrt(K) times that of the case, and batch and noise are drawn; the
-    noise is used with both signs."""
+    """Return F(x+) - F(x) for a step of DPZero from x = 0, for each draw of K directions. The clip is sqrt(K) times
+    that of the case. A batch is drawn, and a noise, which is used with both signs and averaged."""
     size, k, _ = directions.shape
     clipped = clip_jointly(differences(case, directions), case.clip * math.sqrt(k))
     chosen = rng.random((size, 1, case.problem.n)) < case.sample_rate
@@ -171,7 +176,9 @@ def _both(case: OneStep, one: Array, other: Array) -> Array:
 
 
 def one_step_inequality() -> Checked:
-    """Step 5: E F(x+) - F <= -alpha (q G^2 - p G) + alpha (K_0 - gap/alpha), from the certificate with T = 1."""
+    """Step 5 of the proof: a step from x to x+ has E F(x+) - F(x) <= -alpha (q G^2 - p G) + alpha K_0 - gap. Here
+    alpha is the step size, G the norm of the gradient, and q, p and K_0 are `progress`, `drift` and `floor` of the
+    certificate with one step."""
     worst = -math.inf
     for case, mean, error in _one_steps():
         worst = max(worst, (mean - _one_step_bound(case, "sphere", 1)) / error)
@@ -197,8 +204,9 @@ def _one_step_bound(case: OneStep, kind: str, k: int) -> float:
 
 
 def smoothing_error() -> Checked:
-    """Step 2: E[|e_u u'g|] and E[e_u^2 u'Hu]^(1/2), where e_u is the error of the finite difference, over their bounds,
-    on pseudo-Huber and cosine losses."""
+    """Step 2 of the proof: with e the error that smoothing makes in the clipped mean slope along u, E|e u'g| and
+    E[e^2 u'Hu]^(1/2) are at most 1.1 times their bounds (room for sampling), on pseudo-Huber and cosine losses. Here
+    g is the mean gradient and H the curvature matrix."""
     worst = 0.0
     for clip, d, r, kind, sample_rank, k, first, second in _smoothing_errors():
         found = constants.constants(np.array(clip), d, r, kind, sample_rank, k)
@@ -208,8 +216,9 @@ def smoothing_error() -> Checked:
 
 @cache
 def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int, float, float]]:
-    """The arguments of `constants`, and the sampled E|e_U'U'g|/(K e G) and E[e_U'U'HU e_U]^(1/2)/(K e) with e =
-    lambda/2."""
+    """Return a list of: clip, d, r, the law of the directions, the samples' rank and K, as `constants` takes them;
+    then the sampled E|e'U'g|/(K G lambda/2) and E[e'U'HU e]^(1/2)/(K lambda/2), where e is the error that smoothing
+    lambda makes in the K clipped mean slopes."""
     rng = np.random.default_rng(SEED + 14)
     found: list[tuple[float, int, float, str, float | None, int, float, float]] = []
     for kind, k in itertools.product(KINDS, (1, 5)):
@@ -231,7 +240,7 @@ def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int,
                 curved = (moved * moved) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
                 second = math.sqrt(float(np.mean(curved)))
             found.append((case.clip, p.d, p.r, kind, p.sample_rank, k, first, second))
-        for d in (1, 4, 50):  # for x_1 |x_1|/2 at 0 and one direction the second bound is attained
+        for d in (1, 4, 50):  # the loss x_1 |x_1|/2 at 0, with one direction, attains the second bound
             if k == 1:
                 first_coordinates = np.concatenate([draw(kind, rng, 4000, 1, d)[:, 0, 0] for _ in range(25)])
                 found.append((1.0, d, 1.0, kind, 1.0, 1, 0.0, math.sqrt(float(np.mean(first_coordinates**6)))))
@@ -239,13 +248,15 @@ def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int,
 
 
 def _power(p: Problem) -> float:
-    """The power with which the spectrum i^-power of `one_step_problems` has the sum r."""
+    """Return the power (0, 1 or 4) whose spectrum i^-power in `one_step_problems` has a sum nearest to the problem's
+    r."""
     index = np.arange(1, p.d + 1, dtype=float)
     return min((0.0, 1.0, 4.0), key=lambda power: abs(float((index**-power).sum()) - p.r))
 
 
 def one_step_other_directions() -> Checked:
-    """Step 5: the one-step inequality for every law of directions and K up to 64, d up to 40."""
+    """Step 5 of the proof: the bound on E F(x+) - F(x) for one step from x to x+ holds for every law of directions,
+    for 1, 4 and 64 of them per step, in dimensions up to 40."""
     rng = np.random.default_rng(SEED + 6)
     worst = -math.inf
     for kind, k in itertools.product(KINDS, (1, 4, 64)):
@@ -259,10 +270,11 @@ def one_step_other_directions() -> Checked:
 
 
 def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) -> Array:
-    """F(x+) - F(x) at x = 0 for Algorithm 1, whose clip is sqrt(d) times that of the case."""
+    """Return F(x+) - F(x) for a step of Algorithm 1 (noise on the whole vector) from x = 0, for each direction. The
+    clip is sqrt(d) times that of the case."""
     u = directions[:, 0]
     slopes = differences(case, directions)[:, 0]
-    norms = np.abs(slopes) * math.sqrt(case.problem.d)  # the norms of the s_i u
+    norms = np.abs(slopes) * math.sqrt(case.problem.d)  # of the samples' estimates, slope times u
     clip = case.clip * math.sqrt(case.problem.d)
     m = (slopes * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)
     z = case.noise_std * rng.standard_normal(u.shape)
@@ -270,7 +282,9 @@ def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) ->
 
 
 def vector_noise() -> Checked:
-    """Algorithm 1: clipping s u is clipping s at C/sqrt(d), times u; and one step with vector noise obeys the bound."""
+    """For the paper's Algorithm 1, which clips each sample's vector estimate and adds a noise vector, one step obeys
+    the certificate's bound on E F(x+) - F(x). Clipping the vector s u to norm C is clipping its scalar s to
+    C/sqrt(d)."""
     rng = np.random.default_rng(SEED + 11)
     worst = -math.inf
     problems = (case for case in one_step_problems() if case.problem.d <= 500 and case.sample_rate == 1)
@@ -291,7 +305,9 @@ def vector_noise() -> Checked:
 
 
 def poisson_variance() -> Checked:
-    """Poisson step: the mean and the variance of the batch mean, by a sum over all 2^n batches, are the stated ones."""
+    """The step with Poisson sampling: summed over all 2^n batches, the batch sum over q n has the full mean as its
+    mean, and the variance (1 - q)/(q n) times the mean square. Here q is the sampling rate and n the number of
+    records."""
     rng = np.random.default_rng(SEED + 8)
     worst = 0.0
     for n, rate in ((1, 0.3), (4, 0.1), (7, 0.6), (9, 0.95)):
