@@ -53,11 +53,6 @@ class Part:
         """The sample rate of the batches that may hold a given record, and their number; None for the release's own."""
         return None
 
-    @property
-    def symmetric(self) -> bool:
-        """Whether `log_moment` is the same in both directions."""
-        return True
-
     def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
         """A lower and an upper bound on log E e^{t L} in a direction, L the loss of all releases but plain ones."""
         return 0.0, 0.0
@@ -99,10 +94,6 @@ class Pairs(Part):
     def batches(self) -> tuple[float, int]:
         return self.above[0].sample_rate, self.count
 
-    @property
-    def symmetric(self) -> bool:
-        return len(self.above) == 1
-
     def of(self, index: int, *, attained: bool) -> tuple[Pair, int]:
         """The pair that counts in a direction, and how often."""
         pairs = self.below if attained else self.above
@@ -132,10 +123,6 @@ class FinitePairs(Part):
     pairs: tuple[FinitePair, FinitePair]
     count: int
     known: Pairs | None = None
-
-    @property
-    def symmetric(self) -> bool:
-        return self.known is not None and self.known.symmetric
 
     def of(self, index: int) -> tuple[FinitePair, int]:
         """The pair that counts in a direction, and how often."""
@@ -187,10 +174,6 @@ class Mixed(Part):
     otherwise: Pairs | FinitePairs
     below: Pairs
     count: int
-
-    @property
-    def symmetric(self) -> bool:
-        return self.usual.symmetric and self.otherwise.symmetric
 
     @property
     def central(self) -> Pairs:
@@ -257,11 +240,6 @@ class Composition:
     def sampled(self) -> bool:
         """Whether any part has a loss that `log_moment` counts."""
         return any(isinstance(part, Pairs | FinitePairs | Mixed) for part in self.parts)
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether `log_moment` is the same in both directions."""
-        return all(part.symmetric for part in self.parts)
 
     @property
     def batches(self) -> tuple[float, int] | None:

@@ -198,7 +198,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
         Args:
             path: a file that does not exist (FileExistsError otherwise).
-            target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, where 0 is for
+            target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, with 0 for
                 noise that needs no delta.
             settings: those of every release.
             steps: T >= 1.

@@ -49,8 +49,7 @@ def _worst(composition: Composition, upper: Callable[[Callable[[float], float], 
         sampled = composition.log_moment(t, index, lambda pair: _bounds(pair, t))[1]
         return (sampled + composition.gdp**2 * t * (t + 1) / 2) * (1 + _ROUNDING)
 
-    indices = (0,) if composition.symmetric else (0, 1)
-    return max(upper(lambda t, index=index: log_moment(t, index), composition.lost[index]) for index in indices)  # type: ignore[misc]
+    return max(upper(lambda t, index=index: log_moment(t, index), composition.lost[index]) for index in (0, 1))  # type: ignore[misc]
 
 
 def _least(value: Callable[[float], float]) -> float:

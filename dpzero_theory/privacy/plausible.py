@@ -45,6 +45,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpzero_theory.bisection import halved
+
 FALSE_ALARM = 1e-12
 THOUSANDTH = 1e-3
 _LAGS, _CELLS, _COORDINATES = 64, 2**22, 64
@@ -109,10 +111,10 @@ def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
     if not numbers:
         return Looked("", 0.0)
     log_alarm = math.log(FALSE_ALARM) - math.log(numbers * (numbers + 1.0))
-    least = _bisect(lambda mean: noise.log_chance(numbers, mean) - log_alarm - math.log(0.25), 0.0, 1.0)
+    least = _turn(lambda mean: noise.log_chance(numbers, mean) - log_alarm - math.log(0.25), 0.0, 1.0)
     least **= 1 / noise.power
     log_large = log_alarm + math.log(0.125 / releases)
-    mean = _bisect(lambda mean: log_large - noise.log_chance(sums.shape[1], mean), 1.0, 1e9)
+    mean = _turn(lambda mean: log_large - noise.log_chance(sums.shape[1], mean), 1.0, 1e9)
     reach = most * levels + noise.scale * (mean * sums.shape[1]) ** (1 / noise.power)
     norms = np.sqrt(np.square(sums.astype(np.float64)).sum(axis=1))
     if norms.max() > reach * (1 + _SLACK):
@@ -224,11 +226,6 @@ def _log_binomial(count: int, found: int, chance: float) -> float:
     return -count * (part * math.log(part / chance) + other)
 
 
-def _bisect(rising: Callable[[float], float], low: float, high: float) -> float:
+def _turn(rising: Callable[[float], float], low: float, high: float) -> float:
     """The point where a rising function passes 0; `low` if it is above 0 there already."""
-    if rising(low) > 0:
-        return low
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
-    return high
+    return low if rising(low) > 0 else halved(lambda x: rising(x) <= 0, low, high, 100)[1]

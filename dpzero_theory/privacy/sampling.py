@@ -11,7 +11,6 @@ In files and on command lines a sampling is a word and a rate, as in `poisson` a
 import math
 import random
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
@@ -20,6 +19,7 @@ import numpy as np
 from scipy.special import bdtrc
 
 from dpzero_theory import check
+from dpzero_theory.bisection import smallest_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
@@ -33,7 +33,7 @@ _BINOMIAL = 1e-9
 
 
 @dataclass(frozen=True)
-class Sampling(ABC):
+class Sampling:
     """One way to draw batches.
 
     sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of records.
@@ -93,9 +93,9 @@ class Sampling(ABC):
             return PlainGaussian(math.sqrt(steps) * relation.sensitivity / noise)
         return self._sampled(noise, steps, relation)
 
-    @abstractmethod
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         """`part` for a rate q < 1."""
+        raise NotImplementedError(f"sampling {self.word} says neither part nor _sampled")
 
     def chance(self, steps: int) -> tuple[float, str]:
         """The probability that a given record is in any of `steps` batches, and the formula for it in words."""
@@ -150,9 +150,6 @@ class FullBatch(Sampling):
         if rate != 1:
             raise ValueError(f"sample_rate must be 1 with sampling full; got {rate!r}")
         return rate
-
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        raise AssertionError("full batches have sample_rate 1")
 
     def meaning(self, n: int) -> str:
         return "all records in every step"
@@ -320,9 +317,6 @@ class CyclicPoisson(Sampling):
 
     def part(self, noise: float, steps: int, relation: Relation) -> Part:
         return Poisson(self._turn).part(noise, -(-steps // self.groups), relation)
-
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        raise AssertionError("cyclic batches are Poisson batches of one group")
 
     def chance(self, steps: int) -> tuple[float, str]:
         turns = -(-steps // self.groups)
@@ -499,12 +493,12 @@ def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
 
     It is by Chernoff's bound for the Poisson law of mean m = q n, whose moments are larger: exp(b - m) (m/b)^b.
     """
-    mean, low, high = sample_rate * n * (1 + 1e-9), 0, n
-    while low < high:
-        b = (low + high) // 2
-        beyond = b >= mean and b - mean + b * math.log(mean / b) <= math.log(chance)
-        low, high = (low, b) if beyond else (b + 1, high)
-    return high
+    mean = sample_rate * n * (1 + 1e-9)
+
+    def seldom(b: int) -> bool:
+        return b >= mean and b - mean + b * math.log(mean / b) <= math.log(chance)
+
+    return smallest_integer(seldom, 1, n) or n
 
 
 def _epoch(sample_rate: float) -> int:
