@@ -246,6 +246,7 @@ def numbered(
     answer: Callable[[Cell], Mapping[str, Any]],
     fields: Sequence[str],
     *,
+    about: str | None = None,
     seeds: Sequence[int] = (),
     report: Callable[[Path], None] | None = None,
 ) -> Experiment:
@@ -255,7 +256,7 @@ def numbered(
     """
     return Experiment(
         name=folder,
-        about=None,
+        about=about,
         key=("setting",),
         fields=fields,
         seeds=seeds,

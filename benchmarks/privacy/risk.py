@@ -170,6 +170,7 @@ EXPERIMENT = numbered(
         *("exact_advantage", "exact_tpr", "pld_advantage", "pld_tpr"),
         *("riskcal_advantage", "riskcal_advantage_s", "riskcal_tpr", "riskcal_tpr_s"),
     ),
+    about=__doc__,
     seeds=[SEED],
     report=lambda folder: print(table(folder)),
 )
