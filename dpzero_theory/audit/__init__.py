@@ -1,8 +1,8 @@
-"""Does a training loop do what it claims? Call this module: `dpzero_theory.audit(train, records, claim, view)`.
+"""Test whether a private training loop does what it claims: `dpzero_theory.audit(train, records, claim, view)`.
 
-It audits anyone's training loop. `conformance.check` is the function behind it and documents the arguments;
-`claim.Claim` says what the loop claims, and `claim.View` what is not secret. `bounds` has empirical lower bounds on
-privacy. Modules are loaded when they are first used.
+The package itself can be called, and works with any training loop. `conformance.check` is the function behind the call
+and documents the arguments; `claim.Claim` says what the loop claims, and `claim.View` what an attacker sees. `bounds`
+has empirical lower bounds on privacy. Modules are loaded when they are first used.
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""Does a training loop do what it claims?  python -m dpzero_theory.audit SPEC
+"""Test whether a training loop does what it claims:  python -m dpzero_theory.audit SPEC
 
-SPEC is a TOML file, or MODULE:FUNCTION that returns a specification (`audit.spec` describes both), or the folder of a
-run of this package. The loop is run some thousand times on its small data. Each check then says held, violated or could
-not be tested, with what was seen and how to mend it. The exit status is 1 where a check is violated.
+SPEC is a TOML file, or MODULE:FUNCTION that returns a specification (`audit.spec` describes both), or the folder that a
+private run of this package wrote. The loop is run some thousand times on the small data of the specification. Each
+check then says held, violated or could not be tested, with what was seen and how to mend the loop. The exit status is 1
+where a check is violated.
 """
 
 import sys
@@ -16,7 +17,7 @@ from dpzero_theory.audit.spec import load
 from dpzero_theory.cli import Parser, Several, extra, integer, number, output_file
 
 TRANSCRIPT = "transcript.bin"
-"""The name of the transcript in a run's folder. `optim.files.folder` has it too, but importing that takes seconds."""
+"""The name of the transcript in a run's folder, copied from `optim.files.folder`, whose import takes seconds."""
 
 
 def _parser() -> Parser:

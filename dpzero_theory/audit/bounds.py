@@ -1,16 +1,17 @@
-"""Empirical lower bounds on privacy: what runs betray, whatever their author claims.
+"""Empirical lower bounds on epsilon and mu, proved by how well an attacker guesses which records a run was given.
 
 A mechanism under audit is a function of signs. Canary i is one of two records, chosen by signs[i] = +1 or -1. The
-mechanism runs once and returns a score for each canary, larger where it believes the sign is +1. With pairs of records
-the bounds are for the replace-one relation; with 'the record or nothing' they are for add-remove. Whoever scores may
-use everything that is public (directions, iterates, all other records), but not the signs.
+mechanism runs once and returns a score for each canary, larger where it believes the sign is +1. Where a canary's two
+values are two records, the bounds are for the replace-one relation; where they are 'the record or nothing', for
+add-remove. Scores may be computed from everything that is public (directions, iterates, all other records), but not
+from the signs.
 
 Each bound exceeds the truth with probability at most 1 - confidence. There are two kinds:
 
 - `epsilon` at a given delta: a mechanism that is (epsilon, delta)-DP for a smaller epsilon would have been guessed this
   well with probability at most 1 - confidence. Nothing is assumed of the mechanism.
-- `gdp`: the same for mu-GDP. It refutes a claim of mu-GDP, which full-batch algorithms make here. It is not converted
-  to an epsilon: that would be valid only where the trade-off curve is Gaussian.
+- `gdp`: the same for mu in mu-GDP. It can refute a claim of mu-GDP, which is what full-batch algorithms in this package
+  claim. It is not converted to an epsilon: that would be valid only where the trade-off curve is Gaussian.
 
 **One run** (m canaries with fair independent signs, exactly r guesses, v of them right). After Steinke, Nasr and
 Jagielski 2023. With q = e^epsilon/(1 + e^epsilon) and f(v) = P[Binomial(r, q) >= v], an (epsilon, delta)-DP mechanism
@@ -50,12 +51,15 @@ from dpzero_theory.check import Array, integer, real
 Mechanism = Callable[[NDArray[np.int64]], Array]
 """A mechanism under audit: signs of shape (m,), each +1 or -1 -> scores of shape (m,), from one run."""
 
-_LARGEST_BOUND = 60.0  # the largest epsilon, or mu, that a lower bound from one run can reach
-"""The largest epsilon, or mu, that a bound on one run can reach."""
+_LARGEST_BOUND = 60.0
+"""Lower bounds from one run are searched for up to this epsilon, or mu; where that is refuted too, it is returned."""
 
 
 class OneRun(NamedTuple):
-    """What one run betrayed: `correct` of `guesses` were right, and the lower bounds that this proves."""
+    """The result of a one-run audit: how many guesses of canaries' signs were right, and what that proves.
+
+    `epsilon` (at the delta of the audit) and `gdp` (mu) are lower bounds.
+    """
 
     canaries: int
     guesses: int
@@ -65,7 +69,10 @@ class OneRun(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """The lower bounds that an attack proved, and how many runs they rest on."""
+    """The lower bounds on epsilon (at the delta of the audit) and on mu (`gdp`) that a threshold test proved.
+
+    `runs` is the number of runs that the audit made, on both signs together.
+    """
 
     runs: int
     epsilon: float
@@ -124,10 +131,10 @@ def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, d
 
 
 def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
-    """A lower bound on epsilon at this delta: the largest with `one_run_p_value` <= 1 - confidence, or 0.
+    """A lower bound on epsilon at this delta: the largest epsilon with `one_run_p_value` <= 1 - confidence, or 0.
 
-    Arguments as for `one_run`. A rejected epsilon rejects every smaller one too: (epsilon, delta)-DP is weaker the
-    larger epsilon is, even where the p-value of a smaller one is larger. Raises ValueError.
+    The arguments are those of `one_run`. Rejecting one epsilon rejects every smaller one, even one with a larger
+    p-value, because a mechanism that is (epsilon, delta)-DP is so for every larger epsilon. Raises ValueError.
     """
     beta = _significance(confidence)
     m, r, v = _counts(correct, guesses, canaries)
@@ -146,10 +153,10 @@ def _p_values(v: int, r: int, m: int, epsilon: Array, delta: float) -> Array:
 
 
 def one_run_gdp(correct: int, guesses: int, canaries: int, confidence: float) -> float:
-    """A lower bound on mu: the largest for which `correct` right guesses refute mu-GDP, or 0.
+    """A lower bound on mu: the largest mu for which `correct` right guesses refute mu-GDP, or 0.
 
-    `refutes` is asked with the Gaussian trade-off, F^-1(y) = Phi(Phi^-1(y) - mu). Arguments as for `one_run`. Raises
-    ValueError.
+    It calls `refutes` with the Gaussian trade-off curve, F^-1(y) = Phi(Phi^-1(y) - mu). The arguments are those of
+    `one_run`. Raises ValueError.
     """
     beta = _significance(confidence)
     return _largest(
@@ -164,15 +171,15 @@ def refutes(
     level: Callable[[float], float],
     significance: float,
 ) -> bool:
-    """Whether this many right guesses are too many for a mechanism that is f-DP.
+    """Whether this many right guesses are too many for a mechanism that is f-DP, where f is a trade-off curve.
 
-    They are where `correct` or more right guesses have probability below `significance`, by the recursion of the
-    module's text.
+    They are too many if an f-DP mechanism has `correct` or more right guesses with probability below `significance`,
+    by the recursion that the module's text derives.
 
     Args:
         correct, guesses, canaries: as for `one_run_p_value`.
-        level: y -> F^-1(y), the smallest level at which a test of neighbouring data has power y, for 0 <= y < 1; it
-            must not decrease, and f must be symmetric.
+        level: y -> F^-1(y), the smallest level at which a test between neighbouring data sets has power y, for
+            0 <= y < 1. It must not decrease, and the trade-off curve f = 1 - F must be symmetric.
         significance: beta in (0, 1).
 
     Raises:
@@ -223,11 +230,11 @@ def attack(
 
 
 def attack_of(plus: Array, minus: Array, *, delta: float, confidence: float) -> Attack:
-    """Audit a mechanism, as `attack` does, by the scores of runs that were made already.
+    """Compute the bounds of `attack` from the scores of runs that were made already.
 
     Args:
-        plus, minus: the scores of runs with sign +1, and of as many with sign -1, in the order of the runs; an even
-            number of them, at least 20.
+        plus, minus: the scores of the runs with sign +1, and of as many with sign -1, in the order of the runs; each an
+            even number of scores, at least 20.
         delta, confidence: as for `attack`.
 
     Raises:
@@ -241,7 +248,7 @@ def attack_of(plus: Array, minus: Array, *, delta: float, confidence: float) -> 
     thresholds = np.quantile(np.concatenate([up[:half], down[:half]]), np.linspace(0, 1, 102)[1:-1], method="nearest")
 
     def rates(part: slice) -> tuple[Array, Array]:
-        """Upper bounds on the false positives and negatives of each threshold."""
+        """Returns upper bounds on the false-positive and false-negative rates of each threshold, from these runs."""
         wrong = ((down[part, None] > thresholds).sum(axis=0), (up[part, None] <= thresholds).sum(axis=0))
         return _clopper_pearson(wrong[0], half, level), _clopper_pearson(wrong[1], half, level)
 
@@ -261,11 +268,11 @@ def attack_epsilon(
     delta: float,
     confidence: float,
 ) -> float:
-    """A lower bound on epsilon: the larger of log((1 - delta - FN)/FP) and log((1 - delta - FP)/FN), or 0.
+    """A lower bound on epsilon from the errors of a fixed test between neighbouring data sets.
 
-    FP and FN are upper Clopper-Pearson bounds, each at confidence (1 + confidence)/2. A fixed test misjudged
-    false_positives of `negatives` runs with sign -1, and false_negatives of `positives` runs with sign +1. Raises
-    ValueError.
+    The test misjudged false_positives of `negatives` runs with sign -1, and false_negatives of `positives` runs with
+    sign +1. The bound is the larger of log((1 - delta - FN)/FP) and log((1 - delta - FP)/FN), or 0, where FP and FN are
+    upper Clopper-Pearson bounds on the two error rates, each at confidence (1 + confidence)/2. Raises ValueError.
     """
     fp, fn = _error_rates(false_positives, negatives, false_negatives, positives, confidence)
     return float(_epsilon_of(fp, fn, real("delta", delta, at_least=0.0, below=1.0)))
@@ -274,8 +281,8 @@ def attack_epsilon(
 def attack_gdp(false_positives: int, negatives: int, false_negatives: int, positives: int, confidence: float) -> float:
     """A lower bound on mu: Phi^-1(1 - FP) - Phi^-1(FN), or 0 where that is negative.
 
-    FP, FN and the arguments as for `attack_epsilon`. A negative value proves nothing: both rates are upper bounds, so
-    its sign cannot be reversed by reversing the test. Raises ValueError.
+    FP, FN and the arguments are those of `attack_epsilon`. A negative value proves nothing, because FP and FN are upper
+    bounds: the opposite test need not have error rates below 1 - FP and 1 - FN. Raises ValueError.
     """
     return float(_gdp_of(*_error_rates(false_positives, negatives, false_negatives, positives, confidence)))
 
@@ -300,7 +307,7 @@ def _error_rates(
 
 
 def _clopper_pearson(hits: NDArray[np.int64], trials: int, level: float) -> Array:
-    """The upper end of the one-sided Clopper-Pearson interval for a rate."""
+    """An upper bound, at confidence `level`, on the rate of which `hits` of `trials` trials were seen."""
     return np.where(hits == trials, 1.0, special.betaincinv(hits + 1, np.maximum(trials - hits, 1), level))
 
 
@@ -322,8 +329,8 @@ def _scores(scores: Array, m: int) -> Array:
 
 
 def _largest(rejected: Callable[[float], bool], low: float = 0.0, high: float = _LARGEST_BOUND) -> float:
-    """The end of the rejected part of [low, high], on its rejected side, to 1e-9; `low` where nothing is rejected.
+    """Returns the largest rejected number of [low, high], at most 1e-9 too small; `low` where none is rejected.
 
-    The condition `rejected` must be true up to some point and false beyond it.
+    `rejected` must be true up to some number and false beyond it.
     """
     return halved(rejected, low, high, math.ceil(math.log2((high - low) / 1e-9)))[0]

@@ -1,4 +1,4 @@
-"""What a training loop claims, and what whoever attacks it sees."""
+"""What a training loop claims about its privacy, and what an attacker sees of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,18 +14,23 @@ AVERAGES = ("mean", "sum")
 SEEDS = ("public", "secret")
 RECORDS = ("any", "finite")
 HIDDEN = ("batches", "clean")
-"""Outputs that are for the auditor alone."""
+"""Outputs that a loop returns for the audit alone; the attacker never sees them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The mechanism as its author states it.
+    """What the author of a training loop says of it. Raises ValueError, in one line, for a value outside its range.
 
-    epsilon > 0, delta in [0, 1): of the whole run. relation: of `privacy.Relation`. sampling: of
-    `privacy.sampling.SAMPLINGS`. n: records. batch: (expected) size, at most n. steps: T. noise_multiplier: standard
-    deviation of the Gaussian noise on the sum of a batch, in clips. clip: C, what one record adds at most in L2 norm to
-    that sum, all numbers of a step together. average: a release is that noised sum over `batch` (`mean`) or the noised
-    sum itself (`sum`). coordinates: numbers a step releases. Raises ValueError in one line.
+    Attributes:
+        epsilon, delta: the privacy of the whole run, epsilon > 0 and 0 <= delta < 1.
+        relation: a name of `privacy.Relation`, such as "add-remove".
+        sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson".
+        n: the number of records.
+        batch: the size of a batch, or its expected size; at most n.
+        steps: the number of steps.
+        noise_multiplier: the standard deviation of the Gaussian noise on the sum over a batch, in units of the clip.
+        clip: the largest L2 norm of what one record adds to that sum, all numbers of a step together.
+        average: whether a release is the noised sum divided by `batch` ("mean") or the noised sum itself ("sum").
     """
 
     epsilon: float
@@ -58,15 +63,15 @@ class Claim:
         return self.batch / self.n
 
     def unit(self, batch: float | None = None) -> float:
-        """What a contribution of one clip adds to a release, at the claim's (expected) batch or at another one."""
+        """What a contribution of one clip adds to a release, at the claimed (expected) batch size or at `batch`."""
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """The standard deviation of the noise on a release."""
+        """The standard deviation of the noise on a release, at the claimed batch size or at `batch`."""
         return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
 
     def release(self, sampling: str | None = None) -> Release:
-        """For the accountant, under this or another way to draw batches. Raises ValueError."""
+        """Returns the claim as the accountant takes it, with the claimed sampling or another one. Raises ValueError."""
         kind = sampling or self.sampling
         rate = 1.0 if kind == "full" else self.sample_rate
         return Release(self.noise_multiplier, self.steps, sampling=kind, relation=self.relation, sample_rate=rate)
@@ -77,15 +82,17 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What is not secret, beside what the loop returns and writes.
+    """What an attacker knows or sees of a run, and how the loop names its settings.
+
+    The attacker sees all that the loop returns, prints and writes, except `HIDDEN` and `hidden`.
 
     Attributes:
-        seed: `public` where the loop's seed may be known: it stands in a configuration file, is a default, or is a
-            number small enough to be searched (torch keeps 32 bits). `secret` where it has the entropy of a key and is
+        seed: "public" where the loop's seed may be known: it stands in a configuration file, is a default, or is a
+            number small enough to be searched (torch keeps 32 bits). "secret" where it has the entropy of a key and is
             never shown.
-        records: `finite` where something before the loop refuses NaN and infinity record by record, else `any`.
-        hidden: names of outputs that nobody sees.
-        names: the loop's names of settings, by ours, as in {"step_size": "lr"}.
+        records: "finite" where something before the loop refuses NaN and infinity record by record, else "any".
+        hidden: names of outputs of the loop that the attacker does not see.
+        names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}.
     """
 
     seed: str = "public"
@@ -98,5 +105,5 @@ class View:
         check.choice("records", self.records, RECORDS)
 
     def sees(self, name: str) -> bool:
-        """Whether an output of this name is shown."""
+        """Whether the attacker sees the loop's output of this name."""
         return name not in HIDDEN and name not in self.hidden

@@ -1,4 +1,4 @@
-"""Every check on one training loop, and the report of it.
+"""`check` makes every check of the audit on one training loop and returns the report.
 
     from dpzero_theory.audit import Claim, View, check
     claim = Claim(epsilon=2, delta=1e-5, relation="add-remove", sampling="poisson", n=64, batch=16, steps=12,
@@ -6,17 +6,17 @@
     report = check(train, records, claim, View(seed="secret"), {"step_size": 0.1})
     print(report.text())
 
-The loop (see `loop`) is called as it is, some thousand times, on small data. `records` must be of the kind and number
-that the claim says: n of them, of which 16 to 256 are enough. `settings` are what else the loop takes. The more of the
-following settings the loop obeys, the more can be tested: noise_multiplier makes quiet runs possible, batch lets every
-record into every step, step_size keeps the weights where they are.
+The loop (see `loop`) is called as it is, some thousand times, on small data. `records` must be the claim's n records,
+of the kind that the loop takes; 16 to 256 are enough. `settings` are what the loop takes beside the claim's numbers.
+The more of the following settings the loop obeys, the more can be tested: by noise_multiplier the audit almost turns
+the noise off, by batch it puts every record into every step, and by step_size it keeps the weights where they are.
 
 A loop that does what it claims is reported as violated with probability at most `false_alarm` in all. That probability
 is split evenly over the checks that are random (Bonferroni), and within each of them over its tests. The tests of
 batches and noise are exact (`exact`); the attack is valid whenever it stops (`sequential`). Checks without randomness
-compare numbers, up to rounding, of runs whose weights stay or hardly matter. What may agree by chance is compared again
-in 20 runs on each of two data sets, which leaves a chance of 4^-20. Beside what a check held the report says what it
-could have seen.
+compare numbers of runs up to rounding, at weights that do not change. What could differ by chance is compared again in
+20 runs on each of two data sets, which leaves a chance of 4^-20. Where a check holds, the report says what deviation it
+would have noticed.
 """
 
 import time
@@ -101,15 +101,15 @@ def check(
     Args:
         train: the loop, see `audit.loop`; `loop.command` makes one of a program.
         records: the data, see `audit.datasets`.
-        claim: what its author says.
-        view: what is not secret.
+        claim: what the loop's author says of it.
+        view: what an attacker sees; if None, `View()`, by which the seed is public.
         settings: what the loop is given beside the claim's numbers; `step_size` among them if it has one.
-        variations: settings under which the claim must hold as well, by a name for the report, as in {"four
+        variations: further settings under which the claim must hold, by a name for the report, as in {"four
             micro-batches": {"micro_batches": 4}}.
         checks: the names of the checks to make; all of them if empty.
-        runs: about how many runs a statistic may take, at least 24.
-        false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported.
-        progress: is told the name of each check before it is made.
+        runs: about how many runs a check's statistic may use, at least 24.
+        false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported as violating any check.
+        progress: is called with the name of each check before it is made.
 
     Raises:
         ValueError: an argument outside its range, or a loop that does not run on the records given.

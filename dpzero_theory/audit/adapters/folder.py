@@ -1,6 +1,7 @@
-"""The folder of a finished or running run as an audit: what can be said without the records.
+"""An audit report of the folder that a private run wrote, without its records.
 
-`optim.verify` recomputes every number of the claim. Checks that need the loop itself say that they could not be tested.
+`optim.verify` recomputes every number of the run's claim, and its findings answer three checks. All other checks need
+the loop itself and are reported as not tested.
 """
 
 import time
@@ -20,11 +21,11 @@ _FINDINGS = {
     "steps": ("releases paid for", "releases recorded"),
     "noise-size": ("levels", "noise on the lattice", "released numbers"),
 }
-"""The findings of `verify` that answer each check."""
+"""By the name of a check of the audit, the names of the findings of `optim.verify` that answer it."""
 
 
 def report_of_folder(folder: Path) -> AuditReport:
-    """The report of the run in this folder. Raises ValueError for a folder that holds no private run."""
+    """Returns the report of the private run in this folder; raises ValueError where the folder holds none."""
     started = time.perf_counter()
     try:
         plan, account = contents(folder / TRANSCRIPT).header.plan, read(folder / LEDGER)

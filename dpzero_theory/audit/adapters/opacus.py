@@ -5,9 +5,9 @@
     loop = engine_loop(lambda: nn.Linear(5, 1), losses)
     report = check(loop, records, claim, View(seed="secret"), {"step_size": 0.1})
 
-The engine is used through its public calls (`make_private`, `attach_step_hook`). Its hook sees what a step releases and
-the sum before noise, and a data set that notes which records are asked for sees the batches. `losses` take the module's
-outputs and the targets and return their mean.
+The engine is used through its public calls (`make_private`, `attach_step_hook`). A hook notes what each step releases
+and its sum before noise; a wrapped data set notes which records the engine asks for, which are the batches. `losses`
+takes the module's outputs and the targets and returns the mean loss.
 """
 
 import importlib.util
@@ -28,11 +28,11 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Train
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) -> the mean loss."""
+"""A loss function: (the module's outputs, targets) -> the mean loss over the batch."""
 
 
 class _AskedDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Features and targets (the last column of the records); `asked` has the numbers of the records asked for."""
+    """Records as (features, target), where the target is the last column; `asked` lists the indices that were read."""
 
     def __init__(self, records: Records) -> None:
         rows = torch.tensor(np.asarray(records), dtype=torch.float32)
@@ -47,12 +47,13 @@ class _AskedDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 def engine_loop(module: Callable[[], nn.Module], losses: Losses, *, secure_mode: bool = False) -> Train:
-    """A loop of SGD steps under a PrivacyEngine with Poisson batches, from the settings of a claim and `step_size`.
+    """Returns a loop for the audit: SGD under a PrivacyEngine with Poisson batches.
 
-    secure_mode is the engine's own setting. It needs torchcsprng; where that is not installed, a torch generator seeded
-    with 64 bits of the operating system's entropy takes the place of its device generator, and Opacus's own code for
-    the mode (four draws for one, the sampler's generator) runs as it is. The audit then tests what the mode says of
-    floating-point noise, but not what it says of the strength of the generator.
+    The loop's settings are the numbers of its claim and `step_size`. module makes a new module for each run.
+    secure_mode is the engine's own setting and needs torchcsprng. Where that package is not installed, a torch
+    generator seeded with 64 bits from the operating system stands in for its generator, and Opacus's own code for the
+    mode (which sums four Gaussian draws for each number of noise) runs unchanged. The audit then tests the floating-
+    point noise of this mode, but not the strength of its generator.
     """
 
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
@@ -63,7 +64,7 @@ def engine_loop(module: Callable[[], nn.Module], losses: Losses, *, secure_mode:
 
 
 class _EngineRun:
-    """One training run, with what its steps released."""
+    """One training run; its steps' releases, their sums before noise and their batches are kept."""
 
     def __init__(
         self, module: nn.Module, losses: Losses, data: _AskedDataset, settings: dict[str, Any], secure_mode: bool
@@ -91,7 +92,7 @@ class _EngineRun:
         self._data.asked.clear()
 
     def outcome(self) -> dict[str, Any]:
-        self._data.asked.clear()  # forget the record that making the engine asked for
+        self._data.asked.clear()  # making the engine read a record, which is in no batch
         while len(self._releases) < self._steps:
             for features, targets in self._loader:
                 self._optimizer.zero_grad()
@@ -105,7 +106,7 @@ class _EngineRun:
 
 @contextmanager
 def _csprng() -> Iterator[None]:
-    """torchcsprng, or in its place the part of it that the engine asks for."""
+    """While the block runs, `import torchcsprng` works: where it is not installed, a stand-in has what Opacus uses."""
     if importlib.util.find_spec("torchcsprng"):
         yield
         return

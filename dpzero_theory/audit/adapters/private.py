@@ -1,12 +1,12 @@
-"""A run of `optim.private` as a loop to audit.
+"""This package's own optimiser, `optim.private`, as a loop to audit.
 
     loop = private_loop(module, losses, dataset)
     report = check(loop, records, claim, settings={"step_size": 0.1, "smoothing": 1e-3})
 
-Noisy runs are made by `make_private`, with noise and batches from the operating system; only the public key of the
-directions is the audit's seed. Quiet runs are made by `make_from_seed_not_private`. The data set notes which records
-are asked for. The attacker does not see `data.key`, nor what the start says to whoever holds the records (a warning of
-rounding); files and prints of the run are seen.
+Noisy runs are made by `make_private`, whose noise and batches come from the operating system; the audit's seed is only
+the public key from which directions are made. Quiet runs (almost without noise, see `audit.runs`) are made by
+`make_from_seed_not_private`. A wrapped data set notes which records are read, and so the batches. The attacker sees the
+files and prints of a run, but neither the secret file `data.key` nor warnings meant for whoever holds the records.
 """
 
 import os
@@ -29,13 +29,19 @@ from dpzero_theory.optim.losses.records import Data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private
 
-_QUIET_BELOW = 1e-6  # Noise multipliers below this are those of the audit's quiet runs
+_QUIET_BELOW = 1e-6  # A noise multiplier below this is taken to ask for a quiet run, made without the ledger
 
 
 def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Callable[[Records], Data]) -> Train:
-    """The loop; `dataset` makes a data set of records.
+    """Returns a loop for the audit.
 
-    Its settings are `step_size`, `smoothing`, and `directions_per_step`, which is 1 if not given.
+    The loop's settings are the claim's numbers, `step_size`, `smoothing`, and optionally `directions_per_step` (1) and
+    `isolation` ("probed").
+
+    Args:
+        module: makes a new module for each run.
+        losses: the losses of a micro-batch, one a record.
+        dataset: makes a data set of the audit's records.
     """
 
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
@@ -63,7 +69,7 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
             released.append(record.sums)
             batches.append(data.asked())
 
-        data.asked()  # forget the records that the start of the run asked for
+        data.asked()  # the start of the run read records that are in no batch: they are forgotten
         try:
             run.run(note)
         finally:
@@ -85,7 +91,7 @@ def _plan(settings: dict[str, Any], n: int) -> Plan:
 
 @lru_cache(maxsize=64)
 def _planned(n: int, directions_per_step: int, claimed: tuple[Any, ...]) -> Plan:
-    """The plan for the claimed epsilon; its noise is then replaced by the noise multiplier asked for."""
+    """Returns the plan for the claimed epsilon and other `claimed` settings; `_plan` then replaces its noise."""
     epsilon, delta, steps, batch, clip, step_size, smoothing, relation, sampling = claimed
     return Plan.for_target(
         n=n,
@@ -108,7 +114,7 @@ def _cost(plan: Plan, delta: float) -> float:
 
 
 class _AskedRecords:
-    """A data set that notes the numbers of the records that are asked for."""
+    """A data set that notes the indices of the records that are read."""
 
     def __init__(self, data: Data) -> None:
         self._data, self._asked = data, dict[int, None]()
@@ -121,7 +127,7 @@ class _AskedRecords:
         return self._data[index]
 
     def asked(self) -> list[int]:
-        """The numbers of the records asked for since the last call of this method."""
+        """Returns, in ascending order, the indices of the records read since the last call of this method."""
         found = sorted(self._asked)
         self._asked.clear()
         return found

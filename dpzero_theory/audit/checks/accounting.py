@@ -1,4 +1,4 @@
-"""Checks whether the claimed noise gives the claimed epsilon, and whether as many steps run as were accounted."""
+"""Checks that the claimed noise gives the claimed epsilon, and that no more steps run than were accounted for."""
 
 from typing import Any
 
@@ -8,13 +8,14 @@ from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.runs import SEED
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
-_EPSILON_ROUNDING = 1e-3  # The relative error of an epsilon that rounding in a claim may cause
+_EPSILON_ROUNDING = 1e-3  # A claimed or reported epsilon may be too small by this share, since claims are rounded
 
 
 def accounting(lab: Lab, level: float) -> Verdict:
-    """Compare the certified bracket of epsilon of the claimed releases with the claimed epsilon.
+    """Compare the claimed epsilon with what the claimed noise, batches and steps cost by the certified accountant.
 
-    The claim is violated where the lower end exceeds it, and held where the upper end does not.
+    The accountant gives a lower and an upper bound on that cost. The claim is violated where the lower bound exceeds
+    the claimed epsilon, and held where the upper bound does not.
     """
     claim = lab.claim
     try:
@@ -37,14 +38,14 @@ def accounting(lab: Lab, level: float) -> Verdict:
 
 
 def _spent(lab: Lab) -> float:
-    """The lower end of the epsilon of the releases that are made, which may be fewer than claimed."""
+    """Returns a lower bound on the epsilon of the releases that the loop made, which may be fewer than claimed."""
     release, made = lab.claim.release(), lab.runs.base.releases
     steps = release.steps if made is None or lab.loop.one_step else min(len(made), release.steps)
     return epsilon_of_history([release.with_steps(steps)], lab.claim.delta).lower
 
 
 def steps(lab: Lab, level: float) -> Verdict:
-    """Count the releases on the data given and on others: the number may not depend on the records."""
+    """Check that the loop makes no more releases than claimed, and equally many on other data sets."""
     if lab.runs.base.releases is None:
         return untested(lab.runs.why_no_releases)
     if lab.loop.one_step:

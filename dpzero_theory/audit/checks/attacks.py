@@ -1,4 +1,4 @@
-"""Attacks on the claim: can a record be told from the releases better than the claim allows?"""
+"""Attacks on the claim: checks whether releases betray a record more often than the claimed mu allows."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -24,21 +24,23 @@ _MEND_CLAIM = (
 _ATTACK_SEED = 5000  # The loop's seed in the first pair of attacked runs; each further pair has the next seed
 _MOST_CANARIES = 96  # The largest number of canaries in one run
 _CONFIDENCE = 0.95
-"""Confidence of the lower bounds that the report shows; a violation needs the check's own, far higher one."""
-_LARGEST_GDP = 20.0  # For a larger mu it is not computed how many runs would refute it
+"""Confidence of the lower bounds that the report shows; a violation needs the check's own, far higher confidence."""
+_LARGEST_GDP = 20.0  # For a claimed mu above this the report does not say how many runs would refute the claim
 
 
 def _full_gdp(lab: Lab, steps: int) -> float:
-    """mu of so many releases with all records in each, where one record is exchanged."""
+    """Returns mu, under replace-one, of this many releases with every record in every batch and the claimed noise."""
     return 2 * math.sqrt(steps) / lab.claim.noise_multiplier
 
 
 def _scores(lab: Lab, runs: int) -> Iterator[Array]:
-    """For each pair of runs, the score of each step on both data sets, of shape (steps, 2).
+    """Yields, for each pair of runs on two neighbouring data sets, the scores of all steps, of shape (steps, 2).
 
-    A score is the projection of a release on what exchanging the pair's records does to it; on average it is +1/2 and
-    -1/2, as `sequential.Betting` takes it. The attacker knows the code, all other records, the directions and the
-    weights, and looks at steps with all records whose weights stay, so one step has the law of every other.
+    The data sets differ in the first record, which is one or the other of `Influence.pair`. A score is the projection
+    of a release on the change that exchanging these two records makes to it. It has mean +1/2 on the first data set and
+    -1/2 on the second, as `sequential.Betting` wants it. The attacker knows the code, all other records, the directions
+    and the weights. Every record is in every batch and the weights stay where they are, so that all steps' scores have
+    one law.
     """
     assert lab.influence.pair is not None
     data = [datasets.replaced(lab.loop.records, 0, record) for record in lab.influence.pair[:2]]
@@ -57,7 +59,10 @@ def _scores(lab: Lab, runs: int) -> Iterator[Array]:
 
 
 def bound(scores: Array, confidence: float) -> float:
-    """Clopper and Pearson's lower bound on mu from scores of shape (pairs, 2); a third chooses the threshold."""
+    """A lower bound on mu from scores of shape (pairs, 2), by Clopper-Pearson bounds on a threshold test's errors.
+
+    The first third of the pairs chooses the threshold, the others give the bound.
+    """
     third = len(scores) // 3
     if third < 4:
         return 0.0
@@ -72,9 +77,10 @@ def bound(scores: Array, confidence: float) -> float:
 
 
 def attacked(lab: Lab, level: float) -> Verdict:
-    """Bet against the claim with pairs of runs, on two data sets that differ in the record that moves a step the most.
+    """Test the claimed mu by betting (`sequential`) on pairs of runs on two neighbouring data sets.
 
-    Two games are played: each step on its own, and all steps of a run together.
+    The data sets differ in one record, chosen to move every step as far as possible. Two games are played: one on the
+    score of each step, one on the mean score of a run.
     """
     if lab.runs.repeatable is None or lab.influence.pair is None:
         return untested(NOT_REPEATABLE if lab.runs.repeatable is None else "no record that was tried moves every step")
@@ -115,14 +121,16 @@ def attacked(lab: Lab, level: float) -> Verdict:
 
 
 def _epsilon(lab: Lab, gdp: float) -> float:
-    """The epsilon, at the claim's delta, of all steps with all records at this mu."""
+    """Returns the epsilon, at the claim's delta, of a mechanism that is mu-GDP for mu = `gdp`; 0 without a delta."""
     return float(epsilon_from_gdp(gdp, lab.claim.delta)) if gdp > 0 and lab.claim.delta > 0 else 0.0
 
 
 def in_one_run(lab: Lab, level: float) -> Verdict:
-    """Guess many canaries, each one of two records at random, from one run by regression on its releases.
+    """Test the claimed mu by one run with many canaries (`bounds.one_run_gdp`).
 
-    There are no more guesses than independent releases, which are few in a first-order loop on a small model.
+    Each canary is a random record or its mirror image, by a random sign. Signs are guessed by ridge regression of the
+    releases on what each canary changes in them. No more signs are guessed than there are linearly independent changes,
+    which are few in a first-order loop on a small model.
     """
     if lab.runs.repeatable is None or lab.influence.pair is None:
         return untested(NOT_REPEATABLE if lab.runs.repeatable is None else "no record that was tried moves every step")
@@ -165,7 +173,7 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
 
 
 def _move(lab: Lab, place: int, canary: Any) -> Array | None:
-    """What exchanging a canary for its mirror image does to quiet releases."""
+    """Returns how a quiet run's releases change when the canary at index `place` is exchanged for its mirror image."""
     rows = [
         lab.runs.quiet(datasets.replaced(lab.loop.records, place, record), **lab.runs.all_records)
         for record in (canary, datasets.mirrored(canary))

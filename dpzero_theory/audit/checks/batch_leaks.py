@@ -1,4 +1,7 @@
-"""What is shown of the batches, on whose secrecy the amplification by sampling rests: their members, or their sizes."""
+"""Searches what a loop shows for the members or the sizes of its batches.
+
+Privacy amplification by sampling holds only while the batches are secret.
+"""
 
 from collections.abc import Iterator
 
@@ -11,16 +14,16 @@ from dpzero_theory.audit.tokens import Token, contents
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_Contents = list[tuple[str, list[Token]]]  # The tokens of outputs, by name
-_FEWEST_STEPS = 4  # An output must agree with this many steps or members: fewer agree by chance
-_SIZE_STRIDES = 64  # Sizes of consecutive batches are looked for up to this many tokens apart
-_SIZE_STARTS = 1000  # Sizes of batches are looked for from this many positions of an output on
-_BATCH_SEEDS = range(SEED, SEED + 4)  # The seeds of the runs whose batches are compared with what they show
+_Contents = list[tuple[str, list[Token]]]  # The outputs of a run, each as its name and its numbers and words
+_FEWEST_STEPS = 4  # Batches with fewer members, and runs with fewer steps, are not searched for: they match by chance
+_SIZE_STRIDES = 64  # The sizes of consecutive batches are looked for at distances of 1 to this many tokens
+_SIZE_STARTS = 1000  # At most this many tokens of an output are tried as the size of the first batch
+_BATCH_SEEDS = range(SEED, SEED + 4)  # The loop's seeds in the runs whose batches are looked for in what they show
 BY_CHANCE = 1e-6  # A match is reported where its probability by chance is below this
 
 
 def of_batches(lab: Lab) -> str | None:
-    """What an output says of the batches, in a sentence; None where none does."""
+    """Returns a sentence on an output that shows the batches' sizes or members; None where no output does."""
     claim = lab.claim
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order"):
         return None
@@ -34,7 +37,10 @@ def of_batches(lab: Lab) -> str | None:
 
 
 def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
-    """What several runs show, and their batches: from the loop's own lists, else from the scan."""
+    """Yields, for each of several runs, what it shows and its batches as lists of record indices.
+
+    The batches are those that the loop returns, or else those that `Influence.scan` inferred.
+    """
     for k, seed in enumerate(_BATCH_SEEDS):
         run = lab.runs.base if seed == SEED else lab.loop.run(seed=seed)
         batches = run.batches
@@ -45,7 +51,10 @@ def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
 
 
 def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: float) -> str | None:
-    """The output that has the sizes of all batches of all runs, at equal distances, and not by chance."""
+    """Returns the name of an output that lists the sizes of all batches, in every run at the same tokens; else None.
+
+    The tokens must be equally spaced, and the match must have probability below `BY_CHANCE` by chance.
+    """
     steps = min(len(batches) for _, batches in runs)
     chance = float(stats.binom.pmf(np.arange(n + 1), n, rate).max()) ** (steps * len(runs))
     for name, content in runs[0][0]:
@@ -58,14 +67,17 @@ def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: flo
 
 
 def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[str]:
-    """The outputs that list a batch: its members one after the other, or n numbers that are 1 for its members."""
+    """Returns, for each batch that some output lists, the name of that output.
+
+    A list of a batch is its members in ascending order, or n numbers that are 1 for members and 0 for others.
+    """
     numbers = {name: np.array([token for token in one if isinstance(token, float)]) for name, one in shown}
     outputs = []
     for batch in batches:
         rows = [np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)]
         if _FEWEST_STEPS <= len(batch) < n and max(batch) - min(batch) >= len(
             batch
-        ):  # a batch of consecutive numbers is in any output that counts
+        ):  # a batch of consecutive indices would also match any output that counts upwards
             outputs += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
     return outputs
 
@@ -78,7 +90,7 @@ def _is_in(row: Array, numbers: Array) -> bool:
 
 
 def _sizes_at(content: list[Token], batches: list[list[int]]) -> set[tuple[int, int]]:
-    """The positions from which on, and the distances at which, an output has the size of every batch."""
+    """Returns every (start, stride) for which token start + stride * t of an output is the size of every batch t."""
     sizes = [len(batch) for batch in batches]
     if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
         return set()

@@ -1,4 +1,4 @@
-"""Checks of batches: exact tests of the claimed law on which record was in which batch."""
+"""Checks of batches: exact tests whether records are in batches as the claimed sampling says, and whether in secret."""
 
 from typing import NamedTuple
 
@@ -15,19 +15,22 @@ Included = NDArray[np.bool_]
 """Whether each record was in each batch, of shape (runs, steps, records)."""
 _LISTED_RUNS = 8  # How many runs are made where the loop returns lists of its batches
 _SMALL, _LARGE = 0.1, 0.9
-"""The quantiles of the size of a batch below and above which a batch counts as small and as large."""
-_WHOLE_NUMBER = 0.05  # How far a measured size may be from a whole number, in records
+"""A batch is small below the first of these quantiles of the claimed law of sizes, and large above the second one."""
+_WHOLE_NUMBER = 0.05  # Measured sizes of batches are used if all of them are this close to whole numbers, in records
 
 
 class Inclusion(NamedTuple):
-    """Which record was in which batch, and how that is known."""
+    """Which record was in which batch (`included`), and in words from what that was seen (`how`)."""
 
     included: Included
     how: str
 
 
 def observed(lab: Lab) -> Inclusion | None:
-    """Which record was in which batch: from the loop's lists, else from the steps that move when it is exchanged."""
+    """Returns which record was in which batch; None where that cannot be seen.
+
+    It is taken from the batches that the loop returns, or else from which steps change when a record is exchanged.
+    """
     if lab.runs.base.batches is not None:
         runs = [lab.runs.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_LISTED_RUNS - 1))]
         steps = min(len(run or []) for run in runs)
@@ -39,7 +42,8 @@ def observed(lab: Lab) -> Inclusion | None:
     if lab.influence.scan is None:
         return None
     drawn = lab.influence.scan.included
-    # Where directions differ, a batch that seems empty may be one along whose direction no record moves the step.
+    # With directions that depend on the seed, a step that no record changes may still have a batch: the direction may
+    # be one along which no loss changes. Runs with such a step are left out, except that Poisson batches may be empty.
     if lab.claim.sampling != "poisson" and not lab.runs.same_for_all_seeds:
         drawn = drawn[np.all(drawn.any(axis=2), axis=1)]
     return Inclusion(drawn, "steps that moved when a record was exchanged") if len(drawn) else None
@@ -59,14 +63,17 @@ def poisson(included: Included, rate: float) -> dict[str, float]:
 
 
 def _one(included: Included, rate: float) -> float:
-    """The p-value of the record drawn most or least often, times the number of records; steps are independent."""
+    """The smallest p-value over records of how often a record was drawn, times the number of records.
+
+    Under the claim a record is in each step's batch independently with probability `rate`.
+    """
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
 
 
 def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
-    """The p-values of tests of many sizes: how far they are spread, how many are small and how many are large."""
+    """The p-values of tests that sizes of batches are binomial: their spread, and how many are small and large."""
     law = stats.binom(n, rate)
     small, large = law.ppf(_SMALL), law.ppf(_LARGE)
     return {
@@ -77,7 +84,10 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def fixed_size(included: Included, rate: float) -> dict[str, float]:
-    """The p-values of tests of batches of a fixed size drawn anew in each step; that of the sizes is 0 or 1."""
+    """The p-values of tests that each step draws a new batch of the fixed size rate * n.
+
+    The p-value "sizes of batches" is 1 if all batches have that size, else 0.
+    """
     n = included.shape[2]
     batch = round(n * rate)
     tests = {"sizes of batches": float((included.sum(axis=2) == batch).all())}
@@ -86,7 +96,10 @@ def fixed_size(included: Included, rate: float) -> dict[str, float]:
 
 
 def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
-    """The p-values of what neighbouring batches, and batches of two runs, share; pmf: the law for one pair."""
+    """The p-values of how many records consecutive batches share, and batches of the same step of two runs.
+
+    pmf: the claimed law of the number of records that two batches share, on 0, 1, 2, ...
+    """
     runs, steps = (size // 2 * 2 for size in included.shape[:2])
     pairs = {
         "what neighbouring batches share": (included[:, 0:steps:2], included[:, 1:steps:2]),
@@ -100,12 +113,18 @@ def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
 
 
 def full(included: Included, rate: float) -> dict[str, float]:
-    """1 where every record is in every batch, else 0, as the p-value of a test."""
+    """The test of full batches, which any sound loop passes: its p-value is 1 if every batch has all records, else 0.
+
+    rate is not used; all functions of `LAWS` take it.
+    """
     return {"who is in a batch": float(included.all())}
 
 
 def epochs(included: Included, rate: float) -> dict[str, float]:
-    """1 where every record is at most once in each epoch of 1/rate steps, and exactly once in whole ones; else 0."""
+    """The test that each record is in exactly one batch of each epoch of 1/rate steps: its p-value is 1 or 0.
+
+    In a last epoch that is cut short a record may be in one batch or none.
+    """
     length = round(1 / rate)
     blocks = [included[:, t : t + length].sum(axis=1) for t in range(0, included.shape[1], length)]
     whole = all((block == 1).all() for block in blocks[: included.shape[1] // length])
@@ -119,11 +138,14 @@ LAWS = {
     "fixed-order": epochs,
     "random-allocation": epochs,
 }
-"""The tests of each sampling: (included, rate) -> the p-value of each test, by its name."""
+"""By the name of a sampling, the function (included, rate) -> the p-value of each of its tests by the test's name."""
 
 
 def _sizes(lab: Lab) -> NDArray[np.int64] | None:
-    """The sizes of batches, where releases on equal records show them: a release must be a sum over a constant."""
+    """Returns the sizes of batches, measured by the length of releases on equal records; None where that fails.
+
+    It fails where a release is not a sum divided by a constant.
+    """
     if lab.influence.shares is None or lab.claim.sampling not in ("poisson", "fixed-size"):
         return None
     sizes = lab.influence.shares[np.isfinite(lab.influence.shares)] * (
@@ -134,7 +156,7 @@ def _sizes(lab: Lab) -> NDArray[np.int64] | None:
 
 
 def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
-    """The verdict from sizes alone, where nobody can say which record is in a batch."""
+    """Tests the sizes of batches alone, where it cannot be seen which record is in a batch."""
     n, rate, claimed = lab.claim.n, lab.claim.sample_rate, lab.claim.sampling
     law = stats.binom.pmf(np.arange(n + 1), n, rate)
     p = exact.dispersion(sizes, law) if claimed == "poisson" else float((sizes == round(lab.claim.batch)).all())
@@ -146,7 +168,7 @@ def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
 
 
 def looks_like(included: Included, rate: float, level: float) -> str | None:
-    """The first sampling whose tests the batches pass; None where there is none."""
+    """Returns the name of the first sampling of `LAWS` whose tests all have p-values above `level`, else None."""
     for name in ("full", "fixed-order", "fixed-size", "poisson"):
         if min(LAWS[name](included, rate).values()) > level and (name != "full" or rate == 1):
             return name
@@ -154,7 +176,10 @@ def looks_like(included: Included, rate: float, level: float) -> str | None:
 
 
 def cost(lab: Lab, sampling: str) -> str:
-    """What the claimed noise costs with batches drawn in another way, in words; empty where it is not accounted."""
+    """Returns, as the end of a sentence, the epsilon of the claimed noise if batches are drawn by this other sampling.
+
+    The text is empty where the accountant does not support the combination.
+    """
     try:
         most = epsilon_of_history([lab.claim.release(sampling)], lab.claim.delta).upper
     except ValueError:
@@ -163,7 +188,7 @@ def cost(lab: Lab, sampling: str) -> str:
 
 
 def law(lab: Lab, level: float) -> Verdict:
-    """Test the claimed law of batches exactly; where it fails, say which law fits instead and what that costs."""
+    """Test that batches are drawn as claimed; where they are not, say which sampling fits and what that one costs."""
     seen = observed(lab)
     if seen is None and (sizes := _sizes(lab)) is not None:
         return _law_of_sizes(lab, sizes, level)
@@ -194,7 +219,7 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def secret(lab: Lab, level: float) -> Verdict:
-    """Whether batches are a function of a public seed: amplification holds only where nobody can draw them again."""
+    """Check that nobody can draw the batches again from a known seed, since amplification needs secret batches."""
     if lab.claim.sampling in ("full", "fixed-order") or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     source = _source(lab)
@@ -208,7 +233,7 @@ def secret(lab: Lab, level: float) -> Verdict:
 
 
 def _source(lab: Lab) -> str | None:
-    """What determines the batches, in words: the seed or the global generators; None where neither does."""
+    """Says in words whether the loop's seed or the global random generators determine the batches; None if neither."""
     if lab.runs.base.batches is None:
         return "the seed" if lab.influence.scan is not None and _varied(lab.influence.scan.included) else None
     first, second, third = (lab.loop.run(seed=60, world=world).batches for world in (1, 2, 1))

@@ -1,4 +1,4 @@
-"""Checks of floating-point noise: whether its last bits give the sum away, and whether its values come again."""
+"""Checks of floating-point noise: whether the last bits of a release give its sum away, and whether values repeat."""
 
 import math
 from collections.abc import Iterator
@@ -11,13 +11,14 @@ from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.check import Array
 
-_FINEST_POWER = 32  # The finest grid whose spacing is tried has 2^-32 of the noise's standard deviation
-_NEAR = 0.02  # A number is on a grid where it is within this share of the spacing
-_CHANCE = 0.5 + 2 * _NEAR  # The largest probability that a number on a finer grid is on this one as well
+_FINEST_POWER = 32  # The finest grid that is tried has a spacing of 2^-32 standard deviations of the noise
+_NEAR = 0.02  # A number counts as on a grid if it is within this share of the spacing of a grid point
+_CHANCE = 0.5 + 2 * _NEAR
+"""An upper bound on the probability that noise is on a grid by chance: one on a grid twice as fine is with 1/2."""
 _FLOATS_SEED = 1000  # The loop's seed in the first run whose floating-point numbers are looked at
 _FEWEST_FLOAT_RUNS, _MOST_FLOAT_RUNS, _WANTED_FLOATS = 16, 128, 160
-"""The fewest and the most runs looked at, and how many numbers they should have together."""
-_FLOAT64_ROUNDING = 2.0**-50  # The relative rounding of float64 where one release is subtracted from another
+"""The fewest and the most runs that are made, and how many numbers of noise they should give together."""
+_FLOAT64_ROUNDING = 2.0**-50  # The relative rounding error, in float64, of the difference of two releases
 _NO_NOISE = "the noise cannot be told from the rest"
 _MEND_GRID = (
     "round the clipped contributions to the grid of the noise before they are summed and draw discrete noise on it"
@@ -25,9 +26,11 @@ _MEND_GRID = (
 )
 
 _EQUAL_WITHIN = 1e-7  # Two numbers of noise count as equal where they are closer than this many standard deviations
-_COARSE = 1e-4  # Where releases are rounded to more than this many standard deviations, equal noise says nothing
+_COARSE = (
+    1e-4  # Releases rounded to more than this many standard deviations of the noise are not tested for equal noise
+)
 _PAIRS_FACTOR, _PAIRS_MORE = 3, 20
-"""A violation needs more equal pairs than this factor times the expected number, plus `_PAIRS_MORE`."""
+"""Allowed are `_PAIRS_FACTOR` times as many equal pairs as a continuous law gives on average, plus `_PAIRS_MORE`."""
 _MEND_REPEATED = (
     "draw every number anew from a generator with the entropy of a key: no table or pool of noise, no seed of one or"
     " two bytes, no generator made again in each process or second"
@@ -35,13 +38,17 @@ _MEND_REPEATED = (
 
 
 def _on_grid(values: Array, spacing: float) -> Array:
-    """Which of the values are on the grid."""
+    """Whether each value is within `_NEAR` of a multiple of the spacing."""
     turns = values / spacing
     return np.asarray(np.abs(turns - np.round(turns)) < _NEAR)
 
 
 def _grids(std: float, count: float, finest: float) -> Iterator[float]:
-    """The spacings to try, in a release: of the noise and of powers of two, in units of a release and of its sum."""
+    """Yields the spacings to try, in the unit of a release, all above `finest`.
+
+    They are 2^-2 to 2^-32 of: the noise's standard deviation `std`, the power of two below it, and the spacing that is
+    a power of two in the undivided sum (a release is that sum over `count`).
+    """
     for unit in (std, 2.0 ** math.floor(math.log2(std)), 2.0 ** math.floor(math.log2(std * count)) / count):
         for finer in range(2, _FINEST_POWER + 1):
             if unit * 2.0**-finer > finest:
@@ -49,7 +56,10 @@ def _grids(std: float, count: float, finest: float) -> Iterator[float]:
 
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
-    """The noise and the sum to which it was added, number by number; a sum of zero has nothing to give away."""
+    """Returns the noise, and the sums to which it was added, as two vectors; None where they cannot be separated.
+
+    Numbers whose sum or noise is exactly 0 are left out.
+    """
     changes, size = (
         lab.noise.repeatable,
         1 if lab.runs.base.releases is None else lab.runs.comparable(lab.runs.base).size,
@@ -66,9 +76,10 @@ def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
 
 
 def representable(lab: Lab, level: float) -> Verdict:
-    """Look for a grid, from a quarter of the noise to 2^-32 of it, that the noise is on and the sum is not.
+    """Look for a grid that the noise is on and the sum is not: a release modulo its spacing would give the sum away.
 
-    Where both are integers on a lattice, every second one is on a grid twice as coarse by chance.
+    Spacings from a quarter of the noise's standard deviation to 2^-32 of it are tried. Noise on a finer grid, as
+    lattice noise is, falls on a grid twice as coarse with probability 1/2, and the test allows for that.
     """
     parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
     if lab.runs.repeatable is None or parts is None:
@@ -92,7 +103,10 @@ def representable(lab: Lab, level: float) -> Verdict:
 
 
 def repeated(lab: Lab, level: float) -> Verdict:
-    """Count pairs of equal values among all noise seen; coarse releases are not looked at."""
+    """Count pairs of equal numbers among all noise seen: too many mean a pool of noise or a seed of few bits.
+
+    Where releases are coarsely rounded the check cannot be made.
+    """
     if lab.noise.sample is None or lab.runs.repeatable is None:
         return untested(_NO_NOISE)
     values = np.sort(np.abs(lab.noise.sample.values.ravel()))
@@ -115,14 +129,14 @@ def repeated(lab: Lab, level: float) -> Verdict:
 
 
 def _resolution(lab: Lab, releases: Array) -> float:
-    """The spacing of the releases in standard deviations of the noise, by the bits that their numbers have."""
+    """Returns the rounding of releases, by their significant bits, in units of the noise's standard deviation."""
     batch = float((lab.runs.repeatable or {}).get("batch", lab.claim.batch))
     largest = float(np.quantile(releases, 0.9)) / lab.claim.noise_std(batch)
     return largest * 2.0 ** -min(_bits(releases * factor) for factor in (1.0, batch))
 
 
 def _bits(values: Array) -> int:
-    """How many significant bits nine in ten of the numbers need at most."""
+    """The 90% quantile of how many significant bits a number has (trailing zeros left out); 53 for no numbers."""
     fractions, _ = np.frexp(values[values != 0])
     whole = [int(fraction * 2**53) for fraction in fractions]
     bits = [number.bit_length() - ((number & -number).bit_length() - 1) for number in whole]

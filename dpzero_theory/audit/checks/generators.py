@@ -17,23 +17,28 @@ from dpzero_theory.check import Array
 
 _SHOWN_SEED = 41  # The loop's seed in the runs whose outputs are searched for the noise and its generator
 _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
-"""Integers of 5 to 20 digits, outside digests and decimal numbers."""
-_MOST_TRIED = 50  # How many integers are tried as seeds of the noise
+"""Matches integers of 5 to 20 digits that are not part of a hexadecimal digest or of a decimal number."""
+_MOST_TRIED = 50  # At most this many of the integers that a run shows are tried as seeds of the noise
 _GENERATOR_NAMES = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
-"""Words in what NumPy writes of the state of a generator."""
-_TORCH_STATE = 5056  # How many bytes the state of torch's generator on the CPU has
-_FEWEST_NUMBERS = 4  # Fewer numbers of noise are not looked for: they are in any output by chance
-_NOISE_STRIDES = 8  # Consecutive numbers of noise are looked for up to this many numbers apart
-_NOISE_STARTS = 1000  # The noise is looked for from this many positions of an output on
-_NEAR_NOISE = 3e-3  # An output is the noise where the sine of their angle is below this: few digits leave less
-_NEARER_THAN_RELEASES = 1e-2  # ... and below this share of the sine for the releases, which have the noise in them
+"""Words that are in a saved state of a NumPy generator."""
+_TORCH_STATE = 5056  # The size in bytes of a saved state of torch's CPU generator
+_FEWEST_NUMBERS = 4  # Runs with fewer numbers of noise are not searched for it: a match could be chance
+_NOISE_STRIDES = (
+    8  # Consecutive numbers of the noise are looked for at distances of 1 to this many numbers of an output
+)
+_NOISE_STARTS = 1000  # The noise may begin at any of this many first numbers of an output
+_NEAR_NOISE = 3e-3
+"""An output counts as the noise where the sine of the angle between them is below this; rounding an output to a few
+digits makes a smaller angle."""
+_NEARER_THAN_RELEASES = 1e-2
+"""That sine must also be below this share of the sine between the releases and the noise, which they contain."""
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
 def shown(lab: Lab, level: float) -> Verdict:
-    """Look for states of generators, for the noise itself, and for integers that are its seed.
+    """Search what a run shows for states of random generators, for the noise itself, and for integers that seeded it.
 
-    Only what two runs with equal seeds show differently is looked at.
+    States and integers that a second run with the same seed shows too are left out: they did not make fresh noise.
     """
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
     first, second = (lab.runs.attempt(seed=_SHOWN_SEED, **changes) for _ in (0, 1))
@@ -69,9 +74,11 @@ def shown(lab: Lab, level: float) -> Verdict:
 
 
 def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None:
-    """The name of an output that is the noise times a constant, far more nearly than the releases or chance would be.
+    """Returns the name of an output that contains the noise times a constant; None where there is none.
 
-    Numbers that have nothing to do with the noise are as near to it as a random direction of the sphere is.
+    The angle between the output's numbers and the noise must be far smaller than that between the releases and the
+    noise. None is also returned where numbers that have nothing to do with the noise, whose direction is uniform on
+    the sphere, could come as near with probability above `level`.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None
@@ -90,7 +97,7 @@ def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None
 
 
 def _windows(shown: list[tuple[str, list[Token]]]) -> int:
-    """How many windows of the outputs are looked at, at most."""
+    """An upper bound on how many windows of the outputs are compared with the noise."""
     return sum(_NOISE_STRIDES * min(_NOISE_STARTS, len(content)) for _, content in shown)
 
 
@@ -106,7 +113,7 @@ def _apart(rows: Array, noise: Array) -> Array:
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    """Everything that is shown, as bytes; arrays of bytes as they are."""
+    """Yields the name and the bytes of each output of a run; arrays of bytes, such as torch states, are unchanged."""
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
             yield from unpacked(name, value)
@@ -119,7 +126,7 @@ def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
 
 
 def _integers(outcome: LoopOutput) -> Iterator[int]:
-    """The integers of five or more digits that are shown, except those in digests."""
+    """Yields the integers of five or more digits that a run shows, except those in hexadecimal digests."""
     for _, raw in _contents(outcome):
         yield from (int(digits) for digits in _INTEGER.findall(raw) if digits)
 

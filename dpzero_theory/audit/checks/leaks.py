@@ -1,4 +1,4 @@
-"""Checks of what is shown without noise: in outputs, in what is printed, and in every file that is written."""
+"""Checks that nothing computed from the records is shown without noise: in outputs, prints or files of a run."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -18,27 +18,27 @@ from dpzero_theory.audit.runs import SEED, same
 from dpzero_theory.audit.tokens import Chunk, Position, Shown, Token, contents, tokens, unpacked, where
 from dpzero_theory.privacy.relation import Relation
 
-_FACTORS = (1.0, 8.0, 64.0, 512.0)  # Factors of the noise multiplier, so that whatever has noise differs between runs
+_FACTORS = (1.0, 8.0, 64.0, 512.0)  # Runs are made at these multiples of the noise, so that what has noise differs
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
-"""Runs on each of two data sets that confirm a leak. Something that is no leak is one thing in all runs on one and
-another thing in all runs on the other with probability below 4^-20."""
+"""How many runs on each of two data sets confirm a leak. A random word that is no leak has one value in all runs on one
+data set and another value in all runs on the other with probability below 4^-20."""
 _CONFIRMING_ROUNDS = (2, 8, 10)
-"""The same number of runs in three rounds, so that most differences are dismissed after the first."""
-_PRESENCE_SEEDS = range(SEED, SEED + 16)  # The loop's seeds under which a batch may or may not have a record
-_LEAK_DIGITS = 4  # A number of a record is recognised where it has more digits than this
-_LEAK_BYTES = 4  # A number of a record in binary form has at least this many bytes
-_LEAK_ROUNDING = 1e-2  # Runs with equal releases may show numbers that rounding changes by this share
-_LEAK_DRAWS = 3  # Coupled runs are compared for this many draws of the noise
-_LEAK_SEED = 2027  # Seed of the random records with which all records are exchanged
+"""The 20 runs of `_CONFIRMING` in three rounds, so that most chance differences are dismissed after two runs."""
+_PRESENCE_SEEDS = range(SEED, SEED + 16)  # The loop's seeds in runs whose batches may or may not have a given record
+_LEAK_DIGITS = 4  # Numbers of a record with this many digits or fewer are not searched for: they match by chance
+_LEAK_BYTES = 4  # The size in bytes of the shortest binary form, float32, in which a record's number is searched for
+_LEAK_ROUNDING = 1e-2  # Numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
+_LEAK_DRAWS = 3  # How many draws of the noise coupled runs are compared under
+_LEAK_SEED = 2027  # The seed of the random record that replaces every record in one of the data sets
 
 
 def unnoised(lab: Lab, level: float) -> Verdict:
-    """Look for numbers that change with a record and do not change with the noise.
+    """Look for anything a run shows that changes with a record but not with the noise.
 
-    Runs are made on the data and on a neighbouring data set in turn, with noise of four sizes. What is equal in all
-    runs on the one, equal in all runs on the other, and different between the two has no noise in it. The same is done
-    with all records exchanged.
+    Runs are made in turn on the data and on a data set with one other record, with noise of four sizes. A number or
+    word that is equal in all runs on the first, equal in all runs on the second, and different between the two has no
+    noise in it. The same is done with a data set in which all records are others.
     """
     tried = False
     for what, pair, changes in _neighbours(lab):
@@ -69,7 +69,7 @@ def unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """In what two data sets differ, the data sets, and settings to compare them with."""
+    """Yields what two data sets differ in (in words), the two data sets, and settings under which to compare them."""
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_LEAK_SEED), 1.0))
@@ -81,17 +81,18 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
 
 
 def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Position]) -> list[Position]:
-    """The positions that stay so in many runs with much noise: in few runs a word may agree by chance."""
+    """Returns those of the positions that `_leaks` finds again in 20 runs on each data set with much more noise."""
     runs = _turns(lab, pair, changes, tuple(_FACTORS[-1] + k for k in range(_CONFIRMING)))
     sure = set() if runs is None else set(_leaks(*runs))
     return [place for place in places if place in sure]
 
 
 def _presence(lab: Lab) -> Position | None:
-    """A position that shows whether records were in the batch that add nothing to a release; None where there is none.
+    """Returns a position that shows whether certain records were in the batch, although no release does; else None.
 
-    One step is made with these records and one without them. What always differs is the number of records, which is
-    public.
+    One step is made on data whose last records are all zeros and one on data without them, under several seeds. They
+    are compared where their releases are equal. A position that differs under every seed shows how many records there
+    are, which is public; one that differs under some seeds depends on the batch.
     """
     claim = lab.claim
     if claim.relation != Relation.ADD_REMOVE or lab.runs.repeatable != {} or claim.n < 3 or claim.sample_rate == 1:
@@ -115,7 +116,11 @@ def _presence(lab: Lab) -> Position | None:
 def _turns(
     lab: Lab, data: list[Any], changes: dict[str, Any], factors: tuple[float, ...]
 ) -> tuple[list[Shown], list[Shown]] | None:
-    """The tokens of runs on both data sets in turn, one pair of runs for each factor; None where the loop fails."""
+    """Returns what runs on the first and on the second data set show, as two lists; None where the loop fails.
+
+    For each factor, in turn, one run is made on each data set with that multiple of the claimed noise. Where the loop
+    ignores the noise setting, each pair of runs has its own seed instead.
+    """
     shown: tuple[list[Shown], list[Shown]] = ([], [])
     for k, factor in enumerate(factors):
         for world in (0, 1):
@@ -129,7 +134,7 @@ def _turns(
 
 
 def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
-    """The positions that have one token in all the first runs, and another one or none in all the second runs."""
+    """Yields each position with one number or word in all runs of `first` and another, or none, in all of `second`."""
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
         alike = (all(run.get(place) == one for run in runs) for runs, one in ((first, here), (second, there)))
@@ -138,10 +143,11 @@ def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
 
 
 def _beyond(lab: Lab) -> Position | None:
-    """A position that differs between data sets whose quiet releases are equal, so it is computed from more than these.
+    """Returns a position that differs between two data sets on which all releases are equal; None where none does.
 
-    The data sets differ in one record that is clipped to the same contribution. It is 1024 times as large, so the
-    clipped contribution is the same to the last bit, in the first step at least.
+    What stands there is computed from more than the releases. The data sets differ in one record, which is clipped in
+    both and 1024 times as large in one. As 1024 is a power of two, the clipped contribution is the same to the last
+    bit, in the first step at least.
     """
     if lab.runs.repeatable is None:
         return None
@@ -165,15 +171,15 @@ def _beyond(lab: Lab) -> Position | None:
 
 
 def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Position]:
-    """The positions where many coupled runs with equal releases differ; in few runs digits may agree by chance."""
+    """Returns the positions that still differ in 20 coupled runs on each data set, so not by chance."""
     outputs = next(coupled(lab.runs, worlds * _CONFIRMING, [number], **how), None)
     return set() if outputs is None else differing(outputs) or set()
 
 
 def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Position] | None:
-    """The positions where runs on two data sets with equal releases differ, in few runs and then in many.
+    """Returns the positions where runs on two data sets with equal releases differ; None where the releases differ.
 
-    Words may agree by chance in few runs. None is returned where the releases differ.
+    A word may differ by chance in few runs, so more rounds of runs are made as long as any position differs.
     """
     runs: list[LoopOutput | None] = []
     for count in _CONFIRMING_ROUNDS:
@@ -185,9 +191,10 @@ def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) 
 
 
 def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
-    """The positions where runs with equal releases differ; None where releases differ.
+    """Returns the positions that tell two data sets apart although the releases are equal; None where releases differ.
 
-    runs: of two data sets in turn; several, because some things differ in every run.
+    runs: runs on the first and on the second data set in turn. A position counts if its number or word is the same in
+    all runs on each data set, and differs between the two by more than rounding.
     """
     done = [run for run in runs if run is not None and run.releases is not None]
     rows = [np.asarray(run.releases) for run in done[:2]]
@@ -198,14 +205,18 @@ def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
 
 
 def _apart(a: Token | None, b: Token | None, exact: bool) -> bool:
-    """Whether two tokens differ by more than rounding. `exact` says that the releases are equal to the last bit."""
+    """Whether two numbers or words differ by more than rounding explains.
+
+    exact: whether the runs' releases are equal to the last bit. Only then is a difference between binary chunks, which
+    rounding may change as a whole, counted.
+    """
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _LEAK_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and (exact or not isinstance(a, Chunk))
 
 
 def canaries(lab: Lab, level: float) -> Verdict:
-    """Look for numbers of the records themselves, as text, float32 and float64, in outputs, prints and files."""
+    """Search outputs, prints and files for the numbers of the first record, as text, float32 and float64."""
     values = {x for x in datasets.numbers(lab.loop.records[0]) if len(f"{abs(x):.12g}".replace(".", "")) > _LEAK_DIGITS}
     if len(values) < 1:
         return untested("the records have no numbers of many digits that could be recognised")

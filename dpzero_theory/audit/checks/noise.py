@@ -1,4 +1,4 @@
-"""Checks whether the noise is as large as claimed, of the claimed law, and new for every number of every step."""
+"""Checks that the noise is as large as claimed, Gaussian, and drawn anew for every number of every step."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,10 +12,10 @@ from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
-_TAILS = (2.0, 2.5, 3.0)  # Thresholds, in standard deviations, beyond which a Gaussian has a known share of its values
-_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # Thresholds within which a Gaussian has a known share of its values
-_LAGS = 40  # Noise is compared with noise up to this many steps, or numbers of a step, apart
-_EQUAL_DIGITS = 1e-6  # The relative difference below which two numbers count as equal
+_TAILS = (2.0, 2.5, 3.0)  # The shares of the noise beyond these many standard deviations are compared with a Gaussian's
+_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # The shares of the noise within these many standard deviations are compared too
+_LAGS = 40  # Correlations are tested for pairs fewer than this many steps, or numbers of a step, apart
+_EQUAL_DIGITS = 1e-6  # Two numbers of noise count as equal in size below this relative difference
 _MEND_SIZE = (
     "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
     " every coordinate; divide it by the same denominator as the sum, and by nothing else"
@@ -23,7 +23,10 @@ _MEND_SIZE = (
 
 
 def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
-    """The whole sample, each step, the sum over all steps, and each number of a step, with their names."""
+    """Yields, with names, the parts of a sample whose size is tested: all of it, each step, each number of a step.
+
+    The sum over all steps, divided by the root of their number, is a further part.
+    """
     values = noise.values
     _, steps, numbers = values.shape
     yield "all numbers", values
@@ -37,16 +40,19 @@ def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
 
 
 def _least(noise: NoiseSample) -> tuple[float, str, float]:
-    """The part with the least noise: its p-value times the number of tests, its name and its standard deviation."""
+    """Tests each part of a sample for too little noise and describes the part with the smallest p-value.
+
+    Returns that p-value times the number of parts, the part's name, and its standard deviation over the claimed one.
+    """
     tests = [(exact.too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(noise)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
 
 
 def size(lab: Lab, level: float) -> Verdict:
-    """Compare the standard deviation of the noise with the claimed one, on several data sets and settings.
+    """Test that the noise is not smaller than claimed, on several data sets and under several settings.
 
-    All numbers together, each step, each coordinate and the sum over steps are tested.
+    All numbers together, each step, each coordinate and the sum over all steps are tested.
     """
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
@@ -79,10 +85,10 @@ def size(lab: Lab, level: float) -> Verdict:
 
 
 def law(lab: Lab, level: float) -> Verdict:
-    """Test the law of the noise: its distance from the Gaussian, its tails and its middle.
+    """Test that the noise is Gaussian: by Kolmogorov's test, and by the shares of values far from 0 and near it.
 
-    Its middle is tested where there is more noise than claimed as well: a Gaussian plus anything else has no more in
-    the middle than the Gaussian has.
+    Where there is more noise than claimed, only the shares near 0 are tested: adding anything independent to the
+    claimed Gaussian cannot raise them.
     """
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
@@ -110,7 +116,7 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def independence(lab: Lab, level: float) -> Verdict:
-    """Test for correlations between steps, between coordinates, and between runs with other seeds."""
+    """Test that noises of different steps, of different coordinates and of runs with other seeds are uncorrelated."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample.values
@@ -136,19 +142,25 @@ def independence(lab: Lab, level: float) -> Verdict:
 
 
 def _copies(a: Array, b: Array, by_chance: float) -> float:
-    """The one-sided p-value of so many numbers of equal size, to six digits."""
+    """The one-sided p-value of how many entries of a and b, place by place, agree in absolute value to six digits.
+
+    by_chance: an upper bound on the probability that two entries of independent noise do.
+    """
     return exact.at_least(int(np.isclose(np.abs(a), np.abs(b), rtol=_EQUAL_DIGITS, atol=0).sum()), a.size, by_chance)
 
 
 def _equal_by_chance(values: Array) -> float:
-    """The largest probability that two numbers are of equal size: twice what is seen, and the tolerance."""
+    """An upper estimate of the probability that two numbers of noise agree in absolute value to six digits.
+
+    It is twice the share of all pairs that agree, plus the tolerance; noise on a lattice agrees often.
+    """
     sizes = np.sort(np.abs(values.ravel()))
     after = np.searchsorted(sizes, sizes * (1 + _EQUAL_DIGITS), side="right") - np.arange(1, sizes.size + 1)
     return float(min(1.0, _EQUAL_DIGITS + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
 
 
 def precision(lab: Lab, level: float) -> Verdict:
-    """Test the noise where the sum is as large as it can be, because rounding to few digits loses it there."""
+    """Test that the noise is as large as claimed where the sum is largest, and rounding to few digits could lose it."""
     loudest = lab.noise.aligned()
     if loudest is None:
         return untested(

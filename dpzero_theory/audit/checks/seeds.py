@@ -1,4 +1,4 @@
-"""Checks of where the noise comes from: nobody may be able to draw it again."""
+"""Checks of where the noise comes from: an attacker must not be able to draw the same noise again."""
 
 import hashlib
 import importlib.util
@@ -21,16 +21,16 @@ _MEND_SOURCE = (
     "draw the noise from the operating system's entropy (dpzero_theory.privacy.noise.SystemNoise, secrets, a generator"
     " seeded with os.urandom that is never saved), never from a seed that is known"
 )
-_SEARCHED_BITS = 32  # A secret seed of fewer bits can be found by trying all of them
-_SEEDS_END = 2**64  # Seeds of random generators are below this
-_MOST_NOTED = 4096  # Of the seeds that a run gives to generators, the first so many are looked at
-_DIRECTIONS_LONG = 4  # Noise is looked for this far into a stream, in lengths of a direction
+_SEARCHED_BITS = 32  # A secret seed of fewer bits can be found by trying all values
+_SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
+_MOST_NOTED = 4096  # Only this many of the first seeds that a run gives to random generators are considered
+_DIRECTIONS_LONG = 4  # Noise is searched for in about the first 4 d numbers of a generator, d being the dimension
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:
-    """Compare two runs with one seed of the loop and one state of the process's global generators.
+    """Check that the noise is not a function of the loop's seed, or of the state of the global random generators.
 
-    Where a secret seed makes the noise, it is counted how many of its bits matter.
+    Where the seed is secret, a seed of which fewer than 32 bits matter is still a violation.
     """
     if lab.runs.base.releases is None:
         return untested(lab.runs.why_no_releases)
@@ -49,7 +49,10 @@ def from_seed(lab: Lab, level: float) -> Verdict:
 
 
 def _bits_that_count(lab: Lab) -> int | None:
-    """The fewest low bits of the seed that decide the noise, by seeds that differ in higher bits only."""
+    """Returns the least tried number of low bits of the seed that determine the noise; None if more than 32 matter.
+
+    The noise of two seeds that differ only in the next higher bit is compared.
+    """
     changes = lab.noise.repeatable
     plain = lab.noise.residual(None, changes, 5)
     for bits in (8, 16, 20, 24, 31, 32):
@@ -60,7 +63,7 @@ def _bits_that_count(lab: Lab) -> int | None:
 
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Compare the noise of runs with other seeds: it may always be seeded alike, by the clock, or by few bytes."""
+    """Check that runs with other seeds have other noise: not a fixed seed, nor one of the clock or of a few bytes."""
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
@@ -83,7 +86,7 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
 
 
 def _entropy(lab: Lab) -> int | None:
-    """How many random bytes a run takes, where its noise is a function of them; None where it is not."""
+    """Returns how many bytes a run draws from the operating system if they determine its noise, else None."""
     residuals = []
     for seed in (21, 22):
         with known_entropy():
@@ -102,7 +105,7 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """The first standard normals of the usual generators after this seed, by the name of the generator."""
+    """Yields, for each usual generator seeded with `seed`, its name and its first `count` standard normals."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
     yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
@@ -115,7 +118,7 @@ def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    """What torch's generator draws after this seed in calls of so many numbers each, one after the other."""
+    """Returns what a torch generator with this seed draws in successive calls, the k-th of `counts[k]` numbers."""
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)
@@ -125,7 +128,10 @@ def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Ar
 
 
 def derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
-    """The first standard normals of generators whose seed is easily made of the seed and of the step."""
+    """Yields names and first `count` standard normals of generators with seeds that are easily computed.
+
+    Such seeds are sums, products, pairs and hashes of `seed` and the number of the step.
+    """
     seed = seed if seed >= 0 else seed % _SEEDS_END
     for child, sequence in enumerate(np.random.SeedSequence(seed).spawn(4)):
         yield f"numpy's child {child} of SeedSequence(seed)", np.random.default_rng(sequence).normal(size=count)
@@ -149,7 +155,14 @@ def _seeds_of(seed: int, step: int) -> dict[str, int | list[int]]:
 
 
 def _moved(seeds: list[int], noted: list[int]) -> dict[str, Callable[[int], int]]:
-    """Functions of the published seeds that made seeds of generators: adding a constant, or flipping bits."""
+    """Returns functions, by name, that map every published seed to a seed that the run gave to a generator.
+
+    A function adds a constant, or XORs with one.
+
+    Args:
+        seeds: the published seeds of the steps' directions.
+        noted: the seeds that the run gave to random generators.
+    """
     given, functions = set(noted[:_MOST_NOTED]), dict[str, Callable[[int], int]]()
     for sign, apply, undo in (("+", operator.add, operator.sub), ("^", operator.xor, operator.xor)):
         for constant in {undo(one, seeds[0]) for one in given} - {0} if seeds else ():
@@ -159,13 +172,16 @@ def _moved(seeds: list[int], noted: list[int]) -> dict[str, Callable[[int], int]
 
 
 def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int) -> Iterator[tuple[str, Array]]:
-    """The streams of the seeds that these functions make of a seed."""
+    """Yields the `streams` of each seed that a function of `others` maps `seed` to."""
     for name, made in others.items():
         yield from ((f"{stream}, of {name}", drawn) for stream, drawn in streams(made(seed), count))
 
 
 def from_directions(lab: Lab, level: float) -> Verdict:
-    """Compare the noise with what the usual generators draw from the published seed of its step, from any place on."""
+    """Search for the noise of each step in what usual generators draw from the published seed of its direction.
+
+    The noise may begin at any of the generators' first numbers, at the same one in all steps.
+    """
     with noted_seeds() as noted:
         found = lab.loop.run(seed=31, **lab.runs.frozen, **(lab.runs.repeatable or {}))
     residual = lab.noise.residual(None, lab.noise.repeatable, 31)

@@ -1,4 +1,4 @@
-"""Checks of what one record can do: exact differences between quiet runs on neighbouring data."""
+"""Checks that one record cannot change a release by more than claimed, by runs almost without noise on neighbours."""
 
 import math
 from collections.abc import Iterator
@@ -19,13 +19,15 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_CLIP_ROUNDING = 1e-3  # A move may exceed its limit by this many clips: float32 sums and quiet noise cause less
-_SATURATED = 0.02  # How far the move of a pair that is clipped on both sides may be from two clips
-_VARIES = 1e-2  # Moves that differ by this share differ by more than rounding
+_CLIP_ROUNDING = 1e-3  # Changes may exceed their limit by this many clips; float32 sums and quiet noise cause less
+_SATURATED = 0.02
+"""If exchanging the extreme pair changes a step by two clips within this many clips, both records are taken as
+clipped."""
+_VARIES = 1e-2  # Two changes that differ by more than this share differ by more than rounding
 _MOVE_DRAWS = 6  # Neighbours are compared under this many draws of the noise
-_SCALE_RANGE = (1e-4, 1e4)  # The scales between which a record is looked for that is nearly clipped
-_HALVINGS = 20  # How often the range of scales is halved
-_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips
+_SCALE_RANGE = (1e-4, 1e4)  # Factors between which the scale is searched at which the first record is nearly clipped
+_HALVINGS = 20  # How often that range of scales is halved
+_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum
 _MEND_SENSITIVITY = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm"
@@ -33,7 +35,10 @@ _MEND_SENSITIVITY = (
 
 
 class _Move(NamedTuple):
-    """How far a step moved at most on a neighbouring data set, in clips, and how far it may."""
+    """The largest change of a step's release on one neighbouring data set, and the largest allowed, both in clips.
+
+    `what` describes the neighbour in words.
+    """
 
     what: str
     clips: float
@@ -41,7 +46,7 @@ class _Move(NamedTuple):
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    """Data sets from which a record is exchanged or removed, by name."""
+    """Yields, with names, the data sets from which neighbours are made by exchanging or removing a record."""
     records, nearly = lab.loop.records, _nearly_clipped(lab)
     yield "the records given", records
     yield "records a thousand times as large", datasets.each_scaled(records, 1e3)
@@ -58,14 +63,17 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 
 def _nearly_clipped(lab: Lab) -> Any:
-    """The largest record that is not clipped: there its effect on the contributions of others shows the most."""
+    """Returns the first record scaled so that it is nearly clipped; None where no scale does that.
+
+    Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
+    """
     first, (low, high) = lab.loop.records[0], map(math.log, _SCALE_RANGE)
     scale = math.exp(halved(lambda log: _share(lab, first, math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
     return datasets.scaled(first, scale) if _share(lab, first, scale) > _NEARLY**3 else None
 
 
 def _share(lab: Lab, record: Any, scale: float) -> float:
-    """What each of equal records adds to the first step, in clips."""
+    """Returns what each record adds to the first step, in clips, where all are this record times `scale`; 0 if NaN."""
     rows = lab.runs.at_start(datasets.filled(lab.loop.records, datasets.scaled(record, scale)))
     if rows is None or not np.isfinite(rows).all():
         return 0.0
@@ -73,7 +81,7 @@ def _share(lab: Lab, record: Any, scale: float) -> float:
 
 
 def _neighbours(lab: Lab) -> Iterator[_Move]:
-    """How far steps move on neighbours of each of `_bases`."""
+    """Yields how much steps change between each data set of `_bases` and its neighbours, in quiet runs."""
     unit = lab.runs.unit_of_all
     for name, data in _bases(lab):
         base = lab.runs.at_start(data)
@@ -90,7 +98,11 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
 
 
 def _coupled(lab: Lab) -> Iterator[_Move]:
-    """How far steps move with equal noise: a choice made by the data moves them more than one record's share."""
+    """Yields how much steps change when one record is exchanged and the noise is the same, at its claimed size.
+
+    Where the records influence choices (such as a clip or a learning rate), steps change by more than one record's
+    contribution.
+    """
     first = lab.loop.records[0]
     extreme = [lab.influence.pair.first, lab.influence.pair.second] if lab.influence.pair is not None else []
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
@@ -103,14 +115,21 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
 
 
 def _clips(rows: Array | None, base: Array, unit: float) -> float:
-    """The largest move of a step, in clips; 0 where the loop refuses these data or makes other steps on them."""
+    """Returns the largest change of a step's release, in clips; 0 where the two cannot be compared.
+
+    rows and base are releases on two data sets, one row a step. They cannot be compared where `rows` is None (the loop
+    refused the data), has another shape, or is not finite. unit is one clip in the unit of a release.
+    """
     if rows is None or rows.shape != base.shape or not np.isfinite(rows).all():
         return 0.0
     return float(norms(rows - base).max()) / unit
 
 
 def moves(lab: Lab, level: float) -> Verdict:
-    """Exchange or remove one record, on several data sets, with all records in every step and on batches as claimed."""
+    """Check that exchanging one record changes a step by at most two clips, and removing one by at most one.
+
+    Neighbours of several data sets are tried with all records in every batch, and with batches as claimed.
+    """
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
     tried = [*_neighbours(lab), *_coupled(lab)]
@@ -131,7 +150,7 @@ def moves(lab: Lab, level: float) -> Verdict:
 
 
 def finite(lab: Lab, level: float) -> Verdict:
-    """A record that holds NaN or infinity must move a release by no more than the clip."""
+    """Check that a record with NaN or infinity changes a release by no more than other records may."""
     if lab.view.records == "finite":
         return untested("records are said to be finite")
     if lab.runs.repeatable is None:
@@ -153,7 +172,7 @@ def finite(lab: Lab, level: float) -> Verdict:
 
 
 def denominator(lab: Lab, level: float) -> Verdict:
-    """Whether a release is a sum over a number that depends neither on the batch nor on who is in the data."""
+    """Check that a release is a sum divided by a constant, which depends neither on the batch nor on the data set."""
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
     mend = (
@@ -192,31 +211,41 @@ def denominator(lab: Lab, level: float) -> Verdict:
 
 
 def _one_average(sizes: NDArray[np.int64], ratios: Array) -> bool:
-    """Whether batches of several sizes, of equal records, give one number. Both have the shape (seeds, steps)."""
+    """Whether batches of several sizes give releases of one length on equal records, as averages over the batch do.
+
+    sizes: of the batches. ratios: the lengths of the releases, see `Influence.shares`. Both have shape (seeds, steps).
+    """
     seeds = min(len(sizes), len(ratios))
     told = np.isfinite(ratios[:seeds])
     return bool(told.any() and np.ptp(sizes[:seeds][told]) > 0 and np.ptp(ratios[:seeds][told]) < _CLIP_ROUNDING)
 
 
 def _each_step(scan: Scan) -> Array:
-    """What one record adds to each step, of shape (seeds, steps); NaN where the batch had none."""
+    """Returns the most that exchanging a record changes each step, in clips, of shape (seeds, steps).
+
+    It is NaN for a step whose batch was empty.
+    """
     moved = np.where(scan.included, scan.moved, 0.0).max(axis=2)
     return np.where(moved > 0, moved, np.nan)
 
 
 def _less_often_clipped(each: Array, whole: Array) -> float:
-    """The p-value of Fisher's exact test that steps with some records move unusually no more often than steps with all.
+    """The p-value of Fisher's exact test that steps are as often unusual with batches as claimed as with all records.
 
-    It is for loops whose seed makes directions. A pair that is clipped on both sides moves a step by two clips, except
-    where its records change little along the step's direction. For one seed, and so for one start, that has one
-    probability in steps with some records and in steps with all of them.
+    It is for loops whose seed makes random directions. Exchanging a pair of records that are both clipped changes a
+    step by two clips, except where their losses change little along its direction. If the denominator is constant, the
+    probability of such a direction is the same for both kinds of steps.
+
+    Args:
+        each: how much each step changes with batches as claimed, of shape (seeds, steps).
+        whole: the same with all records in every batch.
     """
     (here, some), (there, all_) = _departing(each), _departing(whole)
     return float(stats.hypergeom.sf(here - 1, some + all_, here + there, some))
 
 
 def _departing(moves: Array) -> tuple[int, int]:
-    """How many steps move otherwise than most steps of their seed, and out of how many."""
+    """Returns how many steps change by another amount than the median step of their seed, and the number of steps."""
     told = moves[np.isfinite(moves).any(axis=1)]
     middle = np.nanmedian(told, axis=1, keepdims=True)
     return int((np.abs(told - middle) > _VARIES * middle).sum()), int(np.isfinite(told).sum())

@@ -1,4 +1,4 @@
-"""Checks for releases that are noised but not accounted: shown beside the releases, with noise of their own."""
+"""Checks for outputs that are computed from the records with noise of their own, but are not accounted for."""
 
 import math
 from collections.abc import Iterator
@@ -15,23 +15,26 @@ from dpzero_theory.audit.runs import same
 from dpzero_theory.audit.tokens import Shown, Token, contents, tokens, where
 from dpzero_theory.check import Array
 
-_FEWEST_PAIRS, _MOST_PAIRS = 40, 120  # how many runs are made on each data set, at least and at most
+_FEWEST_PAIRS, _MOST_PAIRS = 40, 120  # The fewest and the most runs that are made on each of two data sets
 _LINES = (0.125, 0.25, 0.5, 0.75, 0.875)
-"""Quantiles of both samples together at which a line is drawn. Something that is in half of the runs on one data set
-and in none on the other is in a quarter of all runs; at the quantile of a quarter it may be on either side of the line
-by chance, at an eighth it is beyond it."""
-_MOST_POSITIONS = 5000  # Two data sets are compared at this many positions of what is shown, at most
-_LEFT_GDP = 0.1  # mu of all runs together that the accounted noise leaves where it is raised
-_APART_SEED = 7000  # The loop's seed in the first run on neighbouring data sets
-_SECOND_SEED = 1000  # The loop's seed in the first pair of a noisy and a quiet run
+"""An output is compared between two data sets by counting its values above a threshold. The thresholds are these
+quantiles of its values on both. The eighths are for an output that is 1 in half of the runs on one data set and 0 in
+all others, so 1 in a quarter of all runs: a quantile near the edge of such a group may fall on either side of it."""
+_MOST_POSITIONS = 5000  # Two data sets are compared at no more than this many positions of what is shown
+_LEFT_GDP = 0.1  # The claimed noise is raised until all releases of all runs together are mu-GDP for this mu
+_APART_SEED = 7000  # The loop's seed in the first of the runs on neighbouring data sets; each further run adds 1
+_SECOND_SEED = 1000  # The loop's seed in the first pair of a noisy and a quiet run; each further pair adds 1
 _RELATED = {32: 0.8, 256: 0.3}
-"""Correlations, by the number of pairs of runs, below which two noises are not one. What is linear in a release has
-correlation 1; with noise of its own on top it has less, and is no second release."""
+"""By a number of pairs of runs, the correlation below which the noise of an output is not that of the releases. An
+output that is linear in a release has correlation 1 with it. The fewer runs, tried first, have the laxer limit."""
 _MEND_UNPAID = "account for it as a release of its own, or compute it from the releases alone"
 
 
 def unaccounted(lab: Lab, level: float) -> Verdict:
-    """Look for what tells neighbours apart where the accounted noise hides all releases, and for second releases."""
+    """Look for outputs that tell neighbouring data sets apart where the accounted noise is too large for releases to.
+
+    Outputs that are the releases' sums again, with other noise (see `_second`), are looked for as well.
+    """
     if not lab.runs.noise_follows:
         return untested("the noise ignores its setting")
     if (name := _second(lab)) is not None:
@@ -54,16 +57,15 @@ def unaccounted(lab: Lab, level: float) -> Verdict:
 
 
 def _pairs(lab: Lab) -> int:
-    """How many runs are made on each of two data sets."""
+    """Returns how many runs are made on each of two data sets."""
     return min(max(lab.most_runs, _FEWEST_PAIRS), _MOST_PAIRS)
 
 
 def _games(lab: Lab) -> Iterator[tuple[list[datasets.Records], dict[str, Any]]]:
-    """Neighbouring data sets and the settings to compare them with.
+    """Yields two neighbouring data sets and the settings, with much noise, under which to compare them.
 
-    The data sets have the records that move a step the most, or a record of nothing and one a million times as large.
-    They are compared with weights that stay, where gradients are those of the start, and with weights that move as they
-    do.
+    They differ in the first record: it is one or the other of the pair that changes steps the most, or one of zeros and
+    one a million times as large. Weights are frozen, so that all gradients are those at the start, or move as usual.
     """
     records, steps = lab.loop.records, 1 if lab.runs.base.releases is None else len(lab.runs.base.releases)
     noise = max(2 * math.sqrt(_pairs(lab) * steps) / _LEFT_GDP, 2 * lab.claim.noise_multiplier)
@@ -77,10 +79,11 @@ def _games(lab: Lab) -> Iterator[tuple[list[datasets.Records], dict[str, Any]]]:
 
 
 def _apart(lab: Lab, data: list[datasets.Records], changes: dict[str, Any]) -> tuple[float, str] | None:
-    """The p-value of the position that differs the most, corrected for their number and for what releases still say.
+    """Returns the p-value and the name of the output that differs most between two data sets; None if the loop fails.
 
-    The numbers above a quantile of both samples together have a hypergeometric law. Runs are made in turn, so that a
-    clock or a counter that is shown says nothing.
+    Under the null hypothesis, how many of the values above a threshold are from the first data set is hypergeometric.
+    The p-value is corrected for the number of positions and thresholds, and for the mu of `_LEFT_GDP` that the releases
+    still have. Runs are made on the two data sets in turn, so that a clock or a counter does not differ.
     """
     count = _pairs(lab)
     runs = [lab.runs.attempt(world, seed=_APART_SEED + k, **changes) for k in range(count) for world in data]
@@ -102,7 +105,11 @@ def _apart(lab: Lab, data: list[datasets.Records], changes: dict[str, Any]) -> t
 
 
 def _tables(shown: list[list[Shown]]) -> tuple[list[str], list[Array]]:
-    """What is shown as numbers, of shape (runs, positions) on each data set, and the mean of each output's numbers."""
+    """Returns names of columns, and for each data set a table of numbers with a row a run and these columns.
+
+    shown: for each data set, what each run showed. There is a column for each position of the outputs, and one for the
+    mean of each output that has several numbers.
+    """
     places = sorted({place for world in shown for run in world for place in run})[:_MOST_POSITIONS]
     each = [_column([run.get(place) for world in shown for run in world]) for place in places]
     names, columns = [where(place) for place in places], list(each)
@@ -116,7 +123,7 @@ def _tables(shown: list[list[Shown]]) -> tuple[list[str], list[Array]]:
 
 
 def _column(cells: list[Token | None]) -> Array:
-    """Numbers as they are; where there are words or nothing, the rank of each among those seen."""
+    """Returns the values of one position as numbers: words and missing values become ranks among the values seen."""
     if all(isinstance(token, float) for token in cells):
         return np.nan_to_num(np.array(cells, dtype=np.float64))
     order = {token: k for k, token in enumerate(sorted(set(cells), key=repr))}
@@ -124,7 +131,11 @@ def _column(cells: list[Token | None]) -> Array:
 
 
 def _second(lab: Lab) -> str | None:
-    """An output that is a multiple of the releases without noise, and whose noise has nothing to do with theirs."""
+    """Returns the name of an output that releases the sums a second time, with other noise; None where there is none.
+
+    Such an output is a multiple of the releases in runs without noise, and its noise is not correlated with theirs.
+    Averaging it with the releases would leave less noise than claimed.
+    """
     if lab.runs.repeatable is None or lab.runs.base.releases is None:
         return None
     names = list(lab.runs.base.shown)
@@ -134,7 +145,10 @@ def _second(lab: Lab) -> str | None:
 
 
 def _seconds(lab: Lab, names: list[str], pairs: int, related: float) -> list[str]:
-    """The names among `names` that pass that test with so many pairs of a noisy and a quiet run."""
+    """Returns those of `names` that are second releases by `pairs` pairs of a noisy and a quiet run.
+
+    related: the correlation below which noises count as unrelated, see `_RELATED`.
+    """
     assert lab.runs.repeatable is not None
     assert lab.runs.base.releases is not None
     seeds, shape = range(_SECOND_SEED, _SECOND_SEED + pairs), lab.runs.base.releases.shape
@@ -156,9 +170,15 @@ def _seconds(lab: Lab, names: list[str], pairs: int, related: float) -> list[str
 
 
 def _is_second(extra: Array, clean: Array, noise: Array, sums: Array, related: float) -> bool:
-    """Whether an output is a second release; all arrays have the shape (runs, steps, numbers).
+    """Whether an output is a second release of the sums. All arrays have the shape (runs, steps, numbers of a step).
 
-    What is computed from releases alone begins with a function of one of them.
+    Only the noise of the output's first step is compared: an output that is computed from the releases alone has noise
+    there that is correlated with that of some release.
+
+    Args:
+        extra, clean: the noise of the output, and the output in runs without noise.
+        noise, sums: the noise of the releases, and the releases in runs without noise.
+        related: the correlation below which the two noises count as unrelated.
     """
     scale = float((clean * sums).sum()) / max(float((sums**2).sum()), 1e-300)
     if scale == 0 or not same(clean, scale * sums) or not extra.any():
@@ -169,13 +189,13 @@ def _is_second(extra: Array, clean: Array, noise: Array, sums: Array, related: f
 
 
 def _together(rows: list[Array | None], shape: tuple[int, ...]) -> Array | None:
-    """All rows in one array, each of this shape; None where one is missing or has another size."""
+    """Returns all rows in one array, each reshaped to `shape`; None where a row is missing or has another size."""
     whole = [row.reshape(shape) for row in rows if row is not None and row.size == math.prod(shape)]
     return np.array(whole) if len(whole) == len(rows) else None
 
 
 def _values(outcome: LoopOutput, name: str) -> Array | None:
-    """The numbers of an output; None where it has anything else."""
+    """Returns the numbers of the output of this name; None where it has words as well."""
     for _, content in contents(name, outcome.shown.get(name, "")):
         numbers = [token for token in content if isinstance(token, float)]
         return np.array(numbers) if len(numbers) == len(content) else None
