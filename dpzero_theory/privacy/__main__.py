@@ -30,9 +30,9 @@ from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.question import SOUGHT, Question, sweep_row
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
-from dpzero_theory.privacy.sampling import SAMPLINGS, TruncatedPoisson, sampling_of
+from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 from dpzero_theory.privacy.solve import MOST_RECORDS
-from dpzero_theory.privacy.step import Release, Steps
+from dpzero_theory.privacy.step import Drawing, Release, Steps
 
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
@@ -162,7 +162,7 @@ def _questions(options: argparse.Namespace) -> list[Question]:
     for known in (*SOUGHT[:4], "n", "batch"):
         if given[known] is None and known != sought:
             raise ValueError(f"{FLAGS[known]} must be given")
-    drawing = {"sampling": sampling, "relation": options.relation or RELATION}
+    drawing: Drawing = {"sampling": sampling, "relation": options.relation or RELATION}
     question = Question(**given, drawing=drawing, group=options.group)
     if name is None:
         questions = [question]
@@ -191,8 +191,9 @@ def _check_batch(question: Question) -> None:
         check.integer("--batch", batch, at_most=n)
         if sampling == "full" and batch != n:
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
-    if isinstance(drawn := sampling_of(sampling, None if sampling == "full" else 1e-15), TruncatedPoisson):
-        drawn.batch_size(n)
+    drawn = sampling_of(sampling, None if sampling == "full" else 1e-15)
+    if drawn.records is not None:
+        drawn.batch_size(n)  # type: ignore[arg-type]  # refuses None
     if sampling in SUBSAMPLED and question.noise_multiplier is not None:
         check.real(
             f"--noise-multiplier with --sampling {sampling}", question.noise_multiplier, at_least=LEAST_SUBSAMPLED

@@ -14,7 +14,8 @@ of the k records are in the batch and move the sum by at most k times what one m
   which gives the pair of one record at rate w and s/k.
 - full, fixed-order: every batch's change is at most k times one record's, in no more batches; full is exact.
 
-Each is a dominating pair of one release, so histories compose (`group_release`). Any history, by one record after
+Each is a dominating pair of one release, so histories compose (`group_release`; a sampling says in
+`Sampling.of_group` which batches count). Any history, by one record after
 another: delta_k(epsilon) <= sum over i < k of e^(i epsilon/k) delta(epsilon/k). The smaller of both counts: where noise
 is little beside k clips and records are seldom drawn together, it is the second. With fixed-size batches, add-remove,
 the record after i others is removed from n - i, of which a batch holds B: that link's rate is B/(n - i), and every link
@@ -33,7 +34,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated, settled
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import CyclicPoisson, FixedSize, TruncatedPoisson
+from dpzero_theory.privacy.sampling import FixedSize
 from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
 
 _ROUNDING = 1e-15
@@ -61,28 +62,15 @@ def group_release(release: Release, size: int) -> Release:
         ValueError: another mechanism or sampling, or a size below 1.
     """
     k = check.integer("size", size)
-    rate, kind = release.sample_rate, release.step.sampling
     if release.mechanism not in _MECHANISMS:
         raise ValueError(f"release must have mechanism {', '.join(_MECHANISMS)} for a group; got {release.mechanism}")
-    if isinstance(kind, CyclicPoisson):
-        rate = min(_any(kind.groups * rate, k) / kind.groups, kind.most_rate)
-    elif kind.name == "poisson":
-        rate = _any(rate, k)
-    elif kind.name == "fixed-size" and release.relation is not Relation.ADD_REMOVE:
-        rate = min(k * rate, 1.0)
-    elif rate < 1 and kind.name != "fixed-order":
+    drawn = release.step.sampling.of_group(k, release.relation)
+    if drawn is None:
         raise ValueError(
             "release must be full, poisson, cyclic-poisson, fixed-size (not add-remove) or fixed-order for a group;"
             f" got {release.sampling}, {release.relation}"
         )
-    return release.drawn_as(kind.at(rate)).with_noise(release.noise_multiplier / k)
-
-
-def _any(rate: float, size: int) -> float:
-    """The probability that any of `size` records is drawn, each with probability `rate`."""
-    if size == 1 or rate >= 1:
-        return rate
-    return min(-math.expm1(size * math.log1p(-rate)) * (1 + _ROUNDING), 1.0)
+    return release.drawn_as(drawn).with_noise(release.noise_multiplier / k)
 
 
 def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = None) -> Bracket:
@@ -200,7 +188,7 @@ def group_noise(
 
 def _size(history: Sequence[Release], size: int, n: int | None) -> int:
     """The number of records of a group, as an integer in its range. Raises ValueError."""
-    known = [made.step.sampling.n for made in history if isinstance(made.step.sampling, TruncatedPoisson)]
+    known = [made.step.sampling.records or _MOST_SIZE for made in history]
     if n is not None:
         known.append(check.integer("n", n))
     return check.integer("size", size, at_most=min([_MOST_SIZE, *known]))

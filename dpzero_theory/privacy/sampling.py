@@ -28,6 +28,8 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
 
+_ROUNDING = 1e-15
+"""More than the relative rounding error of a probability by expm1 and log1p."""
 _BINOMIAL = 1e-9
 """More than the relative error of scipy's binomial tail."""
 
@@ -96,6 +98,18 @@ class Sampling:
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         """`part` for a rate q < 1."""
         raise NotImplementedError(f"sampling {self.word} says neither part nor _sampled")
+
+    def of_group(self, size: int, relation: Relation) -> "Sampling | None":
+        """Batches that hold any of `size` records about as often as these hold one, for `group.group_release`.
+
+        None if no bound is known that counts a group's records together.
+        """
+        return self if self.sample_rate == 1 else None
+
+    @property
+    def records(self) -> int | None:
+        """The number of records that this sampling is made for; None if it is made for any."""
+        return None
 
     def chance(self, steps: int) -> tuple[float, str]:
         """The probability that a given record is in any of `steps` batches, and the formula for it in words."""
@@ -172,6 +186,9 @@ class Poisson(Sampling):
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         return _poisson(noise, self.sample_rate, steps, relation)
 
+    def of_group(self, size: int, relation: Relation) -> Sampling | None:
+        return self.at(_any(self.sample_rate, size))
+
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
 
@@ -180,6 +197,13 @@ class Poisson(Sampling):
 
     def draw(self, source: random.Random, n: int) -> Indices:
         return _independent(source, n, self.sample_rate)
+
+
+def _any(rate: float, size: int) -> float:
+    """At least the probability that any of `size` records is drawn, each independently with probability `rate`."""
+    if size == 1 or rate >= 1:
+        return rate
+    return min(-math.expm1(size * math.log1p(-rate)) * (1 + _ROUNDING), 1.0)
 
 
 def _poisson(noise: float, q: float, steps: int, relation: Relation) -> Pairs:
@@ -254,6 +278,13 @@ class TruncatedPoisson(Poisson):
             count=steps,
         )
 
+    def of_group(self, size: int, relation: Relation) -> None:
+        return None
+
+    @property
+    def records(self) -> int:
+        return self.n
+
     def chance(self, steps: int) -> tuple[float, str]:
         return Poisson(self._chances()[1]).chance(steps)[0], "1 - (1 - q')^steps, q' after truncation,"
 
@@ -318,6 +349,9 @@ class CyclicPoisson(Sampling):
     def part(self, noise: float, steps: int, relation: Relation) -> Part:
         return Poisson(self._turn).part(noise, -(-steps // self.groups), relation)
 
+    def of_group(self, size: int, relation: Relation) -> Sampling:
+        return self.at(min(_any(self.groups * self.sample_rate, size) / self.groups, self.most_rate))
+
     def chance(self, steps: int) -> tuple[float, str]:
         turns = -(-steps // self.groups)
         return Poisson(self._turn).chance(turns)[0], "1 - (1 - B sample_rate)^ceil(steps/B)"
@@ -359,6 +393,11 @@ class FixedSize(Sampling):
         known = Pairs(both, attained, steps)
         return FinitePairs(zeroed_pairs(noise, q), steps, known) if LEAST_ZEROED <= noise <= q * MOST_ZEROED else known
 
+    def of_group(self, size: int, relation: Relation) -> Sampling | None:
+        if relation is Relation.ADD_REMOVE:
+            return super().of_group(size, relation)
+        return self.at(min(size * self.sample_rate, 1.0))
+
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:
             return ""
@@ -397,6 +436,9 @@ class FixedOrder(Sampling):
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         return PlainGaussian(math.sqrt(passes(steps, self.sample_rate)) * relation.sensitivity / noise)
+
+    def of_group(self, size: int, relation: Relation) -> Sampling:
+        return self
 
     def chance(self, steps: int) -> tuple[float, str]:
         return 1.0, "1"
