@@ -220,7 +220,7 @@ def test_every_coordinate_has_noise_of_its_own(kind: str) -> None:
 def test_the_accountant_knows_that_a_release_is_a_vector() -> None:
     vector, scalar = plan(algorithm="dpgd-0th"), plan()
     assert vector.settings.mechanism == "discrete-gaussian"
-    assert vector.settings.coordinates == 2**32
+    assert vector.settings.step.coordinates == 2**32
     assert vector.noise_multiplier == pytest.approx(scalar.noise_multiplier, rel=1e-9)
     assert vector.noise_multiplier >= scalar.noise_multiplier
     assert vector.scale >= vector.noise_multiplier * LEVELS
