@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SIGNATURE = "signature.json"
-FORMAT = "dpzero-signature-1"
+_SIGNATURE_FORMAT = "dpzero-signature-1"
 _TEXTS = dict.fromkeys(("format", "run", "transcript", "ledger", "key", "signature"), str)
 _ROUNDING = 1e-9
 """The relative difference of epsilon that is taken for rounding."""
@@ -99,7 +99,7 @@ def signer(folder: Path, claimed: Statement) -> str:
         raise ValueError("the signature is not of this file: it was altered, or made with another key") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{refused}; {check.printable(str(error))}") from None
-    if not written or values["format"] != FORMAT or key != key.lower():
+    if not written or values["format"] != _SIGNATURE_FORMAT or key != key.lower():
         raise ValueError(refused)
     now = _signed(folder, claimed)
     for name in ("run", "transcript", "ledger"):
@@ -117,7 +117,7 @@ def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
     first = claimed.costs[0]
     transcript = content(folder / TRANSCRIPT)
     return {
-        "format": FORMAT,
+        "format": _SIGNATURE_FORMAT,
         "run": hashlib.sha256(transcript[: transcript.find(b"\n") + 1]).hexdigest(),
         "transcript": hashlib.sha256(transcript).hexdigest(),
         "ledger": hashlib.sha256(content(folder / LEDGER)).hexdigest(),

@@ -31,7 +31,7 @@ from dpzero_theory.optim.step.contributions import Sums
 from dpzero_theory.optim.weights.precision import PRECISIONS
 from dpzero_theory.privacy.journal import Journal, content
 
-FORMAT = "dpzero-transcript-3"
+_TRANSCRIPT_FORMAT = "dpzero-transcript-3"
 _CHECK = 8
 """The bytes of a record's check."""
 
@@ -78,7 +78,7 @@ class Header:
         return hashlib.sha256(self.line()).hexdigest()
 
     def line(self) -> bytes:
-        return (json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False) + "\n").encode()
+        return (json.dumps({"format": _TRANSCRIPT_FORMAT, **asdict(self)}, allow_nan=False) + "\n").encode()
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
@@ -88,7 +88,7 @@ class Header:
             raise ValueError("the line must be as this software writes it: no name twice, no other spaces")
         later = ("private", "isolation", "layout", "losses", "records", "software")
         check.entries("the header", values, {"format": str, **check.types_of(cls), "plan": dict}, later)
-        check.choice("format", values.pop("format"), (FORMAT,))
+        check.choice("format", values.pop("format"), (_TRANSCRIPT_FORMAT,))
         header = cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})
         for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
             word = getattr(header, name)

@@ -110,12 +110,12 @@ class Alike:
         return self._read([number])[0]
 
 
-class Unread:
+class Unreadable:
     """Stands for a record that cannot be read."""
 
 
 def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
-    """Read records one by one, with the draws that `Alike` gives each; `Unread()` stands for one that raises."""
+    """Read records one by one, with the draws that `Alike` gives each; `Unreadable()` stands for one that raises."""
     read = _reader(data)
     with _drawing_alike() as draws:
         for number in numbers:
@@ -123,7 +123,7 @@ def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
             try:
                 found = read([number])[0]
             except Exception:
-                found = Unread()
+                found = Unreadable()
             yield found
 
 

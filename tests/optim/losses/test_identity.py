@@ -124,6 +124,22 @@ def test_what_reads_differently_each_time_or_cannot_be_pickled_has_no_digest() -
     assert of_records(Rows([lambda: 0]), KEY) == ""
 
 
+def test_a_digest_in_a_folder_outlives_the_names_of_modules() -> None:
+    """Of an unreadable record too; the number is that of the version 0.1.0."""
+
+    class Gaps:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> list[Any]:
+            if index == 1:
+                raise OSError("unreadable")
+            return [index, 2.5, "a"]
+
+    expected = "305239e4bcb4fa5643e055e072f831aaabc4a23f39e406a7ffbfedb64fc6591a"
+    assert of_records(Gaps(), bytes(32)) == expected
+
+
 def test_the_digest_is_the_same_in_another_process() -> None:
     code = (
         "from dpzero_theory.optim.losses.identity import of_records\n"

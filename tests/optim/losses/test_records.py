@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from dpzero_theory.optim.losses.records import Alike, Unread, each, fetcher, length_of, require_data
+from dpzero_theory.optim.losses.records import Alike, Unreadable, each, fetcher, length_of, require_data
 
 PLACES = np.array([1, 4, 7])
 
@@ -94,7 +94,7 @@ def test_records_are_read_as_a_run_reads_them() -> None:
     tensors = TensorDataset(torch.arange(10.0))
     assert Alike(tensors, None)(PLACES)[0].tolist() == [1.0, 4.0, 7.0]
     assert list(each(Batched(), [4, 2])) == [(4, 16), (2, 4)]
-    assert isinstance(next(each([1, 2], [5])), Unread)
+    assert isinstance(next(each([1, 2], [5])), Unreadable)
 
 
 @pytest.mark.parametrize(
