@@ -1,4 +1,5 @@
-"""Algorithms 1 and 2 themselves: their sensitivity, the library against the printed lines, and empirical audits."""
+"""Check the paper's Algorithms 1 and 2 as algorithms: their sensitivity, the library's runs against the printed
+lines, and attacks whose success is compared with the privacy that they have."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from paper_checks.registry import Disagreement, Finding, agree, check
 def _steps_by_hand(
     algorithm: int, problem: Instance, x0: Array, u: Array, z: Array, settings: dict[str, float]
 ) -> Array:
-    """Algorithm 1 or 2 line by line, as printed."""
+    """Return the iterates of the paper's Algorithm 1 or 2 at directions `u` and noise `z`, each line written out as
+    printed."""
     x, path = x0, [x0]
     width, clip, alpha = settings["smoothing"], settings["clip"], settings["step_size"]
     for t in range(u.shape[0]):
@@ -62,8 +64,8 @@ def _compare_reference(algorithm: int) -> float:
 
 @check("algo1-sensitivity")
 def _(full: bool) -> Finding:
-    """The average that Algorithm 1 releases changes by at most 2C/n: brute force over opposite samples, with the clip
-    active."""
+    """Algorithm 1's released average changes by 2C/n at most when one of n records is replaced, with the clip C: the
+    largest change found over random opposite samples that are clipped is exactly that."""
     _compare_reference(1)
     rng, largest, n, clip = np.random.default_rng(34), 0.0, 4, 0.6
     for _ in range(500):
@@ -80,7 +82,8 @@ def _(full: bool) -> Finding:
 
 @check("algo2-sensitivity")
 def _(full: bool) -> Finding:
-    """The scalar that Algorithm 2 releases changes by at most 2C/n, with equality for opposite clipped samples."""
+    """Algorithm 2's released scalar changes by 2C/n at most when one of n records is replaced, with the clip C: the
+    largest change found over random opposite samples that are clipped is exactly that."""
     _compare_reference(2)
     rng, largest, n, clip = np.random.default_rng(35), 0.0, 4, 0.6
     for _ in range(500):
@@ -94,12 +97,15 @@ def _(full: bool) -> Finding:
 
 
 def _audit(algorithm: int, d: int, full: bool) -> Finding:
-    """Many runs on two worst-case datasets, and the optimal test on the released iterates, against the exact trade-off.
+    """Attack Algorithm 1 or 2 in d dimensions: its privacy must be exactly that of mu-GDP, with the mu that its noise
+    gives.
 
-    The losses are c_i a^T x with opposite first samples, both clipped, so each run releases T Gaussians with means
-    Delta apart. The adversary knows u_t and sees all x_t. The empirical TPR - e^eps FPR must match hockey_stick(eps,
-    mu) within 4.5 standard errors (seed 36, 40,000 runs a side, 4 steps), at epsilon = 0.5 and 2. The library's own
-    algorithm is attacked too: the lower bound on mu from 4,000 runs must lie between 0.6 mu and mu.
+    The losses are linear, and the two data sets differ in the sign of the first one, which is clipped, so each run
+    releases T Gaussians whose means are one sensitivity apart. The adversary knows the directions, sees all iterates
+    and makes the optimal test. The true-positive rate minus e^epsilon times the false-positive rate must match the
+    exact delta(epsilon) within 4.5 standard errors, at epsilon = 0.5 and 2 (seed 36, 40,000 runs on each data set, 4
+    steps). The library's own algorithm is attacked too: the lower bound on mu from 4,000 runs must lie between 0.6
+    mu and mu.
     """
     rng, runs, steps, n, clip = np.random.default_rng(36), 160_000 if full else 40_000, 4, 3, 1.0
     gdp = lemma_gdp(8.0, 1e-3)
@@ -143,7 +149,8 @@ def _audit(algorithm: int, d: int, full: bool) -> Finding:
 
 @dataclass(frozen=True)
 class _Linear:
-    """Losses slope_i x_1; the first has the canary's sign, and every one is steep enough to be clipped."""
+    """The losses slope_i x_1 of a point x in R^d. The first slope has the sign that the attack has to find out, and
+    every slope is steep enough to be clipped."""
 
     slopes: Array
     d: int
@@ -157,7 +164,9 @@ class _Linear:
 
 
 def _attack_library(algorithm: int, runs: int, gdp: float) -> float:
-    """A lower bound on mu (confidence 99.9%) from the iterates of the library's own algorithm, 4 steps, d = 3."""
+    """Return a lower bound on mu of Gaussian differential privacy, at 99.9% confidence, from an attack on the
+    iterates of the library's own Algorithm 1 or 2 (4 steps, d = 3). `gdp` is the claimed mu, for which the noise is
+    chosen."""
     rng, n, d, steps, clip, alpha = np.random.default_rng(38), 3, 3, 4, 1.0, 0.1
     sigma = math.sqrt(steps) * 2 * clip / n / gdp
     run = reference.dpgd_0th if algorithm == 1 else reference.dpzero

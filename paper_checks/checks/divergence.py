@@ -1,5 +1,5 @@
-"""The hockey-stick divergence of Gaussian releases in 60-digit arithmetic of our own, and the paper's composition
-lemma."""
+"""The hockey-stick divergence of Gaussian releases, computed to 60 digits and apart from the library, and what noise
+the paper's composition lemma (lm:composition) asks for."""
 
 from functools import cache
 
@@ -12,13 +12,14 @@ DELTAS = (0.5, 0.1, 1e-3, 1e-5, 1e-6, 1e-10)
 
 
 def lemma_gdp(epsilon: float, delta: float) -> float:
-    """The mu that Lemma lm:composition implies, sqrt(T) Delta/sigma for its variance."""
+    """Return mu = sqrt(T) Delta/sigma of T Gaussian releases with sensitivity Delta and the noise sigma that the
+    paper's composition lemma (lm:composition) asks for at (epsilon, delta)."""
     return 1 / f.value(f.lemma_deviation, {"eps": epsilon, "delta": delta})
 
 
 def hockey_stick(epsilon: float, shift: float) -> float:
-    """sup_B P(B) - e^epsilon Q(B) for P = N(shift, 1) and Q = N(0, 1), to 60 digits; the densities' ratio crosses
-    once."""
+    """Return the least delta for which N(shift, 1) against N(0, 1) is (epsilon, delta)-indistinguishable: sup_B P(B)
+    - e^epsilon Q(B) over all sets B, to 60 digits."""
     with mpmath.workdps(60):
         e, m = mpmath.mpf(epsilon), mpmath.mpf(shift)
         crossing = e / m + m / 2
@@ -26,7 +27,7 @@ def hockey_stick(epsilon: float, shift: float) -> float:
 
 
 def least_epsilon(shift: float, delta: float) -> float:
-    """The smallest epsilon with hockey_stick(epsilon, shift) <= delta."""
+    """Return the smallest epsilon >= 0 with hockey_stick(epsilon, shift) <= delta, by bisection."""
     low, high = 0.0, 1.0
     while hockey_stick(high, shift) > delta:
         low, high = high, 2 * high
@@ -38,7 +39,8 @@ def least_epsilon(shift: float, delta: float) -> float:
 
 @cache
 def lemma_limit(delta: float) -> float:
-    """The epsilon above which the lemma's noise is too little at this delta, by bisection to 1e-7."""
+    """Return the epsilon above which the noise of the paper's composition lemma (lm:composition) no longer gives
+    (epsilon, delta) at this delta, within a relative 1e-7."""
     low, high = 0.5, 0.5
     while hockey_stick(high, lemma_gdp(high, delta)) <= delta:
         low, high = high, 2 * high
@@ -49,8 +51,9 @@ def lemma_limit(delta: float) -> float:
 
 
 def region(full: bool) -> tuple[float, float]:
-    """The largest ratio of the true delta(epsilon) to the delta asked for, with the lemma's noise: over a grid of all
-    epsilon, and over those below the limit."""
+    """Return the largest ratio of the delta(epsilon) that the noise of the paper's composition lemma really gives to
+    the delta asked for: first over a grid of epsilon from 1e-3 to 2,000, then over those below `lemma_limit`. A
+    ratio above 1 breaks the lemma."""
     everywhere, below = 0.0, 0.0
     for delta in DELTAS:
         for epsilon in np.geomspace(1e-3, 2000, 200 if full else 40):

@@ -1,5 +1,5 @@
-"""What can be checked here about the experiments: their setting against the theory's assumptions, and small versions of
-them."""
+"""Check what can be checked of the paper's experiments without repeating them: whether their settings meet the
+theorems' assumptions, and small versions of them."""
 
 import math
 
@@ -16,8 +16,8 @@ from paper_checks.tables import fact, printed
 
 @check("toy-assumptions")
 def _(full: bool) -> Finding:
-    """The quadratic loss of the experiment is not Lipschitz: |A(x - x_i)| along x = s e_1 grows like s |A e_1|, within
-    1% at s = 1e6."""
+    """The quadratic loss of the paper's synthetic experiment is not Lipschitz, as its theorems assume: the gradient
+    A(x - x_i) at x = s e_1 has a norm that grows like s |A e_1|, within 1% at s = 1e6."""
     data, matrix = np.random.default_rng(101).normal(1, 1, size=(100, 20)), spectrum("c", 20)
     norms = [float(np.max(np.linalg.norm((s * np.eye(20)[0] - data) * matrix, axis=1))) for s in (0, 1e3, 1e6)]
     numbers = {"|grad f| at |x| = 0": norms[0], "at 1e6": norms[2]}
@@ -25,7 +25,8 @@ def _(full: bool) -> Finding:
 
 
 def _trace(mode: str, order: float, low: float, high: float) -> Finding:
-    """Whether tr(A)/order(d) lies in [low, high] over d = 20 to 2,000 and beyond, with |A| = 1."""
+    """Check the order of tr(A) that the paper states for a mode of its synthetic experiment (app:toy): tr(A) over d
+    (mode a), sqrt(d) (b) or log d (c) lies in [low, high] for d = 20 to 10^7. `order` is the norm that A must have."""
     sizes = [*DIMENSIONS, 10**5, 10**7]
     exponents = {"a": lambda d: d, "b": math.sqrt, "c": math.log}
     ratios = [float(np.sum(spectrum(mode, d))) / exponents[mode](d) for d in sizes]
@@ -42,10 +43,11 @@ for _mode, _low, _high in (("a", 1.0, 1.0), ("b", 1.6, 2.0), ("c", 1.0, 1.3)):
 
 @check("toy-smoothing")
 def _(full: bool) -> Finding:
-    """The experiment's lambda = 1e-4 does not matter: the finite difference of a quadratic is exact, so any lambda
-    gives the same run.
+    """The smoothing lambda = 1e-4 of the paper's synthetic experiment (tab:toy-param) does not matter: the finite
+    difference of a quadratic is exact, so any lambda gives the same run.
 
-    In float64 at d = 2,000 the difference is within 1e-6 of u'A(x - x_i); in float32 it is off by 0.1 or more (n = 50).
+    In float64 at d = 2,000 the difference is within 1e-6 of its exact value u'A(x - x_i); in float32 it is off by
+    0.1 or more (n = 50).
     """
     rng, d, lam = np.random.default_rng(102), 2000, 1e-4
     a, data, x = spectrum("a", d), rng.normal(1, 1, size=(50, d)), np.zeros(d)
@@ -64,9 +66,11 @@ def _(full: bool) -> Finding:
 
 @check("toy-theory-grid")
 def _(full: bool) -> Finding:
-    """At the synthetic settings, Theorem 3's T and step size lie inside the searched grids in the low-rank cells only.
+    """The paper's grid search in the synthetic experiment (tab:toy-param) covers Theorem 3's own number of steps T and
+    step size alpha only where the effective rank is low.
 
-    T <= 5,120 and alpha >= 1e-5 hold in every cell of mode (c), and do not in mode (a) from d = 100 on.
+    T <= 5,120 and alpha >= 1e-5, the ends of the grid, hold in every cell of mode (c), the low-rank one, and fail in
+    mode (a), full rank, from d = 100 on.
     """
     inside = {}
     for mode in "abc":
@@ -82,10 +86,11 @@ def _(full: bool) -> Finding:
 
 @check("search-privacy")
 def _(full: bool) -> Finding:
-    """The search for a clip on the same data costs privacy: seven (2, 1e-5) runs compose to sqrt(7) mu.
+    """The paper's results (tab:dpero-dpgd) are each the best of seven private runs with different clips on the same
+    data, which costs more than one run: seven runs of mu-GDP compose to sqrt(7) mu.
 
-    Stated: all seven released runs together still cost epsilon = 2. Repaired: one run does, and all seven cost more
-    than 5 at delta = 1e-5.
+    Stated: all seven (2, 1e-5) runs together still cost epsilon = 2. Repaired: one run does, and all seven cost more
+    than epsilon = 5 at delta = 1e-5.
     """
     low, high = 0.0, 10.0
     for _ in range(60):
@@ -98,11 +103,11 @@ def _(full: bool) -> Finding:
 
 @check("mini-batch-outside")
 def _(full: bool) -> Finding:
-    """Algorithm 2's noise is for full batches of n. With mini-batches of B the sensitivity is 2C/B, so mu is n/B times
-    larger.
+    """The noise of the paper's Algorithm 2 is for full batches of all n records. The experiments (app:exp) use
+    mini-batches of B, whose mean has sensitivity 2C/B, so mu is n/B times larger unless the sampling amplifies privacy.
 
-    On SST-2, n = 1,024 and B = 64. Noise for (2, 1e-5) then costs epsilon above 10 where nothing is known of how the
-    batches are drawn, and less than 2 with Poisson sampling (replace-one): the sampling decides.
+    On SST-2, n = 1,024 and B = 64. Noise that is calibrated for (2, 1e-5) then costs epsilon above 10 where nothing
+    is known of how batches are drawn, and less than 2 with Poisson sampling (replace-one).
     """
     n = printed("samples per class")[0] * fact("classes of SST-2")[0]
     batch, steps, delta = printed("batch")[0], int(printed("iterations, DPZero")[0]), 1e-5

@@ -1,4 +1,5 @@
-"""Other estimators and other directions, and what clipping needs and costs."""
+"""Check the paper's remarks that its results extend to other directions and estimators (eq.zo, tab:compare), and its
+remarks on what clipping needs and costs."""
 
 import math
 
@@ -12,11 +13,11 @@ from paper_checks.registry import Finding, agree, check
 
 @check("extension-gaussian")
 def _(full: bool) -> Finding:
-    """For Gaussian u, E[(u'a)^2 u'Hu] = 2a'Ha + |a|^2 tr(H), which is the sphere's value times (d+2)/d; and the tail is
-    at most 2 exp(-C^2/(2|a|^2)).
+    """The paper believes that its analysis extends to Gaussian directions u (tab:compare). It does: E[(u'a)^2 u'Hu] =
+    2a'Ha + |a|^2 tr(H), which is (d+2)/d times the value on the sphere, and P(|u'a| >= C) <= 2 exp(-C^2/(2|a|^2)).
 
-    Both sides are quadratures in R^2, exact for polynomials. So the factor (r + 2) ell in the one-step inequality need
-    not change.
+    The expectations are quadratures in R^2, which are exact for polynomials. So the factor (r + 2) ell in Theorem
+    3's one-step inequality stays as it is.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(8)
     weights = weights / weights.sum()
@@ -35,11 +36,12 @@ def _(full: bool) -> Finding:
 
 @check("extension-any-u")
 def _(full: bool) -> Finding:
-    """Not every law of u will do: u = +-sqrt(d) e_i has E[uu'] = I and |u|^2 = d, but with H = e_1 e_1' (r = 1) and a =
-    e_1, E[(u'a)^2 u'Hu] = d.
+    """The paper says (at eq.zo) that its results extend to any direction u with E[uu'] = I, which is false: u =
+    +-sqrt(d) e_i, for a uniform coordinate i, has that, but E[(u'a)^2 u'Hu] = d for H = e_1 e_1' (effective rank r = 1)
+    and a = e_1.
 
-    The proofs of Theorems 2 and 3 need at most (r + 2) = 3. Correction: E[(u'a)^2 u'Hu] <= (r + 2) ell |a|^2 is needed
-    as well.
+    The proofs of Theorems 2 and 3 need a value of at most r + 2 = 3 there. The correction adds the condition
+    E[(u'a)^2 u'Hu] <= (r + 2) ell |a|^2.
     """
     d = 50
     u = math.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
@@ -53,11 +55,11 @@ def _(full: bool) -> Finding:
 
 @check("extension-one-point")
 def _(full: bool) -> Finding:
-    """For the one-point estimator (f(x + lambda u)/lambda) u, E|g|^2 = (d/lambda^2) E f^2 grows without bound as lambda
-    -> 0 unless f(x) = 0.
+    """The paper says (at eq.zo) that its results extend to the one-point estimator g = (f(x + lambda u)/lambda) u,
+    which is false: E|g|^2 = (d/lambda^2) E f(x + lambda u)^2 grows without bound as lambda -> 0, unless f(x) = 0.
 
-    So there is no bound 2d|grad f|^2 + O(lambda^2), and |g| <= L d fails: the prescribed lambda and C do not carry
-    over.
+    So neither E|g|^2 <= 2d|grad f|^2 + O(lambda^2) (Lemma lm:zero-grad) nor |g| <= L d holds, and the prescribed
+    lambda and clip do not carry over.
     """
     problem = Instance(np.array([[1.0, 0.2]]), np.array([0.3]), np.array([1.0]), wave=True)
     x, u = np.array([1.0, -0.4]), circle(256)
@@ -71,8 +73,8 @@ def _(full: bool) -> Finding:
 
 @check("extension-directional")
 def _(full: bool) -> Finding:
-    """The directional derivative u'grad f u (lambda = 0) has mean grad f, E|g|^2 = d|grad f|^2 and |u'grad f| <= L
-    sqrt(d)."""
+    """The paper says (at eq.zo) that its results extend to the directional derivative g = (u'grad f) u, the limit
+    lambda = 0: it has the mean grad f, E|g|^2 = d|grad f|^2, and |u'grad f| <= L sqrt(d)."""
     rng, worst = np.random.default_rng(86), 0.0
     u = circle(64)
     for _ in range(10):
@@ -86,7 +88,8 @@ def _(full: bool) -> Finding:
 
 @check("clipping-scalar")
 def _(full: bool) -> Finding:
-    """Clipping the vector s u at C|u| equals clipping the scalar s at C, times u: seed 87, 10,000 cases."""
+    """The paper's remark rmk:clipping: clipping the vector s u to norm C|u| is the same as clipping the scalar s to
+    C and multiplying by u (10,000 random cases, seed 87)."""
     rng = np.random.default_rng(87)
     s, u = 5 * rng.standard_normal(10_000), rng.standard_normal((10_000, 7))
     g = s[:, None] * u
@@ -97,10 +100,11 @@ def _(full: bool) -> Finding:
 
 @check("clipping-dpgd0th-costly")
 def _(full: bool) -> Finding:
-    """The paper says that DPGD-0th 'still requires per-sample clipping of the gradient estimator, which is costly'.
+    """The paper says (at tab:others) that DPGD-0th 'still requires per-sample clipping of the gradient estimator, which
+    is costly'.
 
-    It is not: all n estimators are multiples of one u, so clipping them is clipping n scalars at C/|u|, without an (n,
-    d) array.
+    It is not costly: the estimators of all n samples are multiples of one direction u, so clipping them to norm C is
+    clipping n scalars to C/|u|, and no (n, d) array is needed.
     """
     rng, n, d, clip = np.random.default_rng(88), 50, 400, 3.0
     s, u = rng.standard_normal(n), rng.standard_normal(d)
@@ -116,11 +120,12 @@ def _(full: bool) -> Finding:
 
 @check("clip-without-smoothness")
 def _(full: bool) -> Finding:
-    """(f(x + lambda u) - f(x - lambda u))/(2 lambda) is odd and L-Lipschitz in u, so eq:tail-unit bounds it directly.
+    """Theorem 3's clip has a term ell lambda d/2 for the error of the finite difference (eq:d-free-C-upper-bound),
+    which is not needed, and neither is smoothness: (f(x + lambda u) - f(x - lambda u))/(2 lambda) is odd and
+    L-Lipschitz in u, so the concentration bound eq:tail-unit holds for it directly.
 
-    Neither smoothness of f nor the term ell lambda d/2 is needed. For kinked losses sum_k |a_k'x - b_k| scaled to L =
-    1, 200,000 draws (seed 94), d = 2, 10, 50 and lambda = 0.01, 1, 10, the empirical tail must not pass the bound by 5
-    standard errors.
+    Tried on losses with kinks, sums of |a_k'x - b_k| scaled to L = 1, at d = 2, 10, 50 and lambda = 0.01, 1, 10: the
+    tail over 200,000 draws (seed 94) must not pass the bound by 5 standard errors.
     """
     rng, size, worst, ratio = np.random.default_rng(94), 200_000 if full else 50_000, -math.inf, 0.0
     for d in (2, 10, 50):

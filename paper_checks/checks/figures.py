@@ -1,10 +1,13 @@
 """The paper's synthetic figures, checked on the committed rows of the whole grid: 880 settings a cell, 21 cells a
 method.
 
-A method's value in a cell is that of the last iterate with the setting that is best on the training set. A statement
-has to hold for both ways to choose that setting: as in the paper, on the seed that is reported (seed 0, the only one
-for which all three methods have the whole grid); and on other seeds than the one reported, as means over seeds
-(`benchmarks.selection`). `python -m benchmarks.synthetic --preset paper` and `benchmarks.dpgd_seeds` make the rows.
+A cell is one of the spectra ("modes" a, b, c, with effective rank d, about sqrt(d) and about log d) with a dimension
+d; a setting is one choice of step size, clip and number of steps. A method's value in a cell is that of the last
+iterate with the setting that is best on the training set. A statement has to hold for both ways to choose that
+setting: as in the paper, on the seed that is reported (seed 0, the only one for which all three methods have the
+whole grid); and on other seeds than the one reported, as means over seeds (`benchmarks.selection`). A slope is the
+power of d with which a value grows. `python -m benchmarks.synthetic --preset paper` and `benchmarks.dpgd_seeds` make
+the rows.
 """
 
 import math
@@ -31,14 +34,14 @@ MEASURED = (
 )
 ITERATES = {"last": "gradient_train_last", "x_tau": "gradient_train_tau"}
 Cell = tuple[str, str, int]
-"""A method, a mode and d."""
+"""A cell of a method: its name, the mode (a, b or c) and the dimension d."""
 Values = dict[Cell, dict[str, float]]
-"""Values by seed, for each cell."""
+"""For each cell of a method, a value by seed."""
 
 
 @cache
 def _own_seed() -> dict[str, Values]:
-    """For each measurement, the smallest value on seed 0 in each cell."""
+    """Return for each measured column the smallest value over all settings in each cell, all on seed 0."""
     best: dict[str, dict[Cell, float]] = {name: {} for name in MEASURED}
     for row in (row for folder in ("synthetic", "synthetic_dpgd") for row in rows.read(folder) if row["seed"] == SEED):
         cell = row["method"], row["mode"], int(row["d"])
@@ -49,7 +52,8 @@ def _own_seed() -> dict[str, Values]:
 
 @cache
 def _other_seeds() -> dict[str, Values]:
-    """For each measurement, the value on each seed with the setting that is best on the others."""
+    """Return for each measured column and cell the value on each seed with the setting that is best on the other
+    seeds."""
     found: dict[str, Values] = {name: {} for name in MEASURED}
     for row in (row for row in rows.read("selection") if row["sweep"] == "synthetic"):
         for on in ("train", "test"):
@@ -64,7 +68,8 @@ def _values(way: str, measured: str) -> Values:
 
 
 def _best(way: str, measured: str) -> dict[Cell, float]:
-    """Means over seeds of the values chosen in this way."""
+    """Return for each cell the mean over seeds of the measured column, with settings chosen in the given way (one of
+    WAYS)."""
     return {cell: float(np.mean([*values.values()])) for cell, values in _values(way, measured).items()}
 
 
@@ -73,14 +78,16 @@ def _sizes(mode: str) -> list[int]:
 
 
 def _slope(way: str, method: str, mode: str, measured: str = "gradient_train_last", largest: int = 0) -> float:
-    """The least-squares slope of log(best) against log(d), over all dimensions or over the `largest`."""
+    """Return the power of d with which a method's best value grows in a mode: the least-squares slope of its
+    logarithm against log(d). `largest`: how many of the largest dimensions count (0: all)."""
     sizes = _sizes(mode)[-largest:]
     values = [_best(way, measured)[method, mode, d] for d in sizes]
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def _ratios(way: str, above: str, below: str, measured: str, modes: str = MODES) -> Iterator[tuple[float, float]]:
-    """For every cell the mean ratio of two methods, over the seeds that both have, and its standard error."""
+    """Yield for every cell the mean, over the seeds that both methods have, of the value of method `above` over that
+    of method `below`, and its standard error."""
     for mode in modes:
         for d in _sizes(mode):
             one, other = (_values(way, measured)[method, mode, d] for method in (above, below))
@@ -94,7 +101,8 @@ def _least(way: str, above: str, below: str, measured: str) -> float:
 
 @check("toy-full-rank-scales")
 def _(full: bool) -> Finding:
-    """Stated: in mode (a) every method's slope is above 0.25, for the last iterate and for x_tau."""
+    """Figure fig:toy_grad, 'with r = d every method scales with the dimension'. Stated: in mode (a) every method's
+    best gradient norm grows with a power of d above 0.25, at the last iterate and at a random iterate x_tau."""
     slopes = {
         f"slope, {method}, {iterate}, {way}": _slope(way, method, "a", measured)
         for way, method, (iterate, measured) in product(WAYS, METHODS, ITERATES.items())
@@ -104,10 +112,11 @@ def _(full: bool) -> Finding:
 
 @check("toy-strong-dependence")
 def _(full: bool) -> Finding:
-    """Stated: DPGD-0th's slope is above 0.5 from d = 20 to 100 in every mode; in mode (c) the slopes of the other
-    methods are below it.
+    """Figure fig:toy_grad, 'DPGD-0th depends strongly on the dimension whatever the rank'. Stated: its gradient norm
+    grows with a power of d above 0.5 from d = 20 to 100 in every mode, and in mode (c) the other methods' powers are
+    below its own.
 
-    The latter is over all d, for the last iterate and for x_tau.
+    The latter is over all d, at the last iterate and at a random iterate x_tau.
     """
     first = {}
     for way, mode in product(WAYS, MODES):
@@ -128,7 +137,8 @@ def _(full: bool) -> Finding:
 
 @check("toy-dpgd0th-worst")
 def _(full: bool) -> Finding:
-    """Stated: DPGD-0th's best gradient norm is above the others' in every cell, on the training and the test set."""
+    """Figure fig:toy_grad, 'DPGD-0th has the worst performance'. Stated: its best gradient norm is above that of
+    both other methods in every mode and dimension, on the training and the test set."""
     least = {
         f"least dpgd-0th/{method}, {on}, {way}": _least(way, "dpgd-0th", method, f"gradient_{on}_last")
         for way, method, on in product(WAYS, LOW_RANK, ("train", "test"))
@@ -138,7 +148,8 @@ def _(full: bool) -> Finding:
 
 @check("toy-smaller-rank-better")
 def _(full: bool) -> Finding:
-    """Stated: the best gradient norm falls from mode (a) to (b) to (c), every method and d."""
+    """The paper (app:toy) says that a smaller effective rank is better for every method. Stated: the best gradient
+    norm falls from mode (a) to (b) to (c), for every method and dimension."""
     least = {}
     for way, method in product(WAYS, METHODS):
         best = _best(way, "gradient_train_last")
@@ -149,10 +160,10 @@ def _(full: bool) -> Finding:
 
 @check("toy-low-rank-flat")
 def _(full: bool) -> Finding:
-    """Stated: in mode (c) the slopes of the last iterate of DPZero and DP-GD are below 0.15. Repaired: those of x_tau
-    are.
+    """Figure fig:toy_grad, 'with r = O(log d) DPZero and DP-GD are nearly dimension-independent'. Stated: in mode (c)
+    their gradient norms at the last iterate grow with a power of d below 0.15. Repaired: those at x_tau do.
 
-    x_tau is the mean over the iterates.
+    The value at x_tau, a random iterate, is the mean over the iterates.
     """
     last, late, tau = (
         {f"{name}, {method}, {way}": _slope(way, method, "c", *of) for way, method in product(WAYS, LOW_RANK)}
@@ -171,10 +182,11 @@ def _(full: bool) -> Finding:
 
 @check("toy-dpgd-best")
 def _(full: bool) -> Finding:
-    """Stated: DP-GD's best gradient norm is the smallest in every cell, on the training and the test set.
+    """The paper (app:toy) says that DP-GD achieves the best results. Stated: its best gradient norm is the smallest in
+    every mode and dimension, on the training and the test set.
 
-    With settings from other seeds this holds up to noise: no other method is below it by more than three standard
-    errors.
+    With settings chosen on other seeds this has to hold up to noise only: no other method may be below it by more
+    than three standard errors.
     """
     others = ("dpzero", "dpgd-0th")
     least = {
@@ -194,7 +206,8 @@ def _(full: bool) -> Finding:
 
 @check("toy-dpzero-matches")
 def _(full: bool) -> Finding:
-    """Stated: in mode (c) DPZero's best gradient norm is at most twice DP-GD's in every cell."""
+    """The paper (app:toy) says that DPZero matches DP-GD when r = O(log d). Stated: in mode (c) its best gradient
+    norm is at most twice DP-GD's in every dimension."""
     numbers: dict[str, float] = {}
     largest = 0.0
     for way, (iterate, measured) in product(WAYS, ITERATES.items()):
@@ -210,7 +223,8 @@ _ENDS = {"least": min, "largest": max}
 
 @check("toy-saturation")
 def _(full: bool) -> Finding:
-    """Stated: DPGD-0th's slope over the largest three dimensions is below 3/4 of that over all, in every mode."""
+    """Figure fig:toy_grad, 'DPGD-0th saturates at large dimension'. Stated: in every mode, the power of d with which
+    its gradient norm grows over the three largest dimensions is below 3/4 of that over all."""
     share = {
         f"ratio, mode ({mode}), {way}": _slope(way, "dpgd-0th", mode, largest=3) / _slope(way, "dpgd-0th", mode)
         for way, mode in product(WAYS, MODES)
@@ -220,7 +234,7 @@ def _(full: bool) -> Finding:
         d = _sizes(mode)[-1]
         start = math.hypot(
             *(i**-power for i in range(1, d + 1))
-            # |A (x_0 - mean of the data)| with x_0 = 0 and data from N(1, 1)
+            # the gradient norm |A (x_0 - mean of the data)| at the start x_0 = 0, with data from N(1, 1)
         )
         reached = _best("own seed", "gradient_train_last")["dpgd-0th", mode, d]
         numbers[f"best/start, mode ({mode}), d = {d:,}"] = reached / start
@@ -229,10 +243,12 @@ def _(full: bool) -> Finding:
 
 @check("toy-loss")
 def _(full: bool) -> Finding:
-    """Stated: by the best loss, too, DPGD-0th is worst and DP-GD best in every cell, on both sets.
+    """Figure fig:toy_loss shows losses in place of gradient norms. Stated: by the best loss, too, DPGD-0th is the worst
+    and DP-GD the best method in every mode and dimension, on the training and the test set.
 
-    A loss contains its minimum, about tr(A)/2, beside which a small excess is lost in the digits of the rows. So equal
-    losses count as a tie on seed 0, and on other seeds a value within three standard errors below counts as one.
+    A loss contains its minimum, about tr(A)/2, beside which a small excess is lost in the digits of the rows. So
+    equal losses count as a tie on seed 0, and on other seeds a loss that is below by at most three standard errors
+    does.
     """
     numbers: dict[str, float | str] = {}
     holds, equal = True, 0

@@ -1,4 +1,4 @@
-"""Small random problems with all constants known exactly, on which the paper's inequalities are evaluated.
+"""Small random problems, on which the paper's inequalities are evaluated because their constants are known exactly.
 
 f_i(x) = c_i phi(a_i^T x - b_i) with |phi'| <= 1 and |phi''| <= 1, so f_i is c_i |a_i|-Lipschitz and c_i |a_i|^2-smooth,
 and -H <= grad^2 F <= H with H = (1/n) sum c_i a_i a_i^T.
@@ -15,9 +15,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Instance:
-    """A problem. a: shape (n, d). b, c: shape (n,). wave: whether phi is sin (nonconvex, bounded) instead of sqrt(1 +
-    s^2)
-    - 1 (convex).
+    """A problem with the losses f_i(x) = c_i phi(a_i^T x - b_i), with `a` of shape (n, d) and `b` and `c` of shape
+    (n,). If `wave` holds, phi is the sine (nonconvex, bounded); else phi(s) = sqrt(1 + s^2) - 1 (convex).
     """
 
     a: Array
@@ -43,7 +42,7 @@ class Instance:
 
     @property
     def curvature(self) -> Array:
-        """The matrix H."""
+        """The matrix H = (1/n) sum c_i a_i a_i^T, which bounds the Hessian of the mean loss F: -H <= grad^2 F <= H."""
         out: Array = (self.a * self.c[:, None]).T @ self.a / self.n
         return out
 
@@ -54,17 +53,18 @@ class Instance:
 
     @property
     def bound(self) -> float:
-        """A bound B with |F| <= B, for phi = sin."""
+        """A number B with |F| <= B for the mean loss F, where phi is the sine."""
         return float(np.mean(self.c))
 
     def minimum(self) -> float:
-        """F*, for linearly independent a_i: every term is then least at the same point."""
+        """The least mean loss F*, if the rows a_i are linearly independent, because every sample's loss is then
+        least at the same point."""
         if np.linalg.matrix_rank(self.a) < self.n:
             raise ValueError("the minimum is known only for linearly independent a_i")
         return -float(np.mean(self.c)) if self.wave else 0.0
 
     def losses(self, x: Array) -> Array:
-        """f_i(x) for x of shape (..., d), shape (..., n)."""
+        """Return the samples' losses f_i(x), shape (..., n), at points x of shape (..., d)."""
         s = x @ self.a.T - self.b
         out: Array = self.c * (np.sin(s) if self.wave else np.hypot(1, s) - 1)
         return out
@@ -74,7 +74,7 @@ class Instance:
         return out
 
     def gradients(self, x: Array) -> Array:
-        """grad f_i(x), shape (..., n, d)."""
+        """Return the samples' gradients grad f_i(x), shape (..., n, d), at points x of shape (..., d)."""
         s = x @ self.a.T - self.b
         slope = np.cos(s) if self.wave else s / np.hypot(1, s)
         return (self.c * slope)[..., None] * self.a
@@ -86,21 +86,23 @@ class Instance:
         return out
 
     def differences(self, x: Array, u: Array, smoothing: float) -> Array:
-        """The finite differences (f_i(x + lambda u) - f_i(x - lambda u))/(2 lambda), shape (..., n)."""
+        """Return the samples' finite differences (f_i(x + lambda u) - f_i(x - lambda u))/(2 lambda), shape (..., n),
+        where lambda is `smoothing`."""
         step = smoothing * u
         out: Array = (self.losses(x + step) - self.losses(x - step)) / (2 * smoothing)
         return out
 
 
 def random_instance(rng: np.random.Generator, n: int, d: int, wave: bool) -> Instance:
-    """Independent a_i with unequal lengths and, where n <= d, unequal directions; offsets and weights at random."""
+    """Draw a problem: independent rows a_i of unequal lengths, random offsets b_i and random weights c_i."""
     scales = rng.uniform(0.4, 1.3, size=n)
     a = rng.standard_normal((n, d)) * (scales / math.sqrt(d))[:, None]
     return Instance(a, rng.uniform(-1.5, 1.5, n), rng.uniform(0.5, 1.5, n), wave)
 
 
 def circle(points: int) -> Array:
-    """Equally spaced u on sqrt(2) S^1: averages over it are exact for polynomials of degree below `points`."""
+    """Return equally spaced directions u on the circle of radius sqrt(2) in R^2. An average over them is exact for
+    polynomials of degree below `points`."""
     angle = 2 * math.pi * (np.arange(points) + 0.5) / points
     return math.sqrt(2) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
@@ -115,6 +117,7 @@ DIMENSIONS = (20, 50, 100, 200, 500, 1000, 2000)
 
 
 def spectrum(mode: str, d: int) -> Array:
-    """The diagonal of A in the synthetic experiment."""
+    """Return the diagonal of the matrix A of the paper's synthetic quadratic loss, for mode a, b or c (trace of
+    order d, sqrt(d), log d)."""
     values: Array = _MODES[mode](np.arange(1.0, d + 1))
     return values

@@ -1,4 +1,6 @@
-"""The paper's assumptions, and its remarks on DPGD-0th with and without low rank."""
+"""Check the paper's assumptions asp:smooth and asp:rank, and its remarks on DPGD-0th (Algorithm 1) with and without
+a low effective rank r. In these checks ell is the smoothness, L the Lipschitz constant, K = log(e + epsilon/delta),
+G the zeroth-order gradient and z the noise."""
 
 import math
 
@@ -13,10 +15,11 @@ from paper_checks.registry import Finding, Plot, agree, check
 
 @check("asp-rank-to-smooth")
 def _(full: bool) -> Finding:
-    """Assumption asp:smooth does not imply asp:rank: f_1 = |x| and f_2 = 2 sqrt(1 + x^2) - |x| are Lipschitz, and their
-    average sqrt(1 + x^2) is 1-smooth, but neither is smooth.
+    """The paper says that assumption asp:rank with r = d is assumption asp:smooth, which is false: f_1 = |x| and f_2 =
+    2 sqrt(1 + x^2) - |x| are Lipschitz and their average sqrt(1 + x^2) is 1-smooth, as asp:smooth asks, but neither of
+    them is smooth.
 
-    asp:rank asks every f_i to be smooth, and fails although r = d = 1.
+    asp:rank asks that every f_i be smooth, so it fails, although r = d = 1.
     """
     h = 1e-6
     second = abs((abs(h) - 2 * abs(0.0) + abs(-h)) / h**2)
@@ -30,11 +33,11 @@ def _(full: bool) -> Finding:
 
 @check("asp-trace")
 def _(full: bool) -> Finding:
-    """eq:onestep2 needs only tr(H) = r ell, and not r |H|: an H with |H| = ell/3 would need r' = 3 r under the printed
-    assumption.
+    """Assumption asp:rank asks for tr(H) <= r |H|, but the proofs need only tr(H) <= r ell and |H| <= ell. With |H| =
+    ell/3 the printed assumption needs an r that is three times as large.
 
-    The one-step bound with the smaller r (from ell) holds on random problems (seed 81), because no step of the proof
-    uses |H|.
+    The one-step inequality eq:onestep2 with the smaller r, tr(H)/ell, holds on random problems (seed 81), because no
+    step of the proof uses |H|.
     """
     rng, worst, gain = np.random.default_rng(81), -math.inf, []
     u = circle(128)
@@ -55,10 +58,11 @@ def _(full: bool) -> Finding:
 
 @check("low-rank-hessian")
 def _(full: bool) -> Finding:
-    """Losses of a feature matrix of rank k satisfy asp:rank with r <= k: -H <= Hessian <= H with tr(H) <= k |H|.
+    """Assumption asp:rank holds for Hessians of low rank: losses of a feature matrix of rank k satisfy it with r <= k,
+    because -H <= Hessian <= H with tr(H) <= k |H|.
 
-    There are n = 12 samples with features of rank k = 1, 2, 5 in R^9 (seed 98); the Hessian at 40 points comes from
-    differences of the gradient. r equals k for equal lengths and orthogonal features.
+    Tried with 12 samples of features of rank k = 1, 2, 5 in R^9 (seed 98), where the Hessian at 40 points comes from
+    differences of the gradient. r equals k for orthogonal features of equal length.
     """
     rng, worst, over = np.random.default_rng(98), -math.inf, 0.0
     for k in (1, 2, 5):
@@ -81,8 +85,8 @@ def _(full: bool) -> Finding:
 
 @check("eigenvalue-example")
 def _(full: bool) -> Finding:
-    """With eigenvalues ell/i, r is the harmonic number H_d <= 1 + log d at full rank; H_d - log d tends to Euler's
-    constant."""
+    """The paper's example after asp:rank: for a Hessian of full rank with the eigenvalues ell/i, the effective rank
+    r is the harmonic number sum_{i<=d} 1/i, which is at most 1 + log d and tends to log d plus Euler's constant."""
     sizes = [10**k for k in range(1, 8)]
     harmonic = [float(np.sum(1 / np.arange(1, d + 1))) for d in sizes]
     holds = all(h <= 1 + math.log(d) for h, d in zip(harmonic, sizes, strict=True))
@@ -99,8 +103,9 @@ def _(full: bool) -> Finding:
 
 @check("remark-naive-sources")
 def _(full: bool) -> Finding:
-    """The three sources of the naive rate: E|G|^2 -> d|grad F|^2 exactly, C = L d, and E|z|^2 = d sigma^2 = O(d C^2) =
-    O(d^3)."""
+    """The remark remark.naive names three reasons for Theorem 1's dependence on d, which are: E|G|^2 = d|grad F|^2
+    for the zeroth-order gradient G in the limit lambda -> 0, the clip C = L d, and the noise E|z|^2 = d sigma^2 =
+    O(d C^2) = O(d^3)."""
     sigma2 = (f.noise**2).subs(f.C, f.L * f.d)
     power = int(sp.degree(sp.expand(f.d * sigma2), f.d))
     rng, d = np.random.default_rng(82), 6
@@ -112,16 +117,18 @@ def _(full: bool) -> Finding:
 
 
 def _onestep_noise(trace: sp.Expr) -> sp.Expr:
-    """The noise term (ell/2) alpha^2 s sigma^2 with C = L d, divided by alpha^2: the last term of the simplified
-    one-step inequalities."""
+    """Return the noise's term (ell/2) alpha^2 s sigma^2 of a one-step inequality, divided by alpha^2, at the clip C
+    = L d. `trace` is s: d in eq:onestep1simple, r in eq:onestep2simple."""
     return sp.expand(f.ell / 2 * trace * (f.noise**2).subs(f.C, f.L * f.d))
 
 
 @check("eq-onestep1simple")
 def _(full: bool) -> Finding:
-    """The last term is c alpha^2 d^3 with c = 16 ell L^2 T K/(n eps)^2, which is free of alpha and d for given T.
+    """The last term of the simplified one-step inequality eq:onestep1simple is c alpha^2 d^3, with c = 16 ell L^2 T
+    K/(n eps)^2, which depends neither on the step size alpha nor on d, for given T.
 
-    Balancing: the minimum over alpha T of 4 gap/(alpha T) + 64 ell L^2 alpha T d^3 K/(n eps)^2 grows as d^{3/2}.
+    Balancing gives the rate d^{3/2}: so grows the minimum over alpha T of 4 gap/(alpha T) + 64 ell L^2 alpha T d^3
+    K/(n eps)^2.
     """
     c = sp.simplify(_onestep_noise(f.d) / f.d**3)
     free = f.d not in c.free_symbols and f.alpha not in c.free_symbols
@@ -141,10 +148,11 @@ def _(full: bool) -> Finding:
 
 @check("remark-small-step")
 def _(full: bool) -> Finding:
-    """1 - 2 d ell alpha > 0 holds exactly if alpha < 1/(2 ell d). The factor 2d comes from E|G|^2, and is not needed.
+    """The remark remark.naive: the gradient's term of Theorem 1's one-step inequality decreases the loss, 1 - 2 d ell
+    alpha > 0, exactly if the step size alpha is below 1/(2 ell d).
 
-    As lambda -> 0, on F = (ell/2)|x|^2, a step decreases E F exactly if alpha < 2/(ell d), which is four times larger
-    (d = 40).
+    This bound on alpha is not necessary: as lambda -> 0, on F = (ell/2)|x|^2, a step decreases E F exactly if alpha
+    < 2/(ell d), which is four times larger (computed at d = 40).
     """
     d, ell = 40, 1.0
 
@@ -161,7 +169,8 @@ def _(full: bool) -> Finding:
 
 @check("remark-d-worse")
 def _(full: bool) -> Finding:
-    """Theorem 1's rate over DP-GD's own (r = d) is proportional to d, and to no other power."""
+    """'O(d) worse than first-order methods', the remark on Theorem 1 (thm:d-dependent): its bound over DP-GD's own,
+    by the same kind of proof with r = d, is exactly proportional to d."""
     ratio = sp.simplify(f.STATEMENTS["thm1"].bound / f.dpgd_bound().subs(f.r, f.d) / f.d)
     return Finding(
         f.d not in ratio.free_symbols, numbers={"ratio/d at the synthetic setting": f.value(ratio, f.SYNTHETIC)}
@@ -170,7 +179,8 @@ def _(full: bool) -> Finding:
 
 @check("remark-clip-never")
 def _(full: bool) -> Finding:
-    """|g_lambda| <= L d everywhere (seed 83, 20,000 cases), with equality for a linear loss along u (L = 1)."""
+    """The remark remark.naive: the zeroth-order gradient has |g_lambda| <= L d, so the clip C = L d never acts
+    (20,000 random cases, seed 83). A linear loss with its slope along the direction u attains it."""
     rng, worst = np.random.default_rng(83), 0.0
     for _ in range(20):
         d = int(rng.integers(1, 8))
@@ -188,8 +198,9 @@ def _(full: bool) -> Finding:
 
 @check("remark-onestep2-factor")
 def _(full: bool) -> Finding:
-    """E|G|_H^2 <= (r + 2) d/(d + 2) ell |grad F|^2, where the general bound is d ell |grad F|^2; and E|z|_H^2 has r
-    where that has d."""
+    """The remark rem:onestep2: low rank divides two terms by about d/r. The zeroth-order gradient G has E[G'HG] <=
+    (r + 2) d/(d + 2) ell |grad F|^2 in place of d ell |grad F|^2, and the noise z has E[z'Hz] = r ell sigma^2 in
+    place of d ell sigma^2."""
     rng, d, worst = np.random.default_rng(84), 40, 0.0
     h = np.diag(1 / np.arange(1.0, d + 1))
     r = float(np.trace(h))
@@ -204,12 +215,12 @@ def _(full: bool) -> Finding:
 
 @check("related-d-times")
 def _(full: bool) -> Finding:
-    """The paper says 'The norm of the zeroth-order gradient scales with d' and 'the required stepsize is d-times
-    smaller'.
+    """The paper says (app:review) 'The norm of the zeroth-order gradient scales with d' and 'the required stepsize is
+    d-times smaller'.
 
-    On F = (ell/2)|x|^2 as lambda -> 0, exactly: E|g|^2 = d |grad F|^2, and steps descend below 2/(ell d), against 2/ell
-    for the gradient. Stated: E|g| grows as d (its slope in log d is above 0.9). Repaired: it grows as sqrt(d), and its
-    square as d.
+    On F = (ell/2)|x|^2 as lambda -> 0 the zeroth-order gradient g has E|g|^2 = d |grad F|^2 exactly, and steps
+    decrease F on average below the step size 2/(ell d), in place of 2/ell for the gradient. Stated: E|g| grows as a
+    power of d above 0.9. Repaired: it grows as sqrt(d), its square as d, and the largest step size as 1/d.
     """
     sizes, rng = (10, 100, 1000), np.random.default_rng(79)
     squares, norms, steps = [], [], []
@@ -217,7 +228,7 @@ def _(full: bool) -> Finding:
         gradient = np.full(d, 1 / math.sqrt(d))
         squares.append(float(np.trace(sphere.projection_outer(gradient))))
         norms.append(float(np.mean(np.abs(sphere.sample_sphere(rng, 4000, d) @ gradient))) * math.sqrt(d))
-        steps.append(2 / squares[-1])  # the largest alpha with -alpha + ell alpha^2 E|g|^2/2 < 0
+        steps.append(2 / squares[-1])  # below this step size a step decreases F on average
     power, square, step = (math.log(v[-1] / v[0]) / math.log(sizes[-1] / sizes[0]) for v in (norms, squares, steps))
     repaired = abs(power - 0.5) < 0.02 and abs(square - 1) < 1e-9 and abs(step + 1) < 1e-9
     numbers = {"power of d, E|g|": power, "E|g|^2": square, "largest step": step}

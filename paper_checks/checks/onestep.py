@@ -1,4 +1,5 @@
-"""The one-step inequalities of the proofs on random problems, at the prescribed parameters and away from them.
+"""Check the one-step inequalities in the proofs of Theorems 1 to 3 (app:d-dependent, app:d-free) on random problems,
+at the prescribed parameters and away from them.
 
 In R^2 every expectation over u and z is a quadrature (evenly spaced angles, Gauss-Hermite nodes), so both sides are
 numbers without sampling error.
@@ -19,8 +20,9 @@ _ROUNDING = 1e-9
 
 
 def _report(worst: float, tightest: float) -> Finding:
-    """The finding. worst: the largest left minus right side, relative to the right; tightest: the largest left over
-    right."""
+    """Return the finding for an inequality left <= right over many cases. worst: the largest (left - right)/|right|,
+    which may be above 0 only by rounding; tightest: the largest left/right, which shows how close the inequality
+    comes to equality."""
     numbers = {"largest (left - right)/|right|": worst, "largest left/right": tightest}
     return Finding(worst <= _ROUNDING, numbers=numbers)
 
@@ -76,8 +78,8 @@ def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: f
 
 @cache
 def _first_algorithm(count: int) -> dict[str, tuple[float, float]]:
-    """For each inequality the worst excess and the largest left over right, over `count` problems, convex and not, and
-    over step sizes, lambdas and noises."""
+    """Return for each inequality of Algorithm 1 the largest (left - right)/|right| and the largest left/right, over
+    `count` random problems (half of them nonconvex) and several step sizes, smoothings and noises."""
     rng = np.random.default_rng(41)
     worst: dict[str, tuple[float, float]] = {}
     for k in range(count):
@@ -108,7 +110,8 @@ def _clip(values: Array, clip: float) -> Array:
 
 
 def _state(problem: Instance, x0: Array, alpha: float, lam: float, clip: float, sigma: float) -> tuple[Array, Array]:
-    """Points and weights of the law of x_1, for u_0 on 48 angles and z_0 on Gauss-Hermite nodes."""
+    """Return points, shape (m, 2), and weights that stand for the law of the iterate x_1 of Algorithm 2 from x0: its
+    direction is one of 48 angles, its noise one of the Gauss-Hermite nodes."""
     u = circle(48)
     mean = _clip(problem.differences(x0, u, lam), clip).mean(axis=-1)
     moves = (mean[:, None] + sigma * _NODES[None, :])[..., None] * u[:, None, :]
@@ -118,9 +121,12 @@ def _state(problem: Instance, x0: Array, alpha: float, lam: float, clip: float, 
 def _algorithm_2(
     problem: Instance, points: Array, weights: Array, alpha: float, lam: float, clip: float, sigma: float
 ) -> dict[str, Sides]:
-    """The two sides of every displayed inequality between eq:main-smooth and eq:onestep3, for x_t with the given law.
+    """Return the two sides of every displayed inequality between eq:main-smooth and eq:onestep3, in the proof of
+    Theorem 3.
 
-    Q_t is the event that no sample is clipped at step t. Expectations are over x_t, u_t and z_t jointly.
+    The iterate x_t has the law given by `points` and `weights`. Expectations are over it, the direction u_t and the
+    noise z_t jointly, given the event Q_t that no sample is clipped at step t. Empty where Q_t is almost certain or
+    almost impossible.
     """
     d, u = 2, circle(180)
     h = problem.curvature
@@ -138,7 +144,7 @@ def _algorithm_2(
     slope = gradient @ u.T
 
     def given(values: Array) -> float:
-        """E[values | Q_t]."""
+        """Return the mean of `values` given that no sample is clipped."""
         return float(np.sum(joint * kept * values)) / probability
 
     def mean(values: Array) -> float:

@@ -1,4 +1,5 @@
-"""Definitions and privacy claims: sensitivities by brute force, divergences by arithmetic of our own."""
+"""Check the paper's definitions and its claims about privacy: sensitivities by brute force, and divergences by
+arithmetic that shares nothing with the library."""
 
 import itertools
 import math
@@ -15,8 +16,8 @@ from paper_checks.registry import Finding, Plot, agree, check
 
 @check("def-neighbouring")
 def _(full: bool) -> Finding:
-    """For datasets of equal size 3 over 3 values, max{|S - S'|, |S' - S|} = 1 as multisets means that one record is
-    replaced."""
+    """The paper's definition of neighbours (def:dp), max{|S - S'|, |S' - S|} = 1 for data sets S, S' of equal size
+    as multisets, means that one record is replaced: tried for all data sets of 3 records with 3 possible values."""
     values, holds = range(3), True
     data = list(itertools.product(values, repeat=3))
     for s, t in itertools.product(data, repeat=2):
@@ -30,7 +31,8 @@ def _(full: bool) -> Finding:
 
 @check("def-clip")
 def _(full: bool) -> Finding:
-    """|clip_C(x)| <= C, clip_C(x) = x inside, and clip_C is 1-Lipschitz: scalars and vectors, seed 31, 20,000 pairs."""
+    """The paper's clipping (sec:prelim): |clip_C(x)| <= C and clip_C is 1-Lipschitz, on 20,000 random pairs of
+    scalars and vectors (seed 31). The library's functions agree with the formula."""
     rng = np.random.default_rng(31)
     holds = True
     for d in (1, 2, 5):
@@ -47,8 +49,8 @@ def _(full: bool) -> Finding:
 
 @check("dpgd-sensitivity")
 def _(full: bool) -> Finding:
-    """The supremum of |A(S) - A(S')|, for A the mean of n = 5 clipped vectors, is attained by opposite clipped vectors,
-    and never passed."""
+    """DP-GD's sensitivity (sec:dp): when one of n = 5 records is replaced, the mean of the vectors clipped to norm C
+    changes by at most 2C/n, and by exactly that for two opposite clipped vectors."""
     rng, n, clip, largest = np.random.default_rng(32), 5, 0.7, 0.0
     for _ in range(2000):
         rows = rng.standard_normal((n, 3)) * 3
@@ -88,7 +90,8 @@ def _(full: bool) -> Finding:
 
 @check("composition-slack")
 def _(full: bool) -> Finding:
-    """The lemma asks for 2.2 to 2.5 times the noise that is needed: mu_exact/mu_lemma over the paper's budgets."""
+    """The paper's composition lemma (lm:composition) asks for 2.2 to 2.5 times the noise that its budgets (epsilon,
+    delta) need: so much larger is the mu of Gaussian differential privacy that gives them exactly than the lemma's."""
     numbers: dict[str, float | str] = {}
     ratios = []
     for epsilon, delta in ((2, 1e-6), (2, 1e-5), (6, 1e-5)):
@@ -110,12 +113,12 @@ _LOSSES = 100_000
 def _adaptive_delta(
     rng: np.random.Generator, shift: float, steps: int, epsilon: float, stops: bool
 ) -> tuple[float, float]:
-    """delta(epsilon) of `steps` vector releases in R^3 whose direction depends on earlier releases, and its standard
-    error.
+    """Estimate delta(epsilon) of `steps` vector releases in R^3 whose queries depend on earlier releases, and return it
+    with its standard error.
 
-    The next query turns with the last release. With `stops` it is empty once the privacy loss has passed its mean, so
-    every sensitivity is at most `shift`. The estimate is the mean of (1 - e^{epsilon - loss})_+ under the first
-    dataset.
+    Each query's sensitivity is a vector of length `shift` in units of the noise. Its direction depends on the last
+    release. With `stops` the length is 0 once the privacy loss has passed its mean. The estimate is the mean of (1 -
+    e^{epsilon - loss})_+ over releases on the first data set.
     """
     direction = np.tile(np.eye(3)[0], (_LOSSES, 1))
     loss, length = np.zeros(_LOSSES), np.full(_LOSSES, shift)
@@ -136,12 +139,13 @@ def _adaptive_delta(
 
 @check("composition-adaptive-vectors")
 def _(full: bool) -> Finding:
-    """T = 4 releases in R^3, each query chosen from the releases before, have the delta of one scalar release with
-    sqrt(T) the shift.
+    """The composition lemma (lm:composition) for adaptive vector releases: T = 4 releases in R^3, where each query is
+    chosen after the releases before it, have the delta(epsilon) of one scalar release whose sensitivity is sqrt(T)
+    times as large.
 
-    Queries of full length attain it whatever their direction (within 4.5 standard errors, seed 39); an adversary who
-    stops early stays below. Each privacy loss is computed as the ratio of the two densities, without any statement
-    about the sum of the losses.
+    Queries of full sensitivity attain that delta whatever their direction (within 4.5 standard errors, seed 39), and
+    an adversary who stops early stays below it. Each privacy loss is computed as the ratio of the two densities, so
+    no theorem about the sum of the losses is assumed.
     """
     rng, steps, scores, below = np.random.default_rng(39), 4, [], []
     for shift, epsilon in ((0.5, 0.5), (0.8, 1.0)):
@@ -156,11 +160,11 @@ def _(full: bool) -> Finding:
 
 @check("variance-sigma")
 def _(full: bool) -> Finding:
-    """Algorithms 1 and 2 print 'variance sigma = 4C sqrt(2T log)/(n eps)'. Read as a variance, the noise would depend
-    on units.
+    """The paper's Algorithms 1 and 2 print 'variance sigma = 4C sqrt(2T log)/(n eps)', which is the standard deviation:
+    as a variance the privacy would depend on the unit of the losses.
 
-    Read as a standard deviation it is the lemma's. Read as a variance, multiplying the losses by 100 changes mu by a
-    factor of 10.
+    Read as a standard deviation it is what the composition lemma asks for. Read as a variance, multiplying all
+    losses by 100 changes mu by a factor of 10.
     """
 
     def gdp(scale: float, variance: bool) -> float:
@@ -182,8 +186,8 @@ def _(full: bool) -> Finding:
 
 
 def _largest_change(algorithm: int, clip: float, n: int) -> float:
-    """The largest change of the average that the algorithm releases when one record is replaced: brute force, seed 40,
-    d = 3."""
+    """Return the largest change of the average that Algorithm 1 or 2 releases when one of n records is replaced,
+    over 200 random trials (seed 40, d = 3)."""
     rng, largest = np.random.default_rng(40), 0.0
     for _ in range(200):
         u, gradients = rng.standard_normal(3), 10 * clip * rng.standard_normal((n, 3))
@@ -200,12 +204,12 @@ def _largest_change(algorithm: int, clip: float, n: int) -> float:
 
 
 def _theorem_privacy(id: str) -> Finding:
-    """mu of the whole algorithm from its parts: the theorem's C and T, sensitivity by brute force, and sigma as
-    printed.
+    """Check that the algorithm of Theorem 1, 2 or 3 is (epsilon, delta)-DP for any epsilon, as its theorem says.
 
-    Then delta(epsilon) of mu-GDP to 60 digits, for epsilon from 0.01 to 2,000, at three delta, and close to the epsilon
-    at which the lemma stops holding. Stated: it is never above the delta asked for. Repaired: it is not above below
-    that epsilon, and is above just past it.
+    mu of the whole run follows from the theorem's clip C and number of steps T, a sensitivity found by brute force,
+    and sigma as printed. Then delta(epsilon) of mu-GDP is computed to 60 digits, for epsilon from 0.01 to 2,000 at
+    three delta, and close to the epsilon at which the composition lemma stops holding (`lemma_limit`). Stated: it is
+    never above the delta asked for. Repaired: it is not above it up to that epsilon, and is above it just past that.
     """
     statement, everywhere, below, past, n = f.STATEMENTS[id], 0.0, 0.0, math.inf, 5
     point = f.paper_points(1)[0] | {"n": n}
@@ -241,10 +245,11 @@ for _id in ("thm1-privacy", "thm2-privacy", "thm3-privacy"):
 
 @check("direction-public")
 def _(full: bool) -> Finding:
-    """Privacy holds for any u_t that does not depend on the data: given u, the release is a scalar Gaussian with the
-    same sensitivity.
+    """The proof of Theorem 3 (app:d-free) says that privacy holds for any direction u_t that does not depend on the
+    data: given u_t, the release is a scalar Gaussian with the same sensitivity 2C/n.
 
-    For the sphere, a fixed basis vector and heavy tails, the largest change of the clipped mean is 2C/n, and attained.
+    Tried for u on the sphere, a fixed basis vector and a heavy-tailed law: the largest change of the clipped mean,
+    when one record is replaced, is 2C/n, and it is attained.
     """
     rng, n, clip, ratios = np.random.default_rng(37), 4, 0.6, []
     for law in ("sphere", "fixed", "cauchy"):
