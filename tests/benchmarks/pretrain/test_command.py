@@ -28,7 +28,7 @@ def test_pretraining_learns_and_goes_on_as_if_it_had_not_been_interrupted(
     monkeypatch.setattr(command, "ROWS", 2)
     words = text.tokenizer(family, tmp_path / "pairs.json", SENTENCES)
     mask = words.mask_token_id if family == "roberta" else -1
-    work = command.Work(command.stream(SENTENCES, words), mask, steps=20)
+    work = command.Reading(command.stream(SENTENCES, words), mask, steps=20)
 
     def trained(place: Path, say: Any) -> torch.nn.Module:
         module = random_model(config(family, 16), FAMILIES[family], seed=0)
@@ -50,7 +50,7 @@ def test_pretraining_learns_and_goes_on_as_if_it_had_not_been_interrupted(
 
 def test_a_block_is_predicted_where_it_is_masked(tmp_path: Path) -> None:
     words = text.tokenizer("roberta", tmp_path / "pairs.json", SENTENCES)
-    work = command.Work(command.stream(SENTENCES, words), words.mask_token_id, steps=1)
+    work = command.Reading(command.stream(SENTENCES, words), words.mask_token_id, steps=1)
     batch, again, other = (command._batch(work, step) for step in (3, 3, 4))
     assert torch.equal(batch["input_ids"], again["input_ids"])
     assert not torch.equal(batch["input_ids"], other["input_ids"])
