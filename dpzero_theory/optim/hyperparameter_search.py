@@ -64,7 +64,7 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """A search that is begun.
+    """A search over settings that has begun; `run` makes its runs.
 
     settings, plans: what is compared, and the plan of each setting. picks: which of them is run, run after run.
     epsilon: of all that is released, at delta. The other fields are arguments of `make_private_search`.
@@ -169,7 +169,7 @@ def make_private_search(
 def plans_of_search(
     n: int, settings: Sequence[Setting], runs: Runs | None, target: Target
 ) -> tuple[tuple[Plan, ...], float]:
-    """A plan for each setting, all with the same noise, and epsilon of the search.
+    """Make a plan for each setting, all with the same noise, and compute epsilon of the search.
 
     n: records. Other arguments as of `make_private_search`.
     """

@@ -310,7 +310,7 @@ class Plan:
 
     @cached_property
     def batches(self) -> Sampling:
-        """How batches are drawn."""
+        """The sampling, which draws the batches and says what they cost."""
         return drawn(self.sampling, self.sample_rate)
 
     @cached_property

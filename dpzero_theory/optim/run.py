@@ -191,9 +191,10 @@ class Run:
         self._current = True
 
     def begin_again(self) -> None:
-        """Go on from the initial weights, for a run whose releases only a checkpoint would have, if there is none.
+        """Go on from the initial weights without the releases that were made, which stay paid for.
 
-        The releases that were made stay paid for and are not used. Raises TranscriptError for other weights.
+        This is for dpgd-0th, whose releases no transcript holds, where there is no checkpoint to load. Raises
+        TranscriptError if the weights are not the initial ones.
         """
         self._turn.alone(self._begin_again)
 

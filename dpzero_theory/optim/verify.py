@@ -72,7 +72,7 @@ class Finding(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Trainable parameters by name from a file; of a checkpoint also the run's key and how many releases they have."""
+    """Trainable parameters that were read from a file; of a checkpoint also the run's key and its release."""
 
     parameters: Mapping[str, Tensor]
     key: str | None = None
@@ -242,7 +242,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _load(name: str, path: Path | None) -> Recorded | None:
-    """The parameters in a file. Raises ValueError for any other file, whatever reading it raises."""
+    """Read the parameters in a file. Raises ValueError for any other file, whatever reading it raises."""
     if path is None:
         return None
     rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"

@@ -21,7 +21,7 @@ def page(
     target: float,
     untold: Sequence[str] = (),
 ) -> str:
-    """The HTML text of the page.
+    """Write the page, and return it as HTML text.
 
     Args:
         statement: the run's claim; None where nothing can be said of it.

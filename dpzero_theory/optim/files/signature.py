@@ -77,7 +77,7 @@ def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
 
 
 def signer(folder: Path, claimed: Statement) -> str:
-    """The public key of the folder's signature, which must be valid for the folder as it is.
+    """Check the folder's signature, which must be valid for the folder as it is, and return the public key.
 
     The claim that is signed must be of this run, and its epsilon at least what the run is known to cost. Raises
     ValueError if anything is otherwise, and OSError.

@@ -50,9 +50,10 @@ class BatchSum:
         return np.array([math.fsum(column) for column in slots.T])
 
     def differences(self, release: int, records: Indices, points_at_once: int = 1) -> NDArray[np.float64]:
-        """(f_i(x + lambda u_k) - f_i(x - lambda u_k))/(2 lambda) for each record i, shape (records, K).
+        """The differences (f_i(x + lambda u_k) - f_i(x - lambda u_k))/(2 lambda), shape (records, K).
 
-        Raises what the losses, or the reading of the records, raise.
+        f_i is the loss of record i, and u_k are the K directions of the release. Raises what the losses, or the reading
+        of the records, raise.
         """
         batch, smoothing, count = self._evaluation.batch(records), self._plan.smoothing, self._plan.directions_per_step
         numbers = range(release * count, (release + 1) * count)

@@ -218,7 +218,7 @@ class _Comparison:
         self.rounding = 0.0
 
     def one_by_one(self, others: Indices) -> dict[int, str]:
-        """Compare where a micro-batch is one record."""
+        """Compare evaluations where a micro-batch is one record."""
         for record in others[:-1]:
             self._look(np.array([record]))
         self._twice(others[-1:] if len(others) else self._first.records)

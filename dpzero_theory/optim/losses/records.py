@@ -139,7 +139,7 @@ class _Draws:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was drawn since `begin(0)`."""
+        """Whether any of the generators was drawn from since `begin(0)`."""
         now = self.states()
         self.begin(0)
         return not _same(now, self.states())

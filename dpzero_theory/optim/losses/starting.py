@@ -105,7 +105,7 @@ def starting_values(
     private_data: Data | None = None,
     **drawing: Unpack[Drawing],
 ) -> Start:
-    """Clip, step size, smoothing, K and T for a run on n private records.
+    """Choose clip, step size, smoothing, K and T for a run on n private records.
 
     Args:
         module, losses, collate: as of `make_private`; the module has the weights that the run begins with.
@@ -158,7 +158,7 @@ def public_clip(
     direction: str = "rademacher",
     collate: Collate = None,
 ) -> float:
-    """The clip sqrt(K) times the median gradient norm of public records. Raises as `starting_values`."""
+    """Compute a clip, sqrt(K) times the median gradient norm of public records. Raises as `starting_values`."""
     require_other(public_data, data)
     weights = Weights(module, Directions(_KEY, direction))
     looked = _measure(weights, _Records(losses, public_data, collate), smoothing, DIRECTIONS)

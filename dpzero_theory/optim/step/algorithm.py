@@ -31,7 +31,7 @@ _FEWEST = 128
 
 
 class Algorithm(ABC):
-    """One algorithm.
+    """An algorithm: how differences become what is summed, and what is released of the sum.
 
     name: of the algorithm in a `Plan`.
     private: whether it clips and adds noise.
@@ -61,9 +61,10 @@ class Algorithm(ABC):
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
-        """Raise PreconditionError where releases along integer vectors v of d coordinates cannot be made for n records.
+        """Raise PreconditionError if vectors of d coordinates cannot be released for n records.
 
-        squared_norm: ||v||^2 of the first vector. largest: max|v_j| over all vectors.
+        A release is then an integer times the integer vector v along u, plus noise, and must fit into 64 bits.
+        squared_norm: ||v||^2 of the first direction. largest: the largest |v_j| of all directions.
         """
         del d, squared_norm, largest, n
 

@@ -44,7 +44,7 @@ class SmoothLossFunction(LossFunction, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ReferenceRun:
-    """What an algorithm returns.
+    """The result of a reference algorithm after T steps.
 
     x_tau: the output, shape (d,), with tau uniform on 0..T-1. last: x_T. trajectory: x_0..x_T, shape (T + 1, d), or
     None where it was not kept.

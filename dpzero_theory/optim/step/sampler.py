@@ -35,7 +35,7 @@ class Batches:
         self._from(random.SystemRandom(), secret)
 
     def draw(self, release: int | None = None) -> Indices:
-        """The numbers of the records of one batch, ascending. release: of which the batch is, by default the next."""
+        """Draw a batch: the numbers of its records, ascending. release: of which the batch is, by default the next."""
         number = self._next if release is None else integer("release", release, at_least=0)
         self._next = number + 1
         return self._drawer(number)

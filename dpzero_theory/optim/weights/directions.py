@@ -324,7 +324,7 @@ class Directions:
         return found
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """As `_products`, for the kernels, which look up single bits where the CPU looks up bytes of eight."""
+        """As `_products`, but for the kernels. They look up single bits where the CPU looks up whole bytes."""
         found = self._device_tables.get((scale, dtype, device))
         if found is None:
             if len(self._device_tables) >= 8:

@@ -98,7 +98,7 @@ class Evaluable(Parameters):
 
     @contextmanager
     def _reading(self, reads: Callable[..., Shifted]) -> Iterator[None]:
-        """Inside operations read weights as the mode that `reads` makes says, without gradients and in eval mode."""
+        """Inside the block operations read weights through the mode that `reads` makes; no gradients, eval mode."""
         if self._mode is not None:
             raise ValueError("shifted contexts must not be nested")
         self.reshard()

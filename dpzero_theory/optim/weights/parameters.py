@@ -54,7 +54,7 @@ class Parameters:
         self._held = [part for part, _ in self.pieces()]
 
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
-        """For each parameter what this process holds of it, detached, and the coordinate that this begins with."""
+        """Give, for each parameter, the detached part that this process holds and the coordinate it begins with."""
         return map(piece, self.parameters)
 
     def places(self) -> dict[int, list[Place]]:

@@ -60,7 +60,7 @@ class Rounding:
         return flat[here].to(wide) if low is None else join(flat[here], low[here])
 
     def add_(self, flat: Tensor, index: int, here: slice, delta: Tensor, bits: Callable[[], Tensor]) -> None:
-        """flat[here] <- flat[here] + delta. bits: gives the random integers for `round_stochastically`."""
+        """Add delta to flat[here], rounded as the precision says. bits: gives the integers for random rounding."""
         part, low = flat[here], self.low.get(index)
         if low is not None:
             value, low[here] = split(join(part, low[here]).add_(delta), flat.dtype)

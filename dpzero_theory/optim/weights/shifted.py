@@ -38,7 +38,7 @@ _ROWS_SHARE = 8
 
 @dataclass(frozen=True)
 class Place:
-    """Where the piece of a trainable parameter that this process holds lies in memory.
+    """Says where in memory this process holds its piece of a trainable parameter.
 
     index: the parameter's. tensor: the piece, which begins with the parameter's coordinate `origin` (0 unless it is
     sharded), and fills the elements start, ..., stop - 1 of its storage. array: the same memory as a flat numpy array,
@@ -86,9 +86,9 @@ def _array(tensor: Tensor) -> NDArray[Any] | None:
 
 
 class Scratch:
-    """Memory for one shifted parameter on the CPU, used again when the operation is over.
+    """Lends memory for one shifted parameter on the CPU, and lends it again when the operation is over.
 
-    Fresh memory from the system costs more there than the perturbation itself; the CUDA allocator keeps its own.
+    Fresh memory from the system takes longer than shifting the weights. On CUDA torch's allocator keeps memory itself.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Scratch:
         self._idle = 0
 
     def take(self, count: int, like: Tensor) -> Tensor:
-        """An uninitialised tensor of shape (count,), of the type and device of `like`."""
+        """Return an uninitialised tensor of shape (count,), of the type and on the device of `like`."""
         size = count * like.element_size()
         if size < 1 << 16 or like.device.type != "cpu":
             return torch.empty(count, dtype=like.dtype, device=like.device)
@@ -319,7 +319,7 @@ class Shifted(TorchDispatchMode):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The identity of a tensor's memory; 0 for one without (sparse)."""
+    """A number that is the same for tensors with the same memory; 0 for a tensor without, such as a sparse one."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):

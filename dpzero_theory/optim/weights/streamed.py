@@ -69,7 +69,7 @@ class StreamedWeights(Weights):
         return found
 
     def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
-        """Raises ValueError: a layer that is read again could not be moved by a release that is kept nowhere."""
+        """Raise ValueError: a layer that is read again could not be moved by a release that is kept nowhere."""
         raise ValueError("weights must not be streamed where a release is a vector")
 
     def values(self) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ class StreamedWeights(Weights):
         return {name: held.detach().cpu().clone() for name, held in zip(self.names, self._in_memory(), strict=True)}
 
     def load_values(self, values: Mapping[str, Tensor]) -> None:
-        """Raises ValueError: streamed weights go on from the initial ones by the run's transcript."""
+        """Raise ValueError: streamed weights cannot be loaded, but go on from the initial ones by the transcript."""
         raise ValueError(
             "streamed weights must not be loaded: resume with the initial ones, and the transcript moves them"
         )

@@ -39,7 +39,7 @@ class _Held(NamedTuple):
 
 
 class Untrained:
-    """The buffers and frozen parameters of a module, as evaluations must leave them.
+    """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
 
     parameters: whether frozen parameters are looked at; they are not where the module is sharded, since FSDP replaces
     them. passed_over: which of them are not looked at. guarded: by storage, the name of what must not be written there,
