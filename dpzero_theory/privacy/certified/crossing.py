@@ -1,9 +1,11 @@
 """Where decreasing curves of certified delta brackets cross a target, as a certified bracket of x.
 
 x is epsilon or the noise, for example. A search has two stages: uncertified estimates find x to about the digits that
-are wanted, then certified brackets of delta on both sides of it prove that x is between. "Miss" is log delta less the
-log of its target. The constants were chosen so that a search takes few certified brackets, which cost most; none of
-them decides whether the answer holds.
+are wanted, then certified brackets of delta on both sides of it prove that x is between: at the lower end delta exceeds
+the target, at the upper end it is at most the target. The "miss" of an x is log delta there less the log of the target;
+a "slope" is d log delta / d log x, which is negative. The tau of an x is the tilt of the contour on which its delta was
+computed. The constants were chosen so that a search takes few certified brackets, which cost most; none of them decides
+whether the answer holds.
 """
 
 import math
@@ -13,57 +15,59 @@ from dataclasses import dataclass
 from dpzero_theory.privacy.bracket import Bracket
 
 MARGIN = 1e-14
-"""At the lower end of `crossing` delta exceeds the target by this share of it at least."""
+"""At the lower end that `crossing` returns, delta exceeds the target by at least this share of the target."""
 
 _ROUGH_MISS, _MOST_LOOKS = 2.0, 20
 """A search by `Curve.rough` ends where delta is within a factor e^2 of the target, or after 20 evaluations."""
 _SECANT_MISS, _SECANT_MISS_OF_ROUGH = 1e-6, 0.01
-"""A search by `Curve.estimate` ends where log delta is so near to that of the target; the second number is for
-estimates that are rough."""
+"""A search by `Curve.estimate` ends where the absolute difference of log delta and the log of the target is below the
+first number, or below the second one if the estimate is a rough one."""
 _ROUGH_STEP = 1e-3
 """A search by rough estimates, which may jump, also ends where x is bracketed to this relative width."""
 _SAME_CONTOUR = 0.2
-"""Two questions whose log deltas differ by less than this can share the tau of a contour."""
+"""If the miss at the last x is below this, its tau is used again for the next x; else a new tau is sought."""
 _LEAST_MISS, _FINE_STEP = 5e-10, 1e-8
-"""A certified end of a search is near enough to the target if log delta is within the first number of the target's, or
-if moving x to the target would change it by less than the second, relative."""
+"""An x is near enough to be an end of the bracket if the miss there is below the first number, or if moving x so that
+the miss is 0 would change x by less than the second number, relative."""
 _MISS_SHARE = 0.1
-"""A certified end of a search may besides miss the target by this share of the width of delta's bracket there."""
+"""The miss at an end may be larger than that by this share of the width, in log delta, of delta's bracket there."""
 _TELLING_SHARE = 0.5
-"""Two certified brackets of delta say what its slope is if their ends differ by more than this share of their width."""
+"""The slope is measured anew from two certified brackets of delta if they differ by more than this share of the width
+of one of them; if they differ by less, the difference may be mere error."""
 _AIM_SHARE, _AIM_WITHOUT_ROOM = 0.03, 0.5
-"""An end is aimed at the side of the target on which it holds, by this share of the miss that is near enough; the
-second number is for an upper end that leaves no other room."""
+"""The first x tried for an end is not aimed at the target itself but at a delta a little on the safe side of it, by
+this share of the miss that is near enough. The second number is for an upper end that leaves no other room."""
 _MOST_TRIES = 60
-"""A search for a certified end gives up after so many certified brackets."""
+"""A search for an end gives up after so many certified brackets."""
 _MOST_MENDS = 6
-"""A search for a certified end is content after so many brackets at which the end held and was near the target."""
+"""A search for an end that has found so many valid x close to the target, none of them near enough, returns the last of
+them."""
 _MOST_DOUBLINGS, _BISECTED = 10, 1e-4
-"""A search by bisection first asks at the guess times powers of two, up to so many each way, and then bisects down to
-the second number, relative in x."""
+"""A search by bisection first computes delta at the guess times 2^k, |k| at most the first number, and then bisects x
+down to the second number, relative."""
 _ASTRAY, _RESOLVED_SHARE = 3.0, 0.01
-"""An end is searched again by bisection where it is beyond this many guesses and the lower end of delta's bracket there
-is below this share of the upper end: rounding, not privacy, makes such a bracket."""
+"""The upper end is sought again by bisection if it is more than this many times the guess, and if the lower end of
+delta's bracket there is below this share of its upper end: such a bracket is wide because of rounding errors."""
 _SAME_X = 1e-11
-"""If an end holds at one x and not at another this near, relative, the curve jumps there and the search ends."""
+"""If one x can be an end and another x this near to it, relative, cannot, the curve jumps there and the search ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
-"""How wide delta's bracket at an end may be: as much as changes x by the first number, relative, and at most the
-second, relative in delta."""
+"""The relative width that is asked of delta's bracket at an end: so much as corresponds, by the slope, to the first
+number as a relative change of x, but at most the second number."""
 
 
 @dataclass(frozen=True)
 class Curve:
     """A curve of delta that decreases in x > 0, by five functions of x.
 
-    tau is the contour of a nearby x, which saves time, or None.
+    The argument tau is the tilt of the contour of a nearby x, which saves time, or None.
 
     bracket(x, wanted): the certified bracket of delta that anyone who asks for delta at x gets. It need not be narrower
         than `wanted`, relative.
-    estimate(x, tau): (log delta, tau) without a certificate; log delta is -inf if delta is too small to be resolved,
-    and
-        the tau that is returned is None if the estimate is a rough one.
-    bound(x, enough): a certified upper end that may take less time, and need not be sharp below `enough`.
-    rough(x): log delta to within a factor, in little time, or None where `estimate` itself takes little time.
+    estimate(x, tau): log delta without a certificate, and the tau of its contour. Log delta is -inf if delta is too
+        small to be resolved; tau is None if the estimate is a rough one.
+    bound(x, enough): a certified upper bound on delta, which may take less time than `bracket`. It need not be sharp
+        where it is below `enough`.
+    rough(x): log delta with an error of about 1, in little time, or None where `estimate` itself takes little time.
     nearby(x, tau, wanted): a certified bracket that may take less time than `bracket`, and may be another one.
     """
 
@@ -74,7 +78,7 @@ class Curve:
     nearby: Callable[[float, float | None, float], Bracket] | None = None
 
     def exceeds(self, x: float, target: float) -> bool:
-        """Whether delta may exceed the target at x."""
+        """Whether delta may exceed the target at x; if False, it certainly does not."""
         return (self.bound(x, target) if self.bound is not None else self.bracket(x, 0.0).upper) > target
 
     def below(self, x: float, tau: float | None, wanted: float) -> Bracket:
@@ -83,9 +87,10 @@ class Curve:
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
-    """An x at which log delta is near the target, by estimates and the secant method, from `start`.
+    """An x at which log delta is near `log_target`, by estimates and the secant method, from the guesses `start` of x
+    and `slope`.
 
-    Returns (x, log delta there, d log delta / d log x there, the tau of its contour or None)."""
+    Returns (x, log delta there, the slope there, the tau of its contour or None)."""
     low, high = 0.0, math.inf
     x, slope = _roughly(curve, start, slope, log_target)
     previous: tuple[float, float] | None = None
@@ -113,7 +118,8 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
 
 
 def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float]:
-    """An x at which `Curve.rough` is near the target, and the slope there; the start where `rough` gives None."""
+    """An x at which `Curve.rough` is near the target, and the slope there. The x at which `rough` returns None is
+    returned as it is."""
     x, low, high = start, 0.0, math.inf
     previous: tuple[float, float] | None = None
     for _ in range(_MOST_LOOKS):
@@ -133,7 +139,11 @@ def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tup
 
 
 def _next(x: float, miss: float, slope: float, low: float, high: float) -> float:
-    """The x where a line of this slope meets the target, at most e^0.7 times off; else the middle of (low, high)."""
+    """The next x of a search: by the slope and the miss at x, but changed at most by a factor of e^0.7.
+
+    Where that is outside (low, high), the interval in which the target is crossed, it is the middle of the interval;
+    if the interval is unbounded, x is doubled or halved.
+    """
     new = x * math.exp(min(max(-miss / slope, -0.7), 0.7))
     if low < new < high:
         return new
@@ -156,13 +166,15 @@ def _end(
     excess: Callable[[Bracket], float],
     fine: float,
 ) -> tuple[float, Bracket, float] | None:
-    """A certified end of a search: (x, the bracket of delta at x, slope) with `excess` at most 0 there, and nearly 0;
-    or None.
+    """An x that can be an end: (x, the bracket of delta at x, slope of the excess). The excess of that bracket is at
+    most 0, and near 0 if the search succeeded. None is returned if no such x was found.
 
-    bracket: gives the bracket of delta at x.
+    bracket: the function from x to the certified bracket of delta at x.
     start: a guess of x.
-    slope: about the slope of the excess in log x.
-    excess: by how much, in log delta, a bracket misses what is asked of an end; at most 0 where the end holds.
+    slope: about d excess / d log x.
+    excess: the function from a bracket of delta to the amount, in log delta, by which x fails to be a valid end: it is
+        positive if x cannot be the end, and far below 0 if x is farther from the target than it need be.
+    fine: x is near enough if the excess is above -fine, with some room for the bracket's width.
     """
     x, good, bad = start, None, None
     least, factor, mends = 1e-10, 1.0, 0
@@ -182,7 +194,7 @@ def _end(
         else:
             bad = x
         previous = (x, found)
-        # aim beyond the root by a little, and by more each time that was not enough
+        # aim a little past the x where the excess is 0, and farther each time the end was not valid
         aim = least + fine / 8 + 0.02 * _width(point)
         change = -(factor * found + aim) / slope if found > 0 else -(found + near / 2) / slope
         new = x * math.exp(min(max(change, -1.0), 1.0))
@@ -198,9 +210,9 @@ def _end(
 
 @dataclass(frozen=True)
 class _Top:
-    """An x at which delta is certainly at most the target, about as near to it as can be.
+    """The upper end of a search: an x at which delta is certainly at most the target, and nearly equal to it.
 
-    point: the bracket of delta at x. slope: that of log delta in log x. tau: the contour of the last estimate, or None.
+    point: the bracket of delta at x. slope: d log delta / d log x. tau: the contour of the last estimate, or None.
     """
 
     x: float
@@ -223,7 +235,7 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
     fine = _near(slope) if roomy else _LEAST_MISS
     room = 2 * _LEAST_MISS + _AIM_SHARE * fine if roomy else _AIM_WITHOUT_ROOM * fine
     x *= math.exp(min(max((log_target - room - log_delta) / slope, -0.7), 0.7))
-    # by `bracket`, not `nearby`, so that anyone who asks for delta at `upper` again gets the same bracket
+    # by `Curve.bracket`, not `Curve.nearby`: someone who later asks for delta at this x gets the same bracket
     wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
 
     def certified(x: float) -> Bracket:
@@ -241,8 +253,8 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
 def _bisected(
     bracket: Callable[[float], Bracket], start: float, slope: float, excess: Callable[[Bracket], float]
 ) -> tuple[float, Bracket, float] | None:
-    """The result of `_end` by bisection, where estimates mislead its secants: delta may be resolved near the target
-    only, and too small to be resolved beyond."""
+    """The same as `_end` by bisection instead of secants. It is used where brackets of delta are narrow near the target
+    alone; at larger x, where delta is too small to be resolved, they mislead a secant."""
     found = {x: bracket(x) for x in (start * 2.0**k for k in range(-_MOST_DOUBLINGS, _MOST_DOUBLINGS + 1))}
     held = [x for x, point in found.items() if excess(point) <= 0]
     if not held:
@@ -257,7 +269,7 @@ def _bisected(
 
 
 def _near(slope: float) -> float:
-    """How far log delta may be from that of the target at an end that is near enough."""
+    """The largest miss of an end that is near enough to the target, for this slope."""
     return max(_FINE_STEP * abs(slope), _LEAST_MISS)
 
 
@@ -299,8 +311,8 @@ def crossing(
         start: a guess of x > 0.
         slope: a guess of d log delta / d log x < 0 there.
         target: 0 < target < 1, above the limit of every curve at infinity and below that of one of them at 0.
-        roomy: leave some room between delta at `upper` and the target. A search along another variable that passes the
-            same point, for example for epsilon at a calibrated noise, then does not end beyond that point.
+        roomy: leave some room between delta at `upper` and the target. If the noise is calibrated with it for an
+            epsilon, a later search for the epsilon of that noise then returns no more than that epsilon.
         below: whether the lower end is sought; else it is 0, which takes half the time.
 
     Returns:
@@ -316,7 +328,7 @@ def crossing(
 def upper_crossing(
     curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool = False
 ) -> tuple[float, Bracket, float]:
-    """The upper end of `crossing` alone, in less time: (upper, the bracket of delta there, the slope there)."""
+    """The upper end of `crossing` alone, in less time, with the bracket of delta and the slope there."""
     last = max((top for _, top in _tops(curves, start, slope, target, roomy=roomy)), key=lambda top: top.x)
     return last.x, last.point, last.slope
 
@@ -324,7 +336,8 @@ def upper_crossing(
 def _tops(
     curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool
 ) -> Iterator[tuple[Curve, _Top]]:
-    """The upper ends of the first curve and of those that exceed the target at the largest upper end so far."""
+    """The upper end of the search along each curve that may need it: the first one, and every later one whose delta may
+    exceed the target at the largest upper end so far."""
     last: _Top | None = None
     for curve in curves:
         if last is None or curve.exceeds(last.x, target):

@@ -33,11 +33,13 @@ CLOSED = "closed form"
 class _Method:
     """One line of `METHODS`: a method with its limits.
 
-    enough: the relative width of a bracket of delta with which no further method is tried.
-    products: for a contour, the most products of a node in t and a node in x; 5e7 of them take 0.04 s of one core. It
-        is divided by `long` for a composition of more than 20,000 releases, whose products need more care with rounding
-        (`characteristic.log_far`) and cost about that much more.
-    points: for a grid, the most points of its transform; 2^15 of them take 0.02 s, 2^18 take 0.1 s.
+    enough: if the bracket of delta has at most this relative width, no further method is tried.
+    products: for a contour, which sums over frequencies t and outputs x, the most pairs (t, x); 5e7 of them take 0.04 s
+        of one core. It is 0 for other methods.
+    long: `products` is divided by this for a composition of more than 20,000 releases, because each pair then takes
+        about that many times longer (`characteristic.log_far`).
+    points: for a grid, the most points of its Fourier transform; 2^15 of them take 0.02 s, 2^18 take 0.1 s. It is 0 for
+        other methods.
     """
 
     name: str
@@ -48,8 +50,9 @@ class _Method:
 
 
 _NARROW, _SHARP = 0.03, 2e-3
-"""Relative widths of a bracket of delta that are enough: of a contour's, which is about 1e-11 wide where its nodes
-suffice and useless where they do not, and of a grid's, below which a contour with more nodes is not worth its time."""
+"""The relative widths of delta's bracket with which no further method is tried. The first is for contours, whose
+brackets are about 1e-11 wide or useless. The second is for grids: to narrow such a bracket by a contour with more nodes
+is not worth its time."""
 
 METHODS = (
     _Method("contour", _NARROW, products=5e7),
@@ -60,22 +63,25 @@ METHODS = (
     _Method("fine grid", _SHARP, points=MOST_POINTS),
     _Method("longest contour", _NARROW, products=1e9),
 )
-"""In the order in which they are tried. A contour answers many releases in milliseconds; `apart` is `rare.rare_delta`
-for more than ten releases of which the record is seldom in a batch; grids answer few releases."""
+"""The methods that compute delta, in the order in which they are tried. A contour (module `contour`) answers many
+releases in milliseconds; `apart` is `rare.rare_delta`, for more than ten releases if the record is seldom in a batch; a
+grid (module `grid`) answers few releases."""
 _LONG_STEPS = 20_000
-"""For a composition of more releases than this a contour may have `_Method.long` times fewer products."""
+"""If a composition has more releases than this, the limit on a contour's products is divided by `_Method.long`."""
 _FAILURES = 2
-"""A method that was of no use at so many nearby questions in a row is left out."""
+"""A method is left out after it was of no use (its bracket was not the one returned) at so many nearby questions in a
+row."""
 _NEARBY = 2.0
 """Two questions of a root search are nearby if the ratio of their x is at most this."""
 
 _UNRESOLVED = 1e-300
-"""A delta that is certainly below this is answered by the bracket from 0 to this: no method resolves such numbers."""
+"""If delta is certainly below this, the bracket from 0 to this is returned: no method resolves such small numbers."""
 _CLOSE, _LARGE = 0.25, 200.0
-"""Delta may be as small as `_UNRESOLVED`, and Chernoff's bound is asked, from this share of the largest possible loss
-on, or from this epsilon on, whichever is smaller."""
+"""Chernoff's bound is computed, to see whether delta is below `_UNRESOLVED`, if epsilon is above the second number or
+above the first number times the largest possible privacy loss; for smaller epsilon delta is not so small."""
 _SAME = 1e-9
-"""Relative width of the bracket by the record's use (`bounds.by_use`) with which no other method can do better."""
+"""If the bracket by `bounds.by_use` (the probability that the record is in any batch) has at most this relative width,
+it is returned without trying another method."""
 
 
 def _largest_loss(parts: Parts, gdp: float) -> float:
@@ -126,11 +132,11 @@ class Router:
         self._failures: Counter[str] = Counter()
 
     def useless(self, name: str) -> bool:
-        """Whether the method has been of no use so often that it is left out."""
+        """Whether the method called `name` has been of no use so often that it is left out."""
         return self._failures[name] >= _FAILURES
 
     def failed(self, name: str, times: int = 1) -> None:
-        """Note that the method was of no use at a question."""
+        """Note that the method called `name` was of no use at a question; `times` counts it as so many questions."""
         self._failures[name] += times
 
     @property
@@ -208,14 +214,15 @@ def direction_delta(
         parts: the pairs with their numbers of releases, none or more.
         gdp: mu >= 0 of the full-batch releases in the same composition.
         contour: the tau of a contour that served a nearby question, which saves a search; None for none.
-        wanted: a relative width of the bracket that is narrow enough, where it is above the widths of `METHODS`.
-        small: if delta is below this number it is enough that the upper end is.
+        wanted: a grid's bracket of this relative width is narrow enough; it matters only if above those of `METHODS`.
+        small: any bracket whose upper end is below this number is narrow enough.
     """
     return Router().delta(epsilon, parts, gdp, contour=contour, wanted=wanted, small=small)
 
 
 def _sketched(points: int) -> Callable[[float, Parts, float], Bracket]:
-    """A grid with few points, whose bracket is wide: delta is about a sixteenth of the way from its lower end up."""
+    """The function that computes delta on a grid with few points, as a wide bracket. Its `value` is set at a sixteenth
+    of the way from the lower end to the upper end, where delta typically is."""
 
     def sketch(epsilon: float, parts: Parts, gdp: float) -> Bracket:
         found = grid_delta(epsilon, parts, gdp, points=points)
@@ -225,7 +232,8 @@ def _sketched(points: int) -> Callable[[float, Parts, float], Bracket]:
 
 
 def _long_sketch(epsilon: float, parts: Parts, gdp: float) -> Bracket:
-    """A contour as long as it must be, with an error of e^-14 = 1e-6 times a rough delta."""
+    """The bracket of delta by a contour with as many nodes as the largest method allows, with an error of only about
+    e^-14 = 1e-6 times delta."""
     error = rough_log_delta(epsilon, parts, gdp) - 14.0
     return delta_bracket(epsilon, parts, gdp, budget=METHODS[-1].products, log_error=error)
 
@@ -237,15 +245,16 @@ _GUIDES: tuple[tuple[str, float, Callable[[float, Parts, float], Bracket]], ...]
     ("long sketch", 1.5, _long_sketch),
     ("wide sketch", 10.0, _sketched(2**15)),
 )
-"""Methods whose estimates guide a root search where the estimate on a contour fails, in the order in which they are
-tried: the name, the largest ratio of the bracket's ends with which its estimate is used, and the method."""
+"""Methods that estimate delta for a root search where the estimate on a contour fails, in the order in which they are
+tried. Each has a name, the largest ratio of its bracket's upper end to the lower end with which the estimate is used,
+and the function of (epsilon, composition, gdp) that computes the bracket."""
 
 
 class _DirectionCurve:
-    """The functions of `crossing.Curve` for one composition that depends on x.
+    """The five functions of `crossing.Curve` for one composition that depends on x, which is epsilon or the noise.
 
     Two things are remembered between calls: which methods were of no use near the last x, so that a search does not try
-    them at every step; and an estimate that `rough` made on its way, which `estimate` then returns.
+    them at every step; and estimates that `rough` computed, which `estimate` then returns.
     """
 
     def __init__(self, parts_at: Callable[[float], tuple[float, Parts, float]]) -> None:
@@ -256,7 +265,7 @@ class _DirectionCurve:
         self._known: dict[float, tuple[float, float | None]] = {}
 
     def _move(self, x: float) -> None:
-        """Start with all methods again if x is not near the last point at which this was done."""
+        """Try all methods again if x is more than a factor `_NEARBY` from the x at which this was last done."""
         if not self._x / _NEARBY < x < self._x * _NEARBY:
             self._router = Router()
             self._x = x
@@ -303,11 +312,11 @@ class _DirectionCurve:
         return direction_delta(*self._at(x), small=enough).upper
 
     def rough(self, x: float) -> float | None:
-        """Log of a rough delta at x if the record is seldom in one of many batches; else None, because estimates cost
-        little.
+        """The log of a rough delta at x if there are many releases and the record is in few of their batches. Else
+        None, because `estimate` takes little time then.
 
-        For such records a contour often fails. Where it does not, its estimate is kept for `estimate`; None is
-        returned.
+        In the first case the estimate on a contour often fails. Where it does not, it is kept for `estimate`, and None
+        is returned too.
         """
         self._move(x)
         epsilon, parts, gdp = self._at(x)
@@ -324,6 +333,6 @@ class _DirectionCurve:
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
-    """The curve of delta over x, for a root search; parts_at(x) is the question at x: (epsilon, composition, gdp)."""
+    """The curve of delta over x, for a root search; parts_at(x) is the (epsilon, composition, gdp) that x means."""
     curve = _DirectionCurve(parts_at)
     return Curve(curve.bracket, curve.estimate, curve.bound, curve.rough, curve.nearby)

@@ -53,20 +53,23 @@ from dpzero_theory.privacy.certified.laws.cells import FOUR_ERROR, FOUR_POINTS, 
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
 
 _LEAST_NOISE_OF_CELLS = 0.5
-"""The least noise multiplier for which the cells' errors are proved; below it no amplification is claimed."""
+"""The least noise multiplier for which the errors of the cells' masses are proved. With less noise the upper end is the
+bound without amplification: as if the record's step of each epoch were known."""
 
 _RATIO_ERROR = 1e-13
-"""A number larger than the relative rounding error of a density ratio."""
+"""A bound on the relative rounding error of a density ratio."""
 _LOG_CUT_OFF = math.log(1e-14)
-"""The log of the probability of each tail that is cut off, which is added to delta."""
+"""The log of the probability of each tail that is cut off; these probabilities are added to the upper end of delta."""
 _FINEST = 2e-3
-"""The spacing of a grid, in standard deviations of the ratio or of the loss that is on it."""
+"""The spacing of the grids: of ratios, in standard deviations of a step's ratio, and of losses, in standard deviations
+of the total loss."""
 _LONGEST_GRID = 2**19
 """About the most points of a grid with that spacing; where more would be needed the spacing is wider."""
 _WIDEST_SPACING = 0.05
-"""A grid whose spacing is more than this share of the standard deviation of the ratio is too wide."""
+"""If a grid of ratios with `_LONGEST_GRID` points has a spacing above this share of the ratio's standard deviation, it
+is too coarse (see `light`)."""
 _MOST_GRID_POINTS = 2**21
-"""A grid that would need more points than this is refused."""
+"""If a grid would need more points than this, OverflowError is raised."""
 
 
 @dataclass(frozen=True)
@@ -89,19 +92,22 @@ class Allocated:
 
     @property
     def parts(self) -> list[tuple[int, int]]:
-        """(released steps, number) of the run's epochs: of whole ones, and of the last one if it is not whole."""
+        """The run's epochs as (steps that are released, number of such epochs): the whole epochs, then the last one if
+        it is not whole."""
         whole, rest = divmod(self.steps, self.epoch)
         return [part for part in ((self.epoch, whole), (rest, 1)) if all(part)]
 
     @property
     def plain_gdp(self) -> float:
-        """The mu of the releases, one of each epoch with the record, if it were known which step that is."""
+        """The mu of Gaussian DP that the run would have for `taken` = 1 if it were known which step of each epoch the
+        record is in."""
         return math.sqrt(self.epochs) / self.noise_multiplier
 
 
 @dataclass(frozen=True)
 class _Law:
-    """A law on the integers first, first + 1, ...; `error` bounds the error of its masses and the mass cut off."""
+    """A law on the integers first, first + 1, ...; `error` bounds the sum of its masses' errors and of the mass that is
+    cut off."""
 
     first: int
     mass: Array
@@ -110,10 +116,10 @@ class _Law:
 
 @dataclass(frozen=True)
 class _Laws:
-    """Laws of the grid sum of one epoch, whose unit is `spacing`, under P and under Q.
+    """The laws, under P and under Q, of the sum over one epoch of the ratios Y_i on a grid with this `spacing`.
 
-    upper: those for the upper end, where P's mass is Q's times the ratio.
-    lower: those for the lower end, each computed by itself.
+    upper: the two laws for the upper end, in which P's mass at each point is Q's times the density ratio there.
+    lower: the two laws for the lower end, each computed by itself.
     """
 
     upper: tuple[_Law, _Law]
@@ -122,7 +128,8 @@ class _Laws:
 
 
 def light(run: Allocated) -> bool:
-    """Whether this module's grid is fine enough for a run: the large ratios of little noise need too many points."""
+    """Whether this module's grid of ratios is fine enough for a run. It is not where little noise makes some ratios so
+    large that a fine grid would need too many points."""
     s = run.noise_multiplier
     if s < _LEAST_NOISE_OF_CELLS:
         return False
@@ -134,8 +141,9 @@ def light(run: Allocated) -> bool:
 def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Array, Array]:
     """The laws of the ratio Y of one step on the cells [kh, (k+1)h), for outputs x from `low` to `high`.
 
-    Returns the first k, the cells' masses under N(0, s^2) and under N(1, s^2), where the outer cells hold all outputs
-    beyond, and the law under N(0, s^2) spread to the cells' ends, without the outputs beyond.
+    Returns the first k; the masses of the cells under N(0, s^2) and under N(1, s^2), where the first and the last cell
+    hold all outputs beyond `low` and `high` too; and the law under N(0, s^2) with each mass split between the ends of
+    its cell, without the outputs beyond.
     """
     half = 1 / (2 * s * s)
     first = math.floor(math.exp(low / s**2 - half) / h)
@@ -178,7 +186,11 @@ def _count(index: NDArray[np.int64], mass: Array, length: int) -> Array:
 
 
 def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) -> _Laws:
-    """The laws of the grid sum of the first `released` steps of an epoch of t."""
+    """The laws of the sum of Y_i over the first `released` of an epoch's t steps; s is the noise multiplier.
+
+    resolution: the spacing of the grid, in standard deviations of Y, where that needs few enough points.
+    log_tail: the log of the probability of each tail that is cut off.
+    """
     # outputs more than z standard deviations s from both means are cut off
     z = -float(ndtri(math.exp(log_tail) / (4 * released)))
     low, high = -s * z, 1 + s * z
@@ -225,7 +237,7 @@ def _on_loss_grid(laws: _Laws, t: int, released: int, width: float, floor: int) 
     inside = ratio > math.exp(floor * width) * (1 + 1e-9)
     position = np.log(np.where(inside, ratio, 1.0)) / width
     below = np.floor(position).astype(np.int64)
-    # share of Q's mass that goes to the higher ratio, so that both masses are kept
+    # the share of Q's mass that goes to the higher ratio, so that P's and Q's masses are both kept
     share = np.clip(np.expm1((position - below) * width) / math.expm1(width), 0.0, 1.0)
     to_high = np.clip(share * np.exp((below + 1 - position) * width), 0.0, 1.0)
     count = int(below[inside].max()) - floor + 2
@@ -255,7 +267,7 @@ class _Composed:
 
 @lru_cache(maxsize=4)
 def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
-    """The laws of the total privacy loss of all runs, on grids whose `resolution` is as in `allocation_delta`."""
+    """The laws of the total privacy loss of all runs; `resolution` is that of `allocation_delta`."""
     kinds = [(run, *part) for run in runs for part in run.parts]
     total = sum(count for _, _, count in kinds)
     log_tail = _LOG_CUT_OFF - math.log(total)
@@ -311,7 +323,8 @@ def _upper(epsilon: float, losses: Array, law: _Law, composed: _Composed) -> flo
 
 
 def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> float:
-    """The lower end of delta: the largest P(A) - e^epsilon Q(A) over the tails A of the grid, less all errors."""
+    """The lower end of delta: the largest P(A) - e^epsilon Q(A) over the events A that the total loss is at or above a
+    point of the grid, less all errors. `first` is the law under P, `second` that under Q."""
     scale = math.exp(min(epsilon, 700.0))
     gain = (1 - composed.rounding) * first.mass - scale * (1 + composed.rounding) * second.mass
     best = float(np.max(np.cumsum(gain[::-1])))
@@ -345,7 +358,8 @@ def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: f
     if not checked:
         raise ValueError("runs must have one run at least; got none")
     width = check.real("resolution", resolution, above=0, at_most=0.1)
-    # if each epoch's step were known: the history is a mixture of such ones, and costs at most this by joint convexity
+    # the delta if the record's step of each epoch were known: the history is a mixture over these steps, so by joint
+    # convexity its delta is at most this
     gdp = math.hypot(*(run.plain_gdp for run in checked))
     fixed = min(float(delta_from_gdp(eps, gdp)) * (1 + GDP_ACCURACY), 1.0)
     single = max(largest_output(eps, run) for run in checked)
@@ -360,13 +374,14 @@ def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: f
     backward = [_Law(0, law.mass[::-1], law.error) for law in (low_q, low_p)]
     lower = max(_lower(eps, low_p, low_q, composed), _lower(eps, backward[0], backward[1], composed), single)
     upper = max(_upper(eps, losses, p, composed), _upper(eps, -losses, q, composed))
-    # both grids add h^2/6 to the variance for the upper end and take h^2/12 from it for the lower one
+    # a grid with the spacing h adds h^2/6 to the variance for the upper end and takes h^2/12 from it for the lower one,
+    # so that delta is about a third of the way up
     return _answer(lower, min(lower + (upper - lower) / 3, fixed), min(upper, fixed))
 
 
 def largest_output(epsilon: float, run: Allocated) -> float:
-    """A lower bound on the delta(epsilon) of a run: P(A) - e^epsilon Q(A) for the event A that some output of the first
-    epoch is above a level."""
+    """A lower bound on delta(epsilon) of a run: P(A) - e^epsilon Q(A), bounded from below, for the event A that some
+    output of the first epoch is above a level."""
     s, t, released = run.noise_multiplier, run.epoch, min(run.steps, run.epoch)
     c = 0.5 + s * s * (epsilon + math.log(t))
     present = released / t * float(ndtr((1 - c) / s))

@@ -1,4 +1,4 @@
-"""Finite pairs above and below one epoch of random allocation, for any density ratio and any small probability.
+"""Finite pairs that dominate one epoch of random allocation (above) and that it dominates (below).
 
 As in `allocation`, x_i is the output of step i of an epoch of t steps, s the noise multiplier, and with the record the
 density ratio to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of
@@ -19,21 +19,25 @@ from dpzero_theory.privacy.certified.laws.arithmetic import CDF_ERROR, normal_ma
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, Profile, region
 
 _LEAST_NOISE_OF_EPOCHS = 0.1
-"""The least noise multiplier: with less the ratios, up to e^{1/(2 s^2)} and more, need too long a grid."""
+"""The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
+and OverflowError is raised."""
 _MOST_WEIGHTS = 200_000
-"""The most weights of one variable's law, over all ratios a: more take seconds."""
+"""The most weights (grid points times ratios a) of the laws of one step; more take seconds, and OverflowError is
+raised."""
 _AT_ONCE = 7_000
-"""The weights that are added at once: so few stay in a processor's cache."""
+"""About the number of weights (grid points times ratios a) whose laws are added at once; so few stay in a processor's
+cache."""
 _MISPLACED = 2e-13
-"""The share of a tail's mass that a rounding error of a cell's end may put into the neighbouring cell."""
+"""A bound on the probability that a rounding error of the end of a grid cell puts into the wrong cell, as a share of
+the normal tail probability from that cell outward."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One direction of an epoch's pair.
+    """Which two laws of an epoch's outputs are compared: a first and a second one; R is the law without any record.
 
-    up: 1 if the first law is the one with the record, with the ratios Y_i; 0 if it is R itself.
-    down: 1 if the second law is the one with the other record, with the ratios Y'_i; 0 if it is R itself.
+    up: 1 if the first law is the one with the record, with the density ratios Y_i to R; 0 if it is R itself.
+    down: 1 if the second law is the one with the other record, with the ratios Y'_i to R; 0 if it is R itself.
     """
 
     up: int
@@ -41,15 +45,17 @@ class Side:
 
     @property
     def means(self) -> tuple[int, ...]:
-        """The means of an output: under R, and of the step that has the record, under the first and the second law."""
+        """The means that an output may have: 0 under R; then that of the step which has the record, under the first law
+        and under the second one, where these are not R."""
         return (0, *([1] if self.up else []), *([-1] if self.down else []))
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The variable Z = Y - a Y' + more of one step, for several ratios a.
+    """The variable Z = Y - a Y' + more of one step, for several ratios a; s is the noise multiplier.
 
-    `more` is the share of this step in the terms of the epoch's steps that are not released, which are constant.
+    more: for each a, a share of the constant 1 - a that each unreleased step of the epoch adds to the sum; the released
+        steps share these constants equally.
     """
 
     side: Side
@@ -63,14 +69,15 @@ class _Step:
 
     @property
     def unit(self) -> Array:
-        """The unit in which Z is counted, for each ratio: the larger of 1 and the value of Y at which Y = a Y'."""
+        """The unit in which Z is measured, for each ratio a: the larger of 1 and the value of Y where Y = a Y'."""
         if not self.side.up:
             return np.ones(len(self.a))
         at = np.sqrt(self.a) * math.exp(-1 / (2 * self.s**2)) if self.side.down else self.a
         return np.maximum(at, 1.0)
 
     def edges(self, z: Array) -> Array:
-        """The output x with Z = z units, which rises in z; -inf or inf where there is none.
+        """The output x at which Z is z units, for each ratio a and each z; it rises in z. Where no output has so small
+        or so large a Z, it is -inf or inf.
 
         Its rounding error is accounted for by `_MISPLACED`.
         """
@@ -87,7 +94,8 @@ class _Step:
 
 
 def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
-    """The law of Z for outputs in [low, high], spread to grid points so that its mean is kept, or raised by errors."""
+    """The law of Z for outputs in [low, high] on the points of the grid. The mass between two points is split between
+    them so that the mean of Z is kept, or raised a little to cover rounding errors."""
     s, side = step.s, step.side
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     edges = np.clip(step.edges(points), low, high)
@@ -104,17 +112,18 @@ def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
     law = np.zeros((len(step.a), len(points)))
     law[:, :-1] += down
     law[:, 1:] += up
-    # mass that may belong to the cell above
+    # mass that may belong to the next higher cell, because of rounding, counts two points higher
     misplaced = np.where(empty, 0.0, r_error * (_MISPLACED / CDF_ERROR))
     law[:, 2:] += misplaced[:, :-1]
     law[:, -1] += misplaced[:, -1]
-    # mass below the first point counts there, which raises it
+    # mass below the first point counts at that point, which raises the mean
     law[:, 0] += ndtr(edges[:, 0] / s)
     return Weights.of(law.T)
 
 
 def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Weights, float]:
-    """The laws of the grid point nearest to Z under each of `Side.means`, and a bound on a weight's relative error."""
+    """The laws of the grid point nearest to Z, one for each of `Side.means` as the mean of the output; and a bound on
+    the relative error of their weights."""
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     s = step.s
     edges = step.edges((points[1:] + points[:-1]) / 2)
@@ -130,12 +139,13 @@ def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Wei
 
 
 Chain = dict[int, tuple[int, int]]
-"""An addition chain: in order, numbers that are each a sum of two earlier ones, or of 1, as {sum: (one, other)}."""
+"""An addition chain as {sum: (one, other)}: in order, numbers that are each the sum of two numbers which are 1 or stand
+earlier in the chain."""
 
 
 def _windows(number: int, width: int) -> Chain:
-    """An addition chain for `number`: it doubles for each binary digit and adds the odd numbers in windows of
-    digits."""
+    """An addition chain from 1 to `number` by the sliding-window method: it doubles for each binary digit, and adds an
+    odd number of at most `width` digits for each window of digits."""
     digits = bin(number)[2:]
     windows, place = [], 0
     while (place := digits.find("1", place)) >= 0:
@@ -157,7 +167,7 @@ def _windows(number: int, width: int) -> Chain:
 
 
 def chain(number: int) -> Chain:
-    """An addition chain from 1 to `number` with few sums that are not doublings, which cost twice as much."""
+    """An addition chain from 1 to `number`, the cheapest of several by `_cost`."""
     return min((_windows(number, width) for width in range(1, 6)), key=_cost)
 
 
@@ -169,10 +179,12 @@ def _cost(sums: Chain) -> int:
 def _sums(
     step: _Step, grid: SignedGrid, low: float, high: float, released: int
 ) -> tuple[tuple[Array, Array, Array], float]:
-    """The law of the sum of Z over the released steps, from above, and the laws of events of it.
+    """Laws of the sum of Z over the released steps: one that is larger in the convex order, for upper bounds, and those
+    of the rounded sum, whose events give lower bounds.
 
-    Returns (weights above at the positive points, the mean that they lack, the laws of events), and a bound on the
-    relative error of one step's weights in the latter.
+    Returns three arrays and a number: the weights of the first law at the positive grid points; what its mean lacks
+    because the grid ends; the laws of the rounded sum, one for each of `Side.means`, from the lowest point to the
+    highest; and a bound on the relative error of one step's weights in the latter.
     """
     first, wrong = _events(step, grid, low, high)
     above = {1: (_spread(step, grid, low, high), np.zeros(len(step.a)))}
@@ -195,8 +207,11 @@ def _sums(
 
 
 def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, reach: float, ratio: float) -> Profile:
-    """Bounds on the divergences of one direction at the losses `loss` >= 0, of the first `released` steps of an epoch.
+    """Bounds on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
 
+    side: which law is compared with which.
+    noise: the noise multiplier s.
+    epoch: t, the number of steps of a whole epoch.
     reach: outputs farther than `reach` standard deviations from their means are left out, with probability at most
         2 released Phi(-reach).
     ratio: the spacing h of the grid of `signed`; the width of the bounds falls as its square.
@@ -234,13 +249,15 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
 
 
 _LOSS_STEP = 2.5
-"""The spacing of the losses, in standard deviations of an epoch's loss, over the spacing of the grid."""
+"""The spacing of the losses at which divergences are computed: so many standard deviations of an epoch's loss, times
+`ratio`, the spacing of the grid."""
 _MOST_LOSSES = 300
-"""The most losses at which divergences are computed."""
+"""Divergences are computed at most at so many losses."""
 
 
 def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
-    """Losses from 0 to beyond the largest one that matters, farther apart from `near` standard deviations on."""
+    """The losses at which divergences are computed, from 0 to beyond the largest one that matters. They are equally
+    spaced up to `near` standard deviations of an epoch's loss, and then farther and farther apart."""
     both = side.up and side.down
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation = math.sqrt(math.log1p(variance * (4 if both else 1)))
@@ -260,11 +277,13 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
 def epoch_pairs(
     noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """The pairs (P, Q) and (Q, P) of the first `released` steps of one epoch of random allocation.
+    """Finite pairs above and below (P, Q), and above and below (Q, P), of the first `released` steps of one epoch.
 
-    replaced: whether the record's contribution changes its sign between P and Q; else P is with the record.
+    noise: the noise multiplier s.
+    epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
+    replaced: whether the record's contribution has the opposite sign under Q; else Q is without the record.
     reach, ratio: see `profile`.
-    near: up to so many standard deviations of an epoch's loss the losses are equally spaced.
+    near: up to so many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
 
     Raises:
         OverflowError: the grid would be too long.

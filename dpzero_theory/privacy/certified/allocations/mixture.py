@@ -33,17 +33,17 @@ NO_FINITE: Finite = ((), ())
 """The value of `Mixture.finite` for a history without finite pairs."""
 
 _LEFT_OUT_SHARE = 1e-4
-"""The probability of the outputs that are left out, as a share of delta."""
+"""Outputs with this probability, as a share of delta, are left out of the grid; it is added to the upper end."""
 _NARROW = 0.03
-"""The relative width of a bracket of delta with which no other method is asked."""
+"""If a bracket of delta by `allocation` has at most this relative width, no other method is tried."""
 _RESOLVED = 1e-8
-"""The least delta that `allocation`, whose rounding errors are absolute, brackets sharply."""
+"""The least target delta for which `allocation` is tried: its rounding errors do not shrink with delta."""
 _FAR_FROM_TARGET = 10.0
-"""A delta that is more than this factor from the target is certainly not it, and then a wide bracket will do."""
+"""If a search knows that delta is more than this factor above or below its target, a wide bracket is enough."""
 _LEAST_DELTA = 1e-280
-"""For a delta below this, the upper end is the bound without amplification by allocation."""
+"""If delta is below this, no grid is tried, and the upper end is the bound without amplification by allocation."""
 _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
-"""The range of the number of points of the grid of losses."""
+"""The fewest and the most points of the grid of losses."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,9 @@ class Mixture:
     """A history: random allocations, releases with dominating pairs, finite pairs, and a `gdp`-GDP mechanism.
 
     runs: the random allocations.
-    parts: the composition of the dominating pairs; one, or one for each direction.
-    attained: the same of pairs that data attain, which the lower end composes.
+    parts: the composition of the releases' dominating pairs, for upper ends: one, or one for each of the directions
+        (P, Q) and (Q, P).
+    attained: compositions, as in `parts`, of pairs that some data sets attain, for lower ends.
     gdp: mu of the plain Gaussian releases, 0 for none.
     replaced: whether the relation is replace-one, so that the record's contributions change their sign and the two
         directions of a random allocation are the same; else the record is there or not.
@@ -71,8 +72,9 @@ class Mixture:
 class Accuracy:
     """How fine the grids are.
 
-    ratio: spacing of the grid of `signed`. resolution: that of `allocation`. points: points of the grid of losses for
-    one release, and times the square root of their number for more.
+    ratio: the spacing h of the grid of density ratios in the module `signed`.
+    resolution: the spacing of the grids of `allocation.allocation_delta`, in standard deviations.
+    points: the number of points of the grid of losses, over the square root of the number of releases.
     """
 
     ratio: float
@@ -81,12 +83,14 @@ class Accuracy:
 
 
 FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15, 1e-2, 100)
-"""How fine grids are for answers, for searches with random allocations, and for searches with finite pairs alone."""
+"""How fine grids are: for answers; for estimates in a root search with random allocations; and for estimates in one
+with finite pairs alone."""
 
 
 @lru_cache(maxsize=8)
 def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: float) -> Finite:
-    """For each direction the finite pairs of all epochs, with their numbers; the arguments are of `epoch_pairs`."""
+    """For each direction the finite pairs of all epochs of `runs`, each with the number of such epochs. The other
+    arguments are those of `epoch.epoch_pairs`."""
     if not runs:
         return NO_FINITE
     near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
@@ -104,9 +108,10 @@ def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: fl
 def _on_grid(
     epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy, directions: Sequence[int] = (0, 1)
 ) -> Bracket:
-    """The bracket of delta(epsilon) on the grid of losses, the larger of `directions`.
+    """The bracket of delta(epsilon) on the grid of losses: the larger of those of `directions`, where 0 is (P, Q) and 1
+    is (Q, P).
 
-    delta: a rough delta; outputs of the probability `_LEFT_OUT_SHARE` of it are left out.
+    delta: a rough delta; outputs whose probability is the share `_LEFT_OUT_SHARE` of it are left out.
     """
     steps = max(math.fsum(run.steps for run in mixture.runs), 1)
     log_cut = math.log(delta) + math.log(_LEFT_OUT_SHARE)
@@ -138,7 +143,8 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """The bracket of delta(epsilon) of one direction: in closed form if nothing is composed, else on a grid."""
+    """The bracket of delta(epsilon) for one direction, (P, Q) or (Q, P): in closed form if there is one release only or
+    if no total loss exceeds epsilon, else on a grid of losses. log_cut: as for `grid.grid_delta_beside`."""
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
         return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
@@ -155,7 +161,8 @@ def _bracket(lower: float, value: float, upper: float) -> Bracket:
 
 
 def _far(found: Bracket, target: float) -> bool:
-    """Whether delta is certainly far from the target, so that its side is enough to know."""
+    """Whether delta is certainly more than `_FAR_FROM_TARGET` times too small or too large; a search then needs to know
+    only which of the two."""
     return found.upper < target / _FAR_FROM_TARGET or found.lower > target * _FAR_FROM_TARGET
 
 
@@ -166,9 +173,9 @@ def mixture_delta(
 
     Args:
         epsilon: epsilon >= 0.
-        mixture: the history, with one run or one finite pair at least.
-        target: the delta that a search is for. What is left out is small beside it, and a bracket that is far from it
-            may be wide. None: delta is sought itself.
+        mixture: the history, with at least one run or one finite pair.
+        target: in a root search, the delta whose epsilon or noise is sought. Then the probability left out is small
+            against it, and a bracket that is far from it may be wide. None: delta itself is wanted.
         accuracy: how fine the grids are.
     """
     if any(run.taken > 1 for run in mixture.runs):
@@ -183,7 +190,8 @@ def mixture_delta(
 def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float | None, accuracy: Accuracy) -> float:
     """The upper end of delta: `upper`, or a smaller bound if the history is one epoch and the record is there or not.
 
-    Then `modulus` bounds one direction, and the allocations of one step that dominate bound the other.
+    In that case `modulus.coefficient_delta` bounds the direction (P, Q), with the record under P, and the random
+    allocations to one step which dominate the epoch bound the other direction.
     """
     run, told = mixture.runs[0], _above(mixture)
     alone = not any((*mixture.parts, *mixture.finite, mixture.gdp)) and [one.epochs for one in mixture.runs] == [1]
@@ -197,9 +205,10 @@ def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float 
 
 
 def _above(mixture: Mixture) -> Mixture:
-    """The mixture with each run of more than one step an epoch replaced by runs of one step that dominate it.
+    """A mixture that dominates `mixture` and in which the record takes part in one step of an epoch only.
 
-    An epoch of one step is a full batch.
+    Each random allocation to more than one step (`Allocated.taken` > 1) is replaced by those of `subset.told`. One
+    whose epochs have a single step is the same as full batches, and its mu is added to `gdp`.
     """
     runs = [each for run in mixture.runs for each in (told(run) if run.taken > 1 else [run])]
     sensitivity = 2 if mixture.replaced else 1
@@ -208,7 +217,11 @@ def _above(mixture: Mixture) -> Mixture:
 
 
 def _below(mixture: Mixture) -> Mixture:
-    """The mixture with each such run replaced by finite pairs that it dominates, and only pairs that data attain."""
+    """A mixture that `mixture` dominates, for lower ends of delta.
+
+    Each random allocation to more than one step (`Allocated.taken` > 1) is replaced by the finite pairs of
+    `subset.subset_pairs`, and the dominating pairs of `parts` by those that data attain.
+    """
     found: tuple[list[tuple[FinitePair, int]], ...] = tuple(list(each) for each in mixture.finite)
     for run in mixture.runs:
         if run.taken > 1:
@@ -221,7 +234,8 @@ def _below(mixture: Mixture) -> Mixture:
 
 
 def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy) -> Bracket:
-    """The bracket of delta(epsilon) of a mixture whose runs have one step an epoch; arguments of `mixture_delta`."""
+    """The bracket of delta(epsilon) of a mixture whose random allocations all have `taken` = 1. The arguments are those
+    of `mixture_delta`."""
     lower, upper = max((0.0, *(largest_output(epsilon, run) for run in mixture.runs if not mixture.replaced))), 1.0
     plain = not any(mixture.parts) and not any(mixture.finite)
     full = Allocated(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
@@ -247,7 +261,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
             guess = found.lower or guess**4
             if guess < _LEAST_DELTA:
                 break
-        # delta is far above its lower end: perhaps so little was left out that the grid is too wide
+        # the upper end is far above the guess: perhaps so little was left out that the grid became too coarse
         while not target and upper > 10 * max(guess, _LEAST_DELTA):
             found = _on_grid(epsilon, mixture, upper, accuracy)
             guess, lower, upper = upper, max(lower, found.lower), min(upper, found.upper)
@@ -260,7 +274,8 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
 
 
 def _chernoff(epsilon: float, mixture: Mixture) -> float:
-    """Chernoff's bound on delta(epsilon), the smallest over some tau, of the worse direction; 1 if there are runs."""
+    """An upper bound on delta(epsilon): the larger of both directions' Chernoff bounds, each the smallest over several
+    tau. It is 1 if the mixture has random allocations, for which it has no moments."""
     worst = float(bool(mixture.runs))
     for index in (0, 1):
         finite, best = mixture.finite[index], 0.0
@@ -277,7 +292,11 @@ def _chernoff(epsilon: float, mixture: Mixture) -> float:
 
 
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
-    """The curve of delta over x, for a root search; at(x) is (epsilon, mixture), and estimates use `rough` grids."""
+    """The curve of delta over x, for a root search; at(x) is the (epsilon, mixture) whose delta is meant at x.
+
+    target: the delta that the search is for.
+    rough: how fine the grids of uncertified estimates are.
+    """
 
     def bracket(x: float, _: float) -> Bracket:
         return mixture_delta(*at(x), target=target)
@@ -289,7 +308,8 @@ def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *
 
 
 def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:
-    """Where a search for epsilon starts: a rough epsilon at delta = `target`, and d log delta / d log epsilon there."""
+    """The start of a search for the epsilon at which delta is `target`: a rough epsilon, and d log delta / d log
+    epsilon there."""
     variance = mixture.gdp**2
     for run in mixture.runs:
         square = min(run.noise_multiplier**-2, 4.0)

@@ -25,23 +25,29 @@ from dpzero_theory.privacy.certified.grids.convolution import chernoff, compose,
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum, normal_mass
 
 _CUT_AT = 11.0
-"""Outputs farther than this from their means, in standard deviations, are cut off and added to the bound."""
+"""Outputs farther than this from their means, in standard deviations of the noise, are left out; their probability is
+added to the upper bound on delta."""
 _PIECES = 2**15
-"""The pieces of the line of outputs; the larger log A and the smaller V at the ends of a piece count on all of it."""
+"""The line of outputs is cut into so many pieces. On each piece log A is replaced by the larger of its values at the
+two ends and V by the smaller, which only raises the bound."""
 _ROWS, _COLUMNS, _COLUMNS_TO_MEAN = 2**12, 2**7, 40
-"""The points of the lattice in sum log A and in sum V, and how many of the latter are below the mean of sum V."""
+"""The number of lattice points for sum log A (rows) and for sum V (columns), and the number of columns below the mean
+of sum V."""
 _LOG_BEYOND_ROWS = math.log(1e-15)
-"""The log of the tilted probability that sum log A is beyond the rows of the lattice."""
+"""The log of a bound on the tilted probability that sum log A is above all rows of the lattice."""
 _STEP_ROUNDING = 1e-12
-"""A number larger than the relative rounding error of a step's weights and of a share."""
+"""A bound on the relative rounding error of a step's weights, and on that of the share of a weight that moves to the
+next lattice point."""
 _TILT_STEP = 0.05
-"""Laws are computed for tilts whose logs are multiples of this only, so that questions share them."""
+"""Only tilts whose logs are multiples of this are used, so that the laws of one tilt serve several epsilons."""
 _LARGEST_TILT = 60.0
 """The largest tilt that is tried."""
 _LARGEST_EXPONENT = 690.0
-"""The largest exponent that is taken: e^690 is a float with room."""
+"""If the largest exponent in the sum for the bound exceeds this, the bound is 1; e^690 is still a float, with room for
+a product."""
 _LEAST_SPREAD = 1e-250
-"""The least mean of sum V that a lattice is made for."""
+"""If the typical sum V is below this, no lattice is made and OverflowError is raised: the outputs then all but show
+which steps the record is in."""
 
 
 def _log_ratio(x: Array, s: float) -> Array:
@@ -50,7 +56,7 @@ def _log_ratio(x: Array, s: float) -> Array:
 
 
 def _terms(x: Array, s: float, logit: float) -> tuple[Array, Array]:
-    """The (log A, p) of the module at the output x, where `logit` is log(c/(1 - c))."""
+    """The values at the output x of log A and p as the module defines them, where `logit` is log(c/(1 - c))."""
     above = logit + _log_ratio(x, s)
     return np.logaddexp(0.0, above) - np.logaddexp(0.0, logit), expit(above)
 
@@ -65,9 +71,10 @@ def _log_chance(epoch: int, taken: int, logit: float) -> float:
 
 @lru_cache(maxsize=256)
 def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, float, float]:
-    """A good c for a tilt: (its logit, a typical log F, a typical sum V). It is such that the mean of sum p_i is k.
+    """A good c for a tilt: its logit, and the log F and the sum V that are typical with it (see the module).
 
-    The law of a step's output is N(0, s^2) tilted by A^tilt, and log F and sum V are those at its means.
+    c is such that the mean of sum p_i is k, when a step's output has the law N(0, s^2) tilted by A^tilt. The typical
+    log F and sum V are those at the means of log A and V under that law.
     """
     x = np.linspace(-9 * noise, 9 * noise + 1 + tilt, 801)
     weight = -((x / noise) ** 2) / 2
@@ -84,7 +91,8 @@ def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, fl
 
 
 def _tilt(noise: float, epoch: int, taken: int, epsilon: float) -> float:
-    """The least tilt whose log is a multiple of `_TILT_STEP` and for which log F of `_guide` is at least epsilon."""
+    """The least tilt whose log is a multiple of `_TILT_STEP` and whose typical log F, by `_guide`, is at least
+    epsilon."""
     steps = range(math.ceil(math.log(_LARGEST_TILT) / _TILT_STEP))
     at = bisect_left(steps, epsilon, key=lambda k: _guide(noise, epoch, taken, math.exp(k * _TILT_STEP))[1])
     return math.exp(at * _TILT_STEP)
@@ -94,11 +102,11 @@ def _tilt(noise: float, epoch: int, taken: int, epsilon: float) -> float:
 class _Sums:
     """The tilted law of (sum log A, sum V) on a lattice.
 
-    law: its weights, rows for sum log A and columns for sum V, multiplied by e^{tilt sum log A - log_scale}.
-    error: a bound on the sum of the weights' errors.
+    law: the probabilities, rows for sum log A and columns for sum V, times e^{tilt sum log A - log_scale}.
+    error: a bound on the sum of the errors of `law`.
     level, spread: the values of sum log A at the rows and of sum V at the columns.
     log_chance: the log of P(Bin(t, c) = k).
-    beyond: a bound on the mean of F beyond the rows.
+    beyond: a bound on the part of the mean of F that comes from sums above all rows.
     """
 
     law: Array
@@ -111,7 +119,8 @@ class _Sums:
     beyond: float
 
     def above(self, epsilon: float) -> float:
-        """An upper bound on the mean of (F - e^epsilon)_+, without the parts beyond the rows and those cut off."""
+        """An upper bound on the mean of (F - e^epsilon)_+ over the lattice: without `beyond`, and without the outputs
+        that `_CUT_AT` leaves out."""
         first = int(np.searchsorted(self.level, epsilon + self.log_chance))
         level = self.level[first:]
         if not len(level):
@@ -142,7 +151,7 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     low, high = (-_reach(epoch, -level, log_tilted), _reach(epoch, level, log_tilted))
     thin = centre / _COLUMNS_TO_MEAN
     column = np.floor(variance / thin)
-    # a sum of V beyond the last column is carried into the rows: by at most so many
+    # a sum of V beyond the last column wraps round into later rows: at most so many rows on
     carried = epoch * (int(column.max()) + 1) // _COLUMNS + 1
     if carried > _ROWS // 4:
         raise OverflowError("too many steps for the lattice")
@@ -155,7 +164,7 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     for raised, wide in itertools.product((0, 1), (0, 1)):
         share = (up if raised else 1 - up) * (right if wide else 1 - right)
         weight = share * np.exp(log_mass + tilt * width * (row + raised) - top)
-        # a share that moves V down makes F larger, so rounding takes from V
+        # F is larger where V is smaller, so rounding errors are taken from the share that moves V up
         np.add.at(law, ((row + raised).astype(np.int64) - first, (column + wide).astype(np.int64) % _COLUMNS), weight)
     total = float(law.sum())
     log_scale = epoch * (math.log(total) + top + 4 * _STEP_ROUNDING)
@@ -178,7 +187,8 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
 
 
 def _reach(epoch: int, points: Array, log_weight: Array) -> float:
-    """A number that the sum of `epoch` terms with these weights exceeds with probability 1e-15 at most."""
+    """A number that the sum of `epoch` independent terms exceeds with probability at most 1e-15; each term has the
+    values `points` with probabilities proportional to e^log_weight."""
     law = np.exp(log_weight - np.max(log_weight))
     law /= law.sum()
     deviation = math.sqrt(float(law @ (points - float(law @ points)) ** 2) * epoch)
@@ -190,10 +200,10 @@ def _reach(epoch: int, points: Array, log_weight: Array) -> float:
 def coefficient_delta(epsilon: float, noise: float, epoch: int, taken: int) -> float:
     """An upper bound on delta(epsilon) of one epoch: P has the record in `taken` of the `epoch` steps, Q is without it.
 
-    noise: the noise multiplier.
+    noise: the noise multiplier s.
 
     Raises:
-        OverflowError: the lattice would be too long.
+        OverflowError: the lattice would need too many points, or outputs would all but show the record's steps.
     """
     sums = _sums(noise, epoch, taken, _tilt(noise, epoch, taken, epsilon))
     cut = taken * float(ndtr(-_CUT_AT)) + (epoch - taken) * float(ndtr(-_CUT_AT - 1 / noise))

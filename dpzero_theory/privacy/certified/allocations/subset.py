@@ -20,28 +20,34 @@ from dpzero_theory.privacy.certified.laws.finite import FinitePair, joined
 from dpzero_theory.privacy.certified.laws.pairs import Pair, inverse, loss_at
 
 _GRID_POINTS, _EVENTS = 2**15, 2**10
-"""The points of the grid of sums, and the number of events that are made of them."""
+"""The number of grid points for the sum of an epoch's losses, and the number of events {sum above a level} that are
+used for the pair below."""
 _FARTHEST_OF_GRID = 11.0
-"""How far from its mean the grid holds a sum, and a step's output, in standard deviations."""
+"""The grid reaches this far from the mean of the sum, and a step's outputs this far from theirs, in standard
+deviations."""
 _WEIGHT_ERROR = 1e-11
-"""A number larger than the relative rounding error of a weight or of a tilt."""
+"""A bound on the relative rounding error of a weight or of the factor that undoes a tilt."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
-"""The numbers c that are tried: each logit less that of (k-1)/t, in units of 1/s."""
+"""The numbers c of the module that are tried, as log(c/(1-c)) less the same of (k-1)/t, in units of 1/s: for relations
+in which the record is there or not, and for replace-one."""
 _LARGEST_LOGIT = 600.0
-"""The difference of two logits is at most this, so that the odds of c are a float."""
+"""The largest absolute difference of those two logits, so that c/(1-c) is a float."""
 _LEAST_CHANCE = 1e-18
-"""Numbers of the record's released steps that are less probable than this are left out under P and added under Q."""
+"""If the probability that the record is in j of the released steps is below this, that j is left out: under P its
+probability is dropped, and under Q it is added to the bounds."""
 
 
 def told(run: Allocated) -> list[Allocated]:
-    """Runs with one step an epoch that together dominate the run; an incomplete epoch counts as a whole one."""
+    """Random allocations to one step of each block, as the module says, which composed dominate `run`. An incomplete
+    epoch counts as a whole one."""
     size, longer = divmod(run.epoch, run.taken)
     blocks = ((size, run.taken - longer), (size + 1, longer))
     return [Allocated(run.noise_multiplier, t, t * count * run.epochs) for t, count in blocks if count]
 
 
 def counts(epoch: int, taken: int, released: int) -> list[tuple[int, float]]:
-    """(j, probability) for each number j of the record's steps among the first `released` ones, unless it is tiny."""
+    """The law of the number j of the record's steps among the first `released` steps of an epoch, in which it has
+    `taken` steps: (j, probability), without the j that `_LEAST_CHANCE` leaves out."""
     low, high = max(0, taken - (epoch - released)), min(taken, released)
 
     def log_chance(j: int) -> float:
@@ -62,7 +68,10 @@ def _left_out(epoch: int, taken: int, released: int) -> float:
 
 
 class _Steps:
-    """The laws of one step's loss, rounded to the multiples k `width`, k = `first`, first + 1, ..."""
+    """The laws of one step's loss log(1 - c + c Y), rounded to the multiples k `width`, k = `first`, first + 1, ...
+
+    The grid of the sum of an epoch's losses has the same width, and begins at the loss `bottom`.
+    """
 
     def __init__(self, pair: Pair, released: int, taken: int, replaced: bool) -> None:
         s, (branch,) = pair.noise, pair.branches
@@ -82,16 +91,18 @@ class _Steps:
         self._s = s
 
     def masses(self, mean: int, sign: int) -> Array:
-        """Bounds on the masses of the rounded losses under N(mean, s^2): lower ones for sign -1, upper for sign 1."""
+        """Bounds on the masses of the rounded losses if the output is N(mean, s^2): lower bounds if sign is -1, upper
+        ones if it is 1."""
         ends = self._edges - mean / self._s
         mass, error = normal_mass(ends[:-1], ends[1:])
         return np.maximum(mass + sign * error, 0.0)
 
 
 def _first(steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]]) -> tuple[Array, float]:
-    """Lower bounds on the law of the sum of the steps' losses, modulo the grid, and the Euclidean norm of their error.
+    """Lower bounds on the law of the sum of the `released` steps' losses, modulo the length of the grid; and a bound on
+    the Euclidean norm of their rounding errors.
 
-    j of the steps have outputs with the mean `mean` and the others with the mean 0; `chances` are (j, probability).
+    The outputs of j of the steps have the mean `mean`, those of the others the mean 0; `chances` is the law of j.
     """
     still, used = (transform(steps.masses(m, -1), steps.first, _GRID_POINTS) for m in (0, mean))
     start = math.floor(steps.bottom / steps.width)
@@ -105,9 +116,11 @@ def _first(steps: _Steps, mean: int, released: int, chances: list[tuple[int, flo
 def _second(
     steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]], sign: int
 ) -> tuple[Array, Array, float]:
-    """Upper bounds on the law of the sum of the steps' losses, which is tilted by e^{sign loss} to be composed.
+    """Upper bounds on the law of the sum of the `released` steps' losses, whose laws are composed after they are tilted
+    by e^{sign loss}. The other arguments are those of `_first`.
 
-    Returns (weights, a bound on the Euclidean error of each, a bound on the mass beyond the grid).
+    Returns the bounds, a bound on the rounding error of each (for a sum of several the squares add), and a bound on the
+    mass of the sums beyond the grid.
     """
     start = math.floor(steps.bottom / steps.width)
     points = (steps.first + np.arange(len(steps.masses(0, 1)), dtype=np.float64)) * steps.width
@@ -120,7 +133,8 @@ def _second(
         law, error = compose([(spectra[mean], j), (spectra[0], released - j)], start)
         factor = chance * np.exp(np.minimum(j * scale[mean] + (released - j) * scale[0] - sign * at, 700.0))
         total, wrong = total + factor * law, wrong + factor * error / math.sqrt(_GRID_POINTS)
-    # sums beyond the grid where the tilt is small are folded in with too little weight: Chernoff's bound on these
+    # sums beyond that end of the grid where the tilt is small wrap round and then count too little: Chernoff's bound
+    # on their mass, the best of several rates
     ends = (steps.bottom, steps.bottom + _GRID_POINTS * steps.width)
     tail = 1.0
     for rate in np.geomspace(0.1, 30, 20) / (_GRID_POINTS * steps.width / (2 * _FARTHEST_OF_GRID)):
@@ -135,9 +149,11 @@ def _second(
 def _powers(
     first: tuple[Array, float], second: tuple[Array, Array, float], missing: float, sign: int
 ) -> tuple[Array, Array]:
-    """A lower bound on P and an upper bound on Q of events: the sum is on one side of each point of a coarser grid.
+    """A lower bound on the probability under P and an upper bound on that under Q of events {sum above x}, or of events
+    {sum below x} if sign is -1, where x runs over a coarser grid.
 
-    The events with the largest losses come first; `missing` is the bound of `_left_out`.
+    The smallest event comes first. first, second: the results of `_first` and `_second`. missing: the bound of
+    `_left_out`.
     """
     group = _GRID_POINTS // _EVENTS
     p = (first[0].reshape(-1, group).sum(axis=1) - math.sqrt(group) * first[1]) * (1 - _WEIGHT_ERROR)
@@ -147,7 +163,8 @@ def _powers(
 
 
 def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
-    """The finite pair below, from the better ones of all events, joined until P/Q falls from each to the next."""
+    """The finite pair that is dominated, from the probabilities under P and under Q of events. Events for which another
+    one has more P and less Q are dropped; the rest are joined until P/Q falls from each to the next."""
     p, q = (np.concatenate([one[k] for one in powers]) for k in (0, 1))
     order = np.lexsort((-p, q))
     p, q = p[order], q[order]
@@ -164,9 +181,9 @@ def subset_pairs(
 ) -> tuple[FinitePair, FinitePair]:
     """Finite pairs that are dominated by the pairs (P, Q) and (Q, P) of the first `released` steps of one epoch.
 
-    noise: the noise multiplier.
-    epoch, taken: t and k, 2 <= k < t.
-    replaced: whether the record's contributions change their sign between P and Q; else P is with the record.
+    noise: the noise multiplier s.
+    epoch, taken: t and k, 2 <= k < t: the record is in k of the t steps.
+    replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
     """
     present = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]

@@ -15,10 +15,11 @@ from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 
 _USE_ROUNDING = 1e-12
-"""A number larger than the rounding errors in `by_use`: relative of the upper bound, absolute of the lower one."""
+"""A bound on the rounding errors in `by_use`: on the relative error of its upper bound, and on the absolute error of
+its lower bound."""
 _SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
-"""For each kind of pair, the kind whose tails `by_use` takes: `add` is `remove` with P and Q exchanged, and of
-`fixed-size` the side of large losses is that of `remove`."""
+"""For each kind of pair (table of the module `pairs`), the kind whose `Pair.beyond` has the tail probabilities for
+`by_use`: `add` is `remove` with P and Q exchanged, and the large losses of `fixed-size` are those of `remove`."""
 
 
 def chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> float:

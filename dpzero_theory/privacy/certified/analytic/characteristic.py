@@ -15,15 +15,18 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 _SLAB = 8_000
-"""The number of complex factors that are computed at once: 128 kB, which a processor's second cache holds."""
+"""About the number of complex factors that are computed at once: 128 kB, which a processor's second cache holds."""
 _MOST_DIRECT = 20_000
-"""Up to so many products of a node in t and one in x, a sine is computed for each; for more, factors are shared."""
+"""Up to so many pairs of a node in t and one in x, a sine is computed for each pair; for more, `_equispaced` saves time
+by products of shared factors."""
 _MANY_STEPS = 20_000
-"""With more releases than this, rounding errors, which the power raises, matter more than the number of nodes."""
+"""For more releases than this sums are arranged for small rounding errors, which grow with the number of releases; for
+fewer, so that few nodes suffice (see `log_far`)."""
 _CHUNK = 32
 """So many terms of an inner product are summed before they are added to a running sum, to bound rounding errors."""
 _TILE = 32, 48
-"""The largest shape of a matrix product: larger ones a BLAS gives to several threads, which wait for each other."""
+"""The largest shape (rows, columns) of one matrix product. BLAS gives larger ones to several threads, which is slower
+here because they wait for each other."""
 
 
 def shift_angles(pair: Pair) -> list[float]:
@@ -39,7 +42,8 @@ def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.comp
 
     `mean` is that of the tilted loss. The integral over outputs runs along the real line.
 
-    quadrature: a bound on the quadrature error of M over M(tau).
+    part: the tilted law of the loss.
+    quadrature: a bound on the absolute quadrature error of M, divided by M(tau).
     """
     keep = part.weights > 1e-26 / part.steps
     v, d = part.weights[keep], part.centred[keep]
@@ -61,7 +65,7 @@ def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.comp
 def log_far(
     part: Tilted, tau: float, t: Array, log_tolerance: float, budget: float = math.inf
 ) -> tuple[NDArray[np.complex128], Array]:
-    """The same numbers as `log_near`, from the line of complex outputs on which the integrand is smallest at t[0].
+    """The same numbers as `log_near`, from the line of complex outputs on which the bound on |chi(t[0])| is least.
 
     With d_i = L_i - mean the losses at the nodes and w_i their tilted masses, chi e^{-i t mean} - 1 is summed as
     sum_i w_i (e^{i t d_i} - 1) if there are many releases: rounding errors of the weights then multiply
@@ -80,7 +84,7 @@ def log_far(
     contour = Contour(tau, 0.0 if many else float(t[0]), float(t[-1]), angle)
     law = build(pair, contour, log_tolerance)
     loss, log_mass, loss_error, mass_error = law.shifted()
-    # |exp(i t L)| falls in t on this line, so the weights at the first t are bounds at all t
+    # |exp(i t L)| falls in t on this line, so the weights at the first t bound those at all t
     exponent = log_mass + tau * loss - part.cumulant
     if not many:
         exponent = exponent + 1j * t[0] * (loss - part.mean)
@@ -92,7 +96,7 @@ def log_far(
     relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * UNIT
     reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0
     bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * UNIT * np.abs(rate))))
-    # with many steps the weights are taken to sum to 1: the quadrature error counts there too, so twice
+    # with many releases the weights are taken to sum to 1, so the quadrature error counts a second time
     bound += 2 * float(np.sum(size[~keep])) + 2 * math.exp(law.quadrature_error(contour) - part.cumulant)
     if many:
         change = _equispaced(weights, rate, t, excess=True)
@@ -103,7 +107,7 @@ def log_far(
 
 
 def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:
-    """log(1 + change), and a bound on the relative error of 1 + change from `bound`, the absolute one of change."""
+    """log(1 + change), and a bound on the relative error of 1 + change; `bound` bounds the absolute error of change."""
     size = np.abs(change)
     near = size < 0.5
     small = np.where(near, change, 0.0)
@@ -113,7 +117,7 @@ def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple
 
 
 def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[np.complex128]:
-    """exp(i angle) or, with `excess`, exp(i angle) - 1, accurate also where that is small."""
+    """exp(i angle) or, with `excess`, exp(i angle) - 1 with a small relative error, also where it is near 0."""
     if not excess:
         return np.asarray(np.exp(1j * angle), dtype=np.complex128)
     sine, cosine = np.sin(angle.real / 2), np.cos(angle.real / 2)
@@ -132,8 +136,8 @@ def _equispaced(
 ) -> NDArray[np.complex128]:
     """For equispaced t the sums over i of v_i exp(i t_k d_i) or, with `excess`, of v_i (exp(i t_k d_i) - 1).
 
-    With t_k = t_0 + (a B + b) h, x = i b h d and y = i (t_0 + a B h) d: exp(x + y) = exp(x) exp(y), and
-    exp(x + y) - 1 = (exp(x) - 1) exp(y) + (exp(y) - 1).
+    To share factors, t_k = t_0 + (a B + b) h with the spacing h and integers a and b < B. With x = i b h d and
+    y = i (t_0 + a B h) d then exp(x + y) = exp(x) exp(y), and exp(x + y) - 1 = (exp(x) - 1) exp(y) + (exp(y) - 1).
     """
     step = float(t[1] - t[0]) if len(t) > 1 else 0.0
     rows = max(math.isqrt(len(t)), 1)

@@ -6,7 +6,8 @@ With L the privacy loss under P, M(z) = E_P exp(z L) its moment, and z = tau + i
 
 where the pair j is released T_j times. The integral is a trapezoid sum over nodes in t at the saddle tau, and each M(z)
 a sum over nodes in the output x (`quadrature.build`). derivation.md derives the formula and every error: aliases of the
-trapezoid rule, truncation in t, quadrature in x, and rounding. All of them are inside the bracket that is returned.
+trapezoid rule (the error of its finite step; it has two parts, called the first and the second alias), truncation in t,
+quadrature in x, and rounding. All of them are inside the bracket that is returned.
 
 Few releases, and records that are seldom in a batch, need too many nodes; `grid` answers such questions.
 """
@@ -31,24 +32,27 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 
 _ERROR_SHARE, _ERROR_SHARE_OF_FEW, _STEPS_OF_FEW = 1e-14, 1e-11, 50
-"""The error that is sought, as a share of an estimate of delta: of more than 50 releases, and of at most 50, whose
-characteristic function decays so slowly that every digit costs many nodes."""
+"""The error of delta for which nodes are chosen, as a share of an estimate of delta. The first number is for more than
+`_STEPS_OF_FEW` releases, the second for fewer, whose characteristic function decays so slowly that each further digit
+takes many nodes."""
 _COARSEST = 1e-3
-"""The largest error that is sought where the caller allows any, as a share of an estimate of delta."""
+"""Whatever error the caller allows, nodes are chosen for at most this share of an estimate of delta."""
 _REAL_NODES = 400
-"""So many nodes in t are summed on the real line of outputs; beyond them the shifted lines take fewer nodes in x."""
+"""For so many nodes in t, the first ones, the integral over outputs x runs on the real line; for later ones on parallel
+lines of complex outputs, where fewer nodes in x suffice."""
 _MOST_ESTIMATED = 4000
-"""The most nodes in t of an estimate."""
+"""The most nodes in t that `delta_estimate` uses; if they do not suffice it returns None."""
 _LOG_ESTIMATED = -23.0
-"""In an estimate, the log of the relative error of a characteristic function raised to the number of its releases."""
+"""In `delta_estimate`, the log of the relative quadrature error of a pair's characteristic function after it is raised
+to the number of releases."""
 _MAX_NODES = 3_000_000
-"""The most nodes in t: a second or more of one core."""
+"""The most nodes in t of a bracket; they take a second or more of one core."""
 _HALVINGS = 30
-"""A search for the shift of the second alias bound halves it so often before it gives up."""
+"""How often the shift is halved in the search for a bound on the second alias (`Nodes.shift`), before it gives up."""
 _REAL_LINE = 1000.0
-"""The largest t of pairs with two branches, which cannot be shifted off the real line."""
+"""The largest t of the nodes of pairs with two branches, for which outputs stay on the real line."""
 _LOOKS_FOR_END = 40
-"""The points of the search for the last node in t, and of a second search between two of them."""
+"""The number of values of t that a search for the last node tries, and then again between two neighbours of them."""
 
 
 def delta_bracket(
@@ -66,9 +70,9 @@ def delta_bracket(
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: mu >= 0 of full-batch releases in the same composition.
-        contour: tau; that of a nearby question saves a search. None: it is sought.
-        budget: largest number of (node in t) x (node in x) products.
-        log_error: log of an absolute error of delta that is small enough.
+        contour: the tau to integrate at, for example that of a nearby question; with None the saddle is sought.
+        budget: the largest number of pairs of a node in t and a node in x.
+        log_error: the log of an absolute error of delta that is small enough; with -inf a small share of delta is.
 
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
@@ -106,8 +110,9 @@ class Nodes:
 
     size: about the number of nodes in x.
     period: 2 pi over the step, the period of the trapezoid rule's aliases.
-    shift, log_second: the bound on the second alias uses the moment at tau + shift, whose log is at most log_second.
-    log_tail: a bound on the log of the characteristic function from the last node on.
+    shift, log_second: Chernoff's bound on delta at tau + shift, whose log is at most log_second, bounds the second
+        alias.
+    log_tail: a bound on the log of the absolute characteristic function at the last node and beyond.
     ends: the indices at which the blocks of nodes end; the first block is summed on the real line of outputs, the later
         ones, each twice as long, on shifted lines.
     log_tolerance: log of the quadrature error in x that was asked for.
@@ -143,7 +148,11 @@ def affordable(
     budget: float = 1e9,
     log_error: float = -math.inf,
 ) -> Nodes:
-    """The nodes of `delta_bracket`, whose arguments these are; OverflowError if `budget` does not suffice for them."""
+    """The nodes that `delta_bracket` uses for the same arguments.
+
+    Raises:
+        OverflowError: `budget` does not suffice for them, or they are too many in any case.
+    """
     nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
     if nodes is None or nodes.count * nodes.size > budget:
         raise OverflowError("too many nodes")
@@ -159,7 +168,7 @@ def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, lo
 
 
 def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
-    """The nodes as `_planned` returns them; outside the range of the method an OverflowError is raised."""
+    """The nodes as `_planned` returns them; it raises OverflowError where `_planned` returns None."""
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -192,7 +201,8 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
 class _Summand:
     """The numerator prod_j M_j(z)^{T_j} exp(-z epsilon) of the integrand at the nodes.
 
-    exponent: its log, less log_scale, which is its log at t = 0.
+    log_scale: its log at t = 0.
+    exponent: its log at each node, less log_scale.
     relative: bounds on the relative errors of exp(exponent).
     common: a bound on the relative error of exp(log_scale).
     """
@@ -216,7 +226,7 @@ def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: flo
     common = 0.0
     for part in tilted:
         quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
-        # the longest block first, because that is where the budget may not suffice
+        # the longest block first, so that OverflowError comes early if the budget does not suffice
         blocks = [
             log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance, budget)
             for begin, end in reversed(list(itertools.pairwise(ends)))
@@ -235,7 +245,7 @@ def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: flo
 
 
 def _aliases(nodes: Nodes, log_scale: float) -> float:
-    """A bound on the aliases of the trapezoid rule on both sides, over exp(log_scale)."""
+    """A bound on the sum of both aliases of the trapezoid rule, divided by exp(log_scale)."""
     period, tau, shift = nodes.period, nodes.tau, nodes.shift
     first = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
     return first + math.exp(nodes.log_second - log_scale - period * shift) / -math.expm1(-period * shift)
@@ -247,7 +257,7 @@ def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau:
 
 
 def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
-    """A bound on by how much `_log_alias_moment` is too small."""
+    """A bound on the amount by which errors make the result of `_log_alias_moment` too small."""
     room = 0.0
     for part in tilted:
         quadrature = part.law.quadrature_error(Contour(tau)) - part.cumulant
@@ -261,7 +271,7 @@ def delta_estimate(
     """An estimate of log delta(epsilon) and the tau of its contour, several times faster than `delta_bracket`.
 
     It has no certificate; it guides root searches whose answers `delta_bracket` then certifies. None is returned where
-    4,000 nodes in t do not suffice.
+    4,000 nodes in t do not suffice. The arguments are those of `delta_bracket`.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
@@ -300,9 +310,11 @@ def delta_estimate(
 def _alias_shift(
     epsilon: float, parts: Parts, gdp: float, tau: float, variance: float, log_target: float
 ) -> tuple[float, float]:
-    """The shift with which the bound on the second alias asks for about the smallest period of the trapezoid rule.
+    """The shift with which the bound on the second alias (`Nodes.shift`) allows about the largest step in t.
 
-    Returns (shift, about the log moment at tau + shift)."""
+    variance: that of the tilted total loss. log_target: the log of the error that is sought.
+
+    Returns the shift, and about the log of Chernoff's bound at tau + shift."""
     best = (math.inf, 0.0, 0.0)
     shift = min(7 / math.sqrt(variance), tau + 0.5)
     for _ in range(_HALVINGS):
@@ -326,9 +338,9 @@ def _second_alias(
     log_target: float,
     log_tolerance: float,
 ) -> tuple[float, float]:
-    """(shift, log of an upper bound on the moment at tau + shift) for the bound on the second alias.
+    """`Nodes.shift` and `Nodes.log_second`: the shift, and the log of an upper bound on delta at tau + shift.
 
-    The shift is that of `_alias_shift`, or a smaller one where the moment would need too many nodes.
+    The shift is that of `_alias_shift`, or a smaller one where the moment at tau + shift would need too many nodes.
     """
     shift, _ = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
     for _ in range(_HALVINGS):
@@ -341,9 +353,10 @@ def _second_alias(
 
 
 def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[float, float]:
-    """The t of the last node, and a bound on the log of |chi| from there on.
+    """The t of the last node, and a bound on the log of the absolute characteristic function from there on.
 
-    It is the first t of a grid beyond which the integral is less than `target`.
+    It is the first t of a grid beyond which the integral is proved to be less than `target`; `step` is the distance of
+    the nodes.
 
     Raises:
         OverflowError: there is none up to `limit`.

@@ -17,16 +17,16 @@ from dpzero_theory.privacy.certified.analytic.variation import Variation, variat
 from dpzero_theory.privacy.certified.laws.pairs import loss_at
 
 _MASS_SLACK = 1e-6
-"""A relative margin that is far above the rounding errors of the sums of masses it is given to."""
+"""A relative margin that is added to sums of masses and densities; their rounding errors are far smaller."""
 _LEAST_VARIANCE = 1e-300
-"""The least variance of the total loss: a smaller one counts as this, so that nothing is divided by 0."""
+"""A variance of the total loss below this is replaced by this, so that nothing is divided by 0."""
 _TILTED_ERROR = 1e-10
-"""A number that is larger than the error of any sum of tilted masses, whose total is 1."""
+"""A bound on the absolute error of any sum of tilted masses; all of them sum to 1."""
 _PHASE = 1.0
-"""The quadratic bound counts losses L, L' with t |L - L'| up to this, in radians."""
+"""The bound of `_spread` uses only losses L, L' whose difference in phase, t |L - L'|, is at most this, in radians."""
 _FIRST, _LAST, _COUNT = 0.5, 1e13, 400
-"""The smallest and largest t of the grid of t, in units of 1 over the standard deviation of the total loss, and the
-number of its points."""
+"""The smallest and the largest t at which bounds are computed, in units of 1 over the standard deviation of the tilted
+total loss, and the number of these t, which are geometrically spaced."""
 
 
 class Decay:
@@ -49,7 +49,8 @@ class Decay:
 
     @cached_property
     def _sizes(self) -> list[tuple[float, float]]:
-        """For each pair the tilted mass of its atom at loss 0, and the total variation of the density; from above."""
+        """For each pair, upper bounds on the tilted mass of its atom at loss 0 and on the total variation of the
+        density of its tilted loss."""
         return [
             (
                 part.law.pair.atom * math.exp(-part.cumulant) * (1 + _MASS_SLACK),
@@ -65,7 +66,8 @@ class Decay:
 
     @cached_property
     def fine(self) -> Array:
-        """The bound on log |chi| at each of the points `t`, from each density's variation on parts and its variance."""
+        """The bound on log |chi| at each of the points `t`, from the variation of each loss's density on intervals and
+        from the variance of the loss; slower and sharper than `coarse`."""
         found = []
         for part, branches in zip(self.parts, self._variations, strict=True):
             kept = _kept(part, branches, self.t)
@@ -90,7 +92,8 @@ class Decay:
         return total
 
     def shifted(self, t: Array) -> Array:
-        """The bound on log |chi| at each t from shifted lines of outputs: slower, and far sharper for few releases."""
+        """The bound on log |chi| at each t from integrals along lines of complex outputs; it is slower than `fine` and
+        far sharper for few releases."""
         total: Array = -(self.gdp**2) * t**2 / 2
         for part, (atom, whole) in zip(self.parts, self._sizes, strict=True):
             pair = part.law.pair
@@ -104,14 +107,15 @@ class Decay:
 
 
 def _whole(variation: Variation, cumulant: float) -> float:
-    """The total variation on a whole branch of the density under the tilted law."""
+    """An upper bound on the total variation, over a whole branch, of the density of the loss under the tilted law,
+    whose log moment is `cumulant`."""
     ends = variation.f[0] + variation.f[-1]
     size = (float(np.sum(variation.cells)) + ends) * (1 + _MASS_SLACK)
     return math.exp(min(variation.top - cumulant + math.log(size), 600.0))
 
 
 def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
-    """A lower bound on 1 - |chi(t')| for all t' >= t.
+    """For each t a lower bound on 1 - |chi(t')| that holds for all t' >= t.
 
     It is the sum of P(S) - V(S)/t over disjoint intervals S of x, with P the tilted mass and V the variation of the
     density on S; the intervals are the best of some candidates.
@@ -122,7 +126,7 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
         size = 16 * len(low)
         mass = part.weights[first : first + size].reshape(-1, 16).sum(axis=1)
         first += size
-        # two factors, so that no huge number meets one that has underflowed; `variation` bounds both
+        # the factor e^{top - cumulant} is applied in two parts, so that no huge number meets one that has underflowed
         scale = math.exp(min(variation.top - part.cumulant, 0.0)) * (1 + _MASS_SLACK)
         log_scale = max(variation.top - part.cumulant, 0.0)
         at = np.searchsorted(variation.x, low)
@@ -144,10 +148,10 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
 
 
 def _spread(part: Tilted, tau: float, t: Array) -> Array:
-    """A lower bound on 1 - |chi(t')|^2 for t' from each t to the next one, and 0 at the last one.
+    """For each t a lower bound on 1 - |chi(t')|^2 for t' between t and the next one; for the last t it is 0.
 
-    It is t'^2 P(S)^2 Var(L | S) (1 - y^2/12) for a set S of losses around the median, with P its tilted mass and y = t'
-    times the width of S.
+    It is t'^2 P(S)^2 Var(L | S) (1 - y^2/12) for a set S of losses around the median, where P(S) is its tilted mass and
+    y is t' times the width of S.
     """
     s = part.law.pair.noise
     law = part.law.refined(min(s, s * s) / 8)

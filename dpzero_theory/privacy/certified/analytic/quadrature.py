@@ -22,11 +22,12 @@ from dpzero_theory.privacy.certified.laws.arithmetic import GAUSS_ORDER, GAUSS_P
 from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, losses, rounding
 
 _ELLIPSES = np.array([1.3, 1.6, 2.0, 2.6, 3.4, 4.5, 6.0, 8.0, 11.0, 15.0])[:, None]
-"""The sums of half axes of the Bernstein ellipses that are tried for each panel, in units of half its length."""
+"""The Bernstein ellipses that are tried for each panel, by the sum of their half axes in units of half the panel's
+length; the one with the smallest error bound is used."""
 _MAX_PANELS = 3_000
 """The most panels of a branch: more would take longer than the methods that the router tries next."""
 _SMALL_POWER = 1.0
-"""A power A^a with a < 0 is bounded by (1 - q)^a where the log of that is below this, else by Jensen's inequality."""
+"""A power A^a with a < 0 is bounded by (1 - q)^a if the log of (1 - q)^a is below this, else by Jensen's inequality."""
 
 
 def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, float]]:
@@ -51,9 +52,10 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
 
 
 def log_moment_floor(pair: Pair, tau: float) -> float:
-    """A lower bound on log M(tau), for tau > 0 or tau <= -1; of a pair that is only a part, roughly log M(tau).
+    """A lower bound on log M(tau), for tau > 0 or tau <= -1; for a pair without some of its outputs (`Pair.partial`) it
+    is a rough log M(tau) instead.
 
-    M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
+    With c = 1 + tau, M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
     """
     if pair.partial:
         return max(_log_peak(pair, branch, tau) for branch in pair.branches)
@@ -64,7 +66,7 @@ def log_moment_floor(pair: Pair, tau: float) -> float:
 
 
 def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
-    """A rough log M(tau), mostly too small: the largest part of it that one of 400 cells of x contributes."""
+    """A rough log M(tau), mostly too small: the log of the largest of the contributions of 400 intervals of x."""
     s = pair.noise
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
     low = max(branch.start, min(-b, 0.0) - 12 * s)
@@ -116,7 +118,7 @@ def _log_dip(pair: Pair, x: Array, angle: Array) -> Array:
 
 
 def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], contour: "Contour") -> Array:
-    """The log of a bound on the Gauss-Legendre error of each panel, which holds for all z of the contour."""
+    """For each panel from low to high, the log of a bound on its Gauss-Legendre error, for all z of the contour."""
     s, tau = pair.noise, contour.tau
     low, high = panels
     centre, radius = (low + high) / 2, (high - low) / 2
@@ -165,16 +167,18 @@ class Contour:
 
 
 def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
-    """Log of the largest factor by which the moduli of the normal density and of A, B rise on the shifted line."""
+    """The log of the largest factor by which the absolute integrand at t = 0 is larger on the contour's shifted line of
+    outputs than on the real line."""
     powers = (branch.a + branch.a_slope * contour.tau, branch.b_slope * contour.tau)
     cosine = math.log(math.cos(contour.angle / 2))
     return (contour.angle * pair.noise) ** 2 / 2 + sum(min(power, 0.0) * cosine for power in powers)
 
 
 def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
-    """The loss law with panels of at most two standard deviations of the noise and no bound on its error.
+    """The finite law of the loss with panels of at most two standard deviations of the noise and an error that is not
+    bounded.
 
-    Such a law serves to guide searches.
+    Such a law serves to guide searches. It covers the outputs but for about the share e^{log_tolerance} of M(tau).
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -191,7 +195,7 @@ def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
 
 
 def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
-    """The loss law with panels so short that M(z) on the contour has an error of about exp(log_tolerance) M(tau).
+    """The finite law of the loss, with panels so short that its M(z) has an error of about exp(log_tolerance) M(tau).
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -226,7 +230,8 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
     """The log of a bound on |M(tau + i t')| for all t' >= t, for each t; one row for each angle of the shifted line.
 
     On the line at angle theta the modulus of the integrand is at most
-    N(0,s^2)(x) e^{theta^2 s^2/2} |A|^a |B|^b exp(-t arg A - t arg B), bounded cell by cell by monotonicity.
+    N(0,s^2)(x) e^{theta^2 s^2/2} |A|^a |B|^b exp(-t arg A - t arg B), which is bounded on each of 400 intervals of x
+    by monotonicity.
     """
     s = pair.noise
     (branch,) = pair.branches
@@ -254,7 +259,11 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
 
 @dataclass(frozen=True)
 class LossLaw:
-    """The loss law of `pair` as a finite law: its nodes are losses L_i with masses p_i = exp(log_mass_i) under P."""
+    """The law of the loss of `pair` as a finite law: nodes are losses L_i with masses p_i = exp(log_mass_i) under P.
+
+    contour: the values of z for which the panels were chosen.
+    panels: for each branch of the pair the lower and the upper ends of its panels.
+    """
 
     pair: Pair
     contour: Contour
@@ -262,7 +271,7 @@ class LossLaw:
 
     @cached_property
     def _nodes(self) -> list[tuple[Branch, Array, Array]]:
-        """For each branch its nodes x, and the logs of the widths they stand for, over sqrt(2 pi) s."""
+        """For each branch its nodes x, and the logs of their quadrature weights over sqrt(2 pi) s."""
         nodes = []
         for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True):
             centre, radius = (low + high) / 2, (high - low) / 2
@@ -320,7 +329,8 @@ class LossLaw:
         return self._errors[1]
 
     def shifted(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128], Array, Array]:
-        """Losses, log masses, and bounds on their rounding errors, at the nodes moved to the contour's shifted line."""
+        """The losses, the log masses, and bounds on the rounding errors of both, all at the nodes after they are moved
+        to the contour's line of complex outputs."""
         pair, s = self.pair, self.pair.noise
         q, angle = pair.sample_rate, self.contour.angle
         if angle == 0:

@@ -23,23 +23,27 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, inverse, los
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_cut
 
 _LOG_TWO, _MOST_OF_TWO = math.log(1e-8), 1e-6
-"""The share of a rough delta that runs with two large losses have when a cut is chosen (its log), and the share of the
-delta then found beyond which the cut is chosen again."""
+"""The cut is chosen so that runs with two large losses have at most the share 1e-8 of a rough delta (the first number
+is the log of that). If they turn out to have more than the second number, as a share of the computed delta, the cut is
+chosen again."""
 _MOST_CUTS = 3
-"""How often the cut between large losses and others is chosen at most."""
+"""The cut between large losses and others is chosen at most so often."""
 _LOG_ERROR = math.log(1e-8)
-"""Log of the share of delta that the error of a contour may have."""
+"""The log of the largest error that each contour's part of delta may have, as a share of a rough delta."""
 _SPREADS = (8.0, 16.0, 32.0, 64.0)
-"""A large loss decides alone if it exceeds epsilon by so many standard deviations of the sum of the others; the first
-number that makes the bracket narrow enough is taken."""
+"""If a large loss exceeds epsilon by so many standard deviations of the sum of the others, then the total loss almost
+certainly exceeds epsilon too, and no contour is needed. The first of these numbers that makes the bracket narrow enough
+is used."""
 _LOW_CHANCES = (1e-11, 1e-8, 1e-6, 1e-5)
-"""The probabilities, over the margin by which a large loss decides, of very low losses that are tried as cuts."""
+"""Very low losses are counted apart from the others too; these are the probabilities of them that are tried, as
+multiples of the amount by which the large loss exceeds epsilon (of 1, where that is larger)."""
 _LOG_ENOUGH = -40.0
-"""The log of the bound that `_log_left_tail` aims at; it stops at the root of that."""
+"""The log of the smallest bound for which `_log_left_tail` chooses its rate. Its search ends once the bound's log is
+below half of this."""
 _TAILS_ERROR = 1e-11
-"""A number larger than the relative error of Gaussian tails and of their products over all releases."""
+"""A bound on the relative error of normal tail probabilities and of their products over all releases."""
 _LEAST_SQUARE = 1e-300
-"""The least mean square of a loss: a smaller one counts as this, so that nothing is divided by 0."""
+"""A mean square of the total loss below this is replaced by this, so that nothing is divided by 0."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ class Large:
     """The runs in which exactly one of `steps` outputs of `pair` is large, that is beyond `start`.
 
     others: the other releases, without large outputs.
-    last: where the large output is beyond this, its loss decides alone.
-    decided: the bracket of the part of delta from those runs.
+    last: if the large output is beyond this, the total loss exceeds epsilon all but surely, whatever the other losses.
+    decided: the bracket of the part of delta from the runs with the large output beyond `last`.
     """
 
     pair: Pair
@@ -68,11 +72,11 @@ class Large:
 
 @dataclass(frozen=True)
 class Split:
-    """A composition with a cut between large outputs and others.
+    """A composition of pairs, each cut at an output beyond which its outputs are called large.
 
     small: the composition without large outputs.
     sides: the pairs that have large outputs, with their numbers of releases.
-    cut: each of these pairs, and the same without its large outputs.
+    cut: for each of these pairs the same pair without its large outputs.
     two: a bound on the probability that two outputs of a run are large.
     rough: the log of a rough delta.
     """
@@ -85,13 +89,15 @@ class Split:
 
 
 def split(parts: Parts, log_cut: float, rough: float) -> Split:
-    """Cut large outputs off, near the cut `log_cut` of `sketch.rough_cut`, for a delta of about e^rough.
+    """Cut large outputs off each pair, for a delta of about e^rough.
 
-    Any cut gives a bracket that holds."""
+    A run has a large output with about the probability e^{log_cut}, or with less if two large outputs would else matter
+    beside delta. Any cut gives a bracket that holds."""
     sides = [(pair, count) for pair, count in parts if pair.kind != "add"]
 
     def tail(reach: float) -> float:
-        """Log of a bound on the probability that two outputs are beyond `reach` standard deviations."""
+        """The log of a bound on the probability that two outputs of a run are more than `reach` standard deviations of
+        the noise above the mean 1."""
         once = [math.log(count) + p.beyond(1 + p.noise * reach)[0] for p, count in sides]
         return 2 * float(np.logaddexp.reduce(once)) - math.log(2) if once else -math.inf
 
@@ -106,7 +112,7 @@ def split(parts: Parts, log_cut: float, rough: float) -> Split:
 def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iterator[Large]:
     """For each pair that has large outputs, the runs in which exactly one of its outputs is large.
 
-    With `shortest` the first of `_SPREADS` is taken, and `decided` is not computed.
+    With `shortest` the first of `_SPREADS` is used and `Large.decided` is a placeholder, which takes hardly any time.
     """
     spread = math.sqrt(_square(parted.small, gdp))
     enough = math.exp(parted.rough + _LOG_ERROR) / len(parted.sides) if parted.sides else 0.0
@@ -149,14 +155,15 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
 
 
 def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_error: float) -> Bracket:
-    """The bracket of delta for one cut; the other arguments are those of `contour.delta_bracket`."""
+    """The bracket of delta for the composition `parted` with its cut; the other arguments are those of
+    `contour.delta_bracket`."""
 
     def of(steps: int, composition: Parts) -> Bracket:
         error = log_error - math.log(steps)
         term = delta_bracket(epsilon, composition, gdp, budget=budget, log_error=error)
         return Bracket(steps * term.lower, steps * term.value, steps * term.upper, term.method)
 
-    # first whether any contour is too costly, before one is computed
+    # OverflowError comes here, before any contour is computed, if one of them is too costly
     for one in _large(epsilon, parted, gdp, shortest=True):
         if composition := one.composition:
             affordable(epsilon, composition, gdp, budget=budget, log_error=log_error - math.log(one.steps))
@@ -171,9 +178,11 @@ def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_
 def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, start: float, enough: float) -> Bracket:
     """The part of delta from runs with one of `steps` outputs of `pair` beyond `start`, and no other large output.
 
-    There the total loss exceeds epsilon all but surely. So P - e^epsilon Q of these runs is a lower end, and what it
-    misses is at most their probability times E (e^{-m - S} - 1)_+, where S is the sum of the other losses and m the
-    least amount by which the large loss exceeds epsilon. enough: a width of the bracket that is narrow enough.
+    There the total loss exceeds epsilon all but surely. So P(R) - e^epsilon Q(R), R the set of these runs, is a lower
+    end. It is too small by at most P(R) times E (e^{-m - S} - 1)_+, where S is the sum of the other losses and m the
+    least amount by which the large loss exceeds epsilon.
+
+    enough: a width of the bracket that is narrow enough.
     """
     log_p, log_q = pair.beyond(start)
     kept = [(p, k) for p, k in others if p.stop < math.inf]
@@ -196,7 +205,8 @@ def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, 
 
 
 def _cut_below(parts: Parts, log_chance: float) -> tuple[Parts, float]:
-    """The composition without its lowest losses, and the probability under Q, about e^log_chance, of one of those."""
+    """The composition without its lowest losses, and the probability under Q that a run has one of these, which is
+    about e^log_chance."""
     sides = [(p, k) for p, k in parts if p.kind != "remove"]
 
     def chance(reach: float) -> float:
@@ -214,7 +224,7 @@ def _cut_below(parts: Parts, log_chance: float) -> tuple[Parts, float]:
 
 
 def _loss_at(pair: Pair, x: float) -> float:
-    """A lower bound on the positive loss at x."""
+    """A lower bound on the loss of the pair at the output x, where it must be positive."""
     return float(loss_at(pair, pair.branches[0], np.array([x]))[0]) * (1 - 1e-9)
 
 

@@ -18,7 +18,7 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair, inverse, losses, ro
 _MOST_LOG = 700.0
 """The largest log whose exponential is taken: e^700 is a float."""
 METHOD = "one release"
-"""The `method` that the brackets of this module name."""
+"""The value of `Bracket.method` in the brackets that this module returns."""
 
 
 def _loss(pair: Pair, x: float) -> tuple[float, float]:
@@ -58,8 +58,8 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
     excess = epsilon - loss + error
 
     def terms(of: tuple[tuple[float, float], ...]) -> tuple[Array, Array]:
-        """Logs of the event's masses under weighted normal laws (log weight, mean), and bounds on their relative
-        errors."""
+        """The logs of the half-line's masses under normal laws, each times its weight, and bounds on the masses'
+        relative errors. `of` has the (log weight, mean) of each law."""
         weights, means = np.array(of).T
         z = sign * (means - x) / s
         log_mass = weights + log_ndtr(z)

@@ -1,4 +1,5 @@
-"""Loss laws tilted by e^{tau L}: the log moment K(tau) with an error bound, and the tau at which to integrate.
+"""The law of the privacy loss L tilted by e^{tau L}: its log moment K(tau) with an error bound, and the tau at which
+the integral of `contour` is computed.
 
 M(tau) = E_P e^{tau L} is the moment of the privacy loss L of one release, K = log M its cumulant function.
 """
@@ -15,22 +16,25 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 
 _LOG_PRICE = 5.0
-"""The log of the factor by which the integrand at the chosen tau may exceed that at the saddle, for fewer nodes."""
+"""A tau smaller than the saddle, which needs fewer nodes, is chosen if the log of the integrand at t = 0 is there at
+most this much larger than at the saddle."""
 _TAIL_ERROR = 1e-12
-"""A number larger than the relative error of `Pair.missing`, the probability of outputs that are left out."""
+"""A bound on the relative error of `Pair.missing`, the probability of outputs that are left out."""
 _LOG_GLANCE = -30.0
-"""The log of the relative error of the moments that guide a search."""
+"""About the log of the relative error of the moments that guide a search."""
 _SPIKY = 0.25
-"""Where one node has more than this share of the tilted mass, unrefined panels are too coarse even for a search."""
+"""If one quadrature node has more than this share of the tilted mass, the nodes of `quadrature.glance` are too coarse
+even for a search."""
 _LOG_BEYOND = 50.0
-"""A height of the integrand, in logs, that is certainly above the one at the saddle."""
+"""If the log of the integrand at t = 0 is above this, tau is certainly larger than the saddle."""
 
 
 @dataclass(frozen=True)
 class Tilted:
-    """The loss law of one pair, released `steps` times, under the tilted law P e^{tau L} / M(tau).
+    """The law of the loss of one pair, released `steps` times, under the tilted law P e^{tau L} / M(tau).
 
-    cumulant: K(tau).
+    law: the law of the loss before it is tilted.
+    cumulant: K(tau) = log M(tau).
     mean, variance: those of the loss under the tilted law.
     weights: the tilted masses of the nodes of `law`.
     centred: the losses at the nodes, less the mean.
@@ -66,7 +70,8 @@ def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
 
 
 def _near_one(pair: Pair, cumulant: float) -> bool:
-    """Whether M(tau) is computed, more sharply, as 1 less the mass that is left out plus E (e^{tau L} - 1)."""
+    """Whether M(tau) should be computed as 1 less the mass that is left out plus E (e^{tau L} - 1), which has smaller
+    rounding errors where log M(tau), `cumulant`, is small."""
     return cumulant < 1 and pair.start == -math.inf
 
 
@@ -107,7 +112,7 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
     low, high, flat = 0.0, math.inf, False
     tau = _gaussian_saddle(epsilon, parts, gdp)
-    # this tau is beyond the saddle: the integrand there is larger than it is near 0
+    # as long as this tau is certainly beyond the saddle
     while (
         not any(pair.partial for pair, _ in parts)
         and math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts) > tau * epsilon + _LOG_BEYOND
@@ -137,7 +142,7 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
 
 def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
-    """The saddle if the total loss were Gaussian, with the variance that it has in the limit of small q."""
+    """The tau of the saddle if the total loss were normal, with the variance that it has for small sample rates q."""
     square = gdp**2
     for pair, steps in parts:
         inverse = min(pair.noise**-2, 50.0)
@@ -151,7 +156,8 @@ def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
 
 def cumulant_error(part: Tilted, tau: float) -> float:
-    """A bound on the error of the cumulant K(tau) of a tilted law, from quadrature and rounding."""
+    """A bound on the absolute error of `part.cumulant`, the K(tau) of the law tilted by tau, from quadrature and
+    rounding."""
     law = part.law
     scale = math.exp(-part.cumulant)
     quadrature = math.exp(law.quadrature_error(Contour(tau)) - part.cumulant)

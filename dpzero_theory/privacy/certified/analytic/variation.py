@@ -11,15 +11,18 @@ from dpzero_theory.privacy.certified.laws.arithmetic import LOG_SQRT_2PI
 from dpzero_theory.privacy.certified.laws.pairs import Branch
 
 _LOWEST = -690.0
-"""Densities below e^-690 times the largest one are raised to that, so that none underflows to a variation of 0."""
+"""Densities below e^-690 times the largest one are replaced by e^-690 times it, so that none underflows to 0 and with
+it the bound on its variation."""
 
 
 @dataclass(frozen=True)
 class Variation:
     """The density of the loss on one branch under P e^{tau L}, and bounds on its variation.
 
-    x: points of the branch; before the first and beyond the last one the density is monotone or 0.
-    f, cells: e^{top} f is the density at each point, e^{top} cells bounds its variation between neighbours.
+    x: outputs on the branch; before the first and beyond the last one the density is monotone or 0.
+    top: the log of a factor that f and cells are without, so that they do not overflow.
+    f: the density at each x is e^{top} f.
+    cells: e^{top} cells bounds the variation of the density between neighbouring x.
     """
 
     x: Array
@@ -29,10 +32,10 @@ class Variation:
 
 
 def variations(law: LossLaw, tau: float) -> list[Variation]:
-    """Bounds on the variation on each branch of the pair, cell by cell of x.
+    """For each branch of the pair, bounds on the variation of the density of the loss between neighbouring x.
 
-    Where the sign of the derivative of log density is certain on a cell the variation is the difference of the end
-    values; elsewhere the peak inside is bounded through the derivative.
+    Where the density certainly rises or certainly falls from one x to the next, the variation is the difference of its
+    two values; elsewhere a peak between them is bounded by a bound on the derivative of the log density.
     """
     return [
         _on_branch(law, branch, low, high, tau)

@@ -24,7 +24,8 @@ Spectrum = NDArray[Any]
 """The discrete Fourier transform of a law, in double or extended precision."""
 
 _LONGEST_EXTENDED = 2**19
-"""The longest transform that is done in extended precision, which is five times slower, where the machine has it."""
+"""The longest transform that is done in extended precision (numpy's longdouble, five times slower); longer ones are in
+double precision."""
 
 
 def transform(law: Array, first: int, size: int, *, extended: bool = True) -> Spectrum:
@@ -86,12 +87,16 @@ def norm(x: Array) -> float:
 
 
 def dot(x: Array, y: Array) -> float:
-    """The inner product, by numpy's own sum: the threads of a BLAS take longer to start than such a sum takes."""
+    """The inner product of two arrays, by numpy's sum and not by BLAS, whose threads take longer to start than such a
+    sum takes."""
     return float(np.sum(x * y))
 
 
 def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> float:
-    """The least b with P(X >= b) <= e^{log_tail} by Chernoff's bound at some rate r; log_moment(r) >= log E e^{r X}."""
+    """The least b for which Chernoff's bound at one of `rates` proves that P(X >= b) <= e^{log_tail}.
+
+    log_moment(r): an upper bound on log E e^{r X}.
+    """
     return best_rate(log_moment, rates, log_tail)[0]
 
 

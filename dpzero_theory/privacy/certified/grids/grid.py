@@ -32,29 +32,33 @@ from dpzero_theory.privacy.certified.laws.sketch import (
 )
 
 _LOG_FOLDED = math.log(1e-15)
-"""Log of the most tilted mass on either side that may lie beyond the transform's window and be folded into it."""
+"""The log of the most tilted mass that may lie beyond either end of the window of losses which the Fourier transform
+covers; the transform is cyclic, so that such mass is folded back into the window."""
 _LEFT_OUT = 1e-9
-"""Roughly the share of delta whose outputs are left out, which is added to the upper end of the bracket."""
+"""Outputs of about this probability, as a share of delta, are left out of the sums; it is added to the upper end of the
+bracket."""
 _MOST_ROUNDED, _MOST_LOST = 1e-6, 1e-3
-"""Shares of the upper and of the lower end of the bracket that rounding errors may have. If they have more, extended
-precision is used, which is five times slower."""
+"""The largest shares of the bracket's upper end and of its lower end that may be rounding errors. If there are more,
+all is computed again in extended precision, which is five times slower."""
 _CHERNOFF_GAP = 12.0
-"""Large losses are counted apart where Chernoff's bound is more than e^12 times delta: then no one tilt serves both the
-large losses and the others."""
+"""Large losses are counted apart from the others if Chernoff's bound is more than e^12 times a rough delta: then no one
+tilt suits both of them."""
 _RARE_DELTA, _UNSHARP = 1e-10, 1.1
-"""Large losses of finite pairs are counted apart where delta is at most 1e-10 and the ends of its bracket have a ratio
-above 1.1: more than deltas that are asked for in practice need."""
+"""Large losses of finite pairs are counted apart if delta is at most the first number and the upper end of its bracket
+is more than the second number times the lower end. For larger delta the bracket is narrow enough without that."""
 _LEAST_MASS = 1e-250
-"""The least total of a law's weights, over its scale: with less, weights are lost to underflow."""
+"""If the weights of a tilted law (without its factor e^log_scale) sum to less than this, the tilt is refused, because
+many of them have underflowed to 0."""
 _LARGEST_LOG = 300.0
-"""The largest log of a factor by which weights are multiplied back: the square of a larger number may overflow."""
+"""The largest log of a factor that undoes the tilt; the square of a factor much larger than e^300 would overflow."""
 _MOST_CELLS = 2**17
 """The most cells for the losses of one step."""
 
 
 @dataclass(frozen=True)
 class _Finite:
-    """`steps` releases of a finite pair, without its infinite loss; it has the methods of `sketch.Slice`."""
+    """`steps` releases of a finite pair, without its infinite loss. The class has the same methods as `sketch.Slice`,
+    so that either can be one part of a composition."""
 
     pair: FinitePair
     steps: int
@@ -65,17 +69,17 @@ class _Finite:
         return self.pair.largest_loss + 1e-12 * abs(self.pair.largest_loss)
 
     def sketch(self, size: int) -> Sketch:
-        """The loss law of one release, which is finite already, so that `size` does not matter."""
+        """The law of the loss of one release, with all its terms; `size`, the number asked for, is ignored."""
         return Sketch(self.pair.loss, log_law(self.pair.mass), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """The laws of one release on the grid of losses, as the function `cells.cells` returns them."""
+        """The laws of one release on a grid of losses; the arguments and the result are those of `cells.cells`."""
         return self.pair.cells(tau, width, lowest)
 
 
 def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array]:
-    """The range (lowest, highest) in which the tilted total loss almost surely is, and Chernoff's rates for its
-    tails."""
+    """The range (lowest, highest) outside which the total loss has at most the tilted mass e^`_LOG_FOLDED` on each
+    side; and the rates r at which Chernoff's bound on the mass above it and on that below it is least."""
     laws = [(k.steps, k.loss, *k.tilted(tau)) for k in sketches]
     mean = math.fsum(steps * centre for steps, _, centre, _ in laws)
     variance = math.fsum(steps * float(weights @ (loss - centre) ** 2) for steps, loss, centre, weights in laws)
@@ -94,10 +98,10 @@ def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array
 
 @dataclass(frozen=True)
 class _Sum:
-    """The composed tilted law: `mass[k]` at the loss (first + k) H. Its sum is 1 and its factor e^log_scale.
+    """The composed tilted law: the mass[k] e^{log_scale} at the loss (first + k) H, where all mass[k] sum to 1.
 
-    error: a bound on the Euclidean norm of the weights' rounding errors.
-    tail: a bound on the mass beyond the window of the transform, which is folded into it.
+    error: a bound on the Euclidean norm of the rounding errors of `mass`.
+    tail: a bound on the part of `mass` at losses beyond the window of the transform, which is folded into the window.
     """
 
     first: int
@@ -154,7 +158,10 @@ def grid_delta_beside(
 ) -> Bracket:
     """Certified bracket of delta(epsilon) as by `grid_delta`, with the finite pairs `finite` in the composition too.
 
-    Outputs of the probability e^{log_cut} are left out and added to the upper end.
+    finite: the finite pairs, each with its number of releases.
+    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
+        added to the upper end.
+    The other arguments are those of `grid_delta`.
 
     Raises:
         OverflowError: outside the range of the method.
@@ -185,10 +192,11 @@ def _finite_apart(
     log_cut: float,
     points: int,
 ) -> "list[_Term] | None":
-    """The parts of delta from runs where no finite pair has a large loss, and from runs where one release has.
+    """The parts of delta, first from runs where no release of a finite pair has a large loss, then from runs where one
+    such release has.
 
-    The cut is such that two large losses have at most the probability e^{log_cut}. None is returned where a pair has no
-    output on one side of its cut.
+    A loss is large if it is beyond a cut, which is chosen so that two large losses in a run have at most the
+    probability e^{log_cut}. None is returned if a pair has no output on one side of its cut.
     """
     share = math.exp(log_cut / 2) / len(finite)
     parts = [(pair.parted(share / count), count) for pair, count in finite]
@@ -205,7 +213,7 @@ def _finite_apart(
 
 @dataclass(frozen=True)
 class _Term:
-    """A bracket of the part of delta that comes from some of the outputs."""
+    """A certified bracket of one of several parts whose sum is delta: that from some of the runs' outputs."""
 
     lower: float
     upper: float
@@ -215,14 +223,17 @@ def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
     """The bracket of delta from its parts; `left_out` bounds the probability of all outputs in none of them."""
     upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * UNIT) + 5e-324, 1.0)
     lower = min(math.fsum(term.lower for term in terms) * (1 - 4 * UNIT), upper)
-    # the variance of the loss is too large by up to H^2/4 a step above, and too small by H^2/12 below
+    # the dominating law's loss has a variance too large by up to H^2/4 a release, the dominated law's is too small by
+    # H^2/12: so delta is estimated at a third of the way
     return Bracket(lower, lower + (upper - lower) / 3, upper, "grid")
 
 
 def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[list[_Term], float]:
-    """The parts of delta from runs where no output has a large loss, and from runs where one output of a pair has.
+    """The parts of delta, first from runs where no output has a large loss, then for each pair of `parts` from runs
+    where one output of that pair has.
 
-    The cut is such that some output has a large loss with probability at most e^{log_cut}/2.
+    A loss is large if it is beyond a cut, which is chosen so that a run has a large loss with at most the probability
+    e^{log_cut}/2.
 
     Returns the parts, and a bound on the probability of all other runs.
     """
@@ -243,11 +254,11 @@ class _Grid:
     """The grid of losses on which one part of delta is summed: `points` losses, `width` apart, from `bottom` on.
 
     tau: the tilt.
-    sketches: the rough loss law of each slice.
+    sketches: the rough law of the loss of each slice (a pair with its number of releases, and the outputs that count).
     laws: the cells of each slice, and its number of releases.
-    rates: Chernoff's rates for the tails, see `_window`.
-    error: a bound on the relative error of a composed mass.
-    shift: a bound on the error of a composed loss.
+    rates: the rates of Chernoff's bounds on the mass above and below the window, see `_window`.
+    error: a bound on the relative error of every mass after composition.
+    shift: a bound on the error of the total loss.
     """
 
     epsilon: float
@@ -262,7 +273,8 @@ class _Grid:
     shift: float
 
     def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool) -> _Sum:
-        """The composition, on the losses from `bottom` on, of one law of each slice with these weights on its cells."""
+        """The composition, on the losses from `bottom` on, of one law for each slice: masses[j] has the weights of the
+        law of slice j on its cells. `extended` allows extended precision."""
         start = math.floor(bottom / self.width)
         laws = [(c, mass, float(np.sum(mass)), count) for (c, count), mass in zip(self.laws, masses, strict=True)]
         if not min(total for _, _, total, _ in laws) > _LEAST_MASS:
@@ -290,7 +302,7 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
     # losses below `lowest` count as `lowest`
     lowest = bottom - top
     broadest = max(float(np.max(k.loss)) - max(float(np.min(k.loss)), lowest) for k in sketches)
-    # the laws on the grid are a little broader than the exact one
+    # the laws on the grid are a little broader than the exact law, for which the window was computed
     bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
     width = max((top - bottom) / points, broadest * max(1 / _MOST_CELLS, 4 / points))
     laws = [(part.cells(tau, width, lowest), part.steps) for part in slices]
@@ -316,7 +328,8 @@ def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> 
 
 
 def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
-    """The upper end of delta, which is that of the dominating laws, and the share of it that is rounding error."""
+    """The upper end of delta, which is the delta of the composed dominating laws, and the share of it that is rounding
+    error."""
     tau, moved = grid.tau, grid.epsilon - grid.shift
     above = grid.composed([c.dominating for c, _ in grid.laws], grid.bottom, extended=extended)
     beyond = (above.first + np.arange(grid.points)) * grid.width - moved
@@ -333,8 +346,9 @@ def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
 def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
     """The lower end of delta, and the share of it that is rounding error.
 
-    The lower end is the largest, over k, of P(S >= k) - e^epsilon Q(S >= k) less its error, where S is the sum of the
-    releases' cell numbers. It is 0 where the tilt is so far off that a law underflows or rounding errors overflow.
+    The lower end is the largest, over integers k, of P(S >= k) - e^epsilon Q(S >= k) less its error, where S is the sum
+    over the releases of the number of the cell that the loss is in. It is 0 where the tilt is so unsuitable that the
+    weights of a law underflow or rounding errors overflow.
     """
     epsilon, tau, width = grid.epsilon, grid.tau, grid.width
     if min(float(np.sum(mass)) for c, _ in grid.laws for mass in (c.nearest_p, c.nearest_q)) < _LEAST_MASS:

@@ -12,17 +12,21 @@ from dpzero_theory.privacy.certified.grids.grid import grid_delta
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 
 FEW_STEPS = 10
-"""Up to so many releases are few: their grids cost little, so that a narrower bracket is asked for, `_WIDTH_OF_FEW`."""
+"""For at most so many releases a grid takes little time, so that the narrower width `_WIDTH_OF_FEW` is asked for."""
 MOST_POINTS = 2**18
-"""The longest transform: 0.1 s of one core, and 2^18 numbers of 16 bytes."""
+"""The most points of a grid, which is the length of its Fourier transform: 0.1 s of one core, and 2^18 numbers of 16
+bytes."""
 _FIRST_POINTS, _LEAST_POINTS = 2**13, 2**9
-"""Points of the first grid, and of the smallest one where rounding asks for fewer: each some milliseconds."""
+"""The number of points of the first grid, and the smallest number to which it is halved where rounding errors are the
+larger the more points there are; either grid takes some milliseconds."""
 _WIDTH, _WIDTH_OF_FEW = 1e-3, 1e-4
-"""Relative width of a bracket of delta that is narrow enough: of many releases, and of at most `FEW_STEPS`."""
+"""The relative width of delta's bracket that is narrow enough: for more than `FEW_STEPS` releases, and for at most so
+many."""
 _USABLE = 0.03
-"""A bracket whose relative width is below this is refined further only while that helps as `_HELP` says."""
+"""Once the relative width of the bracket is below this, the grid is refined further only while each refinement helps,
+see `_HELP`; a wider bracket is refined as long as it becomes any narrower."""
 _HELP = 0.8
-"""Refining a bracket that is narrow already helps if it leaves at most this share of the width."""
+"""A refinement of a bracket that is already narrow helps if the new width is at most this share of the old one."""
 
 
 class RefinedGrid:
@@ -53,7 +57,7 @@ class RefinedGrid:
             if excess <= 1 or stuck or points == MOST_POINTS:
                 self._points = 2 * MOST_POINTS
                 break
-            # the width falls as the square of the number of points, or more slowly; faster where it is large
+            # the points for the wanted width, if it falls as their square; a wide one may fall faster: at most 4 times
             needed = 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2)
             self._points = min(points * (needed if excess * self._wanted < 1 else min(needed, 4)), MOST_POINTS)
         if best is None:

@@ -16,7 +16,8 @@ import numpy as np
 from dpzero_theory.check import Array
 
 _SHARE_ERROR = 1e-14
-"""A number larger than the rounding error of a share; it is added to each share that moves to a higher point."""
+"""A bound on the rounding error of the share of a weight that moves to the higher neighbour. It is added to each share,
+so that the mean is never lowered."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,10 @@ class SignedGrid:
         return np.asarray(self.least * np.exp(self.ratio * np.arange(self.count)), dtype=np.float64)
 
     def _shares(self, sign: int) -> list[tuple[int, float]]:
-        """For each d the k with e^{kh} <= 1 + sign e^{-dh} < e^{(k+1)h}, and the share that moves to e^{(k+1)h}.
+        """Where the sum 1 + sign e^{-dh} of two points whose indices differ by d lies: for each d the k for which it is
+        between e^{kh} and e^{(k+1)h}, and the share of its weight that moves to e^{(k+1)h}.
 
-        d runs from 0 on for sign 1 and from 1 on for sign -1, until 1 + sign e^{-dh} is within half a step of 1.
+        d runs from 0 on for sign 1 and from 1 on for sign -1, until the sum is within half a step of 1.
         """
         found = []
         for d in range(0 if sign > 0 else 1, self.count):
@@ -89,10 +91,10 @@ class SignedGrid:
         """The law of the sum of two independent variables with the laws a and b.
 
         Each sum of two points is spread to its two neighbours on the grid, with its mean kept or raised a little. With
-        `nearest` it goes to one neighbour, which depends on the two points only. A sum beyond the grid goes to the last
-        point.
+        `nearest` it goes to one neighbour, which depends on the two points only. A sum above the last grid point goes
+        to that point, which lowers the mean.
 
-        Returns the law, and by how much the sums beyond the grid lower its mean.
+        Returns the law, and the amount by which its mean is lowered so.
         """
         n, h, both = self.count, self.ratio, a is b
         at: Array = a.at * b.zero + b.at * a.zero
@@ -100,9 +102,9 @@ class SignedGrid:
         zero: Array = a.zero * b.zero + (a.at * b.at[:, ::-1]).sum(axis=(0, 1))
         lost = np.zeros(zero.shape)
         signs = np.array([_SHARE_ERROR, -_SHARE_ERROR]).reshape(2, *[1] * zero.ndim)
-        # by how much a sum with an index at or beyond the last one is lowered
+        # by how much a sum is lowered that moves to the last grid point from k points beyond it, for k = 0, 1, ...
         lowered = self.points[-1] * np.expm1(h * np.arange(2 * n + 2 + math.ceil(math.log(2) / h)))
-        # arrays for products, made once: making them takes longer than the products
+        # arrays that every product below is written into: to allocate new ones takes longer than the products
         room, more, moved = np.empty(at.shape), np.empty(at.shape), np.empty(at.shape)
 
         def put(index: int, weight: Array) -> None:

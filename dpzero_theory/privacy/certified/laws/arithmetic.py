@@ -15,7 +15,8 @@ CDF_ERROR = 4e-15
 """A number larger than the relative error of scipy's normal distribution function."""
 GAUSS_ORDER = 16
 GAUSS_POINTS, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(GAUSS_ORDER)
-"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule that composite sums over outputs use on each panel."""
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule with which integrals over outputs are computed panel by
+panel."""
 
 
 def log_law(law: Array) -> Array:
@@ -25,7 +26,7 @@ def log_law(law: Array) -> Array:
 
 
 def log_sum(log_weight: Array, rate: float, points: Array) -> float:
-    """log sum_k exp(log_weight_k + rate points_k): the log moment of a law with these log weights and points."""
+    """log sum_k exp(log_weight_k + rate points_k): log E e^{rate X}, X with these points and logs of probabilities."""
     terms = log_weight + rate * points
     top = float(np.max(terms))
     return top + math.log(float(np.sum(np.exp(terms - top))))

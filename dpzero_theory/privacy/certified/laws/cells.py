@@ -19,14 +19,16 @@ FOUR_POINTS, FOUR_WEIGHTS = np.polynomial.legendre.leggauss(4)
 FOUR_ERROR = 1e-13
 """A bound on the relative error of the 4-point rule for normal densities over pieces (derivation.md, section 5)."""
 _MOST_PIECES = 2**21
-"""Pieces of a branch beyond which the grid is refused: its arrays would have about a hundred megabytes."""
+"""The most pieces into which the outputs of one branch (`pairs.Branch`) are cut. A grid that needs more is refused with
+OverflowError: its arrays would take about a hundred megabytes."""
 _MOST_FROM_ZERO = 2**50
-"""Half cells between loss 0 and a loss beyond which the loss, a 64-bit float, is not known to a half cell."""
+"""The largest absolute loss, in units of H/2, for which a grid is made; the rounding error of a larger 64-bit float is
+not small against H/2, and OverflowError is raised."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Tilted weights of one release at the losses k H, k = first, first + 1, ...
+    """Tilted weights of one release at the losses k H, k = first, first + 1, ..., where H is the grid's spacing.
 
     Tilted means that the weight at k H is multiplied by e^{tau k H}, and a weight of Q by e^{k H} more.
 
@@ -50,9 +52,11 @@ class Cells:
 class Span:
     """A range of outputs of one release; distances are in standard deviations s of the noise.
 
-    It reaches from `far` beyond the mean on the side of small losses to `near` beyond the other mean on the side of
-    large losses. With `outside` it is instead the range on the side of large losses from `near` to `far`, without the
-    atom at loss 0. N(0, s^2) and N(1, s^2) have at most Phi(-near) beyond `near`, and Phi(-far) beyond `far`.
+    The means are 0 and 1, those of the noisy sum without the record and with it. The range begins at the distance `far`
+    below the mean on the side of small losses, and ends at the distance `near` past the mean on the side of large
+    losses. With `outside` it is instead the range of large losses from the distance `near` to the distance `far` past
+    that mean, without the atom at loss 0. Each of N(0, s^2) and N(1, s^2) has at most the mass Phi(-near) past `near`,
+    and at most Phi(-far) past `far`.
     """
 
     near: float
@@ -60,7 +64,7 @@ class Span:
     outside: bool = False
 
     def interval(self, pair: Pair, branch: Branch) -> tuple[float, float]:
-        """The range (low, high) of x on one branch of the pair; low = high where it has no point there."""
+        """The range (low, high) of outputs x on one branch of the pair; low = high if the branch has none of them."""
         s, rising = pair.noise, branch.a_slope > 0
         if self.outside:
             if branch.start > -math.inf and not rising:
@@ -73,10 +77,11 @@ class Span:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes of a quadrature rule, each with the number `half` of its half cell.
+    """Nodes of a quadrature rule over the outputs, each with its loss and the log of P's mass near it.
 
-    The loss of a node is in [half H/2, (half + 1) H/2) but for an error of at most `slip`; that of a node in the lowest
-    half cell may also be below. `error` bounds the relative error of the masses.
+    half: the number of the half cell in which each node's loss is: in [half H/2, (half + 1) H/2), but for an error of
+        at most `slip`. The losses of nodes in the lowest half cell may also be below it.
+    error: a bound on the relative error of the masses.
     """
 
     half: NDArray[np.int64]
@@ -159,7 +164,8 @@ def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Ce
             law[-first] += 0.0 if span.outside else pair.atom * math.exp(-log_scale)
         return found[0], found[1]
 
-    # the mass that goes to each cell's upper end, so that the masses of P and Q are both kept, and a little more
+    # the part of a cell's mass that goes to its upper end, so that both P's and Q's masses are kept; `slack` makes it a
+    # little larger, for rounding errors
     p, q = masses(below, logs_below)
     slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
     up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)

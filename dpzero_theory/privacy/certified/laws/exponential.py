@@ -1,11 +1,12 @@
-"""One release with Laplace noise, in full or Poisson batches: finite pairs above and below it, in closed form.
+"""One release with Laplace noise, in full or Poisson batches: a finite pair that dominates it, and one it dominates.
 
-Lengths are in units of the clip. The noise has the density e^{-|x|/s}/(2 s), s = `noise`, or it is its analogue on a
-lattice of M = `levels` integers to a clip. The record moves the sum by 1; with replace-one the other record moves it by
--1. Where x is beyond all of these means the ratio of the densities of P and Q at x is constant, and between them it
-rises. So let the line be cut into intervals. Which interval an output is in is a function of the output, so the
-intervals' exact masses under P and Q are a pair below. If each mass is split between the two ratios at the ends of its
-interval, so that both masses are kept, that is a pair above. Derived in derivation.md, section 11.
+P is the law of the output with the record, Q the law without it or with another one. Lengths are in units of the clip.
+The noise has the density e^{-|x|/s}/(2 s), s = `noise`, or it is its analogue on a lattice with M = `levels` points to
+a clip. The record moves the sum by 1; with replace-one the other record moves it by -1. Where x is beyond all of these
+means the ratio of the densities of P and Q at x is constant, and between them it rises. So let the line be cut into
+intervals. To tell only the interval of an output is post-processing, so the intervals' exact masses under P and Q are
+a pair that is dominated ("below"). If each interval's masses are split between the two density ratios at its ends, so
+that its masses under P and under Q are both kept, the pair dominates ("above"). Derived in derivation.md, section 11.
 """
 
 import math
@@ -17,20 +18,23 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 
 LEAST_LAPLACE = 1 / 300
-"""The least noise parameter s, over the clip, that is accounted for: losses are up to 2/s, and e^{600} is a float."""
+"""The least noise parameter s, over the clip, that is accounted for: losses are up to 2/s = 600, and e^600 is still a
+float."""
 _INTERVALS = 1500
-"""The most intervals to one clip."""
+"""Into so many intervals each length of one clip is cut; into fewer where the lattice has fewer points to a clip."""
 _MASS_ERROR = 1e-14
-"""A number that is larger than the relative rounding error of the probability of an interval of outputs."""
+"""A bound on the relative rounding error of the computed probability of an interval of outputs."""
 
 Mixed = tuple[tuple[int, float], ...]
-"""A mixture of Laplace laws: (centre, weight) of each."""
+"""A mixture of two Laplace laws as ((centre, weight),): the law with that centre, in clips, has that weight, and the
+law with centre 0 has the rest."""
 
 
 def _cuts(bottom: int, levels: int) -> tuple[Array, Array]:
-    """The first and the last output of each interval between `bottom` and 1.
+    """The first and the last output of each interval between `bottom` and 1, in units of the clip.
 
-    On a lattice (levels > 0) the outputs `bottom` and 1 themselves are in no interval.
+    levels: the lattice points to a clip, or 0 for continuous noise. On a lattice the outputs `bottom` and 1 themselves
+        are in no interval.
     """
     ends = np.arange(bottom * _INTERVALS, _INTERVALS + 1) / _INTERVALS
     if not levels:
@@ -40,9 +44,10 @@ def _cuts(bottom: int, levels: int) -> tuple[Array, Array]:
 
 
 def _masses(first: Array, last: Array, bottom: int, centre: int, s: float, gap: float) -> Array:
-    """The masses of one Laplace law: of the outputs up to `bottom`, of each interval, and of the outputs from 1 on.
+    """The masses that one Laplace law gives to the outputs up to `bottom`, to each interval, and to those from 1 on.
 
-    The law's centre is at least `bottom` and inside no interval; `gap` is the lattice spacing, 0 without a lattice.
+    The intervals are those from `first` to `last`. The law's parameter is s, and its centre is at least `bottom` and
+    inside no interval; `gap` is the lattice spacing, 0 without a lattice.
     """
     near = np.where(first >= centre, first - centre, centre - last)
     inner = np.exp(-near / s) * -np.expm1(-(last + gap - first) / s)
@@ -61,13 +66,15 @@ def log_mixed(weight: float, level: Array) -> Array:
 
 
 def _log_ratio(mixed: Mixed, x: Array, s: float) -> Array:
-    """Log of the density of a mixture at x over the density of the law with centre 0."""
+    """The log of the ratio at x of the mixture's density to the density of the Laplace law with centre 0; s is the
+    parameter of both."""
     centre, weight = mixed[-1]
     return log_mixed(weight, (np.abs(x) - np.abs(x - centre)) / s)
 
 
 def _split(p: Array, q: Array, least: Array, most: Array) -> FinitePair:
-    """The finite pairs above and below, from the masses p and q of sets whose losses are between `least` and `most`."""
+    """The finite pairs above and below (P, Q), by a partition of the outputs: its k-th set has the masses p[k] under P
+    and q[k] under Q, and losses between least[k] and most[k]."""
     width = np.where(most > least, most - least, 1.0)
     up = np.where(most > least, (p - q * np.exp(least) + 4 * _MASS_ERROR * p) / -np.expm1(-width), 0.0)
     up = np.clip(up, 0.0, p)
@@ -81,9 +88,9 @@ def _split(p: Array, q: Array, least: Array, most: Array) -> FinitePair:
 def laplace_pairs(
     noise: float, sample_rate: float, levels: int = 0, *, replaced: bool
 ) -> tuple[FinitePair, FinitePair]:
-    """The pairs (P, Q) and (Q, P) of one release, where P is the law with the record.
+    """The bounds above and below of one release: of (P, Q), where P is the law with the record, and of (Q, P).
 
-    noise: s of the module, at least `LEAST_LAPLACE`.
+    noise: the Laplace parameter s over the clip, at least `LEAST_LAPLACE`.
     sample_rate: q in (0, 1], of full or Poisson batches.
     levels: M, the lattice points to a clip, or 0 for continuous noise.
     replaced: whether the record has another value under Q; else its contribution is 0 there.

@@ -18,15 +18,16 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_law
 from dpzero_theory.privacy.certified.laws.cells import Cells
 
 _ROUNDING = 1e-12
-"""A number that is larger than the relative rounding error of weights that are computed from divergences or events."""
+"""A bound on the relative rounding error of weights that are computed from divergences or from events."""
 
 
 @dataclass(frozen=True)
 class Profile:
     """Bounds on the divergences of (P, Q) at the ratios e^l, for the losses l in `loss`, which rise from 0.
 
-    above, cut: P(A) - e^l Q(A) <= above + cut for every event A.
-    p, q: for each l the probabilities of one event under P and under Q, up to a factor of 1 +- `error`.
+    above, cut: P(A) - e^l Q(A) <= above + cut for every event A; `above` is one number for each l, `cut` one for all.
+    p, q: the probabilities under P and under Q of finitely many events, the smallest event first.
+    error: a bound on the relative error of p and q.
     """
 
     loss: Array
@@ -39,12 +40,12 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class FinitePair:
-    """A pair of laws by two finite pairs, one above and one below it.
+    """Two finite pairs for one pair of laws: one that dominates it ("above"), one that it dominates ("below").
 
     loss, mass, infinite: the law of the privacy loss under P of the pair that dominates: its weights at the losses, and
         the weight of an infinite loss.
     p, q: weights under P and under Q on one partition of the outputs, which is the pair below.
-    exact: whether both finite pairs are the pair itself, output by output, but for rounding.
+    exact: whether both finite pairs are the pair of laws itself, output by output, but for rounding.
     """
 
     loss: Array
@@ -68,9 +69,9 @@ class FinitePair:
         return lower, (lower + upper) / 2, min(upper, 1.0)
 
     def trimmed(self, share: float) -> "FinitePair":
-        """The pair without its largest losses, of which P has at most `share`.
+        """The pair without its largest losses, which have at most the probability `share` under P.
 
-        Above, their weight is added to `infinite`; below, the outputs with such losses are dropped.
+        In the pair that dominates their weight is added to `infinite`; in the pair below their outputs are dropped.
         """
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share)), 1)
         level = np.log(self.p) - np.log(self.q)
@@ -79,7 +80,8 @@ class FinitePair:
         return FinitePair(self.loss[:kept], self.mass[:kept], self.infinite + more, self.p[near], self.q[near])
 
     def parted(self, share: float) -> tuple["FinitePair", "FinitePair"] | None:
-        """The outputs apart from those with the largest losses, and those; P has at most `share` of the latter.
+        """The pair in two parts: first the outputs with smaller losses, then those with the largest ones, which have at
+        most the probability `share` under P.
 
         Neither part has total weight 1, and `infinite` is in neither. None is returned where one part would be empty.
         """
@@ -95,7 +97,10 @@ class FinitePair:
         )
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """The laws of one release on the grid of losses with spacing `width`, tilted by tau > 0; see `cells.cells`."""
+        """The laws of one release on the grid of losses with spacing `width`, tilted by tau > 0.
+
+        Losses below `lowest` count as `lowest`; see `cells.cells`.
+        """
         loss = np.maximum(self.loss, lowest)
         low = np.floor(loss / width).astype(np.int64)
         share = np.clip(np.expm1(low * width - loss) / math.expm1(-width) + 4 * UNIT, 0.0, 1.0)
@@ -121,15 +126,15 @@ class FinitePair:
 
 
 _MOST_LISTED = 2**20
-"""The most outputs that a composition is listed with: 8 MB for each of four arrays."""
+"""The most outputs of a composition that is computed output by output: 8 MB for each of four arrays."""
 
 
 @lru_cache(maxsize=8)
 def product(pairs: tuple[tuple[FinitePair, int], ...]) -> FinitePair | None:
-    """The composition of each pair with its number of releases, output by output.
+    """The composition of all releases, output by output; `pairs` has each pair with its number of releases.
 
-    None is returned where there are too many outputs to list, or where a pair is not `exact`. Of the pair that is
-    returned only `delta` may be asked for, because its losses are in no order.
+    None is returned where the composition has more than `_MOST_LISTED` outputs, or where a pair is not `exact`. Only
+    the method `delta` of the returned pair may be used, because its losses are in no order.
     """
     atoms = math.fsum(count * math.log(max(len(pair.loss), len(pair.p))) for pair, count in pairs)
     if atoms > math.log(_MOST_LISTED) or not all(pair.exact for pair, _ in pairs):
@@ -147,7 +152,7 @@ def product(pairs: tuple[tuple[FinitePair, int], ...]) -> FinitePair | None:
 
 
 def _convex(x: Array, y: Array) -> list[int]:
-    """The indices of the points on the lower convex hull; x must rise."""
+    """The indices of the points (x, y) that are on their lower convex hull; x must rise."""
     kept: list[int] = []
     for k in range(len(x)):
         while len(kept) > 1:
@@ -162,7 +167,8 @@ def _convex(x: Array, y: Array) -> list[int]:
 def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
     """The losses above 0 of the pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
 
-    at_zero: the bound on the divergence at loss 0. The weight at infinity is without `side.cut`.
+    side: the bounds on the divergences; `side.cut` is not in the weight at infinity.
+    at_zero: a bound on the divergence at loss 0, instead of the first of `side.above`.
     """
     ratio, height = np.exp(side.loss), np.concatenate([[at_zero], np.minimum.accumulate(side.above[1:])])
     kept = _convex(ratio, height)
@@ -173,7 +179,8 @@ def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]
 
 
 def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The segments (P's weight, Q's weight) with neighbours joined until the ratio falls from each to the next."""
+    """The given outputs (P's weight, Q's weight), with neighbours merged into one until P's weight over Q's falls from
+    each to the next; merging outputs is post-processing, so the pair stays dominated."""
     kept: list[tuple[float, float]] = []
     for segment in points:
         p, q = segment
@@ -196,7 +203,7 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
     keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
     ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
     keep, more = 1 - backward.error - _ROUNDING, 1 + backward.error + _ROUNDING
-    # here the events are the complements: P's weight is rounded up and Q's down
+    # `backward` has the complements of events, so that here P's weight is rounded up and Q's down
     far = [(more * b, keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
     segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
     segments.append((1 - ends[-1][0] - far[0][0], 1 - ends[-1][1] - far[0][1]))

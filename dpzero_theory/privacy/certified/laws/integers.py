@@ -1,9 +1,11 @@
-"""One release with discrete Gaussian noise, in full or Poisson batches: finite pairs above and below, by sums.
+"""One release with discrete Gaussian noise, in full or Poisson batches: a finite pair that dominates it, and one that
+it dominates, by sums over its outputs.
 
 Lengths are in units of the lattice's spacing: a clip is M = `levels` of them, and the probability of the noise x is
 proportional to e^{-x^2/(2 sigma^2)}, sigma = s M, s = `noise`. The record moves the sum by M; with replace-one the
 other record moves it by -M. Every integer output is an atom with its own loss. Outputs farther than 37.5 sigma from the
-means, and outputs whose probability is no float, count with an infinite loss. Derived in derivation.md, section 16.
+means, and outputs whose probability is below the smallest float, count with an infinite loss. Derived in derivation.md,
+section 16.
 """
 
 import math
@@ -17,20 +19,22 @@ from dpzero_theory.privacy.certified.laws.exponential import log_mixed
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 
 LEAST_DISCRETE = 0.05
-"""The least s that is accounted for: there the middle of the two means is ten sigma off, and noise hides nothing."""
+"""The least noise multiplier s that is accounted for. There the sum with the record and the sum without it are 20
+standard deviations apart, so that the noise hides nothing."""
 WIDEST = 2.0**8
-"""The largest sigma, in lattice units, whose atoms are listed; wider noise is accounted for as continuous."""
+"""The largest sigma, in units of the lattice spacing, that is summed output by output here; wider noise is accounted
+for as continuous."""
 _DEVIATIONS = 37.5
-"""How far from a mean the atoms go, in sigma: e^(-37.5^2/2) is just above the least normal float."""
+"""How far from a mean outputs are summed, in sigma: e^(-37.5^2/2) is just above the least normal float."""
 _NEGLIGIBLE = 1e-300
-"""Atoms with a smaller probability than this count with an infinite loss."""
+"""Outputs with a smaller probability under P than this count with an infinite loss."""
 
 
 @lru_cache(maxsize=8)
 def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """The pairs (P, Q) and (Q, P) of one release, where P is the law with the record.
+    """The bounds above and below of one release: of (P, Q), where P is the law with the record, and of (Q, P).
 
-    noise: s of the module, at least `LEAST_DISCRETE`, and at most `WIDEST` / levels.
+    noise: the noise multiplier s, at least `LEAST_DISCRETE`, and at most `WIDEST` / levels.
     sample_rate: q in (0, 1], of full or Poisson batches.
     levels: M >= 1, the lattice points to a clip.
     replaced: whether the record has another value under Q; else its contribution is 0 there.
@@ -43,8 +47,8 @@ def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: b
     x = np.arange(bottom - reach, levels + reach + 1)
 
     def law(centre: int) -> tuple[Array, Array]:
-        """Masses of the sum with a record that adds `centre` if it is drawn, and for each output the log of the ratio
-        of the law with it drawn to the law without it."""
+        """The masses of the outputs when a record that adds `centre` is drawn with probability q; and for each output
+        the log of the ratio of its mass if the record is drawn to its mass if it is not."""
         there = np.exp(-(((x - centre) / sigma) ** 2) / 2) / total
         if centre == 0:
             return there, np.zeros(len(x))
@@ -54,13 +58,16 @@ def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: b
     (p, used), (r, other) = law(levels), law(bottom)
     loss = log_mixed(q, used) - (log_mixed(q, other) if bottom else 0.0)
     error = 32 * UNIT * (np.abs(used) + np.abs(other))
-    # beyond the reach of its own mean, on either side: at most a geometric series
+    # the mass of a law farther than `reach` from its mean, on one side: at most a geometric series
     beyond = math.exp(-(((reach + 1) / sigma) ** 2) / 2) / -math.expm1(-(2 * reach + 3) / (2 * sigma**2)) / total
     return _pair(loss, error, p, r, 2 * beyond), _pair(-loss[::-1], error[::-1], r[::-1], p[::-1], 2 * beyond)
 
 
 def _pair(loss: Array, error: Array, p: Array, q: Array, beyond: float) -> FinitePair:
-    """The finite pairs of atoms with masses p, q. error: that of their losses. beyond: P's mass outside of them."""
+    """The bounds above and below of a law whose outputs have the masses p under P and q under Q.
+
+    error: a bound on the error of each loss. beyond: a bound on P's mass outside of these outputs.
+    """
     there = p > _NEGLIGIBLE
     loss, error, p, q = loss[there], error[there], p[there], np.maximum(q[there], _NEGLIGIBLE)
     infinite = beyond + _NEGLIGIBLE * float(np.sum(~there))

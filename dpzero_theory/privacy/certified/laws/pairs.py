@@ -44,7 +44,8 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 
 @dataclass(frozen=True)
 class Branch:
-    """A part of the line, start < x < stop, on which P and the loss L have one formula in A and B (see the module).
+    """A part of the line of outputs, start < x < stop, on which P and the loss L have one formula in A(x) and B(x), the
+    density ratios of the module.
 
     There P(dx) = N(0, s^2)(dx) A(x)^a and L = a_slope log A + b_slope log B, so that the integrand of the moment
     E_P e^{zL} is N(0, s^2)(dx) A^{a + z a_slope} B^{z b_slope}.
@@ -72,9 +73,9 @@ class Pair:
     kind: `remove`, `add`, `replace` or `fixed-size`.
     sample_rate: q in (0, 1].
     noise: s, the standard deviation of the noise over the pair's own unit of length.
-    start, stop: with one of them, only the outputs between the two are meant, and P and Q have less than mass 1. The
-        outputs of the kind `fixed-size` are ordered on one line: the second branch, mirrored, then the atom at loss 0,
-        then the first branch.
+    start, stop: if one of them is finite, the pair has only the outputs between the two, and the masses of P and Q are
+        less than 1. For these bounds the outputs of the kind `fixed-size` are put on one line: the second branch,
+        mirrored, then the atom at loss 0, then the first branch.
     """
 
     kind: str
@@ -127,7 +128,8 @@ class Pair:
         return (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise))
 
     def log_mixture(self, x: Array) -> Array:
-        """log A(x): its relative error is small where it is near 0, its absolute error elsewhere; see `rounding`."""
+        """log A(x), with a small relative error where it is near 0 and a small absolute error elsewhere; `rounding`
+        bounds them."""
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
         if q == 1:
@@ -173,7 +175,8 @@ Parts = tuple[tuple[Pair, int], ...]
 
 
 def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
-    """The privacy loss at the outputs x, and the logs of P's masses near them, on lengths s e^{log_width}."""
+    """The privacy losses at the outputs x, and the logs of P's masses of short intervals there, whose lengths are
+    sqrt(2 pi) s e^{log_width}."""
     log_a = pair.log_mixture(x)
     loss = branch.a_slope * log_a
     if branch.b_slope:
@@ -187,7 +190,8 @@ def loss_at(pair: Pair, branch: Branch, x: Array) -> Array:
 
 
 def rounding(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
-    """Bounds on the rounding errors of `losses`: absolute ones of L(x), relative ones of the mass."""
+    """Bounds on the rounding errors of what `losses` returns: on the absolute error of each loss, and on the relative
+    error of each mass."""
     s, q = pair.noise, pair.sample_rate
     keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -206,9 +210,10 @@ def rounding(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Ar
 
 
 def inverse(pair: Pair, branch: Branch, level: Array) -> Array:
-    """About the x with log A(x) = level or, for a pair of kind `replace`, with log A(x) - log A(-x) = level.
+    """For each `level` about the x with log A(x) = level, or with log A(x) - log A(-x) = level for the kind `replace`.
 
-    Both functions rise in x. The error of x is not bounded here: callers evaluate the loss at x and bound that.
+    Both functions rise in x. The error of x is not bounded here: callers evaluate the loss at x and bound its distance
+    from `level`.
     """
     q, square = pair.sample_rate, pair.noise**2
     if not branch.b_slope:

@@ -1,4 +1,5 @@
-"""Rough values of delta(epsilon), in milliseconds: loss laws as short sums, and where large losses begin.
+"""Rough values of delta(epsilon), in milliseconds, by replacing the law of the privacy loss by a short sum; and the
+loss from which on losses are better counted apart, as large ones.
 
 No number from here is certified. These numbers choose the tilts, grids and cuts of certified methods, for which any
 choice gives a bracket that holds, and a good choice a narrow one.
@@ -20,19 +21,22 @@ from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, loss_at, losses
 
 _LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0
-"""The range in which `balance` seeks the log of the probability of large losses."""
+"""The range in which `balance` seeks the log of the probability that a run has a large loss."""
 FEW = 50
-"""If the record is in fewer batches than this on average, its losses may be rare and large; with more they are not."""
+"""If the record is in fewer batches of a run than this on average, delta may come from rare large losses; if it is in
+more, their sum is close to normal."""
 _LOUD = 0.5
-"""The least noise, over the shift, at which `rough_epsilon` takes the sum of the losses for Gaussian: below it the
-variance of the loss is made by outputs that are hardly ever seen."""
+"""The least noise multiplier at which `rough_epsilon` approximates the sum of the losses by a normal variable. With
+less noise the variance of the loss comes from outputs that are hardly ever seen."""
 FAR = 40.0
-"""Outputs that are e^40 times less likely than the large losses are not counted at all; they are left out."""
+"""Where large losses are counted apart from the others, outputs that are e^40 times less likely than all large losses
+together are not summed; their probability is added to the upper end of the bracket."""
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """The loss law of one release as a finite sum: masses at losses. The release is composed `steps` times."""
+    """The law of the loss of one release, approximated by masses at finitely many losses; the composition has `steps`
+    such releases."""
 
     loss: Array
     log_mass: Array
@@ -56,13 +60,14 @@ class Slice:
 
     @property
     def largest_loss(self) -> float:
-        """An upper bound on the loss of one release, which is monotone in x on each branch."""
+        """An upper bound on the loss of one release. It is the larger loss at the ends of `span`, because the loss is
+        monotone in the output on each branch of the pair."""
         ends = [(branch, np.array(self.span.interval(self.pair, branch))) for branch in self.pair.branches]
         found = max(float(np.max(loss_at(self.pair, branch, x))) for branch, x in ends)
         return found + 1e-9 * abs(found) if math.isfinite(found) else math.inf
 
     def sketch(self, size: int) -> Sketch:
-        """The loss law of one release as a sum with about `size` terms a branch."""
+        """The law of the loss of one release as a sum with about `size` terms for each branch of the pair."""
         pair, found = self.pair, []
         for branch in pair.branches:
             low, high = self.span.interval(pair, branch)
@@ -76,7 +81,7 @@ class Slice:
         return Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """The laws of one release on the grid of losses, as the function `cells.cells` returns them."""
+        """The laws of one release on a grid of losses; the arguments and the result are those of `cells.cells`."""
         return cells(self.pair, tau, width, self.span, lowest)
 
 
@@ -88,9 +93,10 @@ def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
 
 
 def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
-    """About the tilt tau whose Chernoff bound c(tau) E e^{tau L} e^{-tau epsilon} is least, to a tenth of it.
+    """The tilt tau at which Chernoff's bound c(tau) E e^{tau L} e^{-tau epsilon} on delta is least, to a tenth of tau.
 
-    There the mean of the tilted total loss is epsilon + 1/tau + 1/(1 + tau).
+    L is the total loss, and c is that of `arithmetic.log_c`. At this tau the mean of the total loss under the tilted
+    law is epsilon + 1/tau + 1/(1 + tau).
     """
 
     def early(tau: float) -> bool:
@@ -101,10 +107,10 @@ def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
 
 
 def reach_of(log_cut: float, steps: float) -> float:
-    """z with 2 steps Phi(-z) = e^{log_cut}.
+    """The number z of standard deviations with 2 steps Phi(-z) = e^{log_cut}.
 
-    If of each of so many releases the outputs more than z standard deviations beyond the means are left out, all of
-    these together have at most the probability e^{log_cut}.
+    If in each of `steps` releases the outputs more than z standard deviations beyond the means are left out, a run has
+    one of them with at most the probability e^{log_cut}.
     """
     return -float(ndtri_exp(log_cut - math.log(2 * steps)))
 
@@ -118,9 +124,9 @@ def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float,
     """A rough epsilon at which delta is `target`, and the slope d log delta / d log epsilon there.
 
     The epsilon is the larger of two values. One takes the sum of the losses for Gaussian, which is sharp for many
-    releases. The other takes the record to be in one batch at most, which is sharp where it is seldom in any: with the
-    probability p that it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1) and delta' is the
-    delta of one full batch.
+    releases. The other takes the record to be in one batch at most, which is sharp where it is seldom in any: if p is
+    the probability that it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1), q is the sample
+    rate, and delta' is the delta of one release of a full batch.
     """
     variance, found = gdp * gdp, (0.0, -1.0)
     for pair, steps in parts:
@@ -139,7 +145,7 @@ def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float,
 
 
 def _spread(pair: Pair) -> float:
-    """Roughly the variance of the loss over q^2: in the limit of small q, the variance of the ratio of densities."""
+    """Roughly the variance of one release's loss over q^2, q the sample rate: its limit for q -> 0, in closed form."""
     square, half = 1 / pair.noise**2, 0.5 / pair.noise
     if pair.kind == "replace":
         return 4 * math.sinh(square)
@@ -167,15 +173,17 @@ def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
 
 
 def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
-    """Where to cut off large losses that are counted apart: (log_cut, log of a rough delta), see `balance`."""
+    """The log of the probability of the large losses that should be counted apart, and the log of a rough delta; both
+    as `balance` returns them."""
     return balance(epsilon, everything(parts, gdp), 0.5)
 
 
 def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
-    """Logs of two parts of a rough delta: of runs without a large loss, and of runs with one.
+    """The logs of two parts of a rough delta: the part from runs without a large loss, and that from runs with one.
 
-    Large are the losses of outputs that e^{log_cut} leaves out, see `reach_of`. The first part is Chernoff's bound; for
-    the second the other losses of the run are replaced by their mean.
+    Large losses are those of outputs so far from the means that a run has one with the probability e^{log_cut}, see
+    `reach_of`. The first part is Chernoff's bound; for the second the other losses of the run are replaced by their
+    mean.
     """
     steps = sum(count for _, count in parts)
     near, far = reach_of(log_cut, steps), reach_of(log_cut - FAR, steps)
@@ -195,10 +203,11 @@ def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float]:
-    """(log_cut, log of a rough delta) where the two parts of `split` are equal, log_cut to within `accuracy`.
+    """The log_cut at which the two parts of delta by `split` are equal, to within `accuracy`, and the log of a rough
+    delta.
 
-    The first part falls as log_cut rises and the second one rises; it is the smallest such log_cut, because sums with
-    few nodes are not monotone near the largest one.
+    As log_cut rises the first part falls and the second one rises. If there are several such log_cut, because sums with
+    few nodes are not quite monotone, the smallest is returned.
     """
 
     def excess(log_cut: float) -> float:

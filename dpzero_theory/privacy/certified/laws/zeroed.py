@@ -1,4 +1,4 @@
-"""Fixed-size batches, zero-out: one release by its testing region, as finite pairs above and below it.
+"""Fixed-size batches, zero-out: one release as a finite pair that dominates it (above) and one it dominates (below).
 
 With probability 1 - q the batch is a set W of records without the one in question; else that record takes the place of
 one of W's, whose contribution is y. Under zero-out the record contributes u in one data set and 0 in the other. Lengths
@@ -7,9 +7,10 @@ at 2 and a contribution of 0 is at 1:
 
     P = (1-q) N(0, s^2) + q N(2, s^2),      Q = (1-q) N(0, s^2) + q N(1, s^2).
 
-At every ratio >= 1 the divergence of this pair (P, Q) is the largest over all data; the largest divergence in the other
-direction is that of the pair `remove`. The two together dominate, and events under (P, Q), which data attain at every
-step, bound from below. Derivation.md, section 15.
+At every ratio a >= 1 the divergence max over A of P(A) - a Q(A) of this pair is the largest over all data. The largest
+divergence in the other direction is that of the pair `remove` (module `pairs`). A pair with both of these divergences
+dominates; and as data attain (P, Q) at every step, the probabilities of its events bound from below. Derivation.md,
+section 15.
 """
 
 from functools import lru_cache
@@ -22,18 +23,21 @@ from dpzero_theory.privacy.certified.laws.finite import FinitePair, Profile, reg
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 LEAST_ZEROED = 0.05
-"""The least s that is accounted for: there the middle between two means is ten s from both, and noise hides nothing."""
+"""The least s, the noise in units of the clip, that is accounted for. There two means one clip apart are 20 standard
+deviations apart, so that the noise hides nothing."""
 MOST_ZEROED = 2.0**40
-"""The largest s over q that is accounted for: with more noise the losses of neighbouring outputs are one float."""
+"""The largest s/q that is accounted for: with more noise neighbouring outputs have the same loss as 64-bit floats."""
 _OUTPUT_SPACING, _FARTHEST_OUTPUT = 0.03, 15.0
-"""In standard deviations of the noise: the spacing of the outputs at which divergences are computed, and how far beyond
-the mean the last one is."""
+"""The spacing of the outputs at which divergences are computed, and the distance of the last one from the mean, both in
+standard deviations of the noise."""
 _LOSS_SPACING = 0.05
-"""The spacing of the losses at these outputs where losses are large; it asks for more outputs if the noise is small."""
+"""About the largest step of the loss from one of these outputs to the next. Where the noise is small the loss is steep,
+and the outputs are closer than `_OUTPUT_SPACING` for this."""
 _ERROR_OF_SUM = 1e-13
-"""A number larger than the rounding error of a divergence, relative to the probabilities that it is made of."""
+"""A bound on the rounding error of a computed divergence, as a share of the sum of the probabilities in it."""
 _LEAST_EVENT = 1e-3
-"""The least probability under P of an event in the direction (Q, P): rounding blurs less probable ones."""
+"""The least probability under P of the events that bound the direction (Q, P) from below; for less probable ones the
+relative rounding error is too large."""
 
 
 def _beyond(x: Array, mean: float, s: float) -> Array:
@@ -52,10 +56,10 @@ def _largest(loss: Array, x: Array, q: float, s: float, *, up: float, down: floa
 
 
 def _intervals(x: Array, loss: Array, q: float, s: float) -> tuple[Array, Array]:
-    """The probabilities under Q and under P of events {loss <= l}, the largest l first.
+    """The probabilities under Q and under P of events {loss <= l}, for some l <= 0, the largest l first.
 
-    x: outputs, rising to the one where the loss is 0. The loss is least at some output between them, so that each event
-    is an interval around it.
+    x: outputs in rising order.
+    loss: the losses at x, which fall to a least one and rise again, so that each event is an interval around it.
     """
     least = int(np.argmin(loss))
     left = np.interp(loss[least:], loss[: least + 1][::-1], x[: least + 1][::-1])
@@ -69,10 +73,10 @@ def _intervals(x: Array, loss: Array, q: float, s: float) -> tuple[Array, Array]
 
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, sample_rate: float) -> tuple[FinitePair, FinitePair]:
-    """The finite pairs above and below (P, Q), and those above and below (Q, P), of one release.
+    """The bounds above and below (P, Q) of one release, and those of (Q, P); P and Q are those of the module.
 
-    noise: s of the module, at least `LEAST_ZEROED`.
-    sample_rate: q in (0, 1).
+    noise: s, the standard deviation of the noise over the clip, at least `LEAST_ZEROED`.
+    sample_rate: q in (0, 1), the share of the records that a batch has.
     """
     s, q = noise, sample_rate
     near, far = Pair("remove", q, s), Pair("remove", q, s / 2)
