@@ -12,7 +12,8 @@ from torch.multiprocessing.spawn import start_processes
 def work(rank: int, module: str, count: int, port: int, arguments: list[str]) -> None:
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in own.items()})
-    import_module(module).main(arguments)
+    loaded = import_module(module)
+    getattr(loaded, "EXPERIMENT", loaded).main(arguments)
 
 
 def main() -> None:

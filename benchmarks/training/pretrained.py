@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.kit.experiment import Command, flag
 from dpzero_theory import check
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.cli import Parser
+from dpzero_theory.cli import Parser, output_folder
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,6 @@ EXPERIMENT = Command(
     _work,
     [
         flag("model", choices=sorted(PRETRAINED), help="its name"),
-        flag("--out", type=Path, help="its folder (default: in the user's cache, where `--model NAME` looks)"),
+        flag("--out", type=output_folder, help="its folder (default: in the user's cache, where `--model NAME` looks)"),
     ],
 )

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Evaluation
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.weights import directions, module
+from dpzero_theory.optim.weights import directions, parameters
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.sphere import DIRECTIONS
@@ -76,8 +76,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     found = SimpleNamespace(shift=shift, words=words)
     monkeypatch.setattr(directions, "_kernels", lambda device: found if device.type == "cuda" else None)
-    monkeypatch.setattr(module, "_supported", lambda name, parameter: None)
-    monkeypatch.setattr(module, "_same_memory", lambda parameter, held: True)  # asks what fake tensors do not know
+    monkeypatch.setattr(parameters, "_require_supported", lambda name, parameter: None)
+    monkeypatch.setattr(parameters, "_same_memory", lambda parameter, held: True)  # asks what fake tensors do not know
     monkeypatch.setattr(FakeTensor, "numpy", lambda tensor: np.zeros(tensor.shape), raising=False)
     monkeypatch.setattr(FakeTensor, "__getitem__", taken, raising=False)
     monkeypatch.setattr(FakeTensor, "copy_", lambda to, values: torch.ops.aten.copy_(to, values), raising=False)
