@@ -32,7 +32,9 @@ RECORDS = 1000
 """How many records of a data set are compared, evenly spread, where they are read one by one."""
 SEARCHED = 20_000
 """How many records of a data set `shared` looks through."""
-_UNREADABLE = b"\x80\x04\x95-\x00\x00\x00\x00\x00\x00\x00\x8c\x1bdpzero_theory.optim.records\x94\x8c\x06Unread\x94\x93\x94)\x81\x94."
+_UNREADABLE = (
+    b"\x80\x04\x95-" + bytes(7) + b"\x8c\x1bdpzero_theory.optim.records\x94\x8c\x06Unread\x94\x93\x94)\x81\x94."
+)
 """The bytes that stand for a record that cannot be read, fixed because folders keep digests of them."""
 
 
