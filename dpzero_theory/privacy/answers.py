@@ -33,19 +33,18 @@ from dpzero_theory.privacy.gaussian import GDP_ACCURACY, epsilon_from_gdp
 from dpzero_theory.privacy.truncation import mixed_delta
 
 _MOST_LOOKS, _ROUGH_MISS = 12, 1e-3
-"""A first search for noise ends after 12 rough epsilons, or at one that is this near to the target, relative."""
+"""A first search for noise ends after 12 guesses of epsilon, or at a guess that misses the target by this share."""
 _STEEP = -10.0
-"""A guess of d log delta / d log x where nothing better is known."""
+"""The slope of log delta in log x that a search begins with if nothing better is known."""
 
 
 @dataclass(frozen=True)
 class NoiseQuestion:
-    """Which noise multiplier gives delta at epsilon.
+    """The question which noise multiplier has a given delta at a given epsilon.
 
-    at: the composition of releases with a noise multiplier. bracket: the certified bracket of delta at `epsilon` for a
-    noise multiplier; its second argument is the `near` of `Answer.delta`.
-    sensitivity: largest change of a batch's sum, in clips. batches: the rate of the batches that may hold a record, and
-    their number.
+    at: the composition for a noise multiplier. bracket: the certified bracket of delta at `epsilon` for a noise
+    multiplier; its second argument is the `near` of `Answer.delta`. sensitivity: the largest change of a batch's sum,
+    in clips. batches: the sample rate of the batches that may hold a record, and the number of them.
     """
 
     at: Callable[[float], Composition]
@@ -57,19 +56,19 @@ class NoiseQuestion:
 
     @property
     def attained(self) -> "NoiseQuestion":
-        """The same question for what data attain of mixed parts."""
+        """The same question about what data attain of mixed parts."""
         batches = self.at(1.0).attained.batches or self.batches
         return replace(self, at=lambda noise: self.at(noise).attained, batches=batches)
 
     def curve(self, near: float | None = None) -> Curve:
-        """delta over the noise multiplier, by certified brackets alone."""
+        """delta as a curve over the noise multiplier, known by certified brackets alone."""
         return bracket_curve(lambda noise: self.bracket(noise, near))
 
     def start(self) -> tuple[float, float]:
-        """About the multiplier at which the target is met, and d log delta / d log of it there, by `rough_epsilon`.
+        """A guess of the multiplier that meets the target, and of d log delta / d log noise there.
 
-        Secants from the multiplier s with mu = q sqrt(T (e^{1/s^2} - 1)), s over the sensitivity, and
-        delta = Phi(mu/2 - epsilon/mu), which is a little less than the exact one.
+        It is found by secants on `rough_epsilon`. They begin at the multiplier s, over the sensitivity, with mu = q
+        sqrt(T (e^{1/s^2} - 1)), where mu gives delta = Phi(mu/2 - epsilon/mu), a little more than the exact one.
         """
         z = -float(ndtri(self.delta))
         root = math.sqrt(z * z + 2 * self.epsilon)
@@ -95,7 +94,7 @@ class NoiseQuestion:
 
 
 class Answer(ABC):
-    """What is asked of a composition. Brackets as everywhere: the upper end is the safe one."""
+    """The answers for one composition. The upper end of every bracket is the safe one."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
@@ -104,15 +103,15 @@ class Answer(ABC):
     def delta(
         self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
     ) -> Bracket:
-        """The bracket of delta.
+        """The bracket of delta at `epsilon`.
 
-        near: a delta from which it is enough to know on which side delta is, if it is far. above: whether the lower end
-        will not be used. router: that of questions near this one, for speed.
+        near: a delta that the caller compares the answer with; if the answer is far from it, the bracket may be wide.
+        above: whether only the upper end will be used. router: the one used for questions close to this one, for speed.
         """
 
     @abstractmethod
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
-        """The bracket of epsilon at delta = target; below: whether the lower end is sought.
+        """The bracket of epsilon at delta = target; with below=False the lower end is not looked for, and may be 0.
 
         Raises:
             OverflowError: no epsilon is found at which delta is certainly at most the target.
@@ -121,11 +120,11 @@ class Answer(ABC):
     @staticmethod
     @abstractmethod
     def noise(question: NoiseQuestion) -> Bracket:
-        """The bracket of the noise multiplier. Raises OverflowError as `epsilon` does."""
+        """The bracket of the noise multiplier for compositions of this form. Raises OverflowError as `epsilon` does."""
 
 
 def answer(composition: Composition) -> Answer:
-    """The form that answers for this composition."""
+    """The object that answers for this composition, by its form."""
     if composition.mixed:
         return Told(composition)
     mixture = composition.mixture
@@ -138,12 +137,12 @@ def bracket_curve(bracket: Callable[[float], Bracket]) -> Curve:
 
 
 def _above_zero(at_zero: Bracket, target: float) -> float:
-    """A guess of epsilon from delta at epsilon 0."""
+    """A guess of epsilon from the bracket of delta at epsilon 0."""
     return at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / target))
 
 
 class Told(Answer):
-    """Some part is mixed."""
+    """The form with mixed parts."""
 
     def delta(
         self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
@@ -171,7 +170,7 @@ class Told(Answer):
 
 
 class Grid(Answer):
-    """There are random allocations or finite pairs."""
+    """The form with random allocations or finite pairs, and without mixed parts."""
 
     def __init__(self, composition: Composition, mixture: Mixture) -> None:
         super().__init__(composition)
@@ -211,7 +210,7 @@ class Grid(Answer):
 
 
 class Directions(Answer):
-    """There are only plain Gaussian releases and pairs."""
+    """The form with plain Gaussian releases and pairs only."""
 
     def delta(
         self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
@@ -247,7 +246,7 @@ class Directions(Answer):
         curves: list[Curve] = []
         for number, parts in enumerate(directions):
             at_zero = direction_delta(0.0, parts, gdp)
-            if at_zero.upper > target:  # and of those after it the crossing asks where it is
+            if at_zero.upper > target:  # `crossing` looks itself which of the later ones exceed the target
                 curves = [curve(one) for one in directions[number:]]
                 break
         if not curves:

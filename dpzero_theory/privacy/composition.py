@@ -8,14 +8,16 @@ A sampling says which part its releases are (`Sampling.part`):
 - `Epochs`: a random allocation, whose steps depend on one another within an epoch;
 - `Mixed`: with a chance that everyone may know, a release is one of another part: truncated batches.
 
-The parts of a history make one `Composition`, and only this module reads their fields. A relation between data sets has
-two directions: in the first the larger data set is under P.
+The parts of a history make one `Composition`, and only this module reads their fields. Two neighbouring data sets are
+compared in two directions, with the index 0 and 1. P is the law of what is released from one of them, and Q that from
+the other; in direction 0 the larger data set gives P. L is the privacy loss, the logarithm of the ratio of P to Q.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from scipy.special import bdtrc
 
@@ -32,57 +34,53 @@ _ROUNDING = 1e-14
 """More than the rounding error of the logarithm of a sum of two exponentials."""
 
 Cumulant = Callable[[Pair], tuple[float, float]]
-"""A lower and an upper bound on log E e^{t L}, L the loss of one release of a pair under P, for some t > 0."""
+"""A function from a pair to a lower and an upper bound on log E e^{t L} for one release, with the expectation under
+P, at some t > 0."""
 
 
 class Part:
-    """Releases as a summand of a composition."""
+    """Releases as a part of a composition."""
 
     @property
     def gdp(self) -> float | None:
-        """mu of mu-GDP where plain Gaussian releases are known that cost at least as much; else None."""
+        """The mu of plain Gaussian releases, mu-GDP together, that cost at least as much; None if none are known."""
         return None
 
-    @property
-    def plain(self) -> bool:
-        """Whether `gdp` is all there is to say."""
-        return False
+    plain: ClassVar[bool] = False
+    """Whether `gdp` is the answer, and not only a bound."""
 
     @property
     def batches(self) -> tuple[float, int] | None:
-        """The sample rate of the batches that may hold a given record, and their number; None for the release's own."""
+        """The sample rate of the batches that may hold a given record, and the number of them. None stands for the
+        sampling's own rate and the number of steps."""
         return None
 
     def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
-        """A lower and an upper bound on log E e^{t L} in a direction, L the loss of all releases but plain ones."""
+        """A lower and an upper bound on log E e^{t L} in a direction, for all releases together; 0 for what `gdp`
+        counts."""
         return 0.0, 0.0
 
 
 @dataclass(frozen=True)
 class PlainGaussian(Part):
-    """Releases that cost at most as much as one Gaussian release with noise 1/mu of its sensitivity.
-
-    mu: > 0.
-    """
+    """Releases whose cost is that of one Gaussian release with sensitivity 1 and noise 1/mu, mu > 0."""
 
     mu: float
+    plain = True
 
     @property
     def gdp(self) -> float:
         return self.mu
 
-    @property
-    def plain(self) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
 class Pairs(Part):
-    """Releases with a dominating pair.
+    """Releases with a dominating pair of Gaussian mixtures.
 
-    above: the pair of one release for each direction, or one for both. below: pairs that some data set attains at every
-    release, so that their composition costs at most as much; equal to `above` where that is tight. count: the number of
-    releases. alone: the pairs that are exact for a single release and nothing else; by default `above`.
+    above: the dominating pair of one release in each direction, or one pair for both. below: pairs that some data set
+    attains at every release, so that their composition costs at most as much; they equal `above` if that is tight.
+    count: the number of releases. alone: pairs that are exact for a single release with nothing beside it; by default
+    `above`.
     """
 
     above: tuple[Pair, ...]
@@ -95,13 +93,13 @@ class Pairs(Part):
         return self.above[0].sample_rate, self.count
 
     def of(self, index: int, *, attained: bool) -> tuple[Pair, int]:
-        """The pair that counts in a direction, and how often."""
+        """The pair in a direction and the number of releases; with `attained` the pair of `below`."""
         pairs = self.below if attained else self.above
         return pairs[min(index, len(pairs) - 1)], self.count
 
     @property
     def single(self) -> "Pairs":
-        """The same with the pairs that are exact, if it is a single release."""
+        """The same part, with the exact pairs if it is a single release."""
         return replace(self, above=self.alone, below=self.alone) if self.count == 1 and self.alone else self
 
     def times(self, count: int) -> "Pairs":
@@ -114,10 +112,10 @@ class Pairs(Part):
 
 @dataclass(frozen=True)
 class FinitePairs(Part):
-    """Releases with finite pairs, which bound one release from above and below.
+    """Releases with pairs of finite laws, each of which bounds one release from above and from below.
 
-    pairs: that of each direction. count: the number of releases. known: the same releases by Gaussian mixtures, less
-    sharp, where they are known.
+    pairs: the pair in each direction. count: the number of releases. known: the same releases as `Pairs`, which are
+    less sharp, if that is known. They are used where finite laws do not resolve a small delta.
     """
 
     pairs: tuple[FinitePair, FinitePair]
@@ -125,7 +123,7 @@ class FinitePairs(Part):
     known: Pairs | None = None
 
     def of(self, index: int) -> tuple[FinitePair, int]:
-        """The pair that counts in a direction, and how often."""
+        """The pair in a direction and the number of releases."""
         return self.pairs[index], self.count
 
     def times(self, count: int) -> "FinitePairs":
@@ -133,7 +131,7 @@ class FinitePairs(Part):
 
     @property
     def lost(self) -> tuple[float, float]:
-        """For each direction more than the probability of an infinite loss."""
+        """For each direction an upper bound on the probability of an infinite loss that `log_moment` leaves out."""
         first, second = (0.0 if self.known else self.count * pair.infinite for pair in self.pairs)
         return first, second
 
@@ -146,9 +144,9 @@ class FinitePairs(Part):
 
 @dataclass(frozen=True)
 class Epochs(Part):
-    """Random allocations: each record in a few uniformly random steps of every epoch.
+    """Random allocations: each record is in a few uniformly random steps of every epoch.
 
-    run: the epochs. mu: of plain Gaussian releases that cost at least as much.
+    run: the epochs. mu: that of plain Gaussian releases that cost at least as much.
     """
 
     run: Allocated
@@ -161,12 +159,13 @@ class Epochs(Part):
 
 @dataclass(frozen=True)
 class Mixed(Part):
-    """Releases of which each is, with a chance that does not depend on the record, one of another part.
+    """Releases each of which is, with a chance that does not depend on the record, one of another part.
 
-    Everyone may be told which releases these are, and each must cost at least as much as the others.
+    An observer may know which releases those are. They must cost at least as much as the others.
 
-    chance: more than the probability of it. usual: one of the other releases. otherwise: one of these. below: pairs
-    that data attain at every release. count: the number of releases.
+    chance: an upper bound on the probability that a release is one of the other part. usual: a release that is not.
+    otherwise: a release that is. below: pairs that some data set attains at every release. count: the number of
+    releases.
     """
 
     chance: float
@@ -177,22 +176,22 @@ class Mixed(Part):
 
     @property
     def central(self) -> Pairs:
-        """Pairs that cost about as much."""
+        """Pairs that cost about as much as all releases, for a first guess."""
         return self.usual.times(self.count) if self.count > 1 else self.attained
 
     @property
     def attained(self) -> Pairs:
-        """All releases as what data attain."""
+        """All releases, as the pairs that data attain."""
         return self.below.times(self.count)
 
     def more(self, count: int) -> float:
-        """At least the probability that more than `count` of the releases are otherwise."""
+        """An upper bound on the probability that more than `count` of the releases are otherwise."""
         if count >= self.count:
             return 0.0
         return min(float(bdtrc(count, self.count, self.chance)) * (1 + _BINOMIAL), 1.0)
 
     def least(self, tail: float) -> int:
-        """The least count of which `more` is at most `tail`."""
+        """The least count for which `more` is at most `tail`."""
 
         def excess(number: int) -> float:
             found = self.more(number - 1)
@@ -201,7 +200,7 @@ class Mixed(Part):
         return last_integer(excess, 1, self.count + 1, self.count * self.chance + 1) or 0
 
     def told(self, count: int) -> tuple[Part, ...]:
-        """The releases where so many are known to be otherwise."""
+        """The parts of the releases if it is known that `count` of them are otherwise."""
         both = (self.otherwise, count), (self.usual, self.count - count)
         return tuple(part.times(times) for part, times in both if times)
 
@@ -214,9 +213,10 @@ class Mixed(Part):
 
 @dataclass(frozen=True)
 class Composition:
-    """The parts of a history, which are made one after another, each chosen from the outcomes of those before.
+    """The parts of a history. Its releases are made one after another, each chosen from the outcomes of those
+    before.
 
-    replaced: whether the relation replaces a record, so that its contributions change their sign.
+    replaced: whether neighbouring data sets replace a record, so that its contributions change their sign.
     """
 
     parts: tuple[Part, ...]
@@ -228,50 +228,53 @@ class Composition:
 
     @property
     def plain(self) -> float:
-        """mu of the plain Gaussian releases."""
+        """The mu of the plain Gaussian releases together."""
         return math.hypot(*(part.mu for part in self.parts if isinstance(part, PlainGaussian)))
 
     @property
     def gdp(self) -> float:
-        """mu of the plain Gaussian releases, and of those that cost at least as much as the random allocations."""
+        """The mu of the plain Gaussian releases, and of those that cost at least as much as the random allocations,
+        together."""
         return math.hypot(*(part.gdp or 0.0 for part in self.parts))
 
     @property
     def sampled(self) -> bool:
-        """Whether any part has a loss that `log_moment` counts."""
+        """Whether some part has a loss that `log_moment` counts."""
         return any(isinstance(part, Pairs | FinitePairs | Mixed) for part in self.parts)
 
     @property
     def batches(self) -> tuple[float, int] | None:
-        """As of a part, of the only one."""
+        """`Part.batches` of the only part."""
         return self.parts[0].batches if len(self.parts) == 1 else None
 
     @property
     def central(self) -> Parts:
-        """Pairs with their numbers, in one direction, that cost about as much as those of this composition."""
+        """Pairs with their numbers, in direction 0, that cost about as much as this composition's: for a first
+        guess."""
         parts = (part.central if isinstance(part, Mixed) else part for part in self.parts)
         return replace(self, parts=tuple(parts)).directions()[0]
 
     @property
     def mixed(self) -> tuple[Mixed, ...]:
-        """The parts that must be told apart first."""
+        """The parts of which it must be told first which releases are otherwise."""
         return tuple(part for part in self.parts if isinstance(part, Mixed))
 
     @cached_property
     def attained(self) -> "Composition":
-        """With what data attain of the mixed parts."""
+        """The same composition with the mixed parts replaced by what data attain of them."""
         parts = (part.attained if isinstance(part, Mixed) else part for part in self.parts)
         return replace(self, parts=tuple(parts)) if self.mixed else self
 
     def told(self, counts: Sequence[int]) -> "Composition":
-        """Where it is known how many releases of each mixed part are otherwise; these follow all others."""
+        """The composition if it is known how many releases of each mixed part are otherwise."""
         known = (each for part, count in zip(self.mixed, counts, strict=True) for each in part.told(count))
         return replace(self, parts=(*(part for part in self.parts if not isinstance(part, Mixed)), *known))
 
     def directions(self, *, attained: bool = False) -> tuple[Parts, ...]:
-        """The pairs with their numbers, for each direction if these differ; equal pairs are merged.
+        """The pairs with their numbers, in each direction, or once if both are the same. Equal pairs are counted
+        together.
 
-        With `attained` the pairs that data attain at every release, whose delta is a lower bound.
+        With `attained` they are the pairs that data attain at every release, whose delta is a lower bound.
         """
         made = [part for part in self.parts if isinstance(part, Pairs)]
         if len(self.parts) == 1:
@@ -288,7 +291,7 @@ class Composition:
 
     @property
     def mixture(self) -> Mixture | None:
-        """The question for `allocations.mixture`, where there are random allocations or finite pairs; else None."""
+        """The question for `allocations.mixture`, if there are random allocations or finite pairs; else None."""
         runs = tuple(part.run for part in self.parts if isinstance(part, Epochs))
         if not runs and not any(self._finite):
             return None
@@ -302,12 +305,13 @@ class Composition:
         return tuple(tuple(part.of(index) for part in parts) for index in (0, 1))
 
     def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
-        """Bounds on log E e^{t L} in a direction, L the loss of what `gdp` does not count, and not infinite."""
+        """Bounds on log E e^{t L} in a direction, for all parts but those that `gdp` counts, and without infinite
+        losses."""
         low, high = zip((0.0, 0.0), *(part.log_moment(t, index, bounds) for part in self.parts), strict=True)
         return sum(low), sum(high)
 
     @property
     def lost(self) -> tuple[float, float]:
-        """For each direction more than the probability of an infinite loss."""
+        """For each direction an upper bound on the probability of an infinite loss."""
         known = [part.lost for part in self.parts if isinstance(part, FinitePairs)]
         return math.fsum(first for first, _ in known), math.fsum(second for _, second in known)
