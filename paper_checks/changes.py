@@ -1,9 +1,9 @@
-"""Changes of the inputs of a check, and a check run with one of them: a check that no change turns tests nothing.
+"""Change one input of a check and run it again: a check whose verdict no change turns tests nothing.
 
 A change is of one of these kinds:
 
     table      a number of `tables.toml`;
-    rows       a measured column of committed rows, where one grouping column has one value;
+    rows       the measured columns of those committed rows of a benchmark in which a grouping column has one value;
     statement  a constant, a product or a sum of a formula in `paper_checks.formulas`;
     check      a constant in the check, or in a function of `paper_checks.checks` that it uses, and after those a
                product or a sum.
@@ -30,27 +30,29 @@ from paper_checks.registry import Claim
 
 FORMULAS = "paper_checks.formulas"  # The module of the paper's formulas
 FACTORS: tuple[float, ...] = (10, 1000, 2, 1.1)
-"""Factors by which a number is multiplied and divided, in this order. An integer is raised and lowered by 1 before."""
+"""The factors by which a number is multiplied and then divided, tried in this order. Before the first of them an
+integer is raised and lowered by 1."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "synthetic": ("method", "d"),
     "synthetic_dpgd": ("method", "d"),
     "llm_clip_lr": ("clip", "step_size"),
     "optimizer_step": ("method",),
 }
-"""The folders of rows that checks read, with the columns by whose values a change picks rows."""
+"""The folders of benchmark rows that checks read, each with its grouping columns: a change of kind `rows` scales the
+rows with one value of one of these columns."""
 SWAPS: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.Mult: ast.Div,
     ast.Div: ast.Mult,
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
 }
-"""What an operator is exchanged for."""
+"""The operator by which a change replaces an operator."""
 _NO_FORMULAS = {"SYNTHETIC", "STATEMENTS", "Statement", "paper_points", "value", "_compiled", "same"}
-"""Names of `paper_checks.formulas` that are no formulas."""
+"""Names in `paper_checks.formulas` that are not formulas of the paper, so changes leave them alone."""
 _UNCHANGED = {"Plot", "default_rng", "agree", "isclose", "allclose", "round"}
-"""Calls whose plain numbers are sizes, seeds, tolerances or axes."""
+"""Functions whose plain numeric arguments are sizes, seeds, tolerances or axes, which changes leave alone."""
 _SHOWN = {"numbers", "plot", "rtol", "atol", "size", "axis", "dtype", "repeat"}
-"""Keywords whose values are only shown, or are sizes, axes or tolerances."""
+"""Keyword arguments whose values changes leave alone, because they are only shown or are sizes, axes or tolerances."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def changes(claim: Claim) -> Iterator[Change]:
 
 
 def _entries(id: str, nodes: Iterable[ast.AST]) -> set[ast.AST]:
-    """The syntax nodes of dictionary entries whose key is a default of the check: one of many results of a function."""
+    """Return the syntax nodes of those dictionary entries whose key is a default argument of the check. Such a check
+    tests one of many results that a function returns in a dictionary, and the entry is the formula of its result."""
     keys = {d for d in function_of(id).__defaults__ or () if isinstance(d, str)}
     tables = [n for root in nodes for n in ast.walk(root) if isinstance(n, ast.Dict)]
     entries = [pair for table in tables for pair in zip(table.keys, table.values, strict=True)]
@@ -104,7 +107,7 @@ def _entries(id: str, nodes: Iterable[ast.AST]) -> set[ast.AST]:
 
 
 def smaller(claim: Claim, change: Change) -> list[Change]:
-    """The changes of the same input that change it less, the smallest first."""
+    """Return the changes of the same input as `change` that change it by a smaller factor, the smallest first."""
 
     def size(other: Change) -> float:
         if other.index < 0:
@@ -117,7 +120,8 @@ def smaller(claim: Claim, change: Change) -> list[Change]:
 
 
 def own_formula(id: str) -> str:
-    """The formula that the claim `id` is about, as a place in `formulas`; empty where it is about none alone."""
+    """Return the one formula of `paper_checks.formulas` that the claim `id` is about, as MODULE:NAME, or '' if the
+    claim is about none or several."""
     name, _, part = id.partition("-")
     fields = {"utility": "bound", "alpha": "alpha", "steps": "T", "clip": "C", "evaluations": "order"}
     if name[:3] not in ("thm", "cor") or name[3:] not in ("1", "2", "3"):
@@ -133,9 +137,9 @@ class Site(NamedTuple):
     """An input that can be changed.
 
     Attributes:
-        change: the change of it, without `new` where it is a number.
-        value: the number; None for an operator.
-        node: where it is in the source.
+        change: what is to be changed; for a number `new` is still empty.
+        value: the number, or None for an operator.
+        node: its syntax node; None for numbers of tables and rows.
     """
 
     change: Change
@@ -144,7 +148,8 @@ class Site(NamedTuple):
 
 
 def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
-    """Changes of these inputs, factor by factor."""
+    """Yield the changes of these inputs: all inputs with the first of FACTORS, then all with the next. An operator
+    is exchanged once."""
     listed = list(sites)
     for factor in FACTORS:
         for change, value, _ in listed:
@@ -155,8 +160,8 @@ def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
 
 
 def _values(value: float, factor: float) -> list[float]:
-    """What a number is changed to for this factor."""
-    if value == 0:  # only numbers of tables
+    """Return the values that a number is changed to with this factor of FACTORS."""
+    if value == 0:  # only in tables: a zero in code is never changed
         return [factor * 1000]
     if isinstance(value, int):
         beside = [value + 1, value - 1] if factor == FACTORS[0] else []
@@ -168,7 +173,7 @@ def _values(value: float, factor: float) -> list[float]:
 
 
 def _table_changes(claim: Claim) -> Iterator[Change]:
-    """Changes of the numbers of every table, those of the claim's own table first."""
+    """Yield changes of the numbers of every table in `tables.toml`, those of the table that the claim names first."""
     data = tables.load()
     order = sorted(data, key=lambda label: (label != claim.label, label not in (tables.SENTENCES, tables.FACTS)))
     for label in order:
@@ -209,7 +214,8 @@ def tree_of(module: str) -> ast.Module:
 
 
 def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
-    """The functions, classes and constants at the top of a module, by name, and the theorems' statements by field."""
+    """Return the syntax nodes of a module's top-level functions, classes and constants by name, and of each
+    `Statement` of a theorem its fields, as "thm1.alpha"."""
     found: dict[str, ast.AST] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -229,7 +235,8 @@ def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
 
 @cache
 def imports_of(module: str) -> dict[str, str]:
-    """The modules of checks and formulas that a module imports, by the names that it knows them or their parts by."""
+    """Return for each name that a module imports from the formulas or from other checks the module that it comes
+    from."""
     found: dict[str, str] = {}
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paper_checks"):
@@ -279,7 +286,8 @@ def _parts(id: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _named(nodes: Iterable[ast.AST]) -> set[str]:
-    """The formulas that code names, as `f.noise` or by the id of a theorem, and those of which these consist."""
+    """Return the names of the formulas that these syntax trees use, as `f.noise` or by the id of a theorem, and of
+    the formulas that occur in them in turn."""
     everything = definitions_in(tree_of(FORMULAS))
     walked = [node for root in nodes for node in ast.walk(root)]
     used = {n.attr for n in walked if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "f"}
@@ -309,7 +317,8 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _code_sites(kind: str, place: str, node: ast.AST) -> Iterator[Site]:
-    """The constants of a definition, then its operators, whose index is below 0."""
+    """Yield the constants of a definition as inputs, with index 0, 1, ..., then its operators, with index -1, -2,
+    ...."""
     for k, constant in enumerate(constants_in(node)):
         value = constant.value
         assert isinstance(value, int | float)
@@ -361,7 +370,8 @@ def _swapped(node: ast.BinOp) -> ast.BinOp:
 
 
 def verdict(id: str) -> str:
-    """The verdict of the check as registered now: 'failed' if the library disagrees, 'crashed' for other errors."""
+    """Run the check as it is registered now and return its verdict: 'failed' where it finds that the library
+    disagrees with the paper, 'crashed' after any other error."""
     try:
         return registry.registered()[id](False).verdict
     except registry.Disagreement:
@@ -372,9 +382,11 @@ def verdict(id: str) -> str:
 
 @contextmanager
 def changed(change: Change | None, id: str) -> Iterator[None]:
-    """While the block runs, the check `id` is registered with the change, or loaded anew without one.
+    """While the block runs, the check `id` is loaded from the changed source or data (unchanged if `change` is
+    None).
 
-    Everything is as before afterwards. Raises ValueError where the source no longer has what the change changes.
+    Afterwards everything is as before. Raises ValueError if the source no longer has the value that the change
+    replaces.
     """
     before, home = dict(registry._CHECKS), function_of(id).__module__
     modules = {name: module for name, module in sys.modules.items() if name.startswith("paper_checks.")}
@@ -400,7 +412,8 @@ def changed(change: Change | None, id: str) -> Iterator[None]:
 
 
 def _numbers(change: Change) -> list[float]:
-    """The numbers of a table's column, which may be changed in place."""
+    """Return the list of numbers that the change's place in `tables.toml` names; whoever changes the list changes
+    the loaded table."""
     label, _, name = change.place.partition("/")
     content = tables.load()[label][name]
     numbers: list[float] = content["values"] if isinstance(content, dict) else content
@@ -408,7 +421,7 @@ def _numbers(change: Change) -> list[float]:
 
 
 def _edited(change: Change, module: str, name: str) -> ast.Module:
-    """The syntax tree of a module with the change."""
+    """Return the syntax tree of a module in which the definition `name` has the change."""
     tree = ast.parse(source_of(module))
     node = definitions_in(tree).get(name) or check_node(tree, function_of(name))
     if change.index < 0:
@@ -433,7 +446,8 @@ def _install(name: str, module: ModuleType) -> None:
 
 
 def _load(home: str, edited: Mapping[str, ast.Module]) -> None:
-    """Execute the module `home` again, with the modules that it imports and that depend on `edited`."""
+    """Execute the module `home` again, and before it those modules that it imports whose tree is in `edited` or that
+    depend on such a module."""
     registry._CHECKS.clear()
 
     @cache
@@ -459,7 +473,8 @@ def _rows(folder: str) -> list[dict[str, str]]:
 
 
 def _scaled(place: str, factor: float) -> Callable[[str], Iterator[dict[str, str]]]:
-    """A reader of rows that multiplies the measured columns of the rows that the place names."""
+    """Return a replacement of `rows.read` that multiplies the measured columns by `factor` in the rows that `place`
+    (FOLDER/COLUMN=VALUE) names."""
     folder, _, pick = place.partition("/")
     column, _, value = pick.partition("=")
     measured = ("gradient", "loss", "dev", "test", "to_non_private", "peak_to", "ratio")

@@ -22,10 +22,16 @@ _HALF = sp.Rational(1, 2)
 
 @dataclass(frozen=True)
 class Statement:
-    """A theorem or corollary as displayed: its parameters and its right-hand side.
+    """A theorem or corollary as displayed.
 
-    order: the quantity that n T is said to be O(.) of. log_argument: the argument of a logarithm that must be above 1
-    for the display to make sense. tail_argument: the argument of the logarithm in L-tilde.
+    Attributes:
+        alpha, T, C: step size, number of steps and clip.
+        lam: the entries of the minimum that is the largest smoothing lambda.
+        bound: the right-hand side of its inequality.
+        order: the expression of which the number n T of zeroth-order gradients is said to be O(.).
+        log_argument: the argument of a logarithm that must be above 1 for the display to make sense.
+        tail_argument: the argument of the logarithm in L-tilde.
+
     """
 
     id: str
@@ -124,21 +130,24 @@ COROLLARIES = (
 STATEMENTS = {s.id: s for s in THEOREMS + COROLLARIES}
 
 noise = 4 * C * sp.sqrt(2 * T * K) / (n * eps)
-"""The standard deviation sigma of Algorithms 1 and 2."""
+"""The standard deviation sigma of the noise in the paper's Algorithms 1 and 2."""
 
 lemma_deviation = 2 * sp.sqrt(2 * K) / eps
-"""sigma over sqrt(T) Delta in Lemma lm:composition, where Delta is the sensitivity."""
+"""The noise's standard deviation over sqrt(T) Delta in the paper's composition lemma (lm:composition), where Delta
+is the sensitivity of each of T releases."""
 
 
 def tail_probability() -> sp.Expr:
-    """The proof's union bound on the probability that clipping ever happens."""
+    """Return the union bound in the proof of Theorem 3 on the probability that some sample is clipped in the run."""
     return 2 * sp.sqrt(2 * sp.pi) * n * T * sp.exp(-(C0**2) / (8 * L**2))
 
 
 def unsubstituted(id: str) -> sp.Expr:
-    """The right-hand side in (alpha, T, lambda, C, C_0) that the proof of `id` substitutes its parameters into.
+    """Return the bound of the theorem or corollary `id` as a function of (alpha, T, lambda, C, C_0): the last line of
+    its proof before the parameters are put in.
 
-    Theorems: at the step size that makes 1 - 2 k ell alpha = 1/2. Corollaries: after the geometric series.
+    For theorems the step size already is the one that makes 1 - 2 k ell alpha = 1/2 (k = d or r + 2). For
+    corollaries the geometric series has been summed.
     """
     k = {"thm1": d, "cor1": d}.get(id, r)
     sigma2 = noise**2
@@ -160,7 +169,8 @@ def same(a: sp.Expr, b: sp.Expr) -> bool:
 
 
 def dpgd_bound() -> sp.Expr:
-    """A bound for DP-GD by the same proof: E|grad F|^2 <= 2 gap/(alpha T) + ell alpha r sigma^2 at the best alpha T.
+    """Return a bound on DP-GD's E|grad F|^2 from the same kind of proof as Theorem 3's: 2 gap/(alpha T) + ell alpha
+    r sigma^2 at the best alpha T.
 
     It follows from E F(x+) <= F - alpha(1 - ell alpha/2)|grad F|^2 + (alpha^2/2) tr(H) sigma^2 with C = L, so 1 - ell
     alpha/2 >= 1/2 and sigma^2 = 32 L^2 T K/(n eps)^2; the result is 2 sqrt(64 gap ell L^2 r K)/(n eps).
@@ -187,8 +197,8 @@ SYNTHETIC: Mapping[str, float] = {
 
 
 def value(expression: sp.Expr, point: Mapping[str, float]) -> float:
-    """The value of an expression at numbers for n, d, r, L, ell, gap, B, eps, delta and mu (and alpha, T, lambda, C,
-    C_0)."""
+    """Return the value of an expression at `point`, which has numbers for n, d, r, L, ell, gap, B, eps, delta and
+    mu, and for alpha, T, lambda, C and C_0 if they occur."""
     numbers = {**point, "K": math.log(math.e + point["eps"] / point["delta"])}
     names, function = _compiled(expression)
     return float(function(*(np.float64(numbers[name]) for name in names)))
@@ -201,7 +211,8 @@ def _compiled(expression: sp.Expr) -> tuple[list[str], Callable[..., float]]:
 
 
 def paper_points(count: int = 6, seed: int = 5) -> list[dict[str, float]]:
-    """Settings with no round numbers, inside every theorem's and corollary's range (all logarithms positive)."""
+    """Return random settings, without round numbers, in which every theorem and corollary applies (all their
+    logarithms are positive)."""
     rng = np.random.default_rng(seed)
     points = []
     for _ in range(count):

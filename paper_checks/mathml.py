@@ -1,4 +1,5 @@
-"""Formulas of `claims.toml` as MathML, which browsers draw without scripts or fonts, and plain text as HTML."""
+"""Turn the formulas of `claims.toml` into MathML, which browsers draw without scripts or fonts, and its sentences
+into HTML."""
 
 import re
 from html import escape

@@ -34,8 +34,8 @@ from types import ModuleType
 
 from dpzero_theory.cli import Parser, integer
 
-LEAST_SHARE = 0.95  # The share of changed constants that the checks must notice
-FACTOR = 1.1  # What a constant of the library is multiplied by
+LEAST_SHARE = 0.95  # The least share of changed library constants that must make a check fail
+FACTOR = 1.1  # The factor by which a constant of the library is multiplied
 
 TARGETS = {
     "dpzero_theory.theory.theorems": ("theorem_1", "theorem_2", "theorem_3"),
@@ -61,7 +61,7 @@ TARGETS = {
     "dpzero_theory.privacy.relation": ("sensitivity",),
     "dpzero_theory.optim.step.estimator": ("two_point_difference",),
 }
-"""The functions that hold the paper's constants, by module."""
+"""For each module of the library the functions that contain constants of the paper."""
 
 CHECKS = ("sphere", "sphere_tails", "privacy", "audits", "theorems", "low_rank", "extensions")
 """The modules of `paper_checks.checks` that call the library."""
@@ -69,7 +69,7 @@ CHECKS = ("sphere", "sphere_tails", "privacy", "audits", "theorems", "low_rank",
 
 @dataclass(frozen=True)
 class Mutant:
-    """One constant of the library that is raised."""
+    """A constant in the library's source that is multiplied by FACTOR, and where it is."""
 
     module: str
     function: str
@@ -82,7 +82,7 @@ class Mutant:
 
 
 def mutants() -> list[Mutant]:
-    """Every constant of `TARGETS`, in order."""
+    """Return every constant in the functions of `TARGETS`, in the order of the source."""
     found = []
     for module, functions in TARGETS.items():
         tree = ast.parse(_path(module).read_text())
@@ -140,7 +140,7 @@ def _is_slack(node: ast.BinOp) -> bool:
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads one module with one constant changed."""
+    """Import hook that loads the mutant's module with its constant multiplied by FACTOR."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.mutant, self.path = mutant, _path(mutant.module)
@@ -164,7 +164,8 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _caught(mutant: Mutant | None) -> str:
-    """The first claim whose check fails with the constant changed, or '' if none does; None changes nothing."""
+    """Return the id of the first claim whose check fails with the constant changed, or '' if none does. Without a
+    mutant nothing is changed."""
     if mutant is not None:
         sys.meta_path.insert(0, _Changed(mutant))
     from paper_checks import registry
@@ -223,7 +224,8 @@ def _turned(parser: Parser, ids: list[str], jobs: int, seconds: float) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run all mutants, or the search for what turns the checks; returns the exit status."""
+    """Change the library's constants one by one, or with --turned search for what turns each check's verdict;
+    returns the exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.turned is not None:

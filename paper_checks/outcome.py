@@ -1,4 +1,5 @@
-"""The result of a numerical check of the sharpened theorem, and the rules that these checks share."""
+"""What the checks of the sharpened theorem (`paper_checks.sharp`) share: their result, the laws of directions, and
+joint clipping."""
 
 import math
 from typing import NamedTuple
@@ -9,15 +10,18 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 STANDARD_ERRORS = 4.5
-"""A Monte Carlo comparison may be off by so many standard errors."""
+"""A sampled mean may be off by this many standard errors, on the wrong side of its bound or around its exact value;
+above, the check fails."""
 SEED = 20240601
 KINDS = (*DIRECTIONS, "frame")
 BLOCK = 100_000
-"""How many numbers are drawn at a time, so that a block and what is computed from it stay in the processor's cache."""
+"""How many random numbers are drawn at a time: few enough that they stay in the processor's cache with what is
+computed from them."""
 
 
 def draw(kind: str, rng: np.random.Generator, size: int, k: int, d: int) -> Array:
-    """Draw `size` matrices U' of k directions, shape (size, k, d)."""
+    """Draw k directions in R^d `size` times, shape (size, k, d). `kind` is their law: sphere, gaussian, rademacher,
+    or frame (k orthogonal vectors of length sqrt(d))."""
     if kind != "frame":
         return DIRECTIONS[kind].sample(rng, size * k, d).reshape(size, k, d)
     q, r = np.linalg.qr(rng.standard_normal((size, d, k)))
@@ -27,14 +31,16 @@ def draw(kind: str, rng: np.random.Generator, size: int, k: int, d: int) -> Arra
 
 
 def clip_jointly(s: Array, clip: float) -> Array:
-    """Each sample's K numbers, shape (m, K, n), scaled to norm at most `clip`."""
+    """Scale each sample's K numbers together, to a Euclidean norm of at most `clip`. `s` has shape (m, K, n) for m
+    draws and n samples."""
     norms = np.sqrt(np.einsum("mkn,mkn->mn", s, s))[:, None, :]
     clipped: Array = s * np.minimum(1, clip / np.maximum(norms, 1e-300))
     return clipped
 
 
 class Checked(NamedTuple):
-    """The result of a check: it holds when `measured` <= `threshold`."""
+    """The result of a check: whether it holds, which is when `measured` <= `threshold`, and a text that says what
+    was measured."""
 
     ok: bool
     measured: float
@@ -43,5 +49,5 @@ class Checked(NamedTuple):
 
 
 def within(measured: float, threshold: float, text: str) -> Checked:
-    """The result of a check that holds if measured <= threshold; NaN fails."""
+    """Return the result of a check that holds if measured <= threshold. NaN fails."""
     return Checked(bool(measured <= threshold), float(measured), threshold, text)

@@ -1,4 +1,4 @@
-"""The results as one self-contained HTML page: no scripts to load, no fonts, no images."""
+"""Write the results of the checks as one self-contained HTML page, which loads no scripts, fonts or images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, seconds: float) -> str:
-    """The whole document. counts: the number of claims by verdict."""
+    """Return the HTML page. counts: the number of claims by verdict. full: whether the larger samples were used.
+    seconds: the time that all checks took."""
     filters: dict[str, Callable[[Any], str]] = {
         "mathml": lambda latex: Markup(mathml.mathml(latex)),
         "readable": lambda text: Markup(mathml.readable(text)),
@@ -42,7 +43,7 @@ def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, secon
 
 
 def drawn(plot: Plot) -> str:
-    """The plot as an <svg> element."""
+    """Return the plot as an <svg> element."""
     return picture(partial(_draw, plot), label=plot.title)
 
 

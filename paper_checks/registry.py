@@ -89,7 +89,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Plot:
-    """A small picture: named series of (x, y) points; `marks` are horizontal lines with names."""
+    """A small picture of a finding: series of points by name, each a sequence of x and one of y. `marks` are
+    horizontal lines by name."""
 
     title: str
     x: str
@@ -125,8 +126,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """A claim with the result of its check. `finding` is None where it has no check, or where the check raised
-    `error`."""
+    """A claim with the result of its check. `finding` is None if the claim has no check or the check raised an
+    exception, whose last line is then `error`."""
 
     claim: Claim
     finding: Finding | None
@@ -194,7 +195,8 @@ def load_claims(path: Path = CLAIMS) -> list[Claim]:
 
 
 def run(claims: Sequence[Claim], full: bool) -> Iterator[Result]:
-    """Run the check of each claim, in order. An exception becomes the result's `error`."""
+    """Run the check of each claim in order, and yield its result. An exception becomes the result's `error`. full:
+    whether to use larger samples and grids."""
     for claim in claims:
         start = time.perf_counter()
         finding, error = None, ""
@@ -213,7 +215,8 @@ def _last_line() -> str:
 
 
 def agree(name: str, library: ArrayLike, paper: ArrayLike, tolerance: float = 1e-10) -> None:
-    """Raise Disagreement unless the library's value equals the paper's within a relative `tolerance`."""
+    """Raise Disagreement unless the library's values equal those of the paper's formula within `tolerance`, relative
+    to the largest of the latter. `name` is the library's function, for the message."""
     ours, theirs = np.asarray(library, dtype=float), np.asarray(paper, dtype=float)
     scale = max(float(np.max(np.abs(theirs), initial=0)), math.ulp(0.0))
     worst = float(np.max(np.abs(ours - theirs), initial=0)) if ours.shape == theirs.shape else math.inf

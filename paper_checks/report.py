@@ -1,4 +1,4 @@
-"""The results as a table, as JSON, and as a page."""
+"""Write the results of the checks as a table, as JSON, or as an HTML page."""
 
 import json
 import textwrap
@@ -15,8 +15,9 @@ _WIDTH = 118
 
 
 def summary(results: Sequence[Result]) -> dict[str, int]:
-    """The number of the paper's claims by verdict, in the order of STATUSES, then of our remarks, of 'failed' checks if
-    there are any, and of those that 'disagree'."""
+    """Return the number of the paper's claims by verdict, in the order of STATUSES; then the number of our own
+    remarks, of checks that 'failed' with an error (if any), and of those whose verdict 'disagrees' with the stated
+    status."""
     counts = Counter(result.standing for result in results)
     numbers = {status: counts[status] for status in (*STATUSES, REMARK)}
     if counts["failed"]:
@@ -26,8 +27,8 @@ def summary(results: Sequence[Result]) -> dict[str, int]:
 
 
 def table(results: Sequence[Result], full: bool, seconds: float) -> str:
-    """Plain text by section: verdict, id and claim; for any verdict but 'verified' also the correction or the
-    reason."""
+    """Return plain text by section, with the verdict, id and claim of each result. For any verdict but 'verified'
+    the correction follows, or the reason why the claim is not tested here."""
     lines = []
     for section, group in groupby(results, key=lambda result: result.claim.section):
         lines += ["", section, "-" * len(section)]
@@ -56,7 +57,7 @@ def _wrapped(text: str, hang: int, first: int = 0) -> list[str]:
 
 
 def as_json(results: Sequence[Result], full: bool, seconds: float) -> str:
-    """One object: mode, seconds, summary and the list of claims with verdict, numbers and error."""
+    """Return one JSON object: mode, seconds, summary, and the list of claims with verdict, numbers and error."""
     claims = [_entry(result) for result in results]
     document = {
         "mode": "full" if full else "quick",

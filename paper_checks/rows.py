@@ -1,4 +1,4 @@
-"""Committed rows of benchmarks as text, so that the checks run without pandas, which the benchmarks' own reader
+"""Read committed rows of benchmarks as text, so that the checks run without pandas, which the benchmarks' own reader
 needs."""
 
 import csv
@@ -13,7 +13,8 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def read(folder: str) -> Iterator[dict[str, str]]:
-    """The rows of `benchmarks/results/FOLDER` with status ok. Raises ValueError where they are not its manifest's."""
+    """Return the rows of `benchmarks/results/FOLDER` with status ok, as dictionaries of text. Raises ValueError if
+    the file's SHA-256 is not the one in its manifest."""
     path = RESULTS / folder / "rows.csv"
     text = path.read_bytes() if path.exists() else gzip.decompress(path.with_suffix(".csv.gz").read_bytes())
     manifest = json.loads(path.with_name("manifest.json").read_text())

@@ -1,4 +1,5 @@
-"""The numbers of `tables.toml`: the paper's tables, the numbers in its sentences, and facts about its data."""
+"""Read the numbers of `tables.toml`: the paper's tables, the numbers in its sentences, and facts about its data that
+come from elsewhere."""
 
 import tomllib
 from functools import cache
@@ -10,26 +11,28 @@ from numpy.typing import NDArray
 
 TABLES = Path(__file__).with_name("tables.toml")
 SENTENCES, FACTS = "sentences", "facts"
-"""The two parts of the file that are no tables."""
+"""The two sections of the file that are not tables of the paper: numbers in its sentences, and facts from elsewhere."""
 
 
 @cache
 def load() -> dict[str, Any]:
-    """The whole file, by table and row."""
+    """Return the whole file, by table and row."""
     with TABLES.open("rb") as file:
         return tomllib.load(file)
 
 
 def row(table: str, name: str) -> NDArray[np.float64]:
-    """A row of a table of the paper."""
+    """Return a row of a table of the paper; `table` is the table's label."""
     return np.array(load()[table][name], dtype=float)
 
 
 def printed(name: str) -> list[float]:
-    """The paper's numbers in a sentence, or in a list of hyper-parameters."""
+    """Return the numbers of one of the paper's sentences or lists of hyper-parameters, by its name in the section
+    `sentences`."""
     return [float(x) for x in load()[SENTENCES][name]["values"]]
 
 
 def fact(name: str) -> list[float]:
-    """Numbers that are not in the paper."""
+    """Return numbers that are not in the paper, such as the size of a data set, by their name in the section
+    `facts`."""
     return [float(x) for x in load()[FACTS][name]["values"]]

@@ -1,7 +1,7 @@
-"""For each check the first change of an input that turns its verdict, and the committed report of these changes.
+"""Search, for each check, a change of one of its inputs that turns its verdict, and keep the report of these changes.
 
-`python -m paper_checks.mutate --turned all` (or `missing`) searches and writes `mutations.csv`. A check without a row
-is constant.
+`python -m paper_checks.mutate --turned all` (or `missing`) searches and writes the report `mutations.csv`. A check
+without a row there is constant: its verdict does not depend on its inputs.
 """
 
 import csv
@@ -22,10 +22,10 @@ from paper_checks.changes import Change, changed, changes, smaller, verdict
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim
 
 REPORT = Path(__file__).with_name("mutations.csv")  # The committed report
-SECONDS = 6  # The processor time, in seconds, that a check may take with a change if it is not timed first
-TIMES = 3  # How many times its own processor time a check may take with a change
-FIVEFOLD = 5  # From which factor on a change counts as coarse
-MEMORY = 4 << 30  # How many bytes a search may hold: a changed size can ask for any amount
+SECONDS = 6  # Default limit on the processor seconds of a check with a change
+TIMES = 3  # With a change, a check may take this many times the processor time that it takes without one, plus 0.5 s
+FIVEFOLD = 5  # A change by this factor or a larger one counts as coarse
+MEMORY = 4 << 30  # Limit on a search process's memory in bytes, because a changed size can ask for any amount
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class _TooLongError(Exception):
 
 
 def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
-    """The verdict of the check `id` with the change: 'crashed' where the changed code does not run, or not in time."""
+    """Return the verdict of the check `id` with the change, or 'crashed' if the changed code raises an exception or
+    takes more than `seconds` of processor time."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise _TooLongError
@@ -56,7 +57,7 @@ def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
                 return verdict(id)
     except (_TooLongError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError):
         return "crashed"
-    except SystemError:  # what the end of the time is called where it falls into the parser
+    except SystemError:  # raised in place of _TooLongError if time runs out inside Python's parser
         return "crashed"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -64,14 +65,15 @@ def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
 
 
 def _turns(change: Change, claim: Claim, seconds: float) -> Turned | None:
-    """The change, if the check has another verdict with it."""
+    """Return the change as a `Turned` if the check has another verdict with it, else None."""
     found = after(change, claim.id, seconds)
     noticed = found in STATUSES or (found == "failed" and change.kind == "statement")
     return Turned(claim.id, found, change) if noticed and found != claim.status else None
 
 
 def _first(claim: Claim, seconds: float) -> Turned | None:
-    """The first change that turns the check, made as small as it can be and still turn it."""
+    """Return the first change that turns the check's verdict, or, if one does, the smallest change of the same input
+    that still turns it; None if none is found within `seconds` of processor time."""
     start = time.process_time()
     after(None, claim.id, seconds)
     limit = 0.5 + TIMES * (time.process_time() - start)
@@ -92,10 +94,11 @@ def _limited() -> None:
 
 
 def coarse(found: Mapping[str, Turned]) -> str:
-    """How coarse the changes are, in a sentence: a check that only a large one turns would miss a small error.
+    """Return a sentence that counts how large the changes are: a check that only a large change turns would miss a
+    small error.
 
-    The report has the first input of a check whose change turns it, and the smallest change of that input by 1.1, 2,
-    10, 1,000 or one more or less that does. Another input may need less.
+    For each check the report has the first input whose change turns it, with the smallest change of that input that
+    does: by a factor of 1.1, 2, 10 or 1,000, or by 1. Another input of the check may need less.
     """
     large, zero, operator = 0, 0, 0
     for row in found.values():
@@ -116,9 +119,9 @@ def coarse(found: Mapping[str, Turned]) -> str:
 
 
 def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple[Claim, Turned | None]]:
-    """The first change that turns each check, searched in forked processes; claims without a check are left out.
+    """Yield each claim that has a check with a change that turns it, or with None. `jobs` forked processes search.
 
-    seconds: the processor time after which a search ends without a change.
+    seconds: the processor time after which the search for one check ends with None.
     """
     chosen = [claim for claim in claims if claim.status != NOT_TESTABLE]
     with multiprocessing.get_context("fork").Pool(jobs, _limited, maxtasksperchild=16) as pool:
@@ -126,7 +129,7 @@ def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple
 
 
 def read() -> dict[str, Turned]:
-    """The committed report, by check; empty where there is none yet."""
+    """Return the committed report by id of the check; empty if there is none yet."""
     if not REPORT.exists():
         return {}
     with REPORT.open(newline="") as file:
@@ -142,7 +145,8 @@ def read() -> dict[str, Turned]:
 
 
 def write(found: Mapping[str, Turned], stated: Mapping[str, str]) -> None:
-    """Write the report; `stated` has the verdict of each check as it is, in the order of the rows."""
+    """Write the report. `stated` has each check's verdict without a change, in the order in which the rows are
+    written."""
     lines = [["check", "verdict", "turned to", "kind", "place", "index", "old", "new"]]
     lines += [[id, stated[id], found[id].verdict, *map(str, astuple(found[id].change))] for id in stated if id in found]
     text = io.StringIO()

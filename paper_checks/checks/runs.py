@@ -1,4 +1,5 @@
-"""The summed inequalities of the proofs on whole runs, by Monte Carlo with sizes, seeds and thresholds fixed here."""
+"""Check the proofs' inequalities for whole runs (Theorems 1 to 3, Corollary 1) by Monte Carlo, with sample sizes,
+seeds and thresholds that are fixed here."""
 
 import math
 from dataclasses import dataclass
@@ -13,8 +14,14 @@ from paper_checks.registry import Finding, check
 
 @dataclass(frozen=True)
 class Trace:
-    """Averages over runs, with standard errors: E|grad F(x_t)|^2 and E F(x_t) for t = 0..T, how often samples were
-    clipped, and the changes of E F on the event Q that none was."""
+    """Averages over simulated runs.
+
+    Attributes:
+        square, square_error: mean of |grad F(x_t)|^2 for each t from 0 to T, and its standard error.
+        loss, loss_error: the same of F(x_t).
+        clipped: the share of runs in which some sample was clipped.
+        kept_change: mean over all runs of F(x_t) - F(x_{t+1}), which counts as 0 in runs with clipping, for t below T.
+    """
 
     square: Array
     square_error: Array
@@ -28,7 +35,8 @@ def simulate(
     problem: Instance, x0: Array, *, algorithm: int, runs: int, steps: int, alpha: float, lam: float, clip: float,
     sigma: float, seed: int,
 ) -> Trace:  # fmt: skip
-    """Run Algorithm 1 or 2 from x0 `runs` times."""
+    """Run Algorithm 1 or 2 from x0 `runs` times, and average over the runs. alpha: step size. lam: smoothing. sigma:
+    the noise's standard deviation."""
     rng, d = np.random.default_rng(seed), problem.d
     x = np.broadcast_to(x0, (runs, d)).copy()
     kept = np.ones(runs, dtype=bool)
@@ -66,7 +74,9 @@ def _noise(problem: Instance, clip: float, steps: int, epsilon: float, delta: fl
 
 
 def _budget(problem: Instance, steps: int, growth: float, trace: float, algorithm: int) -> float:
-    """The epsilon at which the theorem's T is `steps` (delta = 0.01), by bisection."""
+    """Return the epsilon at which the theorem's number of steps T is `steps`, at delta = 0.01, by bisection.
+    `algorithm` is the number of the theorem; growth and trace are d and d for Theorem 1, and r + 2 and r for the
+    others."""
     low, high = 1e-3, 1e5
     for _ in range(200):
         middle = math.sqrt(low * high)
@@ -77,11 +87,12 @@ def _budget(problem: Instance, steps: int, growth: float, trace: float, algorith
 
 
 def _proof_bound(theorem: int, full: bool) -> Finding:
-    """E|grad F(x_tau)|^2 <= the un-substituted bound; x_tau averaged exactly over tau, 20,000 runs each (seeds 43...).
+    """Check that E|grad F(x_tau)|^2 is below the bound of Theorem 1, 2 or 3 before its parameters are substituted,
+    where x_tau is a random iterate.
 
-    At the prescribed step size with T = 12 at its prescribed privacy, and away: half and 1.7 times the step size,
-    T = 3, a quarter of the budget. The mean must not pass the bound by 5 standard errors. Bounded losses with known
-    minimum (n = d = 3).
+    There are 20,000 runs on bounded losses with a known minimum (n = d = 3) at each of three settings: the
+    prescribed step size, T = 12 steps and epsilon; half the step size, T = 3 and a quarter of epsilon; and 1.7 times
+    the step size. The mean over all iterates must not pass the bound by 5 standard errors.
     """
     rng, worst, ratios = np.random.default_rng(43 + theorem), -math.inf, []
     runs = 100_000 if full else 20_000
@@ -117,11 +128,11 @@ for _theorem in (1, 2, 3):
 
 @check("eq-onestep3b")
 def _(full: bool) -> Finding:
-    """eq:onestep3b holds at every t of 4-step runs with clipping in 0.1% to 90% of runs; 100,000 runs, d = n = 3, seed
-    47.
+    """The inequality eq:onestep3b in the proof of Theorem 3 holds at every step t of 4-step runs, with clipping in 0.1%
+    to 90% of the runs (50,000 runs each, d = n = 3, seed 47).
 
-    Q is the event of no clipping in the whole run. The right side uses the runs' own P(not Q) and E[(F_t - F_{t+1})
-    1_Q].
+    Q is the event that no sample is clipped in the whole run. The right side uses P(not Q) and E[(F(x_t) -
+    F(x_{t+1})) 1_Q] as measured on the same runs.
     """
     rng, worst, ratios, shares = np.random.default_rng(47), -math.inf, [], []
     for k in range(3):
@@ -144,10 +155,12 @@ def _(full: bool) -> Finding:
 
 @check("pl-recursion")
 def _(full: bool) -> Finding:
-    """The PL recursions hold with the largest mu for which E|grad F(x_t)|^2 >= 2 mu E[F(x_t) - F*] along the runs.
+    """The recursions in the proofs of Corollaries 1 to 3 bound F(x_T) - F* at the last iterate x_T. They hold with the
+    largest mu for which E|grad F(x_t)|^2 >= 2 mu E[F(x_t) - F*] along the runs, which is all that the proofs use of the
+    PL inequality.
 
-    That inequality in expectation is all that the proofs use. Convex pseudo-Huber sums (n = d = 3), 12 steps, the
-    constants of three algorithms, 20,000 runs; the last iterate must not pass the bound by 5 standard errors.
+    There are 20,000 runs of 12 steps on convex pseudo-Huber losses (n = d = 3) with the constants of each corollary.
+    The mean must not pass the bound by 5 standard errors.
     """
     rng, worst, ratios = np.random.default_rng(48), -math.inf, []
     for k in range(3):
@@ -169,10 +182,12 @@ def _(full: bool) -> Finding:
 
 @check("clip-union-bound")
 def _(full: bool) -> Finding:
-    """P(any clipping) <= 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)) with C = C_0 + ell lambda d/2: 20,000 runs of 4 steps.
+    """The union bound in the proof of Theorem 3 (app:d-free): with the clip C = C_0 + ell lambda d/2, some sample is
+    clipped in the T steps of a run with probability at most 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)).
 
-    d = n = 3, bounded losses (seed 49), at thresholds where the bound is 1, 0.5 and 0.1; and one step of a linear loss
-    at d = 200, where the exact probability is a Beta tail (C_0 = 1 to 5 L). It may be at most 5 standard errors above.
+    Tried in 20,000 runs of 4 steps on bounded losses (d = n = 3, seed 49) at the C_0 where the bound is 1, 0.5 and
+    0.1: the share of runs with clipping may be at most 5 standard errors above it. For one step on a linear loss at
+    d = 200 the exact probability is a Beta tail, at C_0 = 1 to 5 L.
     """
     rng, worst, runs, steps, n = np.random.default_rng(49), -math.inf, 20_000, 4, 3
     shares = []

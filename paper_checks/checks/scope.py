@@ -1,4 +1,5 @@
-"""Where Theorem 3 applies and is better than nothing: its loss bound B, the trivial bound, and Remark rmk:bound."""
+"""Check where Theorem 3 applies and says anything: its bound B on the loss, the trivial bound |grad F|^2 <= L^2, and
+Remark rmk:bound."""
 
 import math
 
@@ -11,11 +12,11 @@ from paper_checks.registry import Finding, Plot, check
 
 @check("thm3-loss-bound")
 def _(full: bool) -> Finding:
-    """|F(x_t)| <= B 'for the run' cannot hold with Gaussian noise unless F is bounded by B: x_1 has a density on all of
-    R^d.
+    """Theorem 3 assumes |F(x_t)| <= B for all iterates of a run, which cannot hold with Gaussian noise unless F itself
+    is bounded by B, because x_1 has a density on all of R^d.
 
-    For an unbounded pseudo-Huber sum, P(|F(x_1)| > B) is positive for every B: its values at B = 2, 4, 8 times F(x_0)
-    come from 200,000 draws of (u, z), seed 89. For the bounded sine sum it is 0 at B = mean c_i.
+    For an unbounded pseudo-Huber sum, P(|F(x_1)| > B) at B = 2, 4 and 8 times F(x_0) is positive over 200,000 draws
+    of direction and noise (seed 89). For a bounded sum of sines it is 0 at its bound.
     """
     rng = np.random.default_rng(89)
     problem, x0 = random_instance(rng, 3, 3, wave=False), 2 * rng.standard_normal(3)
@@ -31,8 +32,8 @@ def _(full: bool) -> Finding:
 
 @check("thm3-shift")
 def _(full: bool) -> Finding:
-    """F -> F + c changes no difference, and so nothing in Algorithm 2, but B and the bound change: by 25% to 35% for c
-    = 1e6."""
+    """Theorem 3's bound changes when a constant c is added to the loss F, because B does: by 25% to 35% for c = 1e6.
+    Algorithm 2 uses only differences of F, so nothing in it changes."""
     bound = f.STATEMENTS["thm3"].bound
     values = [f.value(bound, {**f.SYNTHETIC, "B": b}) for b in (1.0, 1e6)]
     rng = np.random.default_rng(90)
@@ -49,8 +50,8 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """Theorem 3's bound is below the trivial L^2 in 3 of the 21 cells of the paper's synthetic experiment.
 
-    Three spectra, seven dimensions, n = 10,000, (2, 1e-6), L = ell = gap = B = 1; the bounds of Theorems 1 and 2 are in
-    3 and 4 cells.
+    The cells are three spectra in seven dimensions, at n = 10,000, (2, 1e-6) and L = ell = gap = B = 1. The bounds
+    of Theorems 1 and 2 are below L^2 in 3 and 4 of them.
     """
     counts, best = dict.fromkeys(("thm1", "thm2", "thm3"), 0), math.inf
     series = {}
@@ -80,11 +81,11 @@ def _(full: bool) -> Finding:
 
 @check("rmk-bound-steps")
 def _(full: bool) -> Finding:
-    """Where T of a theorem is below 1 its displayed bound is above L^2, so max{T, 1} and min{., L^2} lose nothing.
+    """The remark rmk:bound: where the number of steps T of Theorem 1, 2 or 3 is below 1, its bound is above the trivial
+    L^2, so nothing is lost by using max{T, 1} and min{bound, L^2}.
 
-    In units x = sqrt(s K)/(n eps): T1 < 1 gives a bound of at least 32 d L^2, T2 < 1 at least 32 (r + 2) L^2, and T3 <
-    1 at least 2 L^2 (r + 2)/4, which is at least 1.5 L^2 where the logarithm is positive. Random settings with T < 1,
-    seed 91.
+    Where T < 1 the bounds are at least 32 d L^2 (Theorem 1), 32 (r + 2) L^2 (Theorem 2) and 2 L^2 (r + 2)/4 (Theorem
+    3), the last of which is at least 1.5 L^2. Tried at random settings with T < 1, seed 91.
     """
     rng, least = np.random.default_rng(91), math.inf
     for id in ("thm1", "thm2", "thm3"):
@@ -101,7 +102,8 @@ def _(full: bool) -> Finding:
 
 @check("rmk-bound-trivial")
 def _(full: bool) -> Finding:
-    """|grad F|^2 <= L^2 always (seed 92), which is why DPGD-0th's error stops growing with d."""
+    """The remark rmk:bound: |grad F|^2 <= L^2 holds at every point (random points, seed 92), which is why DPGD-0th's
+    error stops growing with d."""
     rng, worst = np.random.default_rng(92), 0.0
     for _ in range(40):
         problem = random_instance(rng, 4, 3, wave=True)
@@ -112,7 +114,8 @@ def _(full: bool) -> Finding:
 
 @check("thm3-min-entry")
 def _(full: bool) -> Finding:
-    """Where Theorem 3's bound is below L^2, the second entry of the minimum over lambda is the smaller one; seed 93."""
+    """Theorem 3 bounds the smoothing lambda by the smaller of two entries. Wherever its bound is below the trivial
+    L^2 the second entry is the smaller one (random settings, seed 93), so the first could be left out."""
     rng, first_smaller, cells = np.random.default_rng(93), 0, 0
     for _ in range(1500):
         d = float(10 ** rng.uniform(0, 6))

@@ -1,4 +1,5 @@
-"""Lemma lm:sphere and its proof: moments of the uniform law on the sphere, in exact rational arithmetic."""
+"""Check Lemma lm:sphere and its proof: moments of a direction u that is uniform on the sphere of radius sqrt(d) in
+R^d, most of them in exact rational arithmetic."""
 
 import itertools
 import math
@@ -15,10 +16,11 @@ _DIMENSIONS = (1, 2, 3, 4, 7, 20)
 
 
 def moment(powers: tuple[int, ...], d: int) -> Fraction:
-    """E[prod u_i^{powers_i}] on sqrt(d) S^{d-1}, exactly: for z Gaussian, E[prod z^p] = E|z|^{2k} E[prod (z/|z|)^p].
+    """Return E[prod u_i^{p_i}] exactly, for u uniform on the sphere of radius sqrt(d) and p_i = powers[i].
 
-    With 2k the total power, E|z|^{2k} = d (d + 2) ... (d + 2k - 2), so the moment is
-    d^k prod (p_i - 1)!! / (d (d + 2) ... (d + 2k - 2)), and 0 if some p_i is odd.
+    A Gaussian vector z has E[prod z_i^{p_i}] = E|z|^{2k} E[prod (z_i/|z|)^{p_i}], where 2k is the sum of the powers
+    and E|z|^{2k} = d (d + 2) ... (d + 2k - 2). So the moment is d^k prod (p_i - 1)!! / (d (d + 2) ... (d + 2k - 2)),
+    and 0 if some p_i is odd.
     """
     if any(p % 2 for p in powers):
         return Fraction(0)
@@ -32,7 +34,7 @@ def _counts(indices: tuple[int, ...], d: int) -> tuple[int, ...]:
 
 
 def _projected(a: list[Fraction], rest: tuple[int, ...]) -> Fraction:
-    """E[(u^T a)^2 prod_{j in rest} u_j], as a sum over the two indices."""
+    """Return E[(u^T a)^2 prod_{j in rest} u_j] exactly, for u uniform on the sphere of radius sqrt(d)."""
     d = len(a)
     pairs = itertools.product(range(d), repeat=2)
     return sum((a[i] * a[j] * moment(_counts((i, j, *rest), d), d) for i, j in pairs), Fraction(0))
@@ -47,15 +49,16 @@ def _floats(a: list[Fraction]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 
 def exact_tail(c: float, d: int) -> float:
-    """P(|u_1| >= c) = P(Beta(1/2, (d-1)/2) >= c^2/d)."""
+    """Return P(|u_1| >= c) for u uniform on the sphere of radius sqrt(d): u_1^2/d has the law Beta(1/2, (d-1)/2)."""
     return float(stats.beta.sf(c * c / d, 0.5, (d - 1) / 2))
 
 
 @check("sphere-i-mean")
 def _(full: bool) -> Finding:
-    """Each coordinate's mean over 40,000 draws of the library is within 5 standard errors of 0 (seed 12).
+    """Lemma lm:sphere (i), E[u] = 0: each coordinate's mean over 40,000 directions drawn by the library is within 5
+    standard errors of 0 (seed 12).
 
-    By symmetry, u and its mirror image in a coordinate have one law, so the same draws mirrored must pass too.
+    The law is symmetric, so the same draws with one coordinate's sign turned must pass too.
     """
     rng, size, worst = np.random.default_rng(12), 40_000, 0.0
     for d in (1, 2, 5, 40):
@@ -105,12 +108,13 @@ def _(full: bool) -> Finding:
 
 
 def _all_signs(d: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """The 2^d equally likely sign vectors."""
+    """Return all 2^d vectors of d signs, shape (2^d, d)."""
     return np.array(list(itertools.product((-1.0, 1.0), repeat=d)))
 
 
 def _outer(a: list[Fraction]) -> list[list[Fraction]]:
-    """The right-hand side of Lemma lm:sphere (iii)."""
+    """Return the right-hand side of the last statement of Lemma lm:sphere (iii), E[(u^T a)^2 u u^T] = d/(d+2) (2 a
+    a^T + |a|^2 I)."""
     d, square = len(a), sum(x * x for x in a)
     return [[Fraction(d, d + 2) * (2 * a[i] * a[j] + (i == j) * square) for j in range(d)] for i in range(d)]
 
@@ -131,8 +135,9 @@ def _(full: bool) -> Finding:
 
 @check("sphere-iii-offdiagonal")
 def _(full: bool) -> Finding:
-    """The printed sum over all i != j is compared with the off-diagonal entry itself, for a = (1, 2, 3) and (i, j) =
-    (1, 2)."""
+    """In the proof of Lemma lm:sphere (iii) the off-diagonal entry (i, j) of E[(u^T a)^2 u u^T] is printed as a sum
+    over all i != j. For a = (1, 2, 3) that sum is not the entry (1, 2). The correction, 2 a_i a_j E[u_i^2 u_j^2],
+    is."""
     a = [Fraction(1), Fraction(2), Fraction(3)]
     entry = _projected(a, (0, 1))
     weight = moment((2, 2, 0), 3)
@@ -151,7 +156,8 @@ def _(full: bool) -> Finding:
 
 @check("sphere-diagonal")
 def _(full: bool) -> Finding:
-    """eq:diagonal: the (i, i) entry follows from w_1 and w_2 alone."""
+    """Equation eq:diagonal in the proof of Lemma lm:sphere: the diagonal entries of E[(u^T a)^2 u u^T] follow from
+    w_1 = E[u_1^4] and w_2 = E[u_1^2 u_2^2] alone."""
     holds = True
     for d in _DIMENSIONS:
         a = _vector(d)
@@ -164,8 +170,8 @@ def _(full: bool) -> Finding:
 
 @check("sphere-fourth-moments")
 def _(full: bool) -> Finding:
-    """w_1 = 3d/(d+2) and w_2 = d/(d+2) for every d, from Gamma functions in sympy, and against the library at many
-    d."""
+    """Equation eq:exp-i4-i2j2 in the proof of Lemma lm:sphere: w_1 = E[u_1^4] = 3d/(d+2) and w_2 = E[u_1^2 u_2^2] =
+    d/(d+2), for every d by Gamma functions in sympy, and as the library has them at many d."""
     d = sp.symbols("d", positive=True)
 
     def raw(k: int) -> sp.Expr:
@@ -190,9 +196,11 @@ def _(full: bool) -> Finding:
 
 @check("sphere-beta")
 def _(full: bool) -> Finding:
-    """Mean and variance of Beta(1/2, (d-1)/2) in sympy, and the law of u_1^2/d by a Kolmogorov-Smirnov test.
+    """In the proof of Lemma lm:sphere u_1^2/d has the law Beta(1/2, (d-1)/2), with mean 1/d and variance
+    2(d-1)/(d^2(d+2)): the moments in sympy, and the law by a Kolmogorov-Smirnov test.
 
-    n = 20,000 draws, seed 11, at d = 2, 5 and 60; the threshold is the 1e-6 quantile, 2.69/sqrt(n).
+    The test has n = 20,000 draws (seed 11) at each of d = 2, 5 and 60. Its threshold, 2.69/sqrt(n), is exceeded with
+    probability 1e-6 if the law is right.
     """
     d = sp.symbols("d", positive=True)
     a, b = sp.Rational(1, 2), (d - 1) / 2
@@ -221,7 +229,7 @@ def _(full: bool) -> Finding:
 
 @check("sphere-iv-quadratic")
 def _(full: bool) -> Finding:
-    """The statement holds for any square H, symmetric or not."""
+    """Lemma lm:sphere (iv), the mean of (u^T a)^2 u^T H u, holds for any square matrix H, symmetric or not."""
     holds = True
     for d in _DIMENSIONS[:-1]:
         a = _vector(d)
@@ -241,8 +249,8 @@ def _(full: bool) -> Finding:
 
 @check("sphere-normalised-gaussian")
 def _(full: bool) -> Finding:
-    """sqrt(d) z/|z| has the moments of the uniform law: z-scores of fourth moments, n = 200,000, seed 3, threshold
-    5."""
+    """At eq.zo the paper draws u = sqrt(d) z/|z| with Gaussian z, which is uniform on the sphere: fourth moments
+    over 200,000 draws (seed 3) are within 5 standard errors of the exact ones."""
     rng, size, worst = np.random.default_rng(3), 200_000, 0.0
     for d in (2, 6, 30):
         z = rng.standard_normal((size, d))

@@ -1,4 +1,5 @@
-"""The tail bounds of Lemma lm:sphere and of the text, compared with the exact Beta law."""
+"""Check the paper's bounds on the tail P(|u^T a| >= C) for a direction u that is uniform on the sphere of radius
+sqrt(d) (Lemma lm:sphere (ii), eq:tail-unit, sec:d-free) against the exact Beta law."""
 
 import math
 
@@ -36,11 +37,11 @@ def _(full: bool) -> Finding:
 
 @check("sphere-tail-constant")
 def _(full: bool) -> Finding:
-    """The 8 in the exponent is not needed: 2 exp(-C^2/(2|a|^2)) bounds the exact tail, while 1.9 in place of that 2
-    fails at d = 1e6.
+    """The tail bound of Lemma lm:sphere (ii), 2 sqrt(2 pi) exp(-C^2/(8|a|^2)), can be sharpened to 2
+    exp(-C^2/(2|a|^2)); 1.9 in place of the 2 in the exponent fails at d = 1e6.
 
-    It holds for every C and d because the moments of u_1 are at most those of a standard normal number (checked
-    exactly).
+    The sharper bound holds for every C and d because the moments of u_1 are at most those of a standard normal
+    number, which is checked exactly.
     """
     ratio = max(exact_tail(c, d) / (2 * math.exp(-c * c / 2)) for c, d in _tail_grid())
     smaller = max(exact_tail(c, 10**6) / (2 * math.exp(-c * c / 1.9)) for c in np.linspace(0, 14, 60))
@@ -57,7 +58,8 @@ def _(full: bool) -> Finding:
 
 @check("sphere-arccos")
 def _(full: bool) -> Finding:
-    """2(1 - cos t) <= t^2 on [0, pi], because t^2/2 + cos t - 1 vanishes at 0 and has the derivative t - sin t >= 0."""
+    """The step 2(1 - cos t) <= t^2 on [0, pi] in the proof of eq:tail-unit: t^2/2 + cos t - 1 vanishes at t = 0 and
+    has the derivative t - sin t >= 0."""
     t = sp.symbols("t", nonnegative=True)
     slope = sp.diff(t**2 / 2 + sp.cos(t) - 1, t)
     smallest = float(min(slope.subs(t, sp.Rational(k, 100)) for k in range(315)))
@@ -67,9 +69,10 @@ def _(full: bool) -> Finding:
 
 @check("sphere-tail-unit")
 def _(full: bool) -> Finding:
-    """eq:tail-unit for the angle h to a pole, whose level sets are the caps that are extremal in Levy's inequality.
+    """Inequality eq:tail-unit, the concentration of a Lipschitz function h on the unit sphere, for its worst case: h
+    the angle theta to a pole, whose level sets are the caps that are extremal in Levy's inequality.
 
-    P(|theta - pi/2| >= gamma) = P(|x_1| >= sin gamma), exactly; checked also for the linear h of the proof.
+    Exactly, P(|theta - pi/2| >= gamma) = P(|x_1| >= sin gamma). The linear h of the paper's proof is checked too.
     """
     worst = 0.0
     for d in (2, 3, 5, 10, 100, 2000):
@@ -83,7 +86,8 @@ def _(full: bool) -> Finding:
 
 @check("sphere-worst-case-rare")
 def _(full: bool) -> Finding:
-    """-log P(|u'a| >= sqrt(d)|a|/2) grows linearly in d: between d = 50 and 400 by at least 0.1 per dimension."""
+    """Section sec:d-free, 'the worst case has exponentially small probability': -log P(|u'a| >= sqrt(d)|a|/2) grows
+    linearly in d, by at least 0.1 per dimension between d = 50 and 400."""
     with mpmath.workdps(60):
         logs = [
             float(mpmath.log(mpmath.betainc(mpmath.mpf("0.5"), (d - 1) / mpmath.mpf(2), 0.25, 1, regularized=True)))
@@ -97,8 +101,8 @@ def _(full: bool) -> Finding:
 
 @check("main-text-tail")
 def _(full: bool) -> Finding:
-    """The tail displayed in the text, for gradients of norm at most L: the exact tail over the bound on a grid; the
-    worst case is norm L."""
+    """The tail bound P(|u'grad f| >= C) <= 2 sqrt(2 pi) exp(-C^2/(8 L^2)) displayed in section sec:d-free, for
+    gradients of norm at most L: the exact tail is below it on a grid of C, d and norms."""
     worst = 0.0
     for d in (2, 10, 1000):
         for norm in (0.2, 0.7, 1.0):

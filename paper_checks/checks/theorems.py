@@ -1,4 +1,5 @@
-"""Theorems 1-3 and Corollaries 1-3: each displayed parameter and bound, by substitution in sympy and in the library.
+"""Check each displayed parameter and bound of Theorems 1-3 and Corollaries 1-3, by substitution in sympy and against
+the library.
 
 The bounds before substitution and the displayed formulas are transcribed in `paper_checks.formulas`. The library's
 numbers are compared with the transcription at settings without round numbers.
@@ -45,7 +46,8 @@ def problem_at(point: Mapping[str, float]) -> Problem:
 
 
 def prescribed(id: str, point: Mapping[str, float]) -> Prescription:
-    """The library's prescription with the paper's calibration."""
+    """Return the library's parameters for the theorem or corollary `id` at a setting, with the noise of the paper's
+    composition lemma."""
     return _LIBRARY[id](problem_at(point), lemma_gdp(point["eps"], point["delta"]))
 
 
@@ -55,7 +57,8 @@ def _library(id: str, field: str, expression: sp.Expr) -> None:
 
 
 def at_parameters(statement: f.Statement) -> sp.Expr:
-    """The bound before substitution at the displayed parameters, with lambda at the value of the bias condition."""
+    """Return the proof's bound before substitution, with the statement's displayed parameters put in. lambda is the
+    last entry of its minimum, which is that for the bias."""
     bound = f.unsubstituted(statement.id)
     bound = bound.subs({f.lam: statement.lam[-1], f.C0: statement.C / sp.sqrt(2)})
     return bound.subs(f.C, statement.C).subs(f.T, statement.T).subs(f.alpha, statement.alpha)
@@ -66,7 +69,8 @@ def _growth(id: str) -> sp.Expr:
 
 
 def _alpha(id: str) -> Finding:
-    """Check that 1 - 2 k ell alpha = 1/2 with k = d or r + 2, and that 2 ell alpha s < 1 with s = 1 or r."""
+    """Check the displayed step size alpha: 1 - 2 k ell alpha = 1/2 with k = d (Theorem 1, Corollary 1) or r + 2 (the
+    others), and 2 ell alpha s < 1 with s = 1 or r, as the proofs need."""
     statement = f.STATEMENTS[id]
     half = sp.simplify(1 - 2 * _growth(id) * f.ell * statement.alpha - sp.Rational(1, 2)) == 0
     other = 2 * f.ell * statement.alpha * (f.r if "1" not in id else 1)
@@ -76,8 +80,8 @@ def _alpha(id: str) -> Finding:
 
 
 def _steps(id: str) -> Finding:
-    """Check that alpha T is as the proof sets it, and that this makes the displayed bound (the coefficient of the
-    gap)."""
+    """Check that the displayed number of steps T times the step size alpha is the product that the proof sets, and
+    that the library's T is the displayed one."""
     statement, product = f.STATEMENTS[id], f.STATEMENTS[id].alpha * f.STATEMENTS[id].T
     proof = {
         "thm1": f.n * f.eps / (4 * f.ell * f.d * sp.sqrt(f.d * f.K)),
@@ -92,11 +96,11 @@ def _steps(id: str) -> Finding:
 
 
 def _integer_steps(id: str) -> Finding:
-    """Check the bound at an integer T: T is real in the statement, and at the better neighbouring integer (at least 1)
-    the bound can be larger, by 1% to 7%.
+    """Check the bound at an integer number of steps: T is a real number in the theorem, and at the better of the two
+    neighbouring integers (at least 1) the bound can be larger than displayed, by 1% to 7%.
 
-    n is chosen so that T runs from 1 to 50 in steps of 1/40, and the gap so that the terms in T and 1/T are about
-    equal.
+    n is varied so that T runs from 1 to 50 in steps of 1/40. The gap F(x_0) - F* is such that the terms in T and 1/T
+    are about equal, which is the worst case.
     """
     statement, worst = f.STATEMENTS[id], 0.0
     free = f.unsubstituted(id).subs({f.lam: statement.lam[-1], f.C0: statement.C / sp.sqrt(2)})
@@ -118,10 +122,12 @@ def _integer_steps(id: str) -> Finding:
 
 
 def _smoothing(id: str) -> Finding:
-    """Check that the bias term at the largest lambda is the share of the displayed bound that the proof gives it.
+    """Check the displayed smoothing lambda: at its largest value the bias of the finite difference contributes to the
+    bound what the proof says.
 
-    That share is 16 L^2 d sqrt(s K)/(n eps), L^2 sqrt(r K)/(n eps), or 2 L^2 (...)/(mu n^2 eps^2); and C >= C_0 + ell
-    lambda d/2.
+    That contribution is 16 L^2 d sqrt(s K)/(n eps) with s = d or r for Theorems 1 and 2, L^2 sqrt(r K)/(n eps) for
+    Theorem 3, and 2 L^2 (...)/(mu n^2 eps^2) for the corollaries. For Theorem 3 and Corollary 3 the clip also stays
+    at least C_0 + ell lambda d/2.
     """
     statement = f.STATEMENTS[id]
     scale = {
@@ -147,8 +153,8 @@ def _smoothing(id: str) -> Finding:
 
 
 def _clip_side_of_smoothing() -> None:
-    """Check a setting where the first entry of Theorem 3's minimum over lambda is the smaller one: the logarithm is
-    barely positive."""
+    """Check that the library takes the first entry of Theorem 3's minimum over lambda, the one from the clip, where
+    it is the smaller one. That is so only where the logarithm is barely positive."""
     point = {**f.paper_points(1)[0], "n": 1, "d": 1, "r": 1.0, "delta": 0.5, "B": 1e-3}
     argument = f.STATEMENTS["thm3"].log_argument
     point["eps"] = next(e for e in np.geomspace(0.01, 1, 500).tolist() if f.value(argument, {**point, "eps": e}) > 1.1)
@@ -159,7 +165,8 @@ def _clip_side_of_smoothing() -> None:
 
 
 def _clip(id: str) -> Finding:
-    """Check that C = L d bounds |g| for L-Lipschitz losses, and that C = sqrt(2) C_0 in Theorem 3 and Corollary 3."""
+    """Check the displayed clip C: it is L d, which bounds the zeroth-order gradient of an L-Lipschitz loss, or in
+    Theorem 3 and Corollary 3 sqrt(2) C_0, with C_0^2 = 8 L^2 log(...) from the proof's tail bound."""
     statement = f.STATEMENTS[id]
     if len(statement.lam) == 1:
         holds = f.same(statement.C, f.L * sp.sqrt(f.d) * sp.sqrt(f.d))
@@ -171,8 +178,8 @@ def _clip(id: str) -> Finding:
 
 
 def _noise(id: str) -> Finding:
-    """Check that sigma^2 as the proof uses it, 32 C^2 T K/(n eps)^2, is the algorithm's, and the library's at integer
-    steps."""
+    """Check that the noise variance sigma^2 that the proof uses, 32 C^2 T K/(n eps)^2, is that of the algorithm, and
+    that the library's noise is the same at its integer number of steps."""
     holds = f.same(f.noise**2, 32 * f.C**2 * f.T * f.K / (f.n * f.eps) ** 2)
     for point in f.paper_points():
         library = prescribed(id, point)
@@ -182,8 +189,8 @@ def _noise(id: str) -> Finding:
 
 
 def _evaluations(id: str) -> Finding:
-    """Check that n T is at most a constant times the displayed order (epsilon, delta fixed; logarithms kept for the
-    corollaries)."""
+    """Check the displayed number of zeroth-order gradients: n T is at most a constant times the order O(.) that the
+    statement prints, at fixed epsilon and delta (with its logarithm in the corollaries)."""
     statement = f.STATEMENTS[id]
     ratio = f.n * statement.T / statement.order
     points = [{**p, "eps": 2, "delta": 1e-6} for p in f.paper_points(60)]
@@ -201,13 +208,13 @@ def _evaluations(id: str) -> Finding:
 
 
 def lemma_log() -> float:
-    """The logarithm log(e + epsilon/delta) at (2, 1e-6)."""
+    """Return log(e + epsilon/delta) at epsilon = 2 and delta = 1e-6."""
     return math.log(math.e + 2 / 1e-6)
 
 
 def _utility(id: str) -> Finding:
-    """Check that the bound before substitution, at the displayed parameters, equals the displayed bound,
-    symbolically."""
+    """Check symbolically that the proof's last line, with the displayed parameters put in, is the displayed bound,
+    and that the library's numbers agree with it."""
     statement = f.STATEMENTS[id]
     equal = f.same(at_parameters(statement), statement.bound)
     for point in f.paper_points():
@@ -223,8 +230,9 @@ def _utility(id: str) -> Finding:
 
 
 def _with_logarithm(id: str, equal: bool) -> Finding:
-    """Check that the displayed bound or parameters make no sense where the logarithm is negative, and do where it is
-    positive."""
+    """Return the finding for a statement with a logarithm, which must be positive for bound and parameters to make
+    sense. `equal`: whether the displayed bound is the proof's. Stated: the logarithm is positive at a small n and
+    epsilon. Repaired: bound and parameters are positive where it is."""
     statement = f.STATEMENTS[id]
     small = {**f.SYNTHETIC, "n": 1, "eps": 0.01, "d": 3, "r": 2.0, "delta": 0.1}
     argument = f.value(statement.log_argument, small)
@@ -242,7 +250,8 @@ def _with_logarithm(id: str, equal: bool) -> Finding:
 
 
 def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
-    """Compare the library's bound before substitution with ours, at the displayed parameters and away from them."""
+    """Check that the library's bound as a function of free parameters agrees with the proof's last line, at four
+    random parameter sets around the displayed ones."""
     problem, gdp = problem_at(point), lemma_gdp(point["eps"], point["delta"])
     inequality = _INEQUALITY[id[-1]](problem, gdp)
     evaluate = inequality.gradient if id.startswith("thm") else inequality.last_iterate
@@ -278,7 +287,8 @@ def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
 
 
 def _scale(id: str) -> Finding:
-    """Check that parameters and bound transform as their units say under x -> b x, F -> c F, symbolically."""
+    """Check symbolically that parameters and bound change as their units say when lengths are multiplied by b and
+    losses by c: the step size by b^2/c, for example."""
     b, c = sp.symbols("b c", positive=True)
     units = {
         f.L: f.L * c / b,

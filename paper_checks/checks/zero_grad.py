@@ -1,4 +1,5 @@
-"""The two-point estimator: Lemma lm:zero-grad, its proof, and the finite-difference bounds built on it."""
+"""Check the two-point estimator g_lambda = (f(x + lambda u) - f(x - lambda u))/(2 lambda) u: Lemma lm:zero-grad, its
+proof, and the bounds on finite differences. f_lambda is f averaged over the ball of radius lambda sqrt(d)."""
 
 import math
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from paper_checks.registry import Finding, Plot, check
 
 
 def _disc(points: int, rings: int) -> tuple[Array, Array]:
-    """Nodes and weights of the uniform law on the disc of radius sqrt(2): Gauss-Legendre in the squared radius, even
-    angles."""
+    """Return nodes and weights of a quadrature for the uniform law on the disc of radius sqrt(2) in R^2:
+    Gauss-Legendre in the squared radius, equally spaced angles."""
     nodes, weights = leggauss(rings)
     radius = np.sqrt((nodes + 1) / 2)
     grid = (radius[:, None, None] * circle(points)).reshape(-1, 2)
@@ -45,7 +46,8 @@ class _Counted:
 
 @check("zero-grad-two-evaluations")
 def _(full: bool) -> Finding:
-    """The library's Algorithms 1 and 2 ask for the samples' losses at 2 points a step (7 steps, seed 20)."""
+    """The two-point estimator (eq.zo) needs two loss evaluations: the library's Algorithms 1 and 2 ask for the
+    samples' losses at exactly two points per step (7 steps, seed 20)."""
     steps, counts = 7, []
     for run in (reference.dpgd_0th, reference.dpzero):
         counted = _Counted(random_instance(np.random.default_rng(20), 3, 2, wave=True))
@@ -58,7 +60,8 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-unbiased")
 def _(full: bool) -> Finding:
-    """E[g_lambda] = grad f_lambda on smooth losses in R^2; both sides by quadrature, lambda from 0.01 to 1."""
+    """Lemma lm:zero-grad: the estimator is unbiased for the smoothed loss, E[g_lambda] = grad f_lambda, on smooth
+    losses in R^2 and for lambda from 0.01 to 1. Both sides are quadratures."""
     rng, worst = np.random.default_rng(21), 0.0
     ball, weights = _disc(96, 24)
     u = circle(192)
@@ -73,14 +76,15 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-any-function")
 def _(full: bool) -> Finding:
-    """'Any function' is too much: f = 1{x > 0} at d = 1 has f_lambda = clip((x + lambda)/(2 lambda), 0, 1), which has a
-    corner.
+    """Lemma lm:zero-grad says that f_lambda is differentiable for any function f, which is too much: f = 1{x > 0} at d
+    = 1 has f_lambda = clip((x + lambda)/(2 lambda), 0, 1), which has a corner.
 
     Its one-sided derivatives at -lambda are 0 and 1/(2 lambda). For continuous f, |x| included, they agree.
     """
 
     def corner(f: Callable[[float], float]) -> float:
-        """Right minus left derivative at -1 of f_1(x) = (1/2) int_{x-1}^{x+1} f: they are (f(x + 1) - f(x - 1))/2."""
+        """Return the right minus the left derivative at x = -1 of f averaged over [x - 1, x + 1]. The derivative is
+        (f(x + 1) - f(x - 1))/2."""
         right, left = ((f(side * 1e-12) - f(-2 + side * 1e-12)) / 2 for side in (1, -1))
         return right - left
 
@@ -95,7 +99,8 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-scaling")
 def _(full: bool) -> Finding:
-    """The change of variables u = sqrt(d) u', lambda = lambda'/sqrt(d) multiplies Flaxman's identity by d/lambda'."""
+    """In the proof of Lemma lm:zero-grad, the change of variables u = sqrt(d) u', lambda = lambda'/sqrt(d) turns
+    Flaxman's identity for the unit sphere, with the factor d/lambda', into the lemma's."""
     d, scaled = sp.symbols("d lambda_prime", positive=True)
     smoothing = scaled / sp.sqrt(d)
     factor = sp.sqrt(d) / smoothing
@@ -105,7 +110,8 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-symmetric")
 def _(full: bool) -> Finding:
-    """The two-point estimator has the mean E[f(x + lambda u) u/lambda], by quadrature in R^2."""
+    """In the proof of Lemma lm:zero-grad, the two-point estimator has the mean of the one-point estimator, E[f(x +
+    lambda u) u/lambda], by quadrature in R^2."""
     rng, u, worst = np.random.default_rng(22), circle(192), 0.0
     for _ in range(8):
         problem, x = random_instance(rng, 3, 2, wave=True), rng.standard_normal(2)
@@ -117,7 +123,8 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-bias")
 def _(full: bool) -> Finding:
-    """|grad f - grad f_lambda| <= (ell/2) lambda d^{3/2} by quadrature in R^2, lambda from 0.01 to 2."""
+    """Lemma lm:zero-grad bounds the bias of smoothing: |grad f - grad f_lambda| <= (ell/2) lambda d^{3/2}, by
+    quadrature in R^2 for lambda from 0.01 to 2."""
     rng, worst = np.random.default_rng(23), 0.0
     ball, weights = _disc(96, 24)
     for _ in range(40):
@@ -133,9 +140,10 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-bias-order")
 def _(full: bool) -> Finding:
-    """The bias bound has d^{3/2}/2 where E|v| = sqrt(d) d/(d+1) is enough, as grad f_lambda = E grad f(x + lambda v).
+    """The bias bound of Lemma lm:zero-grad, (ell/2) lambda d^{3/2}, can be sharpened to ell lambda d^{3/2}/(d+1): grad
+    f_lambda = E grad f(x + lambda v) for v uniform in the ball of radius sqrt(d), and E|v| = sqrt(d) d/(d+1).
 
-    The sharper constant is attained at d = 1 by f = ell x|x|/2 at 0.
+    The sharper bound is attained at d = 1 by f = ell x|x|/2 at 0.
     """
     d, ell, smoothing = sp.symbols("d ell lambda", positive=True)
     rho, v = sp.symbols("rho v", positive=True)
@@ -154,9 +162,10 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-second-moment")
 def _(full: bool) -> Finding:
-    """E|g_lambda|^2 <= 2d|grad f|^2 + (ell^2/2) lambda^2 d^3: quadrature at d = 2, 200,000 draws (seed 24) at d = 12.
+    """Lemma lm:zero-grad bounds the estimator's second moment: E|g_lambda|^2 <= 2d|grad f|^2 + (ell^2/2) lambda^2 d^3,
+    by quadrature at d = 2 and with 200,000 draws (seed 24) at d = 12.
 
-    The Monte Carlo mean may be above the bound by less than 5 standard errors.
+    The mean over draws may be above the bound by less than 5 standard errors.
     """
     rng, worst, score = np.random.default_rng(24), 0.0, -math.inf
     for _ in range(30):
@@ -179,7 +188,8 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-second-moment-chain")
 def _(full: bool) -> Finding:
-    """eq:bound-finite-diff: its three lines of constants, in sympy."""
+    """Equation eq:bound-finite-diff in the proof of Lemma lm:zero-grad: the constants of its three lines follow from
+    each other, in sympy."""
     d, ell, smoothing, g = sp.symbols("d ell lambda g", positive=True)
     scale = d / (4 * smoothing**2)
     first = scale * 2 * (2 * smoothing) ** 2 * g
@@ -191,7 +201,8 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-limit")
 def _(full: bool) -> Finding:
-    """As lambda -> 0 the exact second moment is d|grad f|^2 (Lemma lm:sphere), half of the lemma's 2d|grad f|^2."""
+    """As lambda -> 0 the estimator's second moment is d|grad f|^2, by Lemma lm:sphere (iii), which is half of the
+    2d|grad f|^2 in the bound of Lemma lm:zero-grad."""
     rng, ratios = np.random.default_rng(25), []
     problem, x = random_instance(rng, 3, 2, wave=True), rng.standard_normal(2)
     sizes = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
@@ -207,7 +218,8 @@ def _(full: bool) -> Finding:
 
 @check("finite-difference-per-sample")
 def _(full: bool) -> Finding:
-    """eq:d-free-C-upper-bound holds at 200,000 random (f, x, u, lambda), seed 26."""
+    """Inequality eq:d-free-C-upper-bound in the proof of Theorem 3, |(f(x + lambda u) - f(x - lambda u))/(2 lambda)|
+    <= |u'grad f(x)| + ell lambda d/2 for each sample's loss f, holds at 200,000 random cases, seed 26."""
     rng, worst = np.random.default_rng(26), -math.inf
     for _ in range(40):
         d = int(rng.integers(1, 9))
@@ -228,7 +240,8 @@ def _(full: bool) -> Finding:
 
 @check("finite-difference-square")
 def _(full: bool) -> Finding:
-    """eq:upper-bound-finite-diff holds at random points of random problems (seed 27)."""
+    """Inequality eq:upper-bound-finite-diff in the proof of Theorem 2, that the squared finite difference of the
+    mean loss F is at most 2 (u'grad F)^2 + (ell lambda d)^2/2, holds at random points of random problems (seed 27)."""
     rng, worst = np.random.default_rng(27), -math.inf
     for _ in range(40):
         d = int(rng.integers(1, 9))
