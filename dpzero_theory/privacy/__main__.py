@@ -34,7 +34,7 @@ from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 from dpzero_theory.privacy.solve import MOST_RECORDS
 from dpzero_theory.privacy.step import Drawing, Release, Steps
 
-LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
+LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """With these samplings a noise multiplier must be at least this: the grid for less noise has too many points."""
 RELATION = "replace-one"
@@ -46,7 +46,7 @@ WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
 """The largest value of each whole number that can be given."""
 REAL = {
     "epsilon": {"above": 0.0, "at_most": LARGEST_EPSILON},
-    "noise_multiplier": {"at_least": LEAST_NOISE, "at_most": MOST_NOISE},
+    "noise_multiplier": {"at_least": LEAST_MULTIPLIER, "at_most": MOST_MULTIPLIER},
     "delta": {"above": 0.0, "below": 1.0},
 }
 """The range of each real number that can be given, as arguments of `check.real`."""

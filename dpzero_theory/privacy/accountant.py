@@ -32,7 +32,7 @@ _UNRESOLVED = 0.01
 _HIDDEN = 1e-12
 """Upper ends of delta above it are not made by rounding."""
 _MOMENTS = "moments"
-_FAR = 1e6
+_BEYOND_ALL = 1e6
 """An epsilon that no finite loss exceeds: delta there is the probability of an infinite loss."""
 _MOST_LOOKS, _AIM = 6, 1e-3
 """A search for epsilon near pure epsilon ends after 6 evaluations, or with delta below its target by this share."""
@@ -341,7 +341,7 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
     if upper == math.inf:
         raise ValueError(
             "delta must be at least what is resolved of this history's noise on a lattice,"
-            f" {moment_delta(composition, _FAR):.3g}; got {delta!r}"
+            f" {moment_delta(composition, _BEYOND_ALL):.3g}; got {delta!r}"
         )
     return Bracket(0.0, upper, upper, _MOMENTS)
 

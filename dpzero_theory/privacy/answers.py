@@ -32,7 +32,7 @@ from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, epsilon_from_gdp
 from dpzero_theory.privacy.truncation import mixed_delta
 
-_MOST_LOOKS, _ROUGH_MISS = 12, 1e-3
+_MOST_GUESSES, _ROUGH_MISS = 12, 1e-3
 """A first search for noise ends after 12 guesses of epsilon, or at a guess that misses the target by this share."""
 _STEEP = -10.0
 """The slope of log delta in log x that a search begins with if nothing better is known."""
@@ -79,7 +79,7 @@ class NoiseQuestion:
         if not self.at(1.0).central:
             return noise, slope
         before, missed, fall = 0.0, 0.0, -1.0
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MOST_GUESSES):
             found, of_epsilon = rough_epsilon(self.delta, self.at(noise).central)
             if not found > 0:
                 break

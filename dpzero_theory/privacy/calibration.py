@@ -25,7 +25,7 @@ _PURE_ACCURACY = 1e-10
 """More than the relative error of a pure law's noise multiplier at delta = 0."""
 _CLOSE = 1e-4
 """If delta > 0 saves less than this share of a pure law's noise multiplier, that at delta = 0 is the answer."""
-_UNRESOLVED = 0.25
+_WIDE = 0.25
 """Where the lower end of a noise multiplier is below this share of its upper end, its delta is not resolved."""
 _LEAST_STEP = 1e-12
 """The least share by which a noise multiplier that misses its target is raised."""
@@ -98,7 +98,7 @@ def _resolved(unit: Release, epsilon: float, delta: float) -> Bracket:
         found = _composed(unit, epsilon, delta)
     except OverflowError:
         found = Bracket(0.0, math.inf, math.inf, "", notes([unit]))
-    if found.lower > _UNRESOLVED * found.upper:
+    if found.lower > _WIDE * found.upper:
         return found
 
     def meets(noise: float) -> bool:

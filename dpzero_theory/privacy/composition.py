@@ -30,7 +30,7 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 
 _BINOMIAL = 1e-9
 """More than the relative error of scipy's binomial tail."""
-_ROUNDING = 1e-14
+_MOMENT_ROUNDING = 1e-14
 """More than the rounding error of the logarithm of a sum of two exponentials."""
 
 Cumulant = Callable[[Pair], tuple[float, float]]
@@ -208,7 +208,7 @@ class Mixed(Part):
         drawn, kept = (part.log_moment(t, index, bounds)[1] for part in (self.usual, self.otherwise))
         top = max(drawn, kept)
         mean = (1 - self.chance) * math.exp(drawn - top) + self.chance * math.exp(kept - top)
-        return self.attained.log_moment(t, index, bounds)[0], self.count * (top + math.log(mean) + _ROUNDING)
+        return self.attained.log_moment(t, index, bounds)[0], self.count * (top + math.log(mean) + _MOMENT_ROUNDING)
 
 
 @dataclass(frozen=True)

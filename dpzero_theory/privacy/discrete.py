@@ -44,7 +44,7 @@ from dpzero_theory.check import integer, real
 
 KERNEL = 2
 """The tau of runs, in units of the lattice: the largest in use."""
-FINE = 2**28
+FINE_GAUSSIAN = 2**28
 """The least number of integers to a clip of the lattices that the name `discrete-gaussian` stands for."""
 _RATIO = 1e-12
 """Where the noise is not wide, tau is the least one with about this G."""

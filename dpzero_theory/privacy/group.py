@@ -37,11 +37,11 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize
 from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
 
-_ROUNDING = 1e-15
+_BOUND_ROUNDING = 1e-15
 _MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
 _MOST_EPSILON = 700.0
 _MOST_SIZE = 10**9
-_LEAST_NOISE = 0.03
+_LEAST_SAMPLED_NOISE = 0.03
 """The least noise of a sampled batch, over the clips by which a group may move it, for the pair of a whole group:
 that needs a grid of 1/noise cells."""
 _VACUOUS = 50.0
@@ -128,7 +128,7 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
     least = max(one.lower, 1e-6)
     share = smallest_real(lambda x: _one_by_one(links, x, k) <= delta, least, most, 1e-3) if least <= most else None
     if share is not None:
-        upper = share * k * (1 + _ROUNDING)
+        upper = share * k * (1 + _BOUND_ROUNDING)
         found = Bracket(0.0, upper, upper, _ONE_BY_ONE)
     check.precondition(
         found.upper < math.inf,
@@ -174,7 +174,7 @@ def group_noise(
         return group_excess([unit.with_noise(noise)], target_epsilon, target_delta, size=k, n=n)
 
     if unit.sample_rate == 1:
-        more = k * one.upper * (1 + _ROUNDING)
+        more = k * one.upper * (1 + _BOUND_ROUNDING)
         return settled(replace(one, lower=k * one.lower, value=more, upper=more), beyond)
 
     def meets(noise: float) -> bool:
@@ -229,7 +229,7 @@ def _together(history: Sequence[Release], size: int) -> list[Release] | None:
         found = [group_release(release, size) for release in history]
     except ValueError:
         return None
-    unclear = any(not each.part.plain and each.noise_multiplier < _LEAST_NOISE for each in found)
+    unclear = any(not each.part.plain and each.noise_multiplier < _LEAST_SAMPLED_NOISE for each in found)
     return None if unclear else found
 
 

@@ -24,9 +24,9 @@ import math
 
 from dpzero_theory.check import real
 
-FINE = 2**30
+FINE_LAPLACE = 2**30
 """The least number of integers to a clip of the lattices that the name `laplace` stands for."""
-_ROUNDING = 1e-12
+_FORMULA_ROUNDING = 1e-12
 """More than the relative rounding error of the formulas below in float64."""
 _LARGEST = 700.0
 """The largest a, with sampling, and the largest epsilon_1: e^a and e^epsilon_1 must be floats."""
@@ -44,7 +44,7 @@ def release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bo
         raise ValueError(f"noise_multiplier must be at least 1/{_LARGEST:g} with sampling; got {noise_multiplier!r}")
     more = a if q == 1 else math.log1p(q * math.expm1(a))
     less = a if q == 1 else -math.log1p(q * math.expm1(-a))
-    return (more + less if replaced else more) * (1 + _ROUNDING)
+    return (more + less if replaced else more) * (1 + _FORMULA_ROUNDING)
 
 
 def lattice_gap(noise_multiplier: float, steps: int) -> float:
@@ -56,13 +56,13 @@ def lattice_gap(noise_multiplier: float, steps: int) -> float:
     between 1 - y^2/2 and 1 + y/2 times that; and discrete noise with a uniform number in [-1/2, 1/2] added has a
     density within e^y tanh(y)/y of the continuous one. So G = y a release. noise_multiplier: b over the clip, > 0.
     """
-    return steps * 2.0**-31 / real("noise_multiplier", noise_multiplier, above=0.0) * (1 + _ROUNDING)
+    return steps * 2.0**-31 / real("noise_multiplier", noise_multiplier, above=0.0) * (1 + _FORMULA_ROUNDING)
 
 
 def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, delta: float, *, replaced: bool) -> float:
     """A lower bound on epsilon(delta) of `steps` releases, 0 <= delta < 1: the module's bound from below, at its
     best t."""
-    each = release_epsilon(noise_multiplier, sample_rate, replaced=replaced) * (1 - 3 * _ROUNDING)
+    each = release_epsilon(noise_multiplier, sample_rate, replaced=replaced) * (1 - 3 * _FORMULA_ROUNDING)
     log_p = math.log((sample_rate + (1 - sample_rate) * math.exp(-1 / noise_multiplier)) / 2)
     if delta == 0:
         return steps * each
@@ -72,7 +72,7 @@ def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, delta
         left = delta * math.exp(-t * log_p)
         if left < 1:
             found.append(t * each + math.log1p(-left))
-    return max(found) * (1 - _ROUNDING)
+    return max(found) * (1 - _FORMULA_ROUNDING)
 
 
 def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *, replaced: bool) -> float:
@@ -81,7 +81,7 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *,
     Inverts epsilon_1 in closed form: e^a = 1 + (e^epsilon_1 - 1)/q, and for replace-one the positive root y = e^a of
     q y^2 + (1 - q)(1 - E) y - q E = 0, E = e^epsilon_1. Raises ValueError.
     """
-    goal = real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps) * (1 - 4 * _ROUNDING)
+    goal = real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps) * (1 - 4 * _FORMULA_ROUNDING)
     each, q = goal / steps, sample_rate
     if not replaced:
         a = math.log1p(math.expm1(each) / q)
@@ -97,6 +97,6 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *,
         most = release_epsilon((1 + 1e-9) / _LARGEST, q, replaced=replaced) * steps
         raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
     low, high = 1 / a, 1 / a
-    while release_epsilon(high, q, replaced=replaced) * steps * (1 + _ROUNDING) > target_epsilon:
+    while release_epsilon(high, q, replaced=replaced) * steps * (1 + _FORMULA_ROUNDING) > target_epsilon:
         low, high = high, high + (high - low) * 2 + 1e-12 * high
     return high

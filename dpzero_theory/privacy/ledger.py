@@ -55,7 +55,7 @@ _SETTINGS: dict[str, type] = {
 """The entries of `Settings.words`, in the order of the file, with their types."""
 _LATER = ("run", "inode", "by", "state")
 """The entries that a line may lack: files of earlier versions do."""
-_ROUNDING = 1e-9
+_BUDGET_ROUNDING = 1e-9
 """A plan may cost more than the target by this share: a multiplier by a closed form may be rounded so."""
 
 
@@ -222,7 +222,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             "block": integer("block", block),
         }
         cost = epsilon_of_history([settings.release(steps)], budget["target_delta"]).upper
-        if not cost <= budget["target_epsilon"] * (1 + _ROUNDING):
+        if not cost <= budget["target_epsilon"] * (1 + _BUDGET_ROUNDING):
             raise PlanCostsMoreError(
                 "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "
                 f"{cost:.6g} at delta {budget['target_delta']:g}, more than target_epsilon {budget['target_epsilon']:g}"

@@ -19,9 +19,8 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE, laplace_pairs
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.integers import LEAST_DISCRETE, WIDEST, discrete_pairs
-from dpzero_theory.privacy.discrete import FINE, between, discrete_scale, least_multiplier, on_lattice
-from dpzero_theory.privacy.laplace import FINE as FINE_LAPLACE
-from dpzero_theory.privacy.laplace import laplace_multiplier, lattice_gap, least_epsilon, release_epsilon
+from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier, on_lattice
+from dpzero_theory.privacy.laplace import FINE_LAPLACE, laplace_multiplier, lattice_gap, least_epsilon, release_epsilon
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.registry import Registry
@@ -165,7 +164,7 @@ class DiscreteGaussian(Mechanism):
     coordinates = 2**32
 
     def __init__(self, levels: int = 0) -> None:
-        self._runs, self.levels = levels == 0, levels or FINE
+        self._runs, self.levels = levels == 0, levels or FINE_GAUSSIAN
         self.name = self.family if self._runs else f"{self.family}:{levels}"
         if self._runs:
             self.note = (
@@ -179,7 +178,7 @@ class DiscreteGaussian(Mechanism):
         return cls(_levels(cls.family, arguments))
 
     def on(self, levels: int) -> "Mechanism":
-        return MECHANISMS[self.family if levels >= FINE else f"{self.family}:{levels}"]
+        return MECHANISMS[self.family if levels >= FINE_GAUSSIAN else f"{self.family}:{levels}"]
 
     def _summed(self, releases: Counted) -> bool:
         """Whether these releases are few enough, and of a kind, for sums over the integers."""

@@ -16,7 +16,7 @@ from dpzero_theory.privacy.composition import Composition
 
 _LOG_T = (math.log(1e-9), math.log(1e13))
 """Logs of the least and the largest t that is tried."""
-_ROUNDING = 1e-9
+_CUMULANT_ROUNDING = 1e-9
 """More than the relative error of K, a sum of moments that are known to about 1e-12."""
 
 
@@ -47,7 +47,7 @@ def _worst(composition: Composition, upper: Callable[[Callable[[float], float], 
 
     def log_moment(t: float, index: int) -> float:
         sampled = composition.log_moment(t, index, lambda pair: _bounds(pair, t))[1]
-        return (sampled + composition.gdp**2 * t * (t + 1) / 2) * (1 + _ROUNDING)
+        return (sampled + composition.gdp**2 * t * (t + 1) / 2) * (1 + _CUMULANT_ROUNDING)
 
     return max(upper(lambda t, index=index: log_moment(t, index), composition.lost[index]) for index in (0, 1))  # type: ignore[misc]
 

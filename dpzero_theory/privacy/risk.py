@@ -34,9 +34,9 @@ _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9
 """Noise multipliers between which `calibrate_risk` searches."""
 _ACCURACY = 1e-6
 """Relative, of a calibrated noise multiplier: how far beyond the estimated one its ends are tried first."""
-_NEAR = 1e-3
+_NEIGHBOUR = 1e-3
 """How far from an estimated minimum the first neighbours are that must be larger to certify it, in epsilon."""
-_MOST_EPSILON = 500.0
+_MOST_EXPONENT = 500.0
 """Beyond it e^epsilon is not needed: the false positive rates would be below 1e-200."""
 
 
@@ -103,10 +103,10 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
         return x, plain + share * found.lower, plain + share * found.value, plain + share * found.upper
 
     t = _least(lambda t: bound(t)[2])
-    step, centre = _NEAR, bound(t)
+    step, centre = _NEIGHBOUR, bound(t)
     while True:
         left, right = bound(t - step), bound(t + step)
-        if (left[1] >= centre[3] and right[1] >= centre[3]) or step > _MOST_EPSILON:
+        if (left[1] >= centre[3] and right[1] >= centre[3]) or step > _MOST_EXPONENT:
             break
         step *= 2
     # beyond two of its points a convex function lies above the line through them
@@ -120,12 +120,12 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
 
 def _least(estimate: Callable[[float], float]) -> float:
     """About where a function with one minimum has it."""
-    sign = -1.0 if estimate(-_NEAR) < estimate(_NEAR) else 1.0
+    sign = -1.0 if estimate(-_NEIGHBOUR) < estimate(_NEIGHBOUR) else 1.0
     most = 1.0
-    while most < _MOST_EPSILON and estimate(sign * 2 * most) < estimate(sign * most):
+    while most < _MOST_EXPONENT and estimate(sign * 2 * most) < estimate(sign * most):
         most *= 2
     low, high = sorted((0.0, sign * 2 * most))
-    return float(minimize_scalar(estimate, bounds=(low, high), method="bounded", options={"xatol": _NEAR}).x)
+    return float(minimize_scalar(estimate, bounds=(low, high), method="bounded", options={"xatol": _NEIGHBOUR}).x)
 
 
 def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: Callable[[float], Steps]) -> Bracket:

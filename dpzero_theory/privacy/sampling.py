@@ -28,7 +28,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
 
-_ROUNDING = 1e-15
+_CHANCE_ROUNDING = 1e-15
 """More than the relative rounding error of a probability by expm1 and log1p."""
 _BINOMIAL = 1e-9
 """More than the relative error of scipy's binomial tail."""
@@ -203,7 +203,7 @@ def _any(rate: float, size: int) -> float:
     """At least the probability that any of `size` records is drawn, each independently with probability `rate`."""
     if size == 1 or rate >= 1:
         return rate
-    return min(-math.expm1(size * math.log1p(-rate)) * (1 + _ROUNDING), 1.0)
+    return min(-math.expm1(size * math.log1p(-rate)) * (1 + _CHANCE_ROUNDING), 1.0)
 
 
 def _poisson(noise: float, q: float, steps: int, relation: Relation) -> Pairs:

@@ -15,7 +15,7 @@ Indices = NDArray[np.int64]
 """The numbers of the records of a batch, ascending."""
 SECRET_BYTES = 32
 _BLOCK = 2**16
-_CELLS = 2**24
+_TABLE_CELLS = 2**24
 """The largest number of entries of the table that `subsets` fills at once, for memory."""
 
 
@@ -77,7 +77,7 @@ def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices
     Floyd's algorithm: for j = size - taken, ..., size - 1 it adds a uniform one of 0, ..., j, or j if that one is in.
     """
     found = np.empty((count, taken), dtype=np.int64)
-    rows = max(_CELLS // size, 1)
+    rows = max(_TABLE_CELLS // size, 1)
     for first in range(0, count, rows):
         part = found[first : first + rows]
         row = np.arange(len(part))

@@ -20,8 +20,8 @@ from dpzero_theory.privacy.sampling import FixedSize, Sampling, sampling_of
 from dpzero_theory.privacy.step import MOST_STEPS, Kind, Release, Words
 
 MOST_RECORDS = 10**15
-_LEAST = 5e-324
-_FAR = 2.0
+_LEAST_FLOAT = 5e-324
+_FAR_OFF = 2.0
 """A delta above this many times the target, or below its share of it, is far from the target."""
 
 
@@ -167,7 +167,7 @@ class _Goal:
         the target on which it lies is certain."""
         if self.group == 1:
             found = delta_of_history(history, self.epsilon, near=self.delta)
-            if found.upper < self.delta / _FAR or found.lower > self.delta * _FAR:
+            if found.upper < self.delta / _FAR_OFF or found.lower > self.delta * _FAR_OFF:
                 return found
         return group_delta(history, self.epsilon, size=self.group, n=n)
 
@@ -205,7 +205,7 @@ class _Goal:
 
         def missed(number: int, *, least: bool = False) -> float:
             """A number below 0 if `number` does not meet the target, and above 0 if it does, if only just."""
-            return -self.excess(number, least=least) or _LEAST
+            return -self.excess(number, least=least) or _LEAST_FLOAT
 
         beyond = last_integer(missed, first, most, guess)
         if beyond == most:

@@ -25,14 +25,14 @@ _LEFT = 1e-7
 """The last r_k is at most this share of delta."""
 _EXCESS = 3e-4
 """The sum counts several numbers of truncated steps as the largest of them if that adds at most this share of delta."""
-_LEAST = 1e-280
+_LEAST_CHANCE = 1e-280
 """A probability that is left out of the sum and added to it."""
 
 
 def told(composition: Composition) -> Iterator[tuple[float, Composition]]:
     """Pairs of r_k and the composition of delta_k, for k = 0, 1, ..., until r_k is next to nothing."""
     mixed, rest = composition.mixed, 1.0
-    while rest > _LEAST:
+    while rest > _LEAST_CHANCE:
         tail = (_NEAR if rest > _LIKELY else _FAR) * rest / len(mixed)
         counts = [part.least(tail) for part in mixed]
         rest = sum(part.more(count) for part, count in zip(mixed, counts, strict=True))
