@@ -1,4 +1,5 @@
 """Private training loops for the audit: sound ones, and the same loops with one fault each.
 
-They were written here from descriptions of faults. Where public code is named, the statement is what was read there.
+The faults were written for this project after published descriptions. Where a docstring names a public repository or an
+issue of it, the fault is described there.
 """

@@ -1,4 +1,4 @@
-"""Every loop of the zoo, with what it claims and the check that must find its fault; sound loops have no such check."""
+"""Lists every loop of the zoo with its claim and, for a faulty loop, the name of the check that must find the fault."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ SEED = 3
 
 @cache
 def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
-    """n rows, each with D features and a label of -1 or +1."""
+    """Returns n random records, each a row of D features and a label of -1 or +1; `repeat` selects another draw."""
     found = np.random.default_rng(SEED + repeat).normal(size=(n, D + 1))
     found[:, -1] = np.sign(found[:, -1])
     return found
@@ -32,8 +32,10 @@ def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
 def claim(
     sampling: str = "poisson", relation: str = "add-remove", less: float = 1.0, batch: float = BATCH, n: int = N
 ) -> Claim:
-    """What the accountant says of the zoo's noise, rounded up. less: claim the privacy of noise smaller by this factor
-    instead."""
+    """Returns the claim of a loop with the zoo's noise: the accountant's upper bound on its epsilon, times `less`.
+
+    With less < 1 the claim is false.
+    """
     batch = n if sampling == "full" else batch
     release = Release(NOISE, STEPS, sampling=sampling, relation=relation, sample_rate=batch / n)
     epsilon = epsilon_of_history([release], DELTA).upper * (1 + 1e-6) * less
@@ -52,10 +54,19 @@ def claim(
 
 @dataclass(frozen=True)
 class Specimen:
-    """A loop of the zoo. make: makes the loop, new each time. finds: the check that must report it; empty for a sound
-    loop. runs: how many runs `check` may make.
+    """A loop of the zoo, and how to audit it.
 
-    repeats: how often the benchmark audits it.
+    Attributes:
+        make: makes a new object that is the loop; its docstring says what the fault is.
+        finds: the name of the check that must report the loop as violated; empty for a sound loop.
+        claimed: makes the loop's claim.
+        seed: "public" or "secret", as in `audit.claim.View`.
+        settings: what the loop is given beside the claim's numbers.
+        variations: further settings under which the claim must hold, by a name.
+        finite: whether the audit may assume that records have no NaN or infinity.
+        runs: about how many runs a check's statistic may use.
+        title: the name in reports; that of `make` if empty.
+        repeats: how often the benchmark audits the loop.
     """
 
     make: Callable[[], Any]
@@ -75,7 +86,7 @@ class Specimen:
 
     @property
     def pattern(self) -> str:
-        """What the fault is, in a sentence or two."""
+        """What the fault is, in a sentence or two: the docstring of `make`."""
         return " ".join((self.make.__doc__ or "").split())
 
     @property

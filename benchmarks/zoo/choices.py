@@ -1,5 +1,7 @@
-"""Faults that the checks once missed: choices made by looking at the data, secrets of the noise shown, noise that
-depends on the batch."""
+"""Loops with faults that an earlier version of the audit missed.
+
+They make choices by looking at the data, show the noise or its generator, or have noise that depends on the batch.
+"""
 
 import hashlib
 import json
@@ -19,7 +21,7 @@ from benchmarks.zoo.zeroth_order import ZerothOrder
 
 
 class _WatchesLoss(FirstOrder):
-    """A loop that knows the mean training loss at its weights, with large losses cut off."""
+    """A base class whose `loss` is the mean training loss, without noise, at the current weights or given ones."""
 
     def loss(self, weights: Array | None = None) -> float:
         kept, self.weights = self.weights, self.weights if weights is None else weights
@@ -52,7 +54,7 @@ class RedrawsWhenWorse(_WatchesLoss):
 
 
 class SchedulesByLoss(_WatchesLoss):
-    """The step size is printed, and is halved where the training loss has not fallen."""
+    """A step-size factor, halved whenever the exact training loss has not fallen, is printed at every step."""
 
     def stops(self) -> bool:
         loss = self.loss()
@@ -73,7 +75,7 @@ class SkipsLargeSums(FirstOrder):
 
 
 class SavesGenerator(FirstOrder):
-    """The checkpoint has the state of the noise's generator, so that a run can go on."""
+    """The checkpoint contains the state of the random generator that draws the noise, so that a run can be resumed."""
 
     def finish(self) -> None:
         Path("generator.json").write_text(json.dumps(self.source.bit_generator.state))
@@ -98,7 +100,7 @@ class PrintsSeedOfNoise(FirstOrder):
 
 
 class NoisePerRecord(FirstOrder):
-    """Each record of the batch brings a share of the noise, so that small batches have less noise."""
+    """The noise's variance is in proportion to the number of records drawn, so that small batches have less noise."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) * np.sqrt(self.drawn / float(self.settings["batch"])))
@@ -109,7 +111,7 @@ class NoisePerRecord(FirstOrder):
 
 
 class CapsBatches(FirstOrder):
-    """Poisson batches are cut to what fits in memory, and are accounted for as Poisson."""
+    """Poisson batches are cut to a largest size, as if memory were short, and still accounted for as Poisson."""
 
     def batch(self) -> NDArray[np.intp]:
         drawn = super().batch()
@@ -135,7 +137,7 @@ class MeanLossBeforeClip(FirstOrder):
 
 
 class MomentumBeforeNoise(FirstOrder):
-    """Momentum is applied to the sums before noise, which then have a record's share of every earlier step."""
+    """Momentum is applied to the sums before noise, so a record's contributions to earlier steps add up in a sum."""
 
     kept: Array
 

@@ -1,7 +1,7 @@
 """DP-SGD in a few lines on logistic regression: a sound loop, and loops with one fault each.
 
-The rows of the records are features and a label of -1 or +1. A faulty class changes one method; its docstring says what
-the fault is, and where one like it is described.
+Records are rows of features and a label of -1 or +1. The class `FirstOrder` is the sound loop; each faulty class
+changes one method of it, and its docstring says what the fault is, and sometimes where one like it is described.
 """
 
 import os
@@ -15,13 +15,16 @@ Settings = dict[str, Any]
 
 
 def fresh() -> np.random.Generator:
-    """A generator with a secret seed, which nobody can make again."""
+    """Returns a generator seeded with 32 random bytes from the operating system."""
     return np.random.default_rng(int.from_bytes(os.urandom(32), "little"))
 
 
 class FirstOrder:
-    """Sound: Poisson batches from the secret seed, noise from the operating system, the sum divided by the expected
-    batch size."""
+    """A sound DP-SGD loop: Poisson batches drawn from the loop's secret seed, noise from the operating system, and the
+    noised sum divided by the expected batch size.
+
+    Subclasses override single methods. Calling an object runs the loop and returns its outputs for the audit.
+    """
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.records, self.settings, self.seed = self.prepared(records), settings, seed
@@ -52,7 +55,7 @@ class FirstOrder:
         return False
 
     def finish(self) -> None:
-        """Called after the last step."""
+        """Called after the last step, for subclasses that write or print something."""
 
     def batch(self) -> NDArray[np.intp]:
         rate = min(1.0, float(self.settings["batch"]) / int(self.settings["n"]))
@@ -94,15 +97,15 @@ class FirstOrder:
 
 
 class FixedSize(FirstOrder):
-    """Sound: batches of one size without replacement, drawn anew in every step."""
+    """A sound loop: every step draws a new batch of a fixed size without replacement."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.sort(self.rng.permutation(len(self.records))[: int(self.settings["batch"])])
 
 
 class DividesByBatch(FirstOrder):
-    """The noisy sum is divided by the number of records drawn, which depends on the data (Opacus issue 819, pull
-    838)."""
+    """The noised sum is divided by the number of records drawn, which depends on the data (Opacus issue 819 and pull
+    request 838)."""
 
     def denominator(self, rows: Array) -> float:
         return max(1.0, float(len(rows)))
@@ -117,7 +120,7 @@ class SumDividedByBatch(FirstOrder):
 
 
 class Shuffles(FirstOrder):
-    """Batches are those of shuffled epochs, and are accounted for as Poisson (private-transformers issue 7)."""
+    """Batches are successive parts of a shuffled epoch, but accounted for as Poisson (private-transformers issue 7)."""
 
     def batch(self) -> NDArray[np.intp]:
         n, size = len(self.records), int(self.settings["batch"])
@@ -137,11 +140,11 @@ class SameBatch(FixedSize):
 
 
 class FixedForPoisson(FixedSize):
-    """Batches have one size, and are accounted for as Poisson."""
+    """Batches have a fixed size, but are accounted for as Poisson."""
 
 
 class MoreOften(FirstOrder):
-    """The sample rate is computed from an assumed number of records, here two thirds of the true one."""
+    """The sampling rate is computed from a wrong number of records, 2/3 of n, and so is 1.5 times the claimed rate."""
 
     def batch(self) -> NDArray[np.intp]:
         rate = min(1.0, 1.5 * float(self.settings["batch"]) / int(self.settings["n"]))
@@ -158,14 +161,15 @@ class ClipsTheBatch(FirstOrder):
 
 
 class ClipsEachNumber(FirstOrder):
-    """Each coordinate of a gradient is clipped, but its norm is not."""
+    """Each coordinate of a gradient is clipped to +-clip on its own, so that its norm may exceed the clip."""
 
     def clipped(self, gradients: Array) -> Array:
         return np.clip(gradients, -self.clip(), self.clip())
 
 
 class ClipsEachLayer(FirstOrder):
-    """Each half of the weights is clipped to the whole clip."""
+    """The gradients of the two halves of the weights are each clipped to the whole clip, so together up to sqrt(2)
+    times it."""
 
     def clipped(self, gradients: Array) -> Array:
         half = gradients.shape[1] // 2
@@ -175,7 +179,7 @@ class ClipsEachLayer(FirstOrder):
 
 
 class Standardises(FirstOrder):
-    """Features are centred by the data's own mean."""
+    """Features are centred by the mean over all records, without noise, so one record changes all contributions."""
 
     def prepared(self, records: Array) -> Array:
         rows = np.array(records, dtype=np.float64)
@@ -184,7 +188,7 @@ class Standardises(FirstOrder):
 
 
 class ClipFromData(FirstOrder):
-    """The clip is a quantile of the batch's own norms, computed without noise."""
+    """The clip is the median of the batch's gradient norms, computed without noise."""
 
     def clipped(self, gradients: Array) -> Array:
         lengths = np.sqrt((gradients**2).sum(axis=1, keepdims=True))
@@ -193,7 +197,7 @@ class ClipFromData(FirstOrder):
 
 
 class KeepsNaN(FirstOrder):
-    """NaN and infinity are summed as they are."""
+    """Gradients that are NaN or infinite are not replaced before the sum, so one such record shows in the release."""
 
     def gradients(self, rows: Array) -> Array:
         features, labels = rows[:, :-1], rows[:, -1:]

@@ -1,4 +1,4 @@
-"""Loops of libraries: Opacus's engine, at its defaults and in secure mode, and this package's `make_private`."""
+"""Libraries' training loops for the audit: Opacus's engine by default and in secure mode, and our `make_private`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from dpzero_theory.audit.loop import Train
 
 
 def module() -> nn.Module:
-    """Logistic regression with all weights zero."""
+    """Returns a model of logistic regression with all weights zero."""
     found = nn.Linear(D, 1)
     for parameter in found.parameters():
         nn.init.zeros_(parameter)
@@ -48,7 +48,7 @@ def ours() -> Train:
 
 
 def _public_n() -> Claim:
-    """The claim with a public number n of records, the same for neighbours: the engine divides by it."""
+    """Returns the claim for the zero-out relation, where n is public: the engine's denominator depends on n."""
     return claim(relation="zero-out")
 
 

@@ -1,4 +1,7 @@
-"""Faults in the noise of DP-SGD: too little of it, of another law, used twice, or lost. And three sound variants."""
+"""DP-SGD loops with a fault in the noise: too little of it, of another law, used twice, or lost to rounding.
+
+`MicroBatches`, `ShowsWeights` and `BatchesFromSystem` are sound.
+"""
 
 import os
 import time
@@ -10,36 +13,37 @@ from benchmarks.zoo.first_order import Array, FirstOrder, Settings
 
 
 class HalfPrecisionNoise(FirstOrder):
-    """Half-precision noise is added to a double-precision sum, whose last digits it does not hide (Opacus 616: floating
-    noise)."""
+    """Half-precision noise is added to a double-precision sum, whose last digits it does not hide (see Opacus issue
+    616, on floating-point noise)."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * self.source.normal(size=size).astype(np.float16).astype(np.float64))
 
 
 class HalfNoise(FirstOrder):
-    """Half of the noise: for example that of add-remove where neighbours' sums differ by two clips."""
+    """The noise has half of the claimed standard deviation: for example, noise for a sensitivity of one clip (add or
+    remove a record) where it is two (replace one)."""
 
     def std(self) -> float:
         return 0.5 * super().std()
 
 
 class SlightlyLess(FirstOrder):
-    """A tenth of the noise is missing."""
+    """The noise has nine tenths of the claimed standard deviation."""
 
     def std(self) -> float:
         return 0.9 * super().std()
 
 
 class NoNoise(FirstOrder):
-    """There is no noise."""
+    """No noise is added."""
 
     def noise(self, size: int) -> Array:
         return np.zeros(size)
 
 
 class BiasWithoutNoise(FirstOrder):
-    """One parameter gets no noise (a frozen list, a forgotten group)."""
+    """One parameter gets no noise, as if it were missing from a list of parameters."""
 
     def noise(self, size: int) -> Array:
         found = super().noise(size)
@@ -56,14 +60,14 @@ class NoiseWhereSumIs(FirstOrder):
 
 
 class OneNoiseForAll(FirstOrder):
-    """One number is drawn and added to every coordinate."""
+    """One random number is drawn in a step and added to every coordinate as its noise."""
 
     def noise(self, size: int) -> Array:
         return np.full(size, self.std() * self.source.normal())
 
 
 class NoiseAgain(FirstOrder):
-    """The noise of a step is used again in the next (a generator that was copied, or restored with a checkpoint)."""
+    """Every second step uses the noise of the step before again, as after restoring a generator from a checkpoint."""
 
     def noise(self, size: int) -> Array:
         if self.step % 2 == 0:
@@ -72,7 +76,7 @@ class NoiseAgain(FirstOrder):
 
 
 class NoiseCancels(FirstOrder):
-    """The noise of a step is subtracted in the next."""
+    """Every second step subtracts the noise of the step before, so that the two cancel in the weights."""
 
     def noise(self, size: int) -> Array:
         if self.step % 2 == 0:
@@ -106,8 +110,7 @@ class RedrawsLargeNoise(FirstOrder):
 
 
 class NoiseByData(FirstOrder):
-    """The noise is in proportion to the largest clipped norm in the batch instead of to the clip (local
-    sensitivity)."""
+    """The noise is scaled to the largest clipped norm in the batch (a local sensitivity) instead of to the clip."""
 
     def release(self, rows: Array) -> Array:
         each = self.clipped(self.gradients(rows))
@@ -116,14 +119,14 @@ class NoiseByData(FirstOrder):
 
 
 class DecayingNoise(FirstOrder):
-    """The noise shrinks along the run; the accountant is told of the first step's."""
+    """The noise shrinks by a tenth in each step, but all steps are accounted for with the noise of the first."""
 
     def std(self) -> float:
         return super().std() * 0.9**self.step
 
 
 class NoiseFromSeed(FirstOrder):
-    """The noise comes from the seed in the configuration file."""
+    """The noise is drawn from the loop's seed, which stands in a configuration file."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed + 1)
@@ -151,7 +154,7 @@ class NoiseOfOneStep(FirstOrder):
 
 
 class MicroBatches(FirstOrder):
-    """Sound: the sum is made in `micro_batches` parts, and noise is added once."""
+    """A sound loop: the sum over a batch is accumulated over `micro_batches` parts, and noise is added once."""
 
     def total(self, rows: Array) -> Array:
         parts = np.array_split(rows, int(self.settings.get("micro_batches", 1)))
@@ -159,7 +162,7 @@ class MicroBatches(FirstOrder):
 
 
 class ShowsWeights(FirstOrder):
-    """Sound: the weights before and after each step are what is seen."""
+    """A sound loop that returns the weights before and after each step instead of its releases."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         releases = super().__call__(records, seed, settings)["releases"]
@@ -168,29 +171,29 @@ class ShowsWeights(FirstOrder):
 
 
 class BatchesFromSystem(FirstOrder):
-    """Sound: Poisson batches are drawn from the operating system, so no seed gives them again."""
+    """A sound loop whose Poisson batches are drawn from the operating system's entropy, not from the loop's seed."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         return super().__call__(records, int.from_bytes(os.urandom(16), "little"), settings)
 
 
 class AccumulationDividesNoise(MicroBatches):
-    """Gradients are accumulated over micro-batches, and the noise too is divided by their number."""
+    """Gradients are accumulated over micro-batches, and the noise is wrongly divided by their number."""
 
     def noise(self, size: int) -> Array:
         return super().noise(size) / int(self.settings.get("micro_batches", 1))
 
 
 class RanksAverageNoise(MicroBatches):
-    """Each of several processes adds all of the noise and their results are averaged, so the noise falls with the root
-    of their number."""
+    """Each of R processes adds the whole noise and their results are averaged, so that 1/sqrt(R) of the claimed
+    standard deviation is left."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) / np.sqrt(int(self.settings.get("ranks", 1))))
 
 
 class RanksShareNoise(MicroBatches):
-    """Each of R processes adds noise with 1/R of the standard deviation, so the sum has only 1/sqrt(R) of it."""
+    """Each of R processes adds noise of 1/R of the claimed standard deviation, so the sum has only 1/sqrt(R) of it."""
 
     def noise(self, size: int) -> Array:
         ranks = int(self.settings.get("ranks", 1))
@@ -204,7 +207,7 @@ def brain(values: Array) -> Array:
 
 
 class RoundsToHalf(FirstOrder):
-    """Sum and noise are in bfloat16; where the sum is large, the noise is below its last digit."""
+    """Sum and noise are rounded to bfloat16; where the sum is large, the noise is smaller than its last digit."""
 
     def release(self, rows: Array) -> Array:
         total = brain(self.total(rows))

@@ -1,4 +1,7 @@
-"""DP-SGD loops that show more than they account for: losses, norms, gradients, records, the number of steps."""
+"""DP-SGD loops that show something computed from the data for which they do not account.
+
+Examples are losses, gradient norms, sums before noise, the records themselves, and the number of steps.
+"""
 
 import hashlib
 import json
@@ -28,7 +31,7 @@ class LogsLoss(FirstOrder):
 
 
 class WarnsOfNorms(FirstOrder):
-    """Norms before clipping are logged."""
+    """The norm of the batch's gradients before clipping is logged, without noise."""
 
     def total(self, rows: Array) -> Array:
         logging.getLogger("training").warning("gradient norm %.5g", np.linalg.norm(self.gradients(rows)))
@@ -36,7 +39,7 @@ class WarnsOfNorms(FirstOrder):
 
 
 class SavesGradients(FirstOrder):
-    """A checkpoint keeps the sum before noise."""
+    """A checkpoint file contains the sum before noise."""
 
     def total(self, rows: Array) -> Array:
         found = super().total(rows)
@@ -45,21 +48,21 @@ class SavesGradients(FirstOrder):
 
 
 class CachesRecords(FirstOrder):
-    """A cache of features is left in the output folder."""
+    """A file with all records' features is left in the output folder."""
 
     def finish(self) -> None:
         np.save("features.npy", self.records[:, :-1].astype(np.float32))
 
 
 class ReportsAccuracy(FirstOrder):
-    """The training accuracy of the last step is returned, with the number of right answers."""
+    """The final training loss, without noise, is written to a file of metrics."""
 
     def finish(self) -> None:
         Path("metrics.json").write_text(json.dumps({"train_loss": float(np.minimum(self.losses(), 1e6).mean())}))
 
 
 class SaltsDigest(FirstOrder):
-    """A digest of records and weights is shown beside its salt, so that guesses of the records can be tested."""
+    """A hash of records and weights is written together with its salt, so that guesses of the records can be tested."""
 
     def finish(self) -> None:
         salt = os.urandom(16)

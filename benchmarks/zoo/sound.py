@@ -1,4 +1,4 @@
-"""Sound loops that look unlike the others: they compute gradients, draw noise or return results in another way."""
+"""Sound DP-SGD loops that compute gradients, draw noise or return results in unusual ways; no check may report them."""
 
 import hashlib
 from pathlib import Path
@@ -21,7 +21,7 @@ _gradients = vmap(grad(_loss), in_dims=(None, 0, 0))
 
 
 class PerSampleAutograd(FirstOrder):
-    """Gradients come from automatic differentiation, record by record, in single precision."""
+    """Per-record gradients are computed by torch's automatic differentiation, in single precision."""
 
     def gradients(self, rows: Array) -> Array:
         weights, data = (torch.tensor(part, dtype=torch.float32) for part in (self.weights, rows))
@@ -43,7 +43,7 @@ class RejectionNoise(FirstOrder):
 
 
 class CleanGiven(FirstOrder):
-    """The auditor is given the releases before noise."""
+    """The loop also returns its releases before noise, as the output `clean` for the auditor."""
 
     def release(self, rows: Array) -> Array:
         total, denominator = self.total(rows), self.denominator(rows)
@@ -52,7 +52,7 @@ class CleanGiven(FirstOrder):
 
 
 class FromRandomWeights(FirstOrder):
-    """The weights before and after each step are what is seen; the first weights are drawn from the seed."""
+    """The loop returns its weights before and after each step instead of releases; it starts at random weights."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.path: list[Array] = []
@@ -67,7 +67,7 @@ class FromRandomWeights(FirstOrder):
 
 
 class InSinglePrecision(FromRandomWeights):
-    """The sound loop in single precision."""
+    """As `FromRandomWeights`, but its weights are rounded to single precision."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         return {"trajectory": super().__call__(records, seed, settings)["trajectory"].astype(np.float32)}
@@ -80,8 +80,8 @@ class InSinglePrecision(FromRandomWeights):
 
 
 class WeightsInDoublePrecision(FirstOrder):
-    """The weights before and after each step are what is seen; they are also written to files, with a chain of their
-    digests."""
+    """The loop returns its weights before and after each step instead of releases, and writes them to files together
+    with a chain of their hashes."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.path, self.chain = [np.zeros(records.shape[1] - 1)], b""

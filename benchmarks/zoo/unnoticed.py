@@ -1,5 +1,7 @@
-"""Faults most of which the first version of the checks missed: noise with few values or few seeds, and unaccounted
-releases."""
+"""DP-SGD loops with faults most of which the first version of the audit missed.
+
+Examples are noise with few values or few seeds, wrong clipping, and releases that are not accounted for.
+"""
 
 import os
 from pathlib import Path
@@ -42,8 +44,8 @@ class NoiseFromTwoBytes(FirstOrder):
 
 
 class MostlyLittleNoise(FirstOrder):
-    """99 draws in 100 have half of the noise, and the others ten times as much, so that the variance is the claimed
-    one."""
+    """Of the draws 99% have half of the claimed standard deviation and 1% ten times it, so that the variance is larger
+    than claimed although most noise is too small."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) * np.where(self.source.random(size) < 0.01, 10.0, 0.5))
@@ -59,7 +61,7 @@ class NoiseOncePerEpoch(FirstOrder):
 
 
 class NoiseBeforeClip(FirstOrder):
-    """Each gradient gets its share of the noise, and is clipped after that."""
+    """A share of the noise is added to each gradient before clipping, and the clipping takes much of it away."""
 
     def release(self, rows: Array) -> Array:
         found = self.gradients(rows)
@@ -68,7 +70,7 @@ class NoiseBeforeClip(FirstOrder):
 
 
 class NoiseOverRecords(FirstOrder):
-    """The sum is divided by the batch size, and the noise by the number of all records."""
+    """The sum is divided by the expected batch size, but the noise by the number of all records, which is larger."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -76,14 +78,14 @@ class NoiseOverRecords(FirstOrder):
 
 
 class NoiseAlwaysHalf(FirstOrder):
-    """Half of the noise is missing, in code that no setting reaches."""
+    """The noise has a fixed standard deviation, half of the claimed one, and ignores the noise multiplier."""
 
     def std(self) -> float:
         return 1.0
 
 
 class ClipsWithoutBias(FirstOrder):
-    """The norm that is clipped leaves some parameters out; these are scaled with the others, whatever their size."""
+    """The clip factor is computed without the last coordinate of a gradient, whose size is therefore not bounded."""
 
     def clipped(self, gradients: Array) -> Array:
         part = np.minimum(np.abs(gradients[:, :-1]), 1e120)
@@ -92,7 +94,7 @@ class ClipsWithoutBias(FirstOrder):
 
 
 class CountsTwice(FirstOrder):
-    """Two augmentations of each record are clipped one by one and summed."""
+    """Two augmentations of each record are clipped separately and summed, so a record adds up to two clips."""
 
     def total(self, rows: Array) -> Array:
         turned = rows.copy()
@@ -101,7 +103,7 @@ class CountsTwice(FirstOrder):
 
 
 class StaleNorms(FirstOrder):
-    """The clip factors are those of the step before, by the place in the batch."""
+    """Gradients are clipped by the norms of the step before at the same places in the batch, so of other records."""
 
     kept: Array
 
@@ -113,7 +115,7 @@ class StaleNorms(FirstOrder):
 
 
 class LabelsSeedTheBatches(FirstOrder):
-    """The number of positive labels enters the seed of the batches."""
+    """The seed of the batches depends on the number of positive labels, so one record may change all batches."""
 
     def batch(self) -> NDArray[np.intp]:
         if self.step == 0:
@@ -122,8 +124,7 @@ class LabelsSeedTheBatches(FirstOrder):
 
 
 class BatchesFromNowhere(FirstOrder):
-    """Batches of one size are drawn from the operating system, so that no seed gives them again, and are accounted for
-    as Poisson."""
+    """Batches of a fixed size are drawn from the operating system's entropy, but are accounted for as Poisson."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.sort(fresh().permutation(len(self.records))[: int(self.settings["batch"])])
@@ -148,7 +149,7 @@ class ShowsNoisyCounts(FirstOrder):
 
 
 class ReleasesTwice(FirstOrder):
-    """The sum is released a second time, with new noise, for a moving average, and is accounted for once."""
+    """Each sum is released twice, the second time with new noise (as for a moving average), but accounted for once."""
 
     def release(self, rows: Array) -> Array:
         self.outputs.setdefault("average", []).append(super().release(rows))
@@ -156,7 +157,7 @@ class ReleasesTwice(FirstOrder):
 
 
 class SaysDiverged(FirstOrder):
-    """A word says whether any record's loss was large."""
+    """A printed word says whether any record's final loss was above 10."""
 
     def finish(self) -> None:
         print("diverged" if self.losses().max() > 10 else "fine")
@@ -170,7 +171,7 @@ class NamesByLoss(FirstOrder):
 
 
 class HalfNoiseInWeights(FirstOrder):
-    """Half of the noise is missing, and only the last weights are seen."""
+    """The noise has half of the claimed standard deviation, and only the last weights are returned."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         super().__call__(records, seed, settings)

@@ -1,5 +1,7 @@
-"""Private zeroth-order training in a few lines: in each step a clipped, noisy difference of losses along a public
-direction."""
+"""Private zeroth-order training in a few lines: a sound loop, and loops with one fault each.
+
+Each step releases the noised sum, over the batch, of clipped differences of losses along K public random directions.
+"""
 
 from typing import Any
 
@@ -13,8 +15,11 @@ Settings = dict[str, Any]
 
 
 class ZerothOrder:
-    """Sound, with K = 1: Poisson batches from the secret seed, directions from published seeds, noise from the
-    operating system."""
+    """A sound loop: Poisson batches from the secret seed, directions from published seeds, noise from the operating
+    system. Subclasses override single methods.
+
+    The setting `directions` is K, the number of directions a step, 1 by default.
+    """
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.records, self.settings = np.asarray(records, dtype=np.float64), settings
@@ -37,7 +42,7 @@ class ZerothOrder:
         return np.flatnonzero(self.rng.random(len(self.records)) < rate)
 
     def directions(self) -> Array:
-        """The directions of a step, shape (K, d)."""
+        """Returns the directions of a step, of shape (K, d)."""
         self.stream = np.random.default_rng(self.direction_seed)
         return np.asarray(self.stream.normal(size=(int(self.settings.get("directions", 1)), self.weights.size)))
 
@@ -46,7 +51,7 @@ class ZerothOrder:
             return np.asarray(np.logaddexp(0, -rows[:, -1] * (rows[:, :-1] @ weights)))
 
     def differences(self, rows: Array, directions: Array) -> Array:
-        """The differences of losses, shape (records, K)."""
+        """Returns each record's (f(x + h u) - f(x - h u))/(2 h) along each direction u, of shape (records, K)."""
         smoothing = float(self.settings.get("smoothing", 1e-4))
         with np.errstate(all="ignore"):
             columns = [
@@ -57,7 +62,7 @@ class ZerothOrder:
         return np.asarray(np.nan_to_num(np.stack(columns, axis=1), nan=0.0, posinf=1e100, neginf=-1e100))
 
     def clipped(self, differences: Array) -> Array:
-        """The differences, the K numbers of a record clipped together."""
+        """Returns the differences with the K numbers of each record scaled to L2 norm at most the clip."""
         lengths = np.sqrt((np.minimum(np.abs(differences), 1e120) ** 2).sum(axis=1, keepdims=True))
         return np.asarray(differences * np.minimum(1.0, float(self.settings["clip"]) / np.maximum(lengths, 1e-300)))
 
@@ -80,14 +85,14 @@ class NoiseOfDirection(ZerothOrder):
 
 
 class NoiseContinues(ZerothOrder):
-    """The noise is drawn next from the stream that made the direction."""
+    """The noise is drawn from the generator that made the public direction, right after it."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * self.stream.normal(size=size))
 
 
 class ReducedLosses(ZerothOrder):
-    """The losses are averaged before the difference is clipped."""
+    """The differences are averaged over the batch before they are clipped, so one record can change all of the sum."""
 
     def clipped(self, differences: Array) -> Array:
         if not len(differences):
@@ -96,14 +101,15 @@ class ReducedLosses(ZerothOrder):
 
 
 class EachDirection(ZerothOrder):
-    """There are K directions a step, each clipped on its own, and they are accounted for as one release."""
+    """The differences along the K directions of a step are clipped one by one, but accounted for as one release of one
+    clip."""
 
     def clipped(self, differences: Array) -> Array:
         return np.clip(differences, -float(self.settings["clip"]), float(self.settings["clip"]))
 
 
 class EmptyBatchSilent(ZerothOrder):
-    """A batch without records releases 0 without noise."""
+    """A step whose batch is empty releases exactly 0, without noise."""
 
     def noise(self, size: int) -> Array:
         return super().noise(size) if self.size else np.zeros(size)
@@ -114,7 +120,7 @@ class EmptyBatchSilent(ZerothOrder):
 
 
 class DirectionFromData(ZerothOrder):
-    """The direction is chosen among two by the data, without noise, and published."""
+    """The published direction is chosen among two by looking at the data, without noise."""
 
     def directions(self) -> Array:
         self.direction_seed = 2 * (self.direction_seed // 2)
@@ -126,8 +132,8 @@ class DirectionFromData(ZerothOrder):
 
 
 class LastBatchPartial(ZerothOrder):
-    """Epochs go through the records in order. The last batch is smaller: its average is over fewer records, with the
-    noise of a full batch."""
+    """Epochs go through the records in order. The last batch is smaller, and its sum is divided by the smaller number
+    of records but its noise by that of a full batch."""
 
     def batch(self) -> NDArray[np.intp]:
         n, size = len(self.records), int(self.settings["batch"])

@@ -1,9 +1,9 @@
-"""Runs on different data that draw the same random numbers, so that what differs between them depends on the records.
+"""Coupled runs: runs on different data that draw the same random numbers, so that only the records make them differ.
 
-A loop may draw more than its noise from the operating system. A run may, for example, draw a secret key under which a
-digest of its data says nothing. Random bytes are called *free* here where releases do not depend on them, nothing shows
-them, and what they are mixed with differs between data sets. Free bytes are drawn anew in each of the coupled runs, so
-whatever they hide differs between all of these runs, also between two on the same data.
+A loop may draw more than its noise from the operating system. A run may, for example, draw a secret key and show a
+digest of its data under that key, which betrays nothing. Random bytes are called *free* here where releases do not
+depend on them, nothing shows them, and what they are mixed with differs between data sets. Free bytes are drawn anew in
+each of the coupled runs, so whatever they hide differs between all of these runs, also between two on the same data.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,28 +18,29 @@ from dpzero_theory.audit.sources import KEY_BYTES, Entropy, known_entropy, stopp
 from dpzero_theory.audit.tokens import Position, Shown, tokens
 
 CLIPPED, LARGER = (8.0, -8.0), 1024.0
-"""Scales at which a record is clipped, and how many times larger it is then made without changing its contribution."""
-_BARELY = 1e-9  # Share of the step size under which weights hardly move, but do
-_MOST_CALLERS = 64  # How many places of the code that draw random bytes are tested for free ones
-_EXCHANGES = 20  # How often bytes are exchanged: what they hide may stay the same by chance
+"""Factors by which a record is scaled so that it is clipped, and a further factor that then leaves its clipped
+contribution the same."""
+_BARELY = 1e-9  # Coupled runs use the loop's step size times this where weights are released: they hardly move, but do
+_MOST_CALLERS = 64  # At most this many of the code lines that draw random bytes are tested whether their bytes are free
+_EXCHANGES = 20  # How often a line's bytes are exchanged for others before what they hide counts as never changing
 _known: WeakKeyDictionary[LoopRuns, dict[str, list[str]]] = WeakKeyDictionary()
-"""The places of each loop's free bytes, by the changes of settings. Many runs show them, and several checks ask."""
+"""For each loop and each change of settings, the code lines whose random bytes are free; several checks need them."""
 
 
 def coupled(
     runs: LoopRuns, worlds: Sequence[Records], numbers: Sequence[int], **changes: Any
 ) -> Iterator[list[LoopOutput | None]]:
-    """For each of the numbers one run on each of these data sets, with all noise, that all draw the same.
+    """Yields, for each of the numbers, coupled runs on all data sets: one run each, with the same noise of full size.
 
-    The operating system's entropy is a known stream, clocks stand, and weights hardly move, so that what is computed
-    from a record hardly does. Nothing is yielded where runs on the same data differ even so, or the loop has no step
-    size.
+    The operating system's random bytes come from a known stream, clocks stand still, and weights hardly move, so that
+    gradients stay the same. Nothing is yielded where runs on the same data differ nevertheless, or where the loop has
+    no step size.
 
     Args:
-        runs: of the loop.
+        runs: runs of the loop.
         worlds: the data sets.
-        numbers: each makes other draws.
-        changes: of settings.
+        numbers: each number selects another stream of random bytes, and so other noise.
+        changes: changes of settings.
     """
     if not runs.loop.step_size or runs.base.releases is None:
         return
@@ -57,7 +58,7 @@ def coupled(
 
 
 class _CoupledRuns:
-    """Runs that draw the same."""
+    """Makes runs of one loop whose noise and other random numbers are equal, by fixing the stream of random bytes."""
 
     def __init__(self, runs: LoopRuns, entropy: Entropy, changes: dict[str, Any]) -> None:
         assert runs.loop.step_size
@@ -68,21 +69,25 @@ class _CoupledRuns:
     def __call__(
         self, data: Records, number: int, others: Sequence[str] = (), which: int | None = None
     ) -> LoopOutput | None:
-        """A run in which the places `others` draw from stream `which` of their own; a new one in each run if None."""
+        """Makes a run on this data with the random bytes of stream `number`.
+
+        The code lines in `others` draw from another stream, of the number `which`, or one that is new in each run if
+        `which` is None.
+        """
         self._count += 1
         self._entropy.start(number, others, self._count if which is None else which)
         return self._runs.attempt(data, seed=SEED + number, **self._changes)
 
     @property
     def keys(self) -> list[str]:
-        """The places where the last run drew as many bytes as a key has, or more."""
+        """The code lines at which the last run drew at least as many random bytes as a key has."""
         return [place for place, taken in self._entropy.places.items() if taken >= KEY_BYTES]
 
 
 def _free(run: _CoupledRuns, records: Records) -> list[str]:
-    """The places that draw free bytes, found by exchanging the bytes of one place at a time.
+    """Returns the code lines that draw free bytes, found by exchanging the bytes of one line at a time.
 
-    Two data sets with the same releases are compared: what is not a digest of them is the same on both.
+    Runs on two data sets with equal releases are compared, so that only something like a digest of the data differs.
     """
     worlds = [
         datasets.replaced(records, 0, datasets.scaled(records[0], factor))
@@ -95,10 +100,11 @@ def _free(run: _CoupledRuns, records: Records) -> list[str]:
 def _is_free(
     run: _CoupledRuns, worlds: Sequence[Records], before: Sequence[tuple[LoopOutput | None, ...]], place: str
 ) -> bool:
-    """Whether other bytes at this place change something shown, change no release, and nothing alike on both data sets.
+    """Whether the random bytes drawn at the code line `place` are free.
 
-    before: two runs on each data set, since some things change in every run. A digit of a digest may be the same on
-    both by chance, so bytes are exchanged until nothing is left that was the same every time.
+    They are if other bytes change something that is shown, change no release, and change nothing to the same value on
+    both data sets. A digit of a digest may be the same on both by chance, so bytes are exchanged until no position is
+    left that was the same every time. before: two runs on each data set; what differs between these is left out.
     """
     always_alike: set[Position] | None = None
     for which in range(1, _EXCHANGES + 1):

@@ -1,7 +1,7 @@
-"""Neighbouring data sets, and records that put a loop to the test.
+"""Makes neighbouring data sets, and extreme records with which an audit tests a loop's clipping.
 
 Records are an array with one record a row, or a list whose entries are numbers, arrays, or tuples of these. Records of
-another kind can be exchanged for one another, but not be made extreme.
+another kind can be exchanged for one another, but cannot be scaled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ def replaced(records: Records, place: int, record: Any) -> Records:
 
 
 def beginning_with(records: Records, others: Sequence[Any]) -> Records:
-    """A copy of the records whose first ones are these others."""
+    """Returns a copy of the records in which `others` replace the first len(others) records."""
     for place, record in enumerate(others):
         records = replaced(records, place, record)
     return records
@@ -36,7 +36,7 @@ def removed(records: Records, place: int) -> Records:
 
 
 def filled(records: Records, record: Any) -> Records:
-    """As many copies of one record as there are records."""
+    """Returns a data set of the size of `records` in which every record is `record`."""
     if isinstance(records, np.ndarray):
         return np.broadcast_to(np.asarray(record, dtype=records.dtype), records.shape).copy()
     return [record] * len(records)
@@ -78,7 +78,7 @@ def each_scaled(records: Records, factor: float) -> Records:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Records that a neighbouring data set might have: another one of the data, scaled, mirrored and random ones."""
+    """Yields records that a neighbouring data set could have: one of the data, and scaled, mirrored and random ones."""
     first = records[0]
     yield records[len(records) // 2]
     for factor in SCALES:
@@ -100,7 +100,7 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """The record full of NaN, and the record full of infinities; nothing where it has no floating-point numbers."""
+    """Yields the record with all its floating-point numbers NaN, then with all infinite; nothing where it has none."""
     for value in (np.nan, np.inf):
         filled_record = _filled(record, value)
         if filled_record is not None:

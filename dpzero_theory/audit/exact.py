@@ -1,9 +1,9 @@
-"""Exact tests of what a private loop draws: its batches and its noise.
+"""Exact tests of the batches and the noise that a private loop draws.
 
-Every function returns a p-value: the probability, where the loop does what it claims, of a statistic at least as
-extreme as the observed one. It is two-sided, twice the smaller tail, where not said otherwise. No law here is an
-approximation, except that a convolution in float64 is wrong by about 1e-13 of a probability. So rejecting below a level
-is a false alarm with at most that probability.
+Most functions return a p-value: the probability, if the loop does what it claims, of a statistic at least as extreme as
+the observed one. It is two-sided, twice the smaller tail, where not said otherwise. No null distribution here is an
+approximation, except that convolutions in float64 have errors of about 1e-13. So rejecting p-values below a level
+raises a false alarm with at most that probability.
 """
 
 import math
@@ -15,7 +15,8 @@ from scipy import stats
 from dpzero_theory.check import Array
 
 Counts = NDArray[np.int64]
-_MOST_SPREAD = 14.0  # The number of standard deviations beyond which all values of a count are treated as one
+_MOST_SPREAD = 14.0
+"""`dispersion` treats all deviations of a count beyond this many standard deviations alike, to keep its table small."""
 
 
 def two_sided(lower: float, upper: float) -> float:
@@ -35,10 +36,10 @@ def at_least(hits: int, trials: int, rate: float) -> float:
 
 
 def dispersion(counts: Counts, pmf: Array) -> float:
-    """The p-value of how far independent counts are spread, where each claims P[count = k] = pmf[k].
+    """The p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
-    The statistic is the sum of (count - c)^2, where c is the integer next to the mean; its law is a convolution. It is
-    too small where the counts are all alike, and too large where they are spread wider than the claimed law.
+    The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. It is improbably small
+    where the counts are too equal, and improbably large where they vary more than claimed.
     """
     support = np.arange(pmf.size)
     mean = float(support @ pmf)
@@ -54,7 +55,7 @@ def dispersion(counts: Counts, pmf: Array) -> float:
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
     """The p-value of the number of records that the two batches of each independent pair share, summed over the pairs.
 
-    pmf: the law of the number that one pair shares.
+    pmf: the claimed probabilities that one pair shares 0, 1, 2, ... records.
     """
     law = power(pmf, pairs)
     return two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
@@ -79,9 +80,10 @@ def too_much(squares: float, count: int) -> float:
 
 
 def least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """The largest standard deviation below 1 that `too_little` would reject.
+    """The sensitivity of `too_little`: how much too small noise of `count` numbers must be to be noticed.
 
-    Noise with this share of its claimed standard deviation has a p-value below `level` with probability `power`.
+    Noise with the returned share of its claimed standard deviation has a p-value below `level` with probability
+    `power`.
     """
     return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
@@ -106,10 +108,10 @@ def gaussian(values: Array) -> float:
 
 
 def many_within(values: Array, threshold: float) -> float:
-    """The one-sided p-value of so many values within +-threshold, of Gaussians of standard deviation 1 or more."""
+    """The one-sided p-value of too many values within +-threshold, for Gaussians of standard deviation 1 or more."""
     return at_least(int((np.abs(values) <= threshold).sum()), values.size, 1 - 2 * float(stats.norm.sf(threshold)))
 
 
 def few_beyond(values: Array, threshold: float) -> float:
-    """The one-sided p-value of so few values beyond +-threshold, of independent standard Gaussians."""
+    """The one-sided p-value of too few values beyond +-threshold, for independent standard Gaussians."""
     return float(stats.binom.cdf(int((np.abs(values) > threshold).sum()), values.size, 2 * stats.norm.sf(threshold)))

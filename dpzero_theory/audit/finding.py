@@ -1,4 +1,4 @@
-"""What a check of a loop says, and the registry of checks."""
+"""The verdict of a check of a training loop, and the registry of all checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ HELD, VIOLATED, UNTESTED = "held", "violated", "could not be tested"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says of a loop.
+    """The verdict of one check on a training loop.
 
     Attributes:
         status: `HELD`, `VIOLATED` or `UNTESTED`.
-        says: what was seen, or why nothing could be seen.
+        says: what was seen, or why the check could not be made.
         mend: how to repair the loop, where the check is violated.
-        power: what the check would have seen, where it held.
-        p_value: of the statistic that decided, where there is one.
-        evidence: numbers for the report, and for its plot.
+        power: where the check held, the smallest fault that it would have noticed, in words.
+        p_value: the p-value of the statistic that decided, where there is one.
+        evidence: numbers for the report and for its plot, by name.
     """
 
     status: str
@@ -34,29 +34,29 @@ class Verdict:
 
 
 def held(says: str, *, power: str = "", p_value: float | None = None, **evidence: Any) -> Verdict:
-    """A verdict that the loop does what the check asks."""
+    """Returns the verdict that the loop does what the check asks for."""
     return Verdict(HELD, says, power=power, p_value=p_value, evidence=evidence)
 
 
 def violated(says: str, mend: str, *, p_value: float | None = None, **evidence: Any) -> Verdict:
-    """A verdict that the loop does not do what the check asks, with how to mend it."""
+    """Returns the verdict that the loop does not do what the check asks for; `mend` says how to repair it."""
     return Verdict(VIOLATED, says, mend, p_value=p_value, evidence=evidence)
 
 
 def untested(why: str, **evidence: Any) -> Verdict:
-    """A verdict that the check could not be made, with the reason."""
+    """Returns the verdict that the check could not be made; `why` is the reason."""
     return Verdict(UNTESTED, why, evidence=evidence)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question to a loop.
+    """One check that an audit makes of a training loop.
 
     Attributes:
-        name: of the check, on the command line and in the report.
-        question: what it asks.
-        look: (lab, level) -> the verdict; a sound loop may be reported as violated with probability at most `level`.
-        random: whether the check can raise a false alarm. Random checks share the audit's probability of one.
+        name: the check's name on the command line and in the report.
+        question: what the check asks, as the report shows it.
+        look: (lab, level) -> the verdict. A sound loop is reported as violated with probability at most `level`.
+        random: whether the check can raise a false alarm. The audit's probability of one is split over such checks.
     """
 
     name: str

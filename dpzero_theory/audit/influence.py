@@ -1,4 +1,4 @@
-"""What records do to releases, by quiet runs on data sets that differ in one record or consist of equal ones."""
+"""Measures how much single records change releases, by runs almost without noise (quiet runs, see `runs`)."""
 
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,18 +11,19 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.runs import SEED, LoopRuns, norms, stacked
 from dpzero_theory.check import Array
 
-_MANY_SEEDS = range(1100, 1132)  # Seeds that make different directions, along which the pair is compared
-_MOST_RECORDS = 256  # The largest number of records that are exchanged one by one
-_FEWEST_SEEDS, _MOST_SEEDS = 8, 60  # How many runs, at least and at most, show the sizes of batches
-_LOUD = 0.5  # What each of equal records must add to a step, in clips, for the sum to show how many they are
+_MANY_SEEDS = range(1100, 1132)
+"""Seeds of the loop, which make other directions, under all of which exchanging the pair must change every step."""
+_MOST_RECORDS = 256  # Data sets with more records than this are not scanned record by record
+_FEWEST_SEEDS, _MOST_SEEDS = 8, 60  # The fewest and the most runs in which the sizes of batches are measured
+_LOUD = 0.5  # Sizes of batches are measured on equal records that each add at least this many clips to a step
 _VISIBLE = 0.05
-"""A record was in a batch where exchanging it moves the step by this share of what the pair moves every step."""
-_ENOUGH_NUMBERS = 4  # Releases on data of two sizes are compared where they have this many numbers
-_NEARLY_EQUAL = 1e-5  # Relative difference below which two lengths, or two directions, count as equal
+"""A record counts as in a batch if exchanging it changes the step by more than this share of `ExtremePair.size`."""
+_ENOUGH_NUMBERS = 4  # `with_one_less` needs at least this many released numbers to tell whether directions are the same
+_NEARLY_EQUAL = 1e-5  # Two lengths, or two directions, count as equal below this relative difference
 
 
 class ExtremePair(NamedTuple):
-    """Two records to exchange for one another; `size` is how far apart they move every step at least, in clips."""
+    """Two records; exchanging one for the other in the data changes every step's release by at least `size` clips."""
 
     first: Any
     second: Any
@@ -30,11 +31,14 @@ class ExtremePair(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What exchanging the pair did, in the place of each record in turn.
+    """How much exchanging the extreme pair changed releases, when it was put in the place of each record in turn.
 
-    moved: how far each step moved, in clips, of shape (seeds, steps, records), with batches drawn as claimed.
-    size: `ExtremePair.size`.
-    whole: the same with all records in every batch and the first record exchanged, of shape (seeds, steps).
+    Attributes:
+        moved: how much each step's release changed, in clips, of shape (seeds, steps, records), with batches drawn as
+            claimed.
+        size: `ExtremePair.size`.
+        whole: the same with all records in every batch and the pair in the first record's place, of shape (seeds,
+            steps).
     """
 
     moved: Array
@@ -45,16 +49,14 @@ class Scan(NamedTuple):
     def included(self) -> NDArray[np.bool_]:
         """Whether each record was in each batch, of the shape of `moved`.
 
-        The denominator of a step may be up to twenty times that of all records, so a twentieth of the move is enough.
+        A twentieth of the change that the pair makes with all records is enough, since a loop with a faulty denominator
+        may divide some batches by a larger number.
         """
         return np.asarray(self.moved > self.size * _VISIBLE)
 
 
 class Influence:
-    """What records do to the releases of one loop.
-
-    Each experiment is made when it is first asked for.
-    """
+    """Experiments on how much records change the releases of one loop; each is made when it is first asked for."""
 
     def __init__(self, runs: LoopRuns, most_runs: int) -> None:
         self._runs, self._most_runs = runs, most_runs
@@ -62,10 +64,10 @@ class Influence:
 
     @cached_property
     def pair(self) -> ExtremePair | None:
-        """The two records that, exchanged for one another, move every step the most; None where none moves them.
+        """The two records whose exchange makes the largest change that every step shows; None where no pair does.
 
-        All records are in every batch. Of pairs that move as much the one of larger numbers is taken, because it is the
-        surest to be clipped.
+        All records are in every batch. Of pairs that change as much, the one with the larger numbers is taken, because
+        it is the surest to be clipped.
         """
         tried = sorted(self._extremes, key=lambda one: max(map(abs, datasets.numbers(one[0])), default=0.0))
         best: ExtremePair | None = None
@@ -78,7 +80,7 @@ class Influence:
 
     @cached_property
     def _extremes(self) -> list[tuple[Any, Array]]:
-        """Each record that the loop accepts, with the quiet releases where it is in the first and in the last place."""
+        """Each extreme record that the loop accepts, with the releases of quiet runs where it is first and last."""
         accepted: list[tuple[Any, Array]] = []
         if self._runs.repeatable is None:
             return accepted
@@ -92,11 +94,11 @@ class Influence:
 
     @cached_property
     def with_one_less(self) -> float | None:
-        """What a record adds to a release when the data has one record less, over what it adds otherwise.
+        """The ratio of what a record adds to a release of n - 1 records to what it adds to one of n records.
 
-        The ratio is 1 where the denominator is a constant and n/(n - 1) where it counts the records. It is None where
-        it cannot be measured: with one record less the same seed may make other directions. The directions are the same
-        where exchanging the records of the pair changes all steps alike, up to a factor, at both sizes of the data.
+        It is 1 where the denominator is a constant and n/(n - 1) where it counts the records. It is None where it
+        cannot be measured, because with one record less the same seed may make other directions. The directions are
+        taken to be the same where exchanging the pair changes the releases by parallel vectors for n and n - 1 records.
         """
         if self.pair is None or self._n < 3:
             return None
@@ -116,9 +118,9 @@ class Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        """The data set of equal records with the largest sum in every step.
+        """The data set of n equal records whose sum is largest in every step.
 
-        It is None where each of the records adds less than half a clip, whatever the record is.
+        It is None where each of the equal records adds less than half a clip, whichever record is tried.
         """
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
@@ -131,7 +133,7 @@ class Influence:
 
     @cached_property
     def shares(self) -> Array | None:
-        """The length of each release on the loudest data over its length with all records in the batch.
+        """The length of each release on `loudest`, divided by its length with all records in the batch.
 
         Shape (seeds, steps); None where it cannot be measured. Where a release is a sum over a constant its share is
         the size of the batch over that constant, which is the expected batch for averages and n for plain sums. Where a
@@ -154,10 +156,10 @@ class Influence:
 
     @cached_property
     def scan(self) -> Scan | None:
-        """What exchanging each record in turn does, with batches as claimed; None where that says nothing.
+        """How much exchanging each record in turn changes each step, with batches as claimed; None if not measurable.
 
-        It says nothing where batches do not come from the seed, where there are more than 256 records, and where along
-        some directions no record moves a step.
+        It cannot be measured where batches do not come from the loop's seed, where there are more than 256 records, or
+        where along some directions no record changes a step.
         """
         runs, n = self._runs, self._n
         if runs.repeatable != {} or self.pair is None or not runs.frozen:
@@ -177,7 +179,7 @@ class Influence:
         return Scan(moved.transpose(0, 2, 1), self.pair.size, same_seeds)
 
     def _moved(self, index: int, seed: int, **changes: Any) -> Array | None:
-        """How far each step moves when the pair's records are exchanged at this index, not yet in clips."""
+        """Returns how much each step changes when the pair is exchanged at this index, in units of a release."""
         assert self.pair is not None
         data = [datasets.replaced(self._loop.records, index, record) for record in self.pair[:2]]
         first, second = (self._runs.quiet(world, seed=seed, **changes) for world in data)

@@ -1,4 +1,4 @@
-"""What a check of an audited loop may look at, in one place."""
+"""`Lab` holds everything that a check may use of an audited loop: its claim, and experiments on it."""
 
 from dpzero_theory.audit.influence import Influence
 from dpzero_theory.audit.noise import NoiseSamples
@@ -9,11 +9,11 @@ class Lab:
     """Experiments on one loop, each made when a check first asks for it.
 
     Attributes:
-        loop, claim, view: the loop, its claim, and what is not secret.
+        loop, claim, view: the loop, its claim, and what an attacker sees.
         runs: runs of the loop with changed settings.
-        influence: what records do to the releases.
-        noise: samples of the noise.
-        most_runs: about how many runs a statistic may take.
+        influence: how much single records change the releases.
+        noise: samples of the loop's noise.
+        most_runs: about how many runs a check's statistic may use.
     """
 
     def __init__(self, runs: LoopRuns, most_runs: int = 200, variations: tuple[tuple[str, Changes], ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Anyone's training loop, run as often as an audit needs it, in a folder of its own, with everything it shows kept.
+"""Runs a training loop as often as an audit needs, in an empty folder, and keeps what it returns, prints and writes.
 
     train(records, seed, settings) -> what it releases
 
@@ -7,14 +7,14 @@ user's own settings, by the loop's names for them. The loop returns an array, th
 mapping with some of these outputs:
 
     releases     (T,) or (T, k), the noised average (or sum) of each step
-    trajectory   (T + 1, d), the weights before and after each step; releases are then its differences over -step_size
+    trajectory   (T + 1, d), the weights before and after each step; releases are then their differences over -step_size
     weights      (d,), the last weights, where nothing else is released; the audit then makes runs of one step, whose
                  release is the difference of last and first weights over -step_size. A zeroth-order loop, and one with
                  momentum, a schedule of step sizes or an adaptive method, must return its releases instead.
     seeds        (T,), the integers that made the steps' directions and are published
     batches      T lists of record numbers; the attacker never sees them
-    clean        as releases, before noise is added; the attacker never sees it
-    others       whatever else is shown, such as losses and metrics
+    clean        the releases before noise is added, of the same shape; the attacker never sees them
+    NAME         any other output that is shown to the world, such as losses and metrics
 """
 
 import json
@@ -38,17 +38,16 @@ from dpzero_theory.audit.watch import watch, working_folder
 from dpzero_theory.check import Array
 
 Train = Callable[[Records, int, dict[str, Any]], Any]
-"""A training loop: (records, seed, settings) -> outputs, as above."""
+"""A training loop: (records, seed, settings) -> outputs, as the module's text describes them."""
 
 WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 """The fields of a claim that a loop is given as settings."""
 _LARGEST_STILL = 1e-4
-"""Where releases are taken from weights, frozen weights move at most by this share of the step size."""
-_SMALLEST_STILL = (
-    1e-30  # Frozen weights move at least by this share of the step size, where releases are taken from weights
-)
+_SMALLEST_STILL = 1e-30
+"""The largest and smallest share of the loop's step size that `still` uses where releases are taken from weights."""
 _ROUNDED_WEIGHTS = 1e-9
-"""How much of the noise may be lost to rounding where a release is taken from weights that hardly move."""
+"""`still` chooses the step size so that float64 rounding of weights changes a release by at most this share of the
+noise."""
 
 
 class LoopFailed(ValueError):
@@ -60,11 +59,11 @@ class LoopOutput:
     """What one run returned and showed.
 
     Attributes:
-        releases: of shape (T, k); None where the loop returned neither releases nor weights that say them.
+        releases: of shape (T, k); None where the loop returned neither releases nor weights from which they follow.
         clean: the releases before noise, where the loop returns them.
         batches: the record numbers of each step, where the loop returns them.
         seeds: the published seeds of the steps' directions, where the loop returns them.
-        shown: what the attacker sees: outputs by name, texts by `printed`, files as bytes by `file NAME`.
+        shown: what the attacker sees: outputs by name, printed text under `printed`, files as bytes under `file NAME`.
     """
 
     releases: Array | None
@@ -80,11 +79,11 @@ class Loop:
 
     Attributes:
         train: the loop.
-        records: the data that it runs on if no other is given.
-        claim, view: what it claims, and what is not secret.
-        settings: what it is given beside the claim's numbers.
+        records: the data on which `run` calls the loop if it is given no other.
+        claim, view: what the loop claims, and what an attacker sees.
+        settings: what the loop is given beside the claim's numbers.
         count: how many runs were made.
-        one_step: whether its last weights are all that it releases, so that runs are made of one step.
+        one_step: whether the loop returns only its last weights, so that every run is made with steps = 1.
         from_weights: whether releases are taken from weights, because the loop returns none.
         weights_trusted: whether weights may be taken for releases; `weights.runs_of` decides.
     """
@@ -106,7 +105,7 @@ class Loop:
         return working_folder(self)
 
     def setting(self, name: str) -> str:
-        """The loop's name for one of our settings."""
+        """The loop's own name for a setting that the audit calls `name`."""
         return self.view.names.get(name, name)
 
     @property
@@ -118,13 +117,13 @@ class Loop:
     def run(
         self, records: Records | None = None, *, seed: int = 0, world: int | None = None, **changes: Any
     ) -> LoopOutput:
-        """One run.
+        """Make one run of the loop.
 
         Args:
             records: the data; the loop's own if None.
             seed: the loop's seed.
-            world: the seed of the process's global generators; as `seed` if None.
-            changes: settings to replace, by our names.
+            world: the seed of the process's global random generators; as `seed` if None.
+            changes: settings to replace, by the audit's names for them.
 
         Raises:
             LoopFailed: the loop raised an error, or returned no output.
@@ -143,7 +142,7 @@ class Loop:
     def _called(
         self, records: Records | None, seed: int, world: int | None, changes: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any], dict[str, bytes | str]]:
-        """What the loop returns, the settings that it was given, and what it showed beside."""
+        """Returns what the loop returned, the settings it was given, and what it printed and wrote to files."""
         self.count += 1
         given = {self.setting(word): getattr(self.claim, word) for word in WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
@@ -185,10 +184,10 @@ class Loop:
 
 
 def still(loop: Loop, outcome: LoopOutput) -> dict[str, Any] | None:
-    """The changes of settings under which weights stay where they are; None where there are none.
+    """Returns changes of settings under which the weights stay where they are; None where that is impossible.
 
-    Where releases are taken from weights, the weights move as little as float64 allows: with a smaller step nothing
-    would be left of it.
+    The step size is set to 0. But where releases are computed from the weights, it is made as small as float64 allows,
+    since steps that are lost to rounding would show no release.
     """
     if not loop.step_size or loop.one_step:
         return None
@@ -202,11 +201,12 @@ def still(loop: Loop, outcome: LoopOutput) -> dict[str, Any] | None:
 
 
 def command(words: Sequence[str], seconds: float = 600) -> Train:
-    """A loop that is a program.
+    """Returns a training loop that runs a program, as ["python", "train.py", "{records}", "{settings}", "{out}"].
 
-    In its words {records}, {settings}, {seed} and {out} are filled in. {records} is a file of `numpy.save` for an
-    array, else a pickle. {settings} is a JSON file. At {out} the program writes its output, as JSON, or by `numpy.save`
-    or `numpy.savez`, which add a suffix. The program runs in a folder of its own, for at most `seconds`.
+    In these words {records}, {settings}, {seed} and {out} are filled in. {records} becomes the path of a file of
+    `numpy.save` for an array, else of a pickle; {settings} that of a JSON file. At the path {out} the program writes
+    its output, as JSON, or by `numpy.save` or `numpy.savez`, which add a suffix. The program runs in a folder of its
+    own, for at most `seconds`.
     """
 
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
@@ -237,7 +237,7 @@ def command(words: Sequence[str], seconds: float = 600) -> Train:
 
 
 def _keep_what_is_left(place: Path, known: Mapping[str, str]) -> None:
-    """Move files that the program wrote beside its records and its output to where files are looked for."""
+    """Move other files that the program wrote to this folder into the working directory, where the audit sees them."""
     mine = {known["records"], known["settings"], *(known["out"] + end for end in ("", ".npy", ".npz", ".json"))}
     for path in place.iterdir():
         if str(path) not in mine:

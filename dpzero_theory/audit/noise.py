@@ -1,4 +1,4 @@
-"""The noise of a loop, taken out of its releases: what a noisy run has and the quiet run with the same seed has not."""
+"""Measures a loop's noise, as the difference of a noisy run and a quiet run (almost without noise) of the same seed."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -15,20 +15,22 @@ from dpzero_theory.privacy.relation import Relation
 
 _NOISE_SEED = 1000
 """The loop's seed in the first of the runs whose noise is sampled; each further run has the next seed."""
-_WANTED_NUMBERS = 7500  # How many numbers of noise a sample should have; on other data and settings a quarter of them
-_FEWEST_RUNS, _MOST_RUNS = 24, 200  # How many runs, at least and at most, a sample of the noise takes
+_WANTED_NUMBERS = 7500  # How many numbers of noise a sample should have; for `NoiseSamples.worlds` a quarter as many
+_FEWEST_RUNS, _MOST_RUNS = 24, 200  # The fewest and the most runs from which a sample of the noise is taken
 _SCALES = {
     "records a millionth as large": 1e-6,
     "records a thousand times as large": 1e3,
     "records of nothing": 0.0,
 }
-"""Factors on the records under which the noise must be the same, by their names in the report."""
+"""Factors by which all records are scaled, by the names in the report: the noise must stay the same."""
 
 
 class NoiseSample(NamedTuple):
-    """Noise in units of the claimed standard deviation, of shape (runs, steps, numbers a step).
+    """A sample of a loop's noise.
 
-    world: on which data and with which settings, in words.
+    Attributes:
+        world: on which data and with which settings it was measured, in words.
+        values: the noise in units of the claimed standard deviation, of shape (runs, steps, numbers of a step).
     """
 
     world: str
@@ -41,7 +43,7 @@ class NoiseSamples:
     Args:
         runs, influence: experiments on the loop.
         most_runs: about how many runs a sample may take.
-        variations: settings under which the claim must hold as well, each a name and changes.
+        variations: further settings under which the claim must hold, each a name and the changes of settings.
     """
 
     def __init__(
@@ -56,11 +58,11 @@ class NoiseSamples:
 
     @cached_property
     def sample(self) -> NoiseSample | None:
-        """The noise on the records given, with the settings claimed."""
+        """The noise on the audit's records with the claimed settings; None where it cannot be separated."""
         return self._sampled("as claimed", None, self.repeatable)
 
     def worlds(self) -> Iterator[tuple[str, Callable[[], NoiseSample | None]]]:
-        """Other data and settings under which the noise must be the same: a name, and a function that samples it."""
+        """Yields other data and settings under which the noise must be as large: a name and a function that samples."""
         few, changes, records = _WANTED_NUMBERS // 4, self.repeatable, self._runs.loop.records
         all_records, add_remove = self._runs.all_records, self._runs.claim.relation == Relation.ADD_REMOVE
 
@@ -82,7 +84,10 @@ class NoiseSamples:
             yield world("batch = n", None, all_records)
 
     def aligned(self) -> NoiseSample | None:
-        """The noise where all records are the same extreme one, so that the sum is as large as it can be."""
+        """Samples the noise on the data set of equal records with the largest sum, where rounding loses noise first.
+
+        Returns None where there is no such data set (`Influence.loudest`) or the noise cannot be separated.
+        """
         if self._influence.loudest is None:
             return None
         name = "all records alike and extreme"
@@ -91,7 +96,7 @@ class NoiseSamples:
     def _sampled(
         self, world: str, records: Records | None, changes: Changes, wanted: int = _WANTED_NUMBERS
     ) -> NoiseSample | None:
-        """A sample on these records; None where the noise cannot be separated from the releases."""
+        """Samples about `wanted` numbers of noise on these records; None where it cannot be separated from the sums."""
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:
             return None
@@ -106,9 +111,10 @@ class NoiseSamples:
 
     @cached_property
     def blind(self) -> bool:
-        """Whether the noise cannot be turned off, but is drawn anew in each run.
+        """Whether the loop ignores the noise setting, but draws its noise anew in each run.
 
-        Then two runs with one seed of the loop, and other states of the process's global generators, differ by noise.
+        The noise is then measured by the difference of two runs with the same seed of the loop and other states of the
+        global random generators.
         """
         runs = self._runs
         if runs.base.releases is None or runs.noise_follows:
@@ -118,9 +124,10 @@ class NoiseSamples:
         return len(rows) == 3 and not any(np.array_equal(rows[0], other) for other in rows[1:])
 
     def residual(self, records: Records | None, changes: Changes, seed: int) -> Array | None:
-        """The noise of one run, or of the difference of two runs where noise cannot be turned off (`blind`).
+        """Returns the noise of one run's releases; None where it cannot be separated from the sums.
 
-        None is returned where the noise cannot be separated from the releases.
+        Where the loop returns its sums before noise, these are subtracted, else the releases of a quiet run; where
+        noise cannot be turned off (`blind`), the difference of two noisy runs is used.
         """
         runs = self._runs
         if self.blind:
@@ -137,7 +144,7 @@ class NoiseSamples:
         return None if quiet is None or quiet.shape != rows.shape else rows - quiet
 
     def _difference(self, records: Records | None, changes: dict[str, Any], seed: int) -> Array | None:
-        """The difference of two runs over the root of two, which has the variance and the Gaussian law of one noise."""
+        """Returns the difference of two noisy runs over the root of 2: if noise is Gaussian, this has the same law."""
         settings = {**self._runs.frozen, **changes}
         pair = [self._runs.attempt(records, seed=seed, world=world, **settings) for world in (seed, seed + 1)]
         rows = [self._runs.comparable(one) for one in pair if one is not None and one.releases is not None]

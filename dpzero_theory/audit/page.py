@@ -10,9 +10,9 @@ _PAGE_MARKS = {HELD: ("", "held"), VIOLATED: ("bad", "VIOLATED"), UNTESTED: ("no
 
 
 def page(report: AuditReport) -> str:
-    """The page: a summary, each verdict with how to mend it or what would have been seen, and plots of the evidence.
+    """Returns the page: a summary, the verdict of each check, violated ones first, and plots of the evidence.
 
-    Violated checks come first.
+    A verdict says how to mend the loop, or what fault the check would have noticed.
     """
     drawn = ((entry.check.name, plot(entry.check.name, entry.verdict.evidence)) for entry in report.entries)
     return document(

@@ -66,8 +66,8 @@ def _attack(axes: "Axes", evidence: Evidence) -> str:
 class _Plot(NamedTuple):
     """How the evidence of one check is drawn.
 
-    `label` says what the picture shows, for readers who cannot see it. `needs` is the entry of the evidence without
-    which there is no picture. `draw` draws into the axes and returns the caption.
+    `label` is the picture's alternative text. `needs` is the key of the evidence without which there is no picture.
+    `draw` draws the evidence into the axes and returns the caption.
     """
 
     label: str

@@ -1,7 +1,7 @@
-"""How many runs an audit needs to notice too little noise.
+"""Computes how many runs an attack needs to refute a claim when there is too little noise.
 
-All numbers are for scores that are Gaussian with means `gdp` standard deviations apart on the two data sets. An attack
-that knows the noise and the sensitivity sees such scores.
+The attack's scores are taken to be Gaussian, with means mu standard deviations apart on the two data sets. Those are
+the scores of an attacker who knows the noise and the sensitivity.
 """
 
 from functools import lru_cache
@@ -14,7 +14,7 @@ from dpzero_theory.audit.bounds import attack_gdp
 
 _THRESHOLDS = np.linspace(-3, 3, 61)
 """Thresholds that the attack may choose from, in standard deviations from the middle between the two means."""
-_PAIRS = [1 << k for k in range(4, 23)]  # Numbers of pairs of runs that are tried, up to 2^22, about four million
+_PAIRS = [1 << k for k in range(4, 23)]  # The numbers of pairs of runs that `runs_to_see` tries, up to 2^22
 
 
 def likely_bound(gdp: float, pairs: int, confidence: float, power: float = 0.95) -> float:
@@ -64,5 +64,5 @@ def runs_to_see(claimed: float, fraction: float, confidence: float, power: float
 def curve(
     claimed: float, confidence: float, fractions: tuple[float, ...] = (0.9, 0.75, 0.5, 0.25)
 ) -> dict[str, int | None]:
-    """`runs_to_see` for several fractions, by the fraction as text."""
+    """Returns `runs_to_see` for each fraction of the claimed noise, by the fraction as text, such as "0.75"."""
     return {f"{fraction:g}": runs_to_see(claimed, fraction, confidence) for fraction in fractions}

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import numpy as np
 
 _keeping = ContextVar("_keeping", default=False)
-"""Whether a surrounding block keeps the states of the generators already."""
+"""Whether a surrounding `generators_kept` block will restore the generators, so that an inner one need not."""
 
 
 @contextmanager

@@ -24,13 +24,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The audit of one loop.
+    """The result of auditing one training loop; report["NAME"] is the verdict of the check of that name.
 
     Attributes:
-        claim, view: what the loop claims, and what is not secret.
-        entries: the checks, in order.
-        runs, seconds: of the whole audit.
-        false_alarm: the probability, at most, with which a sound loop has any violation here.
+        claim, view: what the loop claims, and what an attacker sees.
+        entries: the verdict of each check, in the order in which the checks were made.
+        runs, seconds: the number of runs and the time of the whole audit.
+        false_alarm: an upper bound on the probability that a sound loop has any violation here.
     """
 
     claim: Claim
@@ -68,7 +68,7 @@ class AuditReport:
         )
 
     def text(self) -> str:
-        """The table, as wide as a terminal."""
+        """The report as text: the claim, a table of verdicts, and the summary."""
         lines = [self.claim_line, ""]
         for entry in self.entries:
             verdict = entry.verdict

@@ -2,9 +2,9 @@
 
 An audit compares runs that differ in one thing. Three changes of settings make that possible:
 
-- A *quiet* run has almost no noise: the smallest share of the claimed noise that the loop accepts, so that random
-  numbers are still drawn. Two quiet runs with equal seeds are equal. So a difference between quiet runs on neighbouring
-  data is exactly what one record does, and a difference between a noisy and a quiet run is the noise.
+- A *quiet* run has almost no noise: the smallest share of the claimed noise that the loop accepts, so that the loop
+  still draws random numbers. Two quiet runs with equal seeds are equal. So the difference of quiet runs on neighbouring
+  data is exactly the effect of one record, and the difference of a noisy and a quiet run is the noise.
 - A *frozen* run has a step size of zero, or one so small that its weights stay where they are. Every step is then made
   at the same weights and can be compared with the same step of another run; otherwise only first steps can.
 - Where quiet runs with equal seeds still differ, because batches are drawn from another source, `all_records` puts
@@ -24,17 +24,17 @@ from dpzero_theory.audit.loop import Loop, LoopFailed, LoopOutput, still
 from dpzero_theory.check import Array
 
 Changes = dict[str, Any]
-"""Settings of the loop that an experiment replaces, by the audit's names."""
+"""New values of the loop's settings for an experiment, by the audit's names of the settings."""
 
 SEED = 11  # The loop's seed wherever an experiment needs only one
 _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
-"""Shares of the claimed noise multiplier that are tried for quiet runs, in this order."""
+"""Quiet runs have the first of these shares of the claimed noise multiplier that the loop accepts."""
 _RELATIVE_ROUNDING = 1e-5
-"""How much quiet noise and rounding may change a number, as a share of the largest number beside it."""
-_LARGER_STEP = 100.0  # How many times larger the step size is made to test whether frozen weights really stay
-_STAYS = 0.1  # By how many clips a release may change under the larger step size if frozen weights stay
+"""Two arrays count as equal if they differ by at most this share of their largest number."""
+_LARGER_STEP = 100.0  # Whether frozen weights really stay is tested by a run with a step size this many times larger
+_STAYS = 0.1  # Frozen weights count as staying if releases then change by at most this many clips
 NOT_REPEATABLE = "quiet runs with equal seeds differ, or the noise ignores its setting"
-"""What a check says that needs `LoopRuns.repeatable` where it is None."""
+"""What a check reports if it needs `LoopRuns.repeatable` and that is None."""
 _NO_RELEASES = "the loop returns neither releases nor weights, or has no step_size among its settings"
 
 
@@ -53,7 +53,7 @@ class LoopRuns:
         self.why_no_releases = "" if self.base.releases is not None else _NO_RELEASES
 
     def attempt(self, records: Records | None = None, **settings: Any) -> LoopOutput | None:
-        """A run on these records (the loop's own if None), or None where the loop refuses."""
+        """Makes a run on these records (the loop's own if None); returns None where the loop raises an error."""
         try:
             return self.loop.run(records, **settings)
         except LoopFailed:
@@ -75,7 +75,7 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of quiet runs: the smallest of a few that the loop accepts, else 0."""
+        """The noise multiplier of quiet runs, see `_QUIET_SHARES`."""
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
@@ -104,7 +104,10 @@ class LoopRuns:
 
     @cached_property
     def noise_follows(self) -> bool:
-        """Whether the noise obeys its setting: quiet runs on all records are equal, and noisy ones differ from them."""
+        """Whether the loop obeys the noise multiplier it is given.
+
+        It does if two quiet runs with all records in every batch are equal and a noisy run differs from them.
+        """
         outputs = [
             self.attempt(seed=SEED, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)
@@ -113,21 +116,24 @@ class LoopRuns:
         return len(rows) == 3 and same(rows[0], rows[1]) and not same(rows[0], rows[2])
 
     def repeats(self, changes: Changes) -> bool:
-        """Whether two quiet runs with these changes are equal."""
+        """Whether two quiet runs with the same seed and these changes of settings are equal."""
         pair = [self.attempt(seed=SEED, noise_multiplier=self.quiet_multiplier, **self.frozen, **changes) for _ in "ab"]
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     @cached_property
     def repeatable(self) -> Changes | None:
-        """The settings under which equal seeds give equal quiet runs: none, `all_records`, or None if neither does."""
+        """The changes of settings under which quiet runs with equal seeds are equal: {} if none are needed.
+
+        They are `all_records` where that makes such runs equal, and None where nothing does.
+        """
         if self.base.releases is None or not self.noise_follows:
             return None
         return next((changes for changes in ({}, self.all_records) if self.repeats(changes)), None)
 
     def quiet(self, records: Records | None = None, *, seed: int = SEED, **changes: Any) -> Array | None:
-        """The comparable releases of a quiet run, or None where the loop refuses.
+        """Returns the comparable releases of a quiet run, or None where the loop raises an error.
 
-        None is also returned where frozen weights move a little and these records let that be seen.
+        None is also returned where the frozen weights move a little and that changes releases on these records.
         """
         rows = self._without_noise(records, seed, changes)
         if rows is None or len(rows) == 1 or not (step := self.frozen.get("step_size")):
@@ -138,7 +144,11 @@ class LoopRuns:
         return rows if np.allclose(rows, further, rtol=0, atol=_STAYS * self.unit(changes), equal_nan=True) else None
 
     def at_start(self, records: Records | None = None) -> Array | None:
-        """The releases of a quiet run on all records, of the steps that start at the same weights on any data."""
+        """Returns releases of a quiet run with all records in every batch; None where the loop raises an error.
+
+        They are those of the steps at which the weights are the same for all data: the first step, unless weights are
+        frozen exactly.
+        """
         rows = self._without_noise(records, SEED, self.all_records)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
@@ -149,9 +159,10 @@ class LoopRuns:
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether quiet runs on all records are equal for different seeds too: the seed draws batches and noise only.
+        """Whether quiet runs with all records in every batch are equal for different seeds too.
 
-        Then one step can be compared with another. It is not so where the seed makes directions or initial weights.
+        They are if the seed draws only batches and noise, and then one step can be compared with another. They are not
+        where the seed makes directions or initial weights.
         """
         pair = [self.quiet(seed=seed, **self.all_records) for seed in (SEED, SEED + 1)]
         return all(rows is not None for rows in pair) and same(*(np.asarray(rows) for rows in pair))
@@ -169,7 +180,7 @@ def stacked(rows: Sequence[Array | None], unit: float) -> Array | None:
 
 
 def same(a: Array, b: Array) -> bool:
-    """Whether two arrays are equal up to what quiet noise and rounding leave."""
+    """Whether two arrays are equal up to rounding and the tiny noise of quiet runs."""
     if a.shape != b.shape:
         return False
     most = _RELATIVE_ROUNDING * float(np.abs(a).max(initial=0.0))

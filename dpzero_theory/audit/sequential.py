@@ -23,27 +23,24 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 _EPSILONS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
-"""epsilon/mu^2 of the bets: the likelihood-ratio test at epsilon cuts at this many distances of the means."""
+"""The epsilons at which bets are made, in units of mu^2. In these units the threshold of the likelihood-ratio test at
+epsilon is epsilon/mu^2 times the distance of the two means from their middle."""
 _EVENTS = (-0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0)
-"""The cuts: an event is that a score exceeds one of them. The means are at +1/2 and -1/2."""
-_STAKES = (
-    0.08,
-    0.25,
-    0.5,
-    0.8,
-)  # Stakes of the bets, as shares of the largest stake that keeps the wealth from falling below 0
+"""The thresholds of the bets: the event S is that a score exceeds one of them. Scores have means +1/2 and -1/2."""
+_STAKES = (0.08, 0.25, 0.5, 0.8)
+"""Stakes of the bets, as shares of the largest stake that keeps the wealth from falling below 0."""
 _BOTH_SCORES = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-"""Whether the first score of a pair, and whether the second one, is above a cut: the four outcomes of a bet."""
-_LARGEST_EPSILON = 40.0  # The largest epsilon that is bet on; e^epsilon stays within float64
-_LOOK_EVERY = 32  # After how many pairs `lower_bound` looks at the wealth
+"""The four outcomes of a bet: whether the first score of a pair exceeds the threshold, and whether the second does."""
+_LARGEST_EPSILON = 40.0  # Bets are made at epsilons up to this, so that e^epsilon is well within float64
+_LOOK_EVERY = 32  # `lower_bound` compares the wealth with its limit after every so many pairs
 
 
 class Betting:
-    """The wealth of bets against the claim of mu-GDP.
+    """Bets against the claim of mu-GDP, and the wealth that they have gained.
 
-    A score has mean +1/2 on the first data set and -1/2 on the second one, and standard deviation 1/mu where the claim
-    is attained. Whatever the law of the scores is, the bets are fair. gdp is mu > 0; ValueError is raised for another
-    value.
+    The bets are made for scores that have mean +1/2 on the first data set and -1/2 on the second one, and standard
+    deviation 1/mu where the mechanism is exactly mu-GDP. But whatever the law of the scores, the wealth of the bets
+    does not grow on average where the claim holds. gdp is mu > 0; ValueError is raised for another value.
 
     Attributes:
         pairs: how many pairs of runs were seen.
@@ -61,10 +58,10 @@ class Betting:
         self.pairs = 0
 
     def see(self, scores: Array) -> Array:
-        """Bet on new pairs, of shape (pairs, 2): the scores of a run on the first and of one on the second data set.
+        """Bet on new pairs of scores, of shape (pairs, 2): of a run on the first and one on the second data set.
 
-        Returns the logarithm of the wealth, which is the mean of all bets, after each of them. Raises ValueError for
-        NaN.
+        Returns, for each of the pairs, the logarithm of the wealth after it; the wealth is the mean over all bets.
+        Raises ValueError for NaN.
         """
         pairs = np.asarray(scores, dtype=np.float64).reshape(-1, 2)
         if np.isnan(pairs).any():
@@ -76,7 +73,8 @@ class Betting:
     def wealth_of(self, counts: Array) -> Array:
         """The logarithm of the wealth at several moments.
 
-        counts: how often each cut had each outcome up to then, of shape (moments, cuts, outcomes).
+        counts: how often each of the four outcomes of `_BOTH_SCORES` had occurred for each threshold by that moment, of
+            shape (moments, thresholds, outcomes).
         """
         return _log_mean((counts @ self._gains).reshape(len(counts), -1))
 
@@ -87,7 +85,10 @@ class Betting:
 
 
 def _counts(pairs: Array) -> Array:
-    """How often each cut had each outcome, in both directions, after each pair; of shape (pairs, cuts, outcomes)."""
+    """Returns how often each outcome had occurred for each threshold after each pair: (pairs, thresholds, outcomes).
+
+    The second half of the thresholds is for the claim with the two data sets exchanged.
+    """
     return np.cumsum(np.concatenate([_outcome_of(pairs), _outcome_of(-pairs[:, ::-1])], axis=1), axis=0)
 
 
@@ -111,12 +112,12 @@ class Decision(NamedTuple):
 def decide(rounds: Iterable[Sequence[Array]], gdps: Sequence[float], level: float) -> Decision:
     """Bet until the claims are refuted at `level`, or there are no more rounds.
 
-    Several games are played at once, and the wealth is the mean of theirs.
+    Several games are played at once, each against one claim of mu-GDP. The wealth is the mean of the games' wealths.
 
     Args:
-        rounds: of each round, for each game the scores of its new pairs, of shape (pairs, 2).
-        gdps: for each game the mu that it refutes.
-        level: the probability, in (0, 1), of refuting claims that hold.
+        rounds: for each round, and in it for each game, the scores of its new pairs, of shape (pairs, 2).
+        gdps: for each game the claimed mu.
+        level: an upper bound, in (0, 1), on the probability of refuting claims that all hold.
 
     Raises:
         ValueError: an argument outside its range, or a score that is NaN.
@@ -141,9 +142,9 @@ def _log_mean(logs: Array) -> Array:
 def lower_bound(scores: Array, level: float) -> float:
     """A lower bound on mu that exceeds the true mu with probability at most `level`.
 
-    The claims 0.02, 0.0206, ... of mu-GDP, each 3% above the one before, are tested in order. The last one before the
-    first that is not refuted is returned, or 0 where none is refuted. The bound is valid because it exceeds the true mu
-    only if the first claim that is not below it is refuted, which then holds.
+    The claims of mu-GDP for mu = 0.02, 0.0206, ..., each 3% above the one before, are tested in order. The last mu
+    before the first that is not refuted is returned, or 0 where none is refuted. The bound exceeds the true mu only if
+    the smallest tested mu above the truth, whose claim holds, is refuted; that has probability at most `level`.
 
     Args:
         scores: as `Betting.see` takes them, in the order of the runs. The wealth is looked at after every 32nd pair,

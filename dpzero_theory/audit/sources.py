@@ -1,4 +1,7 @@
-"""The sources that noise may be drawn from, made known: clocks, the process's number, random bytes, seeds."""
+"""Replaces the sources from which a loop may draw its noise by known ones: clocks, the process id and random bytes.
+
+Seeds that a loop gives to random generators are noted.
+"""
 
 import datetime
 import hashlib
@@ -15,15 +18,15 @@ import numpy as np
 
 from dpzero_theory.audit.loop import Loop
 
-KEY_BYTES = 8  # How many random bytes a key must have at least: all values of fewer bytes can be tried
-_CLOCK = 1_700_000_000  # What stopped clocks say, in seconds since 1970
-_PROCESS = 4321  # What the process's number is while clocks are stopped
+KEY_BYTES = 8  # A key needs at least this many random bytes: all values of fewer bytes can be tried
+_CLOCK = 1_700_000_000  # The time that stopped clocks show, in seconds since 1970
+_PROCESS = 4321  # The process id that `os.getpid` returns while clocks are stopped
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
 """The clocks of the module `time`; each has a variant in nanoseconds too."""
 
 
 class _StoppedDatetime(datetime.datetime):
-    """`datetime.datetime` while clocks are stopped."""
+    """Stands in for `datetime.datetime` while clocks are stopped."""
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> "_StoppedDatetime":
@@ -36,9 +39,9 @@ class _StoppedDatetime(datetime.datetime):
 
 @contextmanager
 def stopped_clocks() -> Iterator[None]:
-    """While the block runs, every clock of Python stands still and the process has a fixed number.
+    """While the block runs, Python's clocks stand still and `os.getpid` returns a fixed number.
 
-    They are replaced in every module that has imported them.
+    The functions are replaced in every module that has imported them.
     """
     seconds: list[tuple[Any, Any]] = [(getattr(time, name), lambda: float(_CLOCK)) for name in _CLOCKS]
     nanoseconds = [(getattr(time, f"{name}_ns"), lambda: _CLOCK * 10**9) for name in _CLOCKS]
@@ -47,12 +50,12 @@ def stopped_clocks() -> Iterator[None]:
 
 
 class Entropy:
-    """A known stream of bytes for each place of the code that asks the operating system for random bytes.
+    """Known streams of bytes in place of the operating system's random bytes, one for each place in the code.
 
-    A place is the line of the loop's code that asks, with the lines that called it.
+    A place is the line of the loop's code that asks for random bytes, together with the lines that called it.
 
     Attributes:
-        places: how many bytes were taken at each place.
+        places: how many bytes each place has taken since `start`.
     """
 
     def __init__(self) -> None:
@@ -60,11 +63,11 @@ class Entropy:
 
     @property
     def taken(self) -> int:
-        """How many bytes were taken in all."""
+        """How many bytes all places have taken since `start`."""
         return sum(self.places.values())
 
     def start(self, number: int, others: Collection[str] = (), which: int = 0) -> None:
-        """Begin one of many streams; the places in `others` read from a stream `which` of their own."""
+        """Begin the streams of this number from their start; places in `others` read other ones, of number `which`."""
         self.number, self.others, self.which = number, others, which
         self.places = dict[str, int]()
 
@@ -77,7 +80,7 @@ class Entropy:
 
 
 def _place(frame: FrameType | None) -> str:
-    """The files and lines from this frame up to where the audit called the loop."""
+    """Returns the files and lines of the call stack, from this frame out to where the audit called the loop."""
     lines: list[str] = []
     while frame is not None and frame.f_globals.get("__name__") != Loop.__module__:
         lines.append(f"{frame.f_code.co_filename} {frame.f_lineno}")
@@ -87,7 +90,7 @@ def _place(frame: FrameType | None) -> str:
 
 @contextmanager
 def known_entropy() -> Iterator[Entropy]:
-    """While the block runs, `os.urandom` reads from a known stream, and with it `secrets` and NumPy's own seeding."""
+    """While the block runs, `os.urandom`, and with it `secrets` and NumPy's seeding, reads from the known streams."""
     entropy = Entropy()
     with _everywhere([(os.urandom, entropy.read)]):
         yield entropy
@@ -95,7 +98,7 @@ def known_entropy() -> Iterator[Entropy]:
 
 @contextmanager
 def noted_seeds() -> Iterator[list[int]]:
-    """While the block runs, integers that seed generators of NumPy, Python and torch are noted, in order."""
+    """While the block runs, integers that seed generators of NumPy, Python and torch are noted in the yielded list."""
     seeds: list[int] = []
 
     def note(seed: Any) -> None:
@@ -103,7 +106,7 @@ def noted_seeds() -> Iterator[list[int]]:
             seeds.append(int(seed))
 
     def noting(real: Any, method: str) -> Any:
-        """The class, whose method takes a seed."""
+        """Returns a subclass of `real` whose method of this name notes the seeds that it is given."""
 
         def noted(self: Any, *seed: Any, **named: Any) -> Any:
             for one in (*seed, *named.values()):
@@ -129,7 +132,7 @@ def noted_seeds() -> Iterator[list[int]]:
 def _everywhere(changes: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
     """While the block runs, functions and classes are replaced in every module that has them under some name.
 
-    changes: what is replaced, and by what.
+    changes: pairs of a function or class and what replaces it.
     """
     others = {id(real): other for real, other in changes}
     # Types are compared before id() is called, because every call of id() is an event that audit hooks hear.

@@ -1,6 +1,6 @@
-"""What to audit, in a file or a function.
+"""Reads the specification of an audit from a TOML file or a function.
 
-A TOML file, whose paths and modules are looked for in its own folder first:
+This is a TOML file. Its paths and modules are looked for in its own folder first:
 
     train = "train:run"                      # MODULE:FUNCTION; or command = [WORDS], see `loop.command`
     records = "train:records"                # MODULE:FUNCTION that returns them, or a file of numpy.save
@@ -23,10 +23,10 @@ A TOML file, whose paths and modules are looked for in its own folder first:
     [settings]                               # the loop is given these as they are
     lr = 0.1
 
-    [variations."four micro-batches"]        # settings under which the claim holds as well
+    [variations."four micro-batches"]        # further settings under which the claim must hold
     micro_batches = 4
 
-Or MODULE:FUNCTION, a function without arguments that returns a `Spec`.
+In its place MODULE:FUNCTION may name a function without arguments that returns a `Spec`.
 """
 
 import importlib
@@ -50,7 +50,7 @@ from dpzero_theory.audit.report import AuditReport
 
 _TABLES = ("claim", "view", "settings", "variations")
 _KEYS = ("train", "command", "records", *_TABLES)
-_MOST_BYTES_OF_SPEC = 1 << 20  # The largest TOML file that is read, in bytes
+_MOST_BYTES_OF_SPEC = 1 << 20  # At most this many bytes of a TOML file are read
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,17 @@ class Spec:
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def audit(self, **how: Any) -> AuditReport:
-        """Audit the loop; `how` are the other arguments of `conformance.check`."""
+        """Audits the loop and returns the report; `how` are other arguments of `conformance.check`, such as `runs`."""
         return conformance(
             self.train, self.records, self.claim, self.view, self.settings, variations=self.variations, **how
         )
 
 
 def load(text: str) -> Spec:
-    """The specification that a path of a TOML file, or MODULE:FUNCTION, names. Raises ValueError in one line."""
+    """Returns the specification that `text` names: the path of a TOML file, or MODULE:FUNCTION.
+
+    Raises ValueError, with a message of one line.
+    """
     if not text.endswith(".toml"):
         with _importing(Path.cwd()):
             made = _called("spec", text)
@@ -118,7 +121,7 @@ def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
 
 
 def _words(content: dict[str, Any], folder: Path) -> list[str]:
-    """The words of the command, with whole paths for files of the specification's folder."""
+    """Returns the words of the command; a word that names a file in the specification's folder becomes its path."""
     words = content["command"]
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise ValueError(f"command must be a list of words; got {check.shown(words)}")
@@ -149,7 +152,7 @@ def _importing(folder: Path) -> Iterator[None]:
 
 
 def _called(name: str, text: object) -> Any:
-    """What the function MODULE:FUNCTION returns when it is called without arguments."""
+    """Calls the function that `text`, MODULE:FUNCTION, names, without arguments; `name` is for error messages."""
     function = _function(name, text)
     try:
         return function()
@@ -159,7 +162,7 @@ def _called(name: str, text: object) -> Any:
 
 
 def _function(name: str, text: object) -> Callable[..., Any]:
-    """The callable that MODULE:FUNCTION names."""
+    """Returns the function that `text`, MODULE:FUNCTION, names; `name` is for error messages."""
     rule = f"{name} must be MODULE:FUNCTION of a module that can be imported"
     module, _, function = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not all(part.isidentifier() for part in module.split(".")) or not function.isidentifier():

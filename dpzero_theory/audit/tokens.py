@@ -1,4 +1,4 @@
-"""Whatever a run shows as numbers and words at positions, so that the outputs of two runs can be compared."""
+"""Splits all that a run shows into tokens (numbers and words), so that two runs can be compared token by token."""
 
 import bz2
 import gzip
@@ -16,22 +16,22 @@ import numpy as np
 from dpzero_theory.audit.loop import LoopOutput
 
 Position = tuple[str, int]
-"""The name of an output, and the number of a token in it; -1 stands for how many tokens there are."""
+"""The name of an output and the index of a token in it; at index -1 stands the number of its tokens."""
 Token = float | bytes
 """A number, or a word as bytes."""
 
 
 class Chunk(bytes):
-    """A digest, or four bytes of a file that is no text: rounding may change it as a whole."""
+    """A hexadecimal digest, or four bytes of a binary file; a rounding error may change every bit of it."""
 
 
 Shown = dict[Position, Token]
-"""The tokens that a run shows, by position."""
+"""All tokens that a run shows, by position."""
 
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
 _HEX = rb"[0-9A-Fa-f-]"
 DIGEST = rb"(?<![0-9A-Za-z.])(?=" + _HEX + rb"*\d)(?=" + _HEX + rb"*[A-Fa-f])" + _HEX + rb"{16,}(?![0-9A-Za-z])"
-"""The pattern of a digest: a word of 16 or more hexadecimal digits that is no number."""
+"""The pattern of a digest: 16 or more hexadecimal digits or hyphens, with at least one decimal digit and one letter."""
 _TOKEN = re.compile(rb"(" + DIGEST + rb")|(" + _NUMBER + rb")|(?:(?!" + DIGEST + rb")[^\s\d])+")
 _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x1f\x8b": gzip.decompress,
@@ -40,12 +40,12 @@ _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x78\x9c": zlib.decompress,
     b"\x78\xda": zlib.decompress,
 }
-"""How to unpack a compressed file, by the bytes that it begins with."""
+"""The function that unpacks a compressed file, by the bytes with which such a file begins."""
 _NPY = b"\x93NUMPY"
 
 
 def tokens(outcome: LoopOutput) -> Shown:
-    """Every number and word that a run shows, by its position, and how many there are in each output."""
+    """Returns every number and word that a run shows, by position, and each output's count of them at index -1."""
     placed: Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):
@@ -54,12 +54,12 @@ def tokens(outcome: LoopOutput) -> Shown:
 
 
 def where(place: Position) -> str:
-    """A position in words."""
+    """Returns a position as words for a report, such as "printed, number 3"."""
     return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[Token]]]:
-    """The tokens of an output: of a value, a text, a file, or of each member of an archive under its name."""
+    """Yields the name and the tokens of an output (a value, a text or a file), or of each member of an archive."""
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
             yield inner, _of_bytes(raw)
@@ -80,7 +80,7 @@ def _of_value(value: Any) -> list[Token]:
 
 
 def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """The members of an archive (numpy.savez and torch.save write archives), or the unpacked file, or the file."""
+    """Yields name and bytes of each member of a zip archive (numpy.savez, torch.save), or of the decompressed file."""
     if raw[:2] == b"PK":
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             for member in archive.namelist():
@@ -96,7 +96,7 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_bytes(raw: bytes) -> list[Token]:
-    """The tokens of a text or an array; of any other file its words of four bytes."""
+    """Returns the tokens of a file: of its text or its `numpy.save` array, else a `Chunk` for every four bytes."""
     if raw.startswith(_NPY):
         try:
             return _of_value(np.load(io.BytesIO(raw), allow_pickle=False))

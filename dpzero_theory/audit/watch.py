@@ -1,4 +1,4 @@
-"""What a run shows beside what it returns: what it prints, logs and warns of, and the files that it leaves."""
+"""Catches what a run shows beside what it returns: prints, logs, warnings, and the files that it leaves."""
 
 import io
 import logging
@@ -16,25 +16,25 @@ from typing import Any
 
 import numpy as np
 
-_MOST_BYTES = 1 << 24  # How many bytes of a file, or of what is printed, are kept
-_MEMORY = Path("/dev/shm")  # The file system in memory, on Linux
-_WRITING = os.O_WRONLY | os.O_RDWR  # The flags of `open` with which a file can be written
+_MOST_BYTES = 1 << 24  # Of each file, and of what is written to the process's streams, the first so many bytes are kept
+_MEMORY = Path("/dev/shm")  # Linux's file system in memory, where temporary files are fastest
+_WRITING = os.O_WRONLY | os.O_RDWR  # A file is opened for writing if its flags have one of these bits
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
-"""What changes in the name of a file from run to run: a number, or the eight letters of `tempfile`."""
+"""Matches the parts of a file's name that may change from run to run: numbers, and names that `tempfile` makes."""
 
 
 def working_folder(owner: object) -> Path:
-    """An empty folder that is removed together with its owner, in memory where that is possible."""
+    """Returns a new empty folder, in memory where possible; it is removed when `owner` is garbage-collected."""
     folder = Path(tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)).resolve()
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 class Watch:
-    """What a run showed: `shown` has it once the block of `watch` has ended.
+    """What a run printed and wrote, available once the block of `watch` has ended.
 
     Attributes:
-        shown: texts and files as bytes, by `printed` and `file NAME`.
+        shown: printed text under `printed`, files as bytes under `file NAME`, their names under `names of files`.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,10 @@ class Watch:
 
 @contextmanager
 def watch(folder: Path) -> Iterator[Watch]:
-    """While the block runs, the working directory is `folder`, and nothing that it prints is seen.
+    """While the block runs, `folder` is the working directory and all prints are caught instead of shown.
 
-    The folder must be empty, and is empty again afterwards.
+    The folder must be empty, and is emptied afterwards. Yields the `Watch` that then has what the block printed and
+    wrote.
     """
     seen, before, opened = Watch(), Path.cwd(), list[str]()
     os.chdir(folder)
@@ -69,7 +70,10 @@ def watch(folder: Path) -> Iterator[Watch]:
 
 @contextmanager
 def _printed() -> Iterator[Any]:
-    """Catch prints, logs, and what is written below Python; yields a function that returns them."""
+    """Catch prints, logs, and what C code writes to the standard streams.
+
+    Yields a function that returns all of it once the block has ended.
+    """
     text, log = io.StringIO(), io.StringIO()
     handler = logging.StreamHandler(log)
     with ExitStack() as stack, tempfile.TemporaryFile(dir=_MEMORY if _MEMORY.is_dir() else None) as streams:
@@ -92,7 +96,7 @@ def _printed() -> Iterator[Any]:
         whole.append(read())
 
 
-_listeners: list[list[str]] = []  # The lists that take the names of opened files, the innermost watch last
+_listeners: list[list[str]] = []  # For each `watch` block that is running, its list of opened files; the innermost last
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -102,9 +106,9 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def _opening(opened: list[str]) -> Iterator[None]:
-    """Note the names of files that Python opens for writing.
+    """While the block runs, append to `opened` the names of files that Python opens for writing.
 
-    An audit hook of Python cannot be removed, so there is one for all watches.
+    An audit hook (`sys.addaudithook`) cannot be removed, so one hook serves all `watch` blocks.
     """
     if not hasattr(sys, "_dpzero_audit_hears"):
         sys.addaudithook(_hear)
@@ -119,7 +123,7 @@ def _opening(opened: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _torch_saving(opened: list[str]) -> Iterator[None]:
-    """Note the files of `torch.save`, which opens them below Python."""
+    """While the block runs, append to `opened` the files of `torch.save`, whose C++ code audit hooks do not see."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         yield
@@ -139,10 +143,10 @@ def _torch_saving(opened: list[str]) -> Iterator[None]:
 
 
 def _files(folder: Path, opened: list[str]) -> dict[str, bytes | str]:
-    """Every file that a run left, and their names under `names of files`.
+    """Returns the contents of every file that a run left, and the files' names under `names of files`.
 
-    A file of the folder is `file NAME`, one elsewhere `file PATH`. Names that differ in numbers only count as the same
-    and are told apart by a count, because runs are compared file by file.
+    The key of a file in the folder is `file NAME`, that of one elsewhere `file PATH`. Numbers in names become `#`, and
+    files with equal keys are counted, so that files of two runs can be compared although their names change.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     elsewhere = [Path(name) for name in dict.fromkeys(opened) if not Path(name).is_relative_to(folder)]

@@ -1,7 +1,7 @@
-"""Whether the weights that a loop shows say what it released.
+"""Tests whether the releases of a loop can be computed from the weights that it shows.
 
-They do where each step moves them by the step size times the release. Under momentum, a schedule of step sizes or an
-adaptive method they do not, and such a loop has to return its releases.
+They can where each step changes the weights by minus the step size times the release. Under momentum, a schedule of
+step sizes or an adaptive method they cannot, and such a loop has to return its releases.
 """
 
 import numpy as np
@@ -11,15 +11,18 @@ from dpzero_theory.audit.loop import Loop
 from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.check import Array
 
-_NOISE_FACTOR = 64.0  # By how much the noise multiplier is raised to see whether the weights follow
-_LEAST_SEEN = 6.4  # The weights must show at least this many times more noise under the raised multiplier
+_NOISE_FACTOR = 64.0  # The noise multiplier is raised by this factor to see whether the weights' noise grows with it
+_LEAST_SEEN = 6.4  # The weights must then show at least this many times more noise
 _PROBED_SEEDS = range(40, 48)
-_SAME_DIRECTION = 1e-6  # Two steps have one direction where their cosine is at least 1 minus this
-_SAME_LENGTH = 1e-2  # Two steps have one length where their lengths differ by at most this share
+_SAME_DIRECTION = 1e-6  # Two steps count as parallel if their cosine exceeds 1 minus this
+_SAME_LENGTH = 1e-2  # The lengths of two steps count as equal up to this relative difference
 
 
 def runs_of(loop: Loop) -> LoopRuns:
-    """Runs of the loop; where its weights do not say what was released, runs that take no releases from them."""
+    """Returns the runs of the loop.
+
+    They take releases from the loop's weights only where that is valid; elsewhere `why_no_releases` says why not.
+    """
     runs = LoopRuns(loop)
     if loop.from_weights and (why := _unlike_releases(runs)):
         loop.weights_trusted = False
@@ -29,10 +32,10 @@ def runs_of(loop: Loop) -> LoopRuns:
 
 
 def _unlike_releases(runs: LoopRuns) -> str:
-    """Why the weights do not say what was released; empty where nothing speaks against it.
+    """Returns why releases cannot be computed from the weights; empty where nothing speaks against it.
 
-    Quiet steps in one direction must have one length. With 64 times the noise multiplier the weights must show at least
-    6.4 times the noise; Gaussian noise of 8 or more steps misses that with probability below 1e-7.
+    In quiet runs parallel steps must have equal lengths. With 64 times the noise multiplier the weights must show at
+    least 6.4 times the noise; the Gaussian noise of a valid loop fails that with probability below 1e-7.
     """
     if runs.repeats(runs.all_records) and _along_one_line(runs):
         return "weights move along one direction in a step, as in zeroth-order training: return the releases"
@@ -61,9 +64,9 @@ def _along_one_line(runs: LoopRuns) -> bool:
 
 
 def _louder(runs: LoopRuns) -> float:
-    """The noise of the first step under the raised multiplier over that under the claimed one.
+    """Returns the root mean square noise of first steps under the raised noise multiplier, over that under the claimed.
 
-    Where only the raised one shows any noise the ratio is returned as 0; where neither does, as infinity.
+    Where only the raised multiplier shows any noise 0 is returned; where neither does, infinity.
     """
     sizes = []
     for multiplier in (runs.claim.noise_multiplier * _NOISE_FACTOR, runs.claim.noise_multiplier):
@@ -82,7 +85,7 @@ def _louder(runs: LoopRuns) -> float:
 
 
 def _stretched(rows: Array) -> bool:
-    """Whether some steps have the direction of the first one and another length."""
+    """Whether some step is parallel to the first one but of another length."""
     lengths = np.sqrt((rows**2).sum(axis=1))
     if not (lengths > 0).all():
         return False
