@@ -11,7 +11,8 @@ from dpzero_theory.theory.results import RESULTS, Result
 from dpzero_theory.theory.sharp.constants import known_directions
 
 CALIBRATIONS = ("paper", "exact")
-"""How (epsilon, delta) becomes mu: by the paper's composition lemma, or by the exact Gaussian trade-off."""
+"""The two ways to turn (epsilon, delta) into the mu of Gaussian DP: "paper" by the paper's composition lemma, "exact"
+by the exact trade-off of Gaussian noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +22,10 @@ class Calculated:
     Attributes:
         result: which theorem or corollary.
         calibration: one of `CALIBRATIONS`.
-        prescription: the parameters of its closed form; of a sharpened result, which has none, the best parameters.
-        best: the parameters that minimise the inequality of its proof; None where there is no closed form, or they were
-            not asked for.
+        prescription: the parameters of its closed form; for a sharpened result, which has none, those with the smallest
+            bound.
+        best: for a result with a closed form, the parameters that minimise the inequality of its proof; None for a
+            sharpened result, or if they were not asked for (`minimise=False`).
         notes: remarks on the privacy and the bound.
     """
 
@@ -44,7 +46,8 @@ class Unmet:
 
 
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
-    """mu for (epsilon, delta), by `paper_gdp` or by `gdp_from_epsilon`. Raises ValueError."""
+    """The mu of Gaussian DP for (epsilon, delta): by `paper_gdp` if calibration is "paper", by `gdp_from_epsilon` if it
+    is "exact". Raises ValueError for an argument outside its range."""
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
     if check.choice("calibration", calibration, CALIBRATIONS) == "paper":
@@ -79,14 +82,15 @@ def calculate(
         delta: 0 < delta < 1.
         results: ids of the results; by default `applicable(problem)`.
         calibrations: a subset of `CALIBRATIONS`.
-        max_steps: a cap on the steps T wherever parameters are searched for.
-        max_evaluations: a cap on n K T there, where K is the number of directions a step.
+        max_steps: a cap on the steps T for parameters that are searched for; closed forms ignore it.
+        max_evaluations: a cap on n K T for the same ones, where K is the number of directions a step.
         direction: the law of the directions, one of `known_directions`. The paper's results hold for its sphere only.
         directions_per_step: K, or 'best'. The paper's results, and Algorithm 1, have K = 1.
         minimise: whether to search for the best parameters of the paper's inequalities too.
 
     Returns:
-        The answers, by result and then by calibration, and the results whose preconditions fail.
+        The list of the answers, ordered by result and then by calibration, and the list of the results whose
+        preconditions these inputs do not meet.
 
     Raises:
         ValueError: an argument outside its range.

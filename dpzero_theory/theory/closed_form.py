@@ -1,4 +1,5 @@
-"""From the parameters that a theorem displays to a `Prescription`: integer steps, noise, and checks that all share."""
+"""How a `Prescription` is made from the parameters that a theorem displays: the integer number of steps, the noise, and
+the checks that all theorems share."""
 
 import functools
 import math
@@ -17,10 +18,8 @@ P = ParamSpec("P")
 
 
 def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescription]:
-    """Make a function raise PreconditionError where its arithmetic leaves the range of float64.
-
-    Without it a warning, NaN or infinity would appear instead.
-    """
+    """Decorate a function that returns a prescription: if its arithmetic leaves the range of float64, or a field of the
+    result is not positive and finite, PreconditionError is raised instead of a warning, NaN or infinity."""
 
     @functools.wraps(prescribe)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Prescription:
@@ -45,13 +44,14 @@ def noise_level(gdp: float) -> float:
 
 
 def positive_log(value: float, statement: str) -> float:
-    """log(value); PreconditionError with `statement` unless 1 < value < infinity."""
+    """log(value). Unless 1 < value < infinity, PreconditionError is raised with `statement`, which names the rule."""
     check.precondition(1 < value < math.inf, f"{statement}; it is {value:g}")
     return math.log(value)
 
 
 def trivial_bound(problem: Problem, guarantee: Guarantee) -> float:
-    """The bound with no algorithm: L^2 on ||grad F||^2 (Remark rmk:bound), L^2/(2 mu) on F - F^* under PL."""
+    """The bound that holds at every point, without running anything: L^2 on ||grad F_S||^2 (the paper's Remark
+    rmk:bound), or L^2/(2 mu) on F_S - F_S^* under the PL inequality with the constant mu."""
     square = problem.lipschitz**2
     if guarantee is Guarantee.GRADIENT:
         return square
@@ -70,14 +70,14 @@ def prescription(
     clip: float,
     bound: float,
 ) -> Prescription:
-    """The prescription with the closed form's parameters and the better of the two integers next to its real T.
+    """The prescription with the closed form's parameters, and with a whole number of steps next to its real T.
 
-    Of the two integers (at least 1, Remark rmk:bound) the one with the smaller bound in the proof's own inequality is
-    taken. The noise, the evaluations and `bound_at_steps` are those of that integer.
+    Of the two integers next to T (at least 1) the one with the smaller bound in the inequality of the proof is taken.
+    The noise, the evaluations and `bound_at_steps` are for that integer.
 
     Args:
         inequality: the inequality of the result's proof, with the problem and mu of the whole run.
-        guarantee: which of its two quantities is bounded.
+        guarantee: which quantity is bounded, the squared gradient or the suboptimality of the last iterate.
         id, algorithm, step_size, T, smoothing, clip, bound: see `Prescription`.
 
     Raises:

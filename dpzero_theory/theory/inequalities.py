@@ -54,11 +54,11 @@ class Inequality:
 
     @cached_property
     def _noise(self) -> float:
-        """sigma of one release with clip 1."""
+        """The noise sigma that makes one release with clip 1 mu-GDP for the mu of this inequality."""
         return float(noise_std(self.gdp, 1, 1.0, self.problem.n, "replace-one"))
 
     def of(self, guarantee: Guarantee) -> Callable[..., Array]:
-        """The method that bounds this guarantee: `gradient` or `last_iterate`."""
+        """The method that computes the bound on this quantity: `gradient` or `last_iterate`."""
         return self.gradient if guarantee is Guarantee.GRADIENT else self.last_iterate
 
     def gradient(
@@ -90,7 +90,7 @@ class Inequality:
             step_size: alpha, admissible where 2 k ell alpha < 1.
             T: the number of steps, any positive real.
             smoothing: lambda >= 0.
-            clip: C; without clipping (Algorithm 1) admissible where C >= L d.
+            clip: C; for Algorithm 1, whose proof rules clipping out, admissible where C >= L d.
             threshold: C_0 of the proof of Theorem 3, admissible where 0 < C_0 <= C - ell lambda d/2, and by default the
                 largest such value. Clipping at step t needs |u_t' grad f_i| >= C_0 for some sample i.
 
@@ -112,7 +112,11 @@ class Inequality:
     def _terms(
         self, alpha: Array, t: Array, smoothing: ArrayLike, clip: ArrayLike, threshold: ArrayLike | None
     ) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-        """1 - 2 k ell alpha, the bracket without the gap, P(clipping ever happens), and which points are admissible."""
+        """The terms of the module's two formulas at the given parameters.
+
+        Returns 1 - 2 k ell alpha; the sum ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p; p, the
+        probability that clipping ever happens; and which points are admissible.
+        """
         p = self.problem
         smoothing, clip = np.asarray(smoothing, dtype=float), np.asarray(clip, dtype=float)
         progress = 1 - 2 * self.growth * p.smoothness * alpha
@@ -130,10 +134,10 @@ class Inequality:
 
 
 def clipping_probability(problem: Problem, T: ArrayLike, threshold: ArrayLike) -> Array:
-    """The union bound on the probability that clipping ever happens, of the proof of Theorem 3 (appendix app:d-free).
+    """The paper's union bound on the probability that clipping ever happens, 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)).
 
-    It is 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)), by Lemma lm:sphere (ii) for each of n samples and T steps. Like the
-    paper's it may exceed 1.
+    It is in the proof of Theorem 3 (appendix app:d-free), by the paper's Lemma lm:sphere (ii) for each of n samples and
+    T steps; C_0 is `threshold`. The bound is not cut at 1.
     """
     ratio = np.asarray(threshold, dtype=float) / problem.lipschitz
     return 2 * math.sqrt(2 * math.pi) * problem.n * np.asarray(T, dtype=float) * np.exp(-ratio * ratio / 8)

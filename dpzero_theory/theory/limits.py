@@ -1,13 +1,15 @@
-"""What a search for parameters may spend: caps on the steps, and how much of the bound cheaper runs may cost."""
+"""Limits of the searches for parameters: the number of steps, the range of inputs, and the loss of bound that is
+accepted for a run with fewer steps or a larger smoothing."""
 
 from dpzero_theory import check
 from dpzero_theory.theory.problem import Problem
 
 MOST_STEPS = 10**15  # The largest number of steps that is searched
-SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that costs at most this share of the bound
+SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bound by at most about this share of it
 STEPS_SHARE = 0.05  # Without a cap the number of steps is the smallest whose bound is within this share of the best
 SMALLEST, LARGEST = 1e-150, 1e150
-"""The range of L, ell and gap ell/L^2 in the sharpened results: beyond it their numbers leave float64."""
+"""The smallest and the largest L, ell and gap ell/L^2 that the sharpened results accept: beyond them their numbers
+overflow or underflow in float64."""
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # The range of mu for which a sharpened result is minimised in float64
 
 

@@ -1,4 +1,4 @@
-"""The paper's inequalities at their best parameters, which is the third form of every result of the calculator.
+"""The parameters that minimise the inequality in the proof of a result of the paper (module `inequalities`).
 
 For a fixed number of steps T the bound is minimised over the step size alpha and, for Algorithm 2, over the threshold
 C_0, by grids in logarithms that zoom in on the best point. The bound is log-convex in log alpha, and the first grid is
@@ -30,7 +30,10 @@ Range = tuple[float, float]
 
 
 def _zoom(value: Callable[..., Array], ranges: Sequence[Range], points: int = 25) -> tuple[list[float], float]:
-    """The smallest point, and its value, over a box of logarithms, by grids that shrink around the best point."""
+    """The point of a box at which `value` is smallest, and its value there, by grids that shrink around the best point.
+
+    ranges: the box, as the range of each parameter's logarithm. points: the grid points in each parameter.
+    """
     boxes, numbers = list(ranges), np.arange(points)
     shapes = [[points if k == i else 1 for k in range(len(boxes))] for i in range(len(boxes))]
     best_point, best_value = [math.exp(low) for low, _ in ranges], math.inf
@@ -56,12 +59,12 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
     Args:
         inequality: the inequality of the result's proof.
         closed_form: the result's own prescription, whose id, algorithm and privacy are kept.
-        max_steps: a cap on T; without one, T is the fewest steps within `STEPS_SHARE` of the best.
+        max_steps: a cap on T; without one, T is the fewest steps whose bound is within `STEPS_SHARE` of the best.
 
     Returns:
-        A prescription whose `bound` and `bound_at_steps` are the inequality at its own parameters. These are the closed
-            form's parameters where its steps are within the cap and what the smoothing is given makes them the better
-            ones.
+        A prescription whose `bound` and `bound_at_steps` are the inequality at its own parameters. If the parameters of
+            `closed_form` are within the cap and have the smaller bound, it has those parameters; that is possible
+            because the search gives some of the bound away for a larger smoothing.
 
     Raises:
         ValueError: max_steps outside its range.
@@ -110,16 +113,18 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
 
 
 def _steps(inequality: Inequality, value: Callable[[int], float], max_steps: int | None) -> int:
-    """The best number of steps under the cap, or without one the fewest within `STEPS_SHARE` of the best.
+    """The best number of steps T under the cap, or without one the fewest whose bound is within `STEPS_SHARE` of the
+    best.
 
     `value` is the smallest bound for a number of steps. For Algorithm 1 it falls with T. For Algorithm 2 it falls to
-    one minimum and then rises slowly, since C_0 grows with log T. Both searches stop at 0.1%, which moves the bound by
-    far less.
+    one minimum and then rises slowly, since C_0 grows with log T. The search ends when T is known to 0.1%, which
+    changes the bound by far less.
     """
     best = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
 
     def between(mean: Callable[[int, int], int]) -> Callable[[int, int], int]:
-        """The mean of miss + 1 and hit, until they are within 0.1%."""
+        """The rule by which `narrowed` chooses the next number of steps between one that fails its test (miss) and one
+        that passes (hit): the mean of miss + 1 and hit; once these are within 0.1%, miss, which ends the search."""
         return lambda miss, hit: miss if hit - miss - 1 <= (miss + 1) // 1000 else mean(miss + 1, hit)
 
     if inequality.clips:

@@ -19,7 +19,12 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
-    """log X with X = n^2/(kappa * spread), where spread is v^2 times the corollary's power of r and d."""
+    """log X, the logarithm in a corollary's number of steps, where X = n^2/(kappa * spread); PreconditionError if X <=
+    1.
+
+    spread: d^3 v^2, r d^2 v^2 or r v^2 for Corollary 1, 2 or 3. id, condition: the corollary's name and its
+        kappa spread/v^2 in words, for the error's text.
+    """
     x = problem.n**2 / (problem.condition_number * spread)
     return positive_log(x, f"{id} requires n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1")
 
@@ -34,7 +39,10 @@ def _dpgd_0th(
     spread: float,
     smoothing: float,
 ) -> Prescription:
-    """What Corollaries 1 and 2 share; spread is d^3 v^2 or r d^2 v^2, and growth is d or r + 2."""
+    """The prescription of Corollary 1 or 2 (Algorithm 1), whose formulas differ only in the arguments.
+
+    spread is d^3 v^2 or r d^2 v^2, and growth is d or r + 2; condition as for `_horizon`.
+    """
     p = inequality.problem
     kappa = p.condition_number
     log = _horizon(p, spread, id, condition)

@@ -18,7 +18,7 @@ class Guarantee(StrEnum):
     GRADIENT = "E||grad F_S(x_tau)||^2"
     """The squared gradient at x_tau, where tau is uniform on 0, ..., T - 1."""
     SUBOPTIMALITY = "E[F_S(x_T) - F_S^*]"
-    """How far the last iterate is from the minimum, under the PL inequality."""
+    """How far the loss at the last iterate is above its minimum, under the PL inequality."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Problem:
 
     @property
     def condition_number(self) -> float:
-        """kappa = ell/mu; raises PreconditionError where `pl` is None."""
+        """kappa = ell/mu, where mu is `pl`. PreconditionError is raised if `pl` is None."""
         check.precondition(self.pl is not None, "pl must be given: the corollaries assume the PL inequality")
         assert self.pl is not None
         return self.smoothness / self.pl
@@ -140,7 +140,7 @@ class Prescription:
 
     @property
     def sampling(self) -> str:
-        """The word for how batches are drawn, 'full' or 'poisson'."""
+        """How batches are drawn: 'full' or 'poisson'."""
         return "full" if self.batches is None else self.batches.word
 
     @property
@@ -155,10 +155,10 @@ class Prescription:
 
     @property
     def noise_multiplier(self) -> float:
-        """The standard deviation of the noise on the clipped sum, over the clip."""
+        """The standard deviation of the noise on the sum of the clipped contributions, divided by the clip."""
         return noise_multiplier_of(self.noise_std, self.clip, self.expected_batch)
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound says no more than the trivial one; Remark rmk:bound takes the smaller of both."""
+        """Whether the bound is no smaller than `trivial_bound`, so that it says nothing."""
         return self.bound >= self.trivial_bound

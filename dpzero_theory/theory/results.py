@@ -60,10 +60,10 @@ class Result:
         direction: str = "sphere",
         directions_per_step: int | str = 1,
     ) -> Prescription:
-        """The prescription of the closed form, or the best parameters of a result that has none.
+        """The prescription of the closed form, or for a result that has none the parameters with the smallest bound.
 
-        The caps are used for the latter only. Raises ValueError for an argument outside its range, PreconditionError
-        where the result does not apply.
+        `max_steps` and `max_evaluations` (caps on T and on n K T) matter only for the latter. Raises ValueError for an
+        argument outside its range, PreconditionError where the result does not apply.
         """
         if self.closed_form is not None:
             law = check.choice("direction", direction, known_directions())
@@ -82,7 +82,8 @@ class Result:
         )
 
     def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:
-        """The parameters that minimise the inequality of the proof; None where there is no such inequality."""
+        """The parameters that minimise the inequality of the proof (see `minimise.minimised`, whose arguments these
+        are); None for a sharpened result, which has no such inequality."""
         if self.inequality is None:
             return None
         return minimised(self.inequality(problem, closed_form.gdp), closed_form, max_steps=max_steps)

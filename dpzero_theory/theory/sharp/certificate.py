@@ -53,12 +53,12 @@ ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algo
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What the theorem says at given parameters.
+    """The bound of the module's theorem at given parameters, with the three numbers that it is computed from.
 
     Attributes:
-        progress: q; the bound is finite only where q > 0.
-        drift: p, in units of the gradient.
-        floor: K of the theorem, in units of the squared gradient.
+        progress: q of the module, which has no unit; the bound is finite only where q > 0.
+        drift: p of the module, in the unit of the gradient.
+        floor: the K of the module that is not the number of directions, in the unit of the squared gradient.
         bound: the bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
         vacuous: whether bound >= L^2, which holds with no algorithm.
     """
@@ -165,7 +165,7 @@ def prescribe(
     between = Relation.of(relation)
     unit = full_batch_noise(
         gdp, 1, 1.0, problem.n, between
-    )  # the noise sigma over C sqrt(T), where C clips the K scalars of a sample
+    )  # sigma/(C sqrt(T)): the noise for T steps over sqrt(T) times the clip C of a sample's K scalars
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 
     def smallest(k: int) -> float:
@@ -189,7 +189,10 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """The norm of what a clipped scalar multiplies before the clip: 1, and ||u|| = sqrt(d) for Algorithm 1."""
+    """The clip of the given algorithm divided by the clip of a sample's scalars that has the same effect.
+
+    It is 1 for Algorithm 2, which clips scalars. Algorithm 1 clips the vector s u, so it is ||u|| = sqrt(d).
+    """
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
     fixed = (
@@ -201,7 +204,7 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
 
 
 def _batches(rate: float) -> "Sampling | None":
-    """Poisson batches of this rate; None for full ones, which need no accountant."""
+    """Poisson sampling with this rate; None if the rate is 1, which is full batches."""
     if rate == 1:
         return None
     from dpzero_theory.privacy.sampling import Poisson
@@ -220,7 +223,12 @@ def at_point(
     gdp: float,
     relation: Relation,
 ) -> Prescription:
-    """The prescription, and its certificate, at clip C = c L sqrt(K), step size alpha/ell and noise unit C."""
+    """The prescription at clip C = c L sqrt(K), step size alpha/ell, noise sigma = unit C and sampling rate `rate`,
+    with the certificate of these parameters as its bound.
+
+    search: the problem, the law of the directions and K. The smoothing is the largest that raises the bound by at most
+        the share `SMOOTHING_SHARE` of it.
+    """
     p = search.problem
     directions = search.directions
     k = constants(np.array([c]), p.d, p.r, search.direction, p.sample_rank, directions)

@@ -1,4 +1,4 @@
-"""What clipping and the directions' law cost one step of K directions: the constants of the sharpened theorem.
+"""The constants of the sharpened theorem, by which clipping and the law of the directions enter a step of K directions.
 
 Units are L = ell = 1; `certificate` restores them. U = (u_1 .. u_K) are the directions, g_i is the gradient of sample
 i, g is their mean and G = ||g||. b_i is U'g_i minus its clip to norm c sqrt(K), and b the mean of the b_i. H is any
@@ -27,16 +27,17 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.sharp.projection import Projection
 
 _BEYOND = 12.0  # A projection exceeds a clip by this much with a probability below rounding
-"""What lies this far past a clip is below rounding against beta(c), the part of a projection that clipping removes."""
+"""The tail moments of a projection at a clip larger by this are below the rounding error of beta(c) = E[(v - c)_+ v],
+the part that clipping at c removes; so a search for a tangent goes no farther."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants at one or several clips c, in units of L; each is an array of the shape of c.
+    """The constants of the module at one or several clips c, in units of L; those that are arrays have the shape of c.
 
-    `smooth_first` and `smooth_second` say what the error of the finite difference costs, per unit of e = ell lambda/2.
-    With e_U the error of the clipped mean, E|e_U'U'g|/K <= e smooth_first G and E[e_U'U'HU e_U]/K^2 <= (e
-    smooth_second)^2.
+    `smooth_first` and `smooth_second` bound the effect of the finite differences' error, per unit of e = ell lambda/2:
+    if e_U is the error of the clipped mean of the samples' differences, then E|e_U'U'g|/K <= e smooth_first G and
+    E[e_U'U'HU e_U]/K^2 <= (e smooth_second)^2.
     """
 
     kept: Array
@@ -52,14 +53,14 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class SharpLaw:
-    """What the sharpened theorem knows of a law of K directions.
+    """A law of K directions as the sharpened theorem needs it.
 
     Attributes:
-        name: of the law in `sphere.DIRECTIONS`, or `frame`.
-        constants: (c, d, r, K) -> the constants; those of the smoothing are for samples of any rank.
-        curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] over their values for the Gaussian law.
-        largest: (d, K) -> what ||U'g||/(G sqrt(K)) cannot exceed; a larger clip never acts.
-        most: d -> the largest K.
+        name: the name of the law in `sphere.DIRECTIONS`, or `frame`.
+        constants: (c, d, r, K) -> the constants; their `smooth_first` and `smooth_second` are for samples of any rank.
+        curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3], each divided by its value for the Gaussian law.
+        largest: (d, K) -> the largest value of ||U'g||/(G sqrt(K)); a larger clip c has no effect.
+        most: d -> the largest number K of directions a step.
     """
 
     name: str
@@ -79,7 +80,7 @@ def known_directions() -> tuple[str, ...]:
 
 
 def law_of(direction: str) -> SharpLaw:
-    """What the theorem knows of the law of that name.
+    """The direction law of that name.
 
     Raises ValueError for an unknown name, PreconditionError for a law that the theorem does not cover.
     """
@@ -105,7 +106,8 @@ def constants(
         d: dimension.
         r: effective rank, tr(H) <= r ||H||, 1 <= r <= d.
         direction: one of `LAWS`.
-        sample_rank: r_s in [1, d], see `problem.Problem`; None is r_s = d. It only makes the smoothing cheaper.
+        sample_rank: r_s in [1, d], see `problem.Problem`; None is r_s = d. A smaller one makes only `smooth_first` and
+            `smooth_second` smaller.
         directions_per_step: K >= 1, at most d for a frame.
 
     Raises:
@@ -125,12 +127,14 @@ def constants(
 
 
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
-    """The constants kept and bias at clip c, by name.
+    """The constants `kept` and `bias` at clip c, as a dictionary.
 
-    They come from the map h -> E[min(h v, c) v], which is at least h (1 - beta(c/h)) and at most that of `lower`. The
-    tangent to the latter at h = c/c', for any c' >= c, gives a valid pair. The best one is where M_2(c') + c M_1(c') =
-    beta(c), M_1 and M_2 being the tail moments of `lower`. Where its v is 1 the map is min(h, c), and the best pair is
-    known.
+    beta: an upper bound on E[(v - c)_+ v], the part that clipping removes. lower: a law of v for which
+        m(h) = E[min(h v, c) v] is at least that of the true law.
+
+    The two constants are those of a line. The tangent to the m of `lower` at h = c/c', for any c' >= c, gives a valid
+    pair of them. The best pair has M_2(c') + c M_1(c') = beta(c), where M_1 and M_2 are the tail moments of `lower`.
+    Where v = 1 always, m(h) = min(h, c), and the best pair is known.
     """
     if lower.constant:
         kink = np.minimum(c, 1.0)
@@ -148,11 +152,15 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
 def _invariant(
     c: Array, r: float, across: tuple[float, float], spread2: float, slack: float, upper: Projection, lower: Projection
 ) -> dict[str, Array]:
-    """The constants of a rotation-invariant law of U; `slack` is 0 where `upper` and `lower` are the law of v itself.
+    """The constants of a law of U that is invariant under rotations, as a dictionary, at the clips c and the rank r.
 
-    v is the length of U'a/sqrt(K) for a unit vector a. Given v, the second moment across the gradient is at most p0 -
-    q0 v^2 of that along it, where (p0, q0) = `across`. So the worst case weighs v^2 by P + Q v^2 = v^2 + (r-1)(p0 - q0
-    v^2). Moments of functions that are convex in v^2 are at most those of `upper` and at least those of `lower`.
+    v is the length of U'a/sqrt(K) for a unit vector a. Given v, the second moment of U across the gradient is at most
+    p0 - q0 v^2 times that along it, where (p0, q0) = `across`. So the worst H weighs v^2 by P + Q v^2 = v^2 + (r-1)(p0
+    - q0 v^2).
+
+    spread2: the square of the constant `spread`. upper, lower: laws of v; moments of functions that are convex in v^2
+        are at most those of `upper` and at least those of `lower`. slack: the error of that for the weights; it is 0
+        where `upper` and `lower` are the law of v itself.
     """
     p, q = (r - 1) * across[0], 1 - (r - 1) * across[1]
     beta, chi, excess2 = _moments(c, p, q, upper)
@@ -171,7 +179,7 @@ def _invariant(
 
 
 def _moments(c: Array, p: float, q: float, law: Projection) -> tuple[Array, Array, Array]:
-    """E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)]."""
+    """E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of this law; p, q are P, Q."""
     beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
     return beta, p * beta + q * third, p * second + q * weighted
 
@@ -236,10 +244,11 @@ def _rademacher(c: Array, d: int, r: float, k: int) -> Constants:
 
 
 def _cheaper_smoothing(k: Constants, r: float, rank: float, second: float, third: float) -> Constants:
-    """The constants with a cheaper smoothing, where the rank of samples makes it cheaper.
+    """The constants k with `smooth_first` and `smooth_second` replaced by their bounds for samples of the rank `rank`,
+    where these are smaller.
 
-    E[(u'Hu)^2] <= s(s+2) and E[(u'Hu)^3] <= s(s+2)(s+4) with s = tr(H) >= 1 are the Gaussian moments; `second` and
-    `third` are upper bounds on the law's moments over these.
+    For Gaussian u, E[(u'Hu)^2] <= s(s+2) and E[(u'Hu)^3] <= s(s+2)(s+4), where s = tr(H) >= 1; `second` and `third` are
+    upper bounds on the law's moments divided by these.
     """
     cubes = math.cbrt(rank * (rank + 2) * (rank + 4)) ** 2 * math.cbrt(r * (r + 2) * (r + 4))
     return replace(

@@ -30,13 +30,13 @@ from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, step_terms
 
-_SHARE = 0.01  # The share of delta that is spent on directions which are too long
-_CELLS = 1000  # How many cells the range of G is divided into
+_SHARE = 0.01  # T delta_1 over delta: the part of the failure probability for steps with overlong directions
+_CELLS = 1000  # The range of the gradient norm G is divided into so many cells
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _CELLS)])
-"""Ends of the cells of G, in units of L. On each cell every part is bounded by its value at the end where it is
-largest."""
+"""The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell: each term
+counts on a whole cell with its value at the end where it is largest."""
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
-"""Values of kappa that are tried, as shares of `kept`."""
+"""The values of kappa (see the module) that are tried, divided by the constant `kept`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +62,20 @@ class RunParameters:
 
     @classmethod
     def of(cls, prescription: Prescription) -> Self:
-        """The parameters of a prescription."""
+        """The parameters of a run as the prescription has them."""
         return cls(**{field.name: getattr(prescription, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCertificate:
-    """What holds for one run.
+    """A bound that holds for one run with a stated probability.
 
     Attributes:
         bound: with probability at least 1 - delta the run's mean of ||grad F_S(x_t)||^2, t = 0, ..., T - 1, is at most
             this.
         failure: delta.
-        exponent: theta, in units of one over the loss, the best of a grid; 0 where Markov's inequality for the
-            theorem's bound, or L^2, is smaller.
+        exponent: the theta with the smallest bound on a grid, in units of one over the loss. It is 0 if the bound comes
+            from Markov's inequality for the bound on the mean over runs, or is L^2, because these are smaller.
         vacuous: whether bound >= L^2, which always holds.
     """
 
@@ -87,20 +87,20 @@ class RunCertificate:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMoments:
-    """One step of given parameters as its exponential moment sees it, in units of L = ell = 1.
+    """The quantities of one step from which its exponential moment is bounded, in units where L = ell = 1.
 
     Attributes:
         step_size: alpha.
         directions: K.
-        clip: c.
+        clip: c = C/sqrt(K).
         variance: sigma^2/K.
         rank: r.
-        error: e, of the finite difference.
-        mean: the constants at r.
-        along: the constants at r = 1, which are those of H = g g'/G^2.
-        overlong: delta_1, the probability that the directions exceed one of the two bounds that follow.
-        projection: gamma, with ||U'g|| <= gamma sqrt(K) G unless they do.
-        trace: beta, with tr(U'HU) <= beta K unless they do.
+        error: e = ell lambda/2, for the error of the finite difference.
+        mean: the constants of the module `constants` at r.
+        along: the same constants at r = 1, which are those for H = g g'/G^2, g the gradient.
+        overlong: delta_1, a bound on the probability that the directions U are too long for one of the next two bounds.
+        projection: gamma; ||U'g|| <= gamma sqrt(K) G unless the directions are too long.
+        trace: beta; tr(U'HU) <= beta K unless the directions are too long.
     """
 
     step_size: float
@@ -116,8 +116,8 @@ class StepMoments:
     trace: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """(kept, G, lost) with Psi_theta(G) = kept G^2 - lost(G), at the levels G; lost increases, and is infinite
-        where it fails.
+        """The parts of Psi_theta(G) = kept G^2 - lost(G) for theta = `exponent`: the number kept, the levels of G, and
+        lost at each level. lost(G) rises with G, and is infinite where no bound is proved.
         """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
         g, k, directions = _GRADIENT_LEVELS, self.mean, self.directions
@@ -151,7 +151,7 @@ class StepMoments:
 
 
 def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMoments:
-    """The step of these parameters in units of L and ell; arguments and errors as for `certify_run`."""
+    """The `StepMoments` of a step with the parameters `at`; the arguments and the errors are those of `certify_run`."""
     p = problem
     directions = check.integer("directions_per_step", at.directions_per_step)
     alpha = scaled("step_size", at.step_size, "smoothness", p.smoothness, at_least=1e-100)
@@ -175,8 +175,8 @@ def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMomen
 def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCertificate:
     """A bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
-    It is the best over a grid of theta and kappa, which depends on the parameters alone, or bound/failure, which is
-    Markov's inequality for the certificate; L^2 where nothing better is proved.
+    It is the smallest of three: the module's bound over a grid of theta and kappa, which depends on the parameters
+    alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which always holds.
 
     Args:
         problem: the constants.
@@ -216,16 +216,16 @@ def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCe
 
 
 def _longest(degrees: float, chance: float) -> float:
-    """The x > 1 with exp(-(k/2)(x - 1 - log x)) = `chance`, rounded up, where k is `degrees`.
+    """A number x with P(chi^2_k > k x) <= `chance`, where k is `degrees`.
 
-    By Chernoff's bound P(chi^2_k > k x) <= `chance`.
+    It is the x > 1 with exp(-(k/2)(x - 1 - log x)) = `chance` (Chernoff's bound), rounded up.
     """
     target = 2 * math.log(1 / chance) / degrees
     return halved(lambda x: x - 1 - math.log(x) < target, 1.0, 2 + 2 * target, 80)[1]
 
 
 def _second_order(x: Array) -> Array:
-    """2 (e^x - 1 - x)/x^2, which is 1 at 0 and increases; e^y <= 1 + y + this y^2/2 for every y <= x."""
+    """s(x) = 2 (e^x - 1 - x)/x^2, which is 1 at 0 and increases, so that e^y <= 1 + y + s(x) y^2/2 for every y <= x."""
     small = x < 1e-3
     safe = np.where(small, 1.0, x)
     values: Array = np.where(small, 1 + x / 3 + x * x / 10, 2 * (np.expm1(safe) - safe) / (safe * safe))

@@ -49,7 +49,8 @@ from dpzero_theory.theory.sharp.smallest import (
 )
 
 SCHEDULES = ("constant", "shrinking")
-"""Noise of one size, or noise that shrinks along the run at the same total privacy."""
+"""How the noise changes along a run: it is the same in all steps, or it shrinks from step to step with the same privacy
+of the whole run."""
 
 _Y_LEVELS = np.geomspace(1e-6, 10.0, 300)  # the values of the theorem's free parameter y that are tried, in units of L
 
@@ -77,7 +78,8 @@ def certify_last_iterate(
     direction: str = "sphere",
     directions_per_step: int = 1,
 ) -> float:
-    """The bound on E[F_S(x_T) - F_S^*] at given parameters, the best over a grid of y; infinite where none applies.
+    """The bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the module's y. It is infinite
+    if no y gives a rho in [0, 1).
 
     Args:
         problem: the constants, with `pl`.
@@ -85,7 +87,7 @@ def certify_last_iterate(
         steps: T >= 1.
         clip: C > 0, of the norm of a sample's K finite differences.
         smoothing: lambda > 0.
-        noise_std: sigma >= 0 of the last step, of each coordinate.
+        noise_std: sigma >= 0, the noise of the last step on each coordinate of the average.
         noise_ratio: how much larger the noise of a step is than that of the next one, at least 1.
         direction, directions_per_step: as for `certificate.certificate`.
 
@@ -122,10 +124,10 @@ def prescribe_last_iterate(
     direction: str = "sphere",
     directions_per_step: int | str = 1,
 ) -> LastIteratePrescription:
-    """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
+    """The full-batch parameters with the smallest bound on E[F_S(x_T) - F_S^*] at mu-GDP ('corollary-3-sharp').
 
-    They come from a grid over (C, alpha T) that is refined around its best point. T is the cap; without one it is the
-    smallest power of two whose bound is within 5% of the bound at 2^48 steps.
+    They come from a grid over (C, alpha T) that is refined around its best point. T is the largest number of steps that
+    the caps allow; without a cap it is the smallest power of two whose bound is within 5% of the bound at 2^48 steps.
 
     Args:
         problem: the constants, with `pl`.
@@ -216,9 +218,11 @@ def pl_of_growth(growth: float) -> float:
 
 @dataclass(frozen=True)
 class _LastIterateBound:
-    """The bound as a function of c = C/(L sqrt(K)) and the exponent 2 mu alpha T.
+    """The bound as a function of the clip c = C/(L sqrt(K)) and of the exponent 2 mu alpha T, mu the PL constant.
 
-    unit is sigma/(C sqrt(T)) of constant noise.
+    unit: sigma/(C sqrt(T)) if the noise is the same in all steps.
+    shrinking: whether the noise shrinks along the run.
+    direction, directions: the law of the directions, and K.
     """
 
     problem: Problem
@@ -228,11 +232,10 @@ class _LastIterateBound:
     directions: int
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array, Array]:
-        """The step size, the variance of the last step's noise, and the logarithm of the noise ratio, for each grid
-        point.
+        """For each grid point the step size in units of 1/ell, the variance of the last step's noise in units of K L^2,
+        and the logarithm of the noise ratio, which is near rho^(-1/4).
 
-        They are in units of 1/ell, of K L^2, and near rho^(-1/4). The factor 1 + 1e-9 covers the rounding of ratio^T,
-        on the side of more noise.
+        The factor 1 + 1e-9 makes the noise a little larger, so that rounding errors of ratio^T do not cost privacy.
         """
         alpha = exponent * self.problem.condition_number / (2 * steps)
         if not self.shrinking:
@@ -247,7 +250,8 @@ class _LastIterateBound:
         return _bound(self.problem, terms, alpha, steps, variance, log_ratio, levels)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """(bound, c, exponent), the best of a grid that is narrowed `rounds` - 1 times around its best point."""
+        """The smallest bound on a grid, in units of L^2/ell, with its clip c and its exponent; the grid is narrowed
+        `rounds` - 1 times around its best point."""
         p = self.problem
         clips, exponents = np.geomspace(0.1, 10.0, 17), np.geomspace(0.05, 300.0, 33)
         levels = _Y_LEVELS[::6]
@@ -278,7 +282,11 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 def _bound(
     p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, log_ratio: Array, levels: Array
 ) -> Array:
-    """The bound in units of L^2/ell, the smallest over y in `levels`, for each entry of `alpha`."""
+    """The bound of the module for each entry of `alpha`, in units of L^2/ell: the smallest over y in `levels`.
+
+    terms: the coefficients of q, p and M. variance: that of the last step's noise in units of K L^2. log_ratio: the log
+        of the noise ratio.
+    """
     alpha, ratio = alpha[:, None], log_ratio[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]

@@ -1,14 +1,15 @@
-"""How large a certificate must be: the member of a convex family on which Algorithm 2 does worst at given parameters.
+"""A limit to how small a certificate can be: the problem of a convex family on which Algorithm 2 does worst.
 
-The family is that of `benchmarks.problems.worst_case`: a slope that lasts as long as the run, of which clipping keeps
-the least, and coordinates of curvature that hold the noise. In the limit T -> infinity with S = alpha T and nu = alpha
+The family is that of `benchmarks.problems.worst_case`. Along one coordinate the loss has a constant slope, which lasts
+as long as the run; some samples slope the other way, so that clipping keeps as little of the slope as possible. Further
+coordinates are curved and hold the noise of the steps. In the limit T -> infinity with S = alpha T and nu = alpha
 sigma^2/K fixed and Gaussian directions, the mean over the run of ||grad F_S||^2 is at least
 
     G^2 (1 - (pi/2)^(1/2) (S nu)^(1/2)/D) + N/(1 + 3 N/(2 rho^2)) - o(1),      N = (nu/2) (r ell - G/w).
 
-G is the slope and w its width; D = S drift(G) is its length, where drift(G) is the most that clipping keeps of it; rho
-is the gradient at which the curved coordinates saturate. o(1) includes the end term E psi(y_T)/S. Proof, and what is
-simulated instead: dpzero_theory/theory/sharp/proof.md, section 9.
+G is the slope, w the width over which it levels off at its end, and D = S drift(G) its length, where drift(G) is how
+fast a run moves down it after clipping; rho is the largest gradient of a curved coordinate. Proof, with the terms in
+o(1), and what is simulated instead: dpzero_theory/theory/sharp/proof.md, section 9.
 """
 
 import math
@@ -22,7 +23,7 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap
 
-_OPPOSED = np.linspace(0.0, 1.0, 101)  # Slopes of the samples that slope backward, as shares of the forward slope
+_OPPOSED = np.linspace(0.0, 1.0, 101)  # The backward slopes that are tried, as shares of the forward slope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +33,13 @@ class Hardest:
     The names are those of `benchmarks.problems.worst_case`.
 
     Attributes:
-        share: of the samples that slope forward.
+        share: the share of the samples whose loss slopes forward, which is the way that the run moves.
         forward, backward: the slopes of the samples that slope forward, and of the others.
-        slope: G.
-        drift: what a step moves down the slope at most, over alpha.
-        width: w, over which the slope ends.
-        start: how far from there the run starts.
-        curved, curvature: how many coordinates are curved, and how much.
+        slope: G, the mean slope over all samples.
+        drift: the most that a step moves down the slope on average, divided by alpha.
+        width: w, the width over which the slope levels off at its end.
+        start: the distance of the run's start from the point where the slope has levelled off.
+        curved, curvature: the number of curved coordinates, and the curvature of each.
         saturation: rho, the largest gradient of a curved coordinate.
         bound: the limit's lower bound on the mean over the run of ||grad F_S||^2, without its o(1).
     """
@@ -74,12 +75,13 @@ def hardest(
         problem: the member meets its L, ell, r and gap.
         step_size, steps, clip, noise_std, directions_per_step: alpha, T, C, sigma, K.
         saturation: rho/L in (0, 1).
-        coordinates: over how many the curvature r ell - G/w is spread; by default as few as ||H|| <= ell allows.
-        lengthened: by how many standard deviations of where the run ends the slope is longer, at the same gap.
+        coordinates: the number of coordinates over which the total curvature r ell - G/w is spread; by default as few
+            as ||H|| <= ell allows.
+        lengthened: the slope is made longer by so many standard deviations of the run's last point, at the same gap.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: no slope lasts as long: the gap is too small for the run.
+        PreconditionError: the gap is not below that of a slope of about L which lasts as long as the run.
     """
     p = problem
     k = check.integer("directions_per_step", directions_per_step)
@@ -94,7 +96,7 @@ def hardest(
     width = forward
 
     def kept(h: np.ndarray) -> np.ndarray:
-        """kappa(h) = E[min(h v, c) v]."""
+        """E[min(h v, c) v] for each h: what clipping at c leaves of a gradient of norm h, v as in `Projection`."""
         safe = np.maximum(h, 1e-12)
         values: np.ndarray = safe * (1 - law.excess(c / safe, (1, 1))[0])
         return values
@@ -110,7 +112,7 @@ def hardest(
         return values
 
     def needed(slope: float) -> float:
-        """The gap of a slope that lasts as long as the run."""
+        """The gap F_S(x_0) - F_S^* of a slope G = `slope` that lasts as long as the run."""
         length = path * max(float(drifts(slope).min()), 0.0) + longer * math.sqrt(path * variance)
         return slope * (length + width / 2)
 

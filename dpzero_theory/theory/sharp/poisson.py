@@ -15,14 +15,14 @@ from dpzero_theory.theory.sharp.certificate import at_point
 from dpzero_theory.theory.sharp.smallest import SmallestBound, number_of_directions
 
 PoissonNoise = Callable[[float, int, Relation], float]
-"""(q_s, T, relation) -> the noise multiplier, which is the noise of the clipped sum over the clip C."""
+"""A function (q_s, T, relation) -> noise multiplier, the standard deviation of the noise on the clipped sum over C."""
 
 
 def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
-    """A `PoissonNoise`: the noise multiplier that T Poisson-sampled releases need to be (epsilon, delta)-DP.
+    """A function that returns the noise multiplier with which T Poisson-sampled releases are (epsilon, delta)-DP.
 
-    It is the upper end, which is the private one, of `privacy.calibration.calibrate_noise_multiplier`; its errors pass
-    through.
+    It is the upper end, which is safe to rely on, of the bracket by `privacy.calibration.calibrate_noise_multiplier`;
+    errors raised there are not caught.
     """
 
     def noise_multiplier(rate: float, steps: int, relation: Relation) -> float:
@@ -51,20 +51,22 @@ def prescribe_poisson(
 ) -> Prescription:
     """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
 
-    For each rate q_s, T is the largest number of steps that the caps allow. The rate is searched on a grid of ratio
-    1.5, downhill from the rate that is best by the central-limit multiplier, so the accountant is asked only a few
-    times. The certificate holds at whatever rate is returned.
+    For each rate q_s, T is the largest number of steps that the caps allow. The rates tried are apart by the factor
+    1.5. The search begins at the rate that would be best with the noise by the central limit theorem, which takes no
+    time, and goes to neighbouring rates as long as the bound falls; so the accountant is asked only a few times. The
+    bound is proved at whatever rate is returned.
 
     Args:
         problem: the constants.
         gdp: mu of full batches with the same (epsilon, delta); the search starts from it, and it is recorded.
-        noise_multiplier: what the wanted privacy needs: an accountant for Poisson sampling, such as `poisson_noise`.
+        noise_multiplier: the function that returns the noise multiplier needed for the wanted privacy, such as
+            `poisson_noise(epsilon, delta)`.
         max_evaluations: a cap on q_s n K T, the expected number of finite differences of single samples.
         max_steps: a cap on T.
         expected_batch: q_s n, if the rate q_s is not to be searched.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: see `certificate.certificate`.
-        directions_per_step: K, or 'best': chosen with the rate by the central-limit multiplier.
+        directions_per_step: K, or 'best': K is chosen together with the first rate, by the central limit theorem.
 
     Raises:
         ValueError: an argument outside its range.

@@ -1,7 +1,7 @@
-"""How long the projection of a vector on K random directions is: the law that clipping acts on.
+"""The law of v = ||U'a||/sqrt(K), the length of the projection of a unit vector a on K random directions U.
 
-For a unit vector a, v = ||U'a||/sqrt(K) has E[v^2] = 1. Take for U the first K coordinates of a uniform vector on the
-sphere of squared radius D in R^D. Then
+Clipping acts on this length; E[v^2] = 1. A family of laws with a parameter D holds those of all direction laws: that of
+the norm of the first K coordinates, over sqrt(K), of a uniform vector on the sphere of squared radius D in R^D. Then
 
     v^2 = (D/K) B,   B ~ Beta(K/2, (D - K)/2),
 
@@ -18,9 +18,9 @@ from scipy.special import betaincc, gammaincc
 from dpzero_theory.check import Array
 
 _NEGLIGIBLE = 60.0  # an integral ends where its density has fallen by the factor exp(-60)
-"""Integrals stop where the density has fallen by exp(-60)."""
+"""Integrals over v end where the density has fallen to e^-60 of its largest value; the rest is below rounding."""
 _GAUSSIAN = 2.0**200  # a dimension that rounding cannot tell from infinity
-"""A dimension D that rounding cannot tell from infinity."""
+"""The number that stands for D = infinity: with 64-bit floats the law is the same."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)  # Nodes and weights of Gauss-Legendre quadrature on [0, 1]
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 
@@ -48,7 +48,7 @@ class Projection:
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def tails(self, c: Array) -> tuple[Array, Array]:
-        """E[v 1{v > c}] and E[v^2 1{v > c}]."""
+        """E[v 1{v > c}] and E[v^2 1{v > c}] for each c >= 0."""
         k, d = self.directions, self.dimension
         if self.constant:
             return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
@@ -69,7 +69,7 @@ class Projection:
         return tuple(np.sum(mass * over**i * v**j, axis=-1) for i, j in powers)
 
     def _nodes(self, c: Array) -> tuple[Array, Array, Array]:
-        """Quadrature nodes above c: v - c, v and the mass at each node, with a last axis for the nodes.
+        """Quadrature nodes in v above each c: the values v - c and v and the mass of each node, along a new last axis.
 
         The masses are scaled such that E[v^2] = 1 at c = 0. Substituting v = sqrt(D/K) sin(x) makes the density
         sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2. Its logarithm is concave with second derivative at

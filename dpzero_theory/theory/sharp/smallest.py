@@ -21,14 +21,16 @@ from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The range of clips c = C/(L sqrt(K)) on the first grid
 _NEVER_CLIPS = 1e10  # a clip, in units of L sqrt(K), that no projection exceeds with a probability above exp(-10^19)
-"""A clip c beyond which clipping never acts: it exceeds sqrt(d), or is exceeded with probability exp(-10^19)."""
+"""Larger clips c = C/(L sqrt(K)) are replaced by this one, with the same effect: a projection exceeds either of them
+never, or with a probability below exp(-10^19)."""
 MOST_DIRECTIONS = 2**16  # The largest K that is tried, which is the most that a run takes
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The coefficients of the bound: q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha
-    constant/2.
+    """The coefficients from which the q, p and K of `certificate` are computed for any step size alpha:
+
+    q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha constant/2.
     """
 
     kept: Array
@@ -52,7 +54,11 @@ def largest_below(function: Callable[[float], float], target: float) -> float:
 
 
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
-    """The coefficients at smoothing e = ell lambda/2 in units of L, noise variance sigma^2/K and Poisson rate."""
+    """The coefficients of the bound from the constants k of the directions.
+
+    e: ell lambda/2 in units of L, for the smoothing lambda. variance: sigma^2/K in units of L^2, for the noise. rate:
+        the Poisson sampling rate, 1 for full batches.
+    """
     smooth = e * k.smooth_second
     with np.errstate(over="ignore"):
         batch = 0.0 if rate == 1 else (1 - rate) / (rate * p.n) * (k.sampled + smooth) ** 2
@@ -66,7 +72,7 @@ def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate
 
 
 def relative_gap(p: Problem) -> float:
-    """gap ell/L^2; ValueError where it, L or ell is so small or large that results would not be floats."""
+    """gap ell/L^2, the gap without its unit. ValueError is raised if it, L or ell is outside [SMALLEST, LARGEST]."""
     gap = p.gap / p.lipschitz * (p.smoothness / p.lipschitz)
     check.real("gap smoothness/lipschitz^2", gap, at_least=SMALLEST, at_most=LARGEST)
     check.real("lipschitz", p.lipschitz, at_least=SMALLEST, at_most=LARGEST)
@@ -75,7 +81,7 @@ def relative_gap(p: Problem) -> float:
 
 
 def quadratic_terms(terms: Terms, gap_per_step: float, alpha: Array) -> tuple[Array, Array, Array]:
-    """(q, p, K) at step size alpha; gap_per_step is gap/T."""
+    """The q, p and K of `certificate` at the step size alpha, where gap_per_step is gap/T."""
     with np.errstate(over="ignore"):
         return (
             terms.kept - alpha / 2 * terms.quadratic,
@@ -85,12 +91,14 @@ def quadratic_terms(terms: Terms, gap_per_step: float, alpha: Array) -> tuple[Ar
 
 
 def solve_quadratic(q: float, p: float, floor: float) -> float:
-    """The largest y >= 0 with q y^2 - p y <= floor, infinite where q <= 0."""
+    """The largest y >= 0 with q y^2 - p y <= floor, which is the square root of the bound; infinite where q <= 0."""
     return (p + math.sqrt(p * p + 4 * q * floor)) / (2 * q) if q > 0 else math.inf
 
 
 def smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    """The smallest y over alpha, rounded up, for each clip: the root of kept y - first = sqrt(2 gap/T Q(y))/y.
+    """The square root y of the bound, minimised over the step size alpha and rounded up, for each clip in `terms`.
+
+    It is the root of kept y - first = sqrt(2 gap/T Q(y))/y, where gap/T is `gap_per_step` and
 
     Q(y) = quadratic y^2 + 2 second y + constant. For fixed y the condition q y^2 - p y >= K is quadratic in alpha and
     has a solution exactly when the left side is at least the right one. The left side rises in y and the right one
@@ -118,18 +126,18 @@ def number_of_directions(
     smallest: Callable[[int], float],
     share: float = 0.0,
 ) -> int:
-    """K as given, or for 'best' the K of the smallest bound, on a grid of ratio 2^(1/4).
+    """The K that is given, or for 'best' the K with the smallest bound among about 2^(j/4), j = 0, 1, ...
 
-    With `most` the product of K and T is capped. Then the bound falls with K and rises again, and the search goes
-    downhill from K = 1. Without `most` it only falls, and the smallest K is taken whose value is at most (1 + share)
-    times that of the largest.
+    If `most` is given, the product of K and T is capped; as K grows the bound then falls and rises again, and the
+    search goes downhill from K = 1. Without `most` the bound only falls, and the smallest K is returned whose value is
+    at most (1 + share) times that of the largest K.
 
     Args:
-        problem, direction: they limit K for a frame.
+        problem, direction: for the direction law `frame` K is at most the dimension d.
         directions_per_step: K or 'best'.
         most: the largest K that the evaluations allow, None without a cap on them.
         smallest: K -> the square root of the bound.
-        share: what a smaller K may cost.
+        share: see above; 0 accepts no loss.
     """
     if directions_per_step != "best":
         return check.integer("directions_per_step", directions_per_step)
@@ -150,22 +158,28 @@ def number_of_directions(
 
 
 def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 0.0) -> float:
-    """A positive argument times the factor that frees it of units; ValueError where that is no number in its range."""
+    """value * factor, where `factor` makes the argument called `name` free of units.
+
+    ValueError is raised unless value > 0 and the product is at least `at_least` and at most `LARGEST`; `unit` says in
+    words what the factor is.
+    """
     return check.real(
         f"{name} {unit}", check.real(name, value, above=0) * factor, above=0, at_least=at_least, at_most=LARGEST
     )
 
 
 def clip_share(clip: float, p: Problem, directions: int) -> float:
-    """The clip in the unit L sqrt(K), c = C/(L sqrt(K)); where it never acts, a smaller number with the same effect."""
+    """The clip in units of L sqrt(K), c = C/(L sqrt(K)), but at most `_NEVER_CLIPS`, beyond which nothing is
+    clipped."""
     share = check.real("clip", clip, above=0) / p.lipschitz / math.sqrt(directions)
     return check.real("clip/(lipschitz sqrt(directions_per_step))", min(share, _NEVER_CLIPS), at_least=SMALLEST)
 
 
 class SmallestBound:
-    """The smallest bound over (alpha, C) as lambda -> 0: alpha in closed form, C on a grid that is refined three times.
+    """The smallest bound over the step size alpha and the clip C for smoothing lambda -> 0, one problem and one K.
 
-    K scalars are clipped jointly at C = c L sqrt(K). With K > 1 the grid of c is denser where they concentrate.
+    The best alpha has a closed form; the best C = c L sqrt(K) is sought on a grid that is refined three times. With
+    K > 1 the grid of c is denser near 1, where the norm of K scalars of a unit gradient concentrates.
     """
 
     def __init__(self, problem: Problem, direction: str, directions: int = 1) -> None:
@@ -180,15 +194,15 @@ class SmallestBound:
         self.constants = self.at(self.clips)
 
     def at(self, clips: Array) -> Constants:
-        """The constants at these c; those of the smoothing are for samples of any rank."""
+        """The constants at these clips c; `smooth_first` and `smooth_second` are for samples of any rank."""
         return constants(clips, self.problem.d, self.problem.r, self.direction, directions_per_step=self.directions)
 
     def coarse(self, steps: int, variance: float, rate: float) -> Array:
-        """The smallest y at each clip of the first grid; variance is that of the noise over C^2."""
+        """The square root of the smallest bound at each clip of the first grid, where `variance` is sigma^2/C^2."""
         return self._values(self.clips, self.constants, steps, variance, rate)[0]
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
-        """The best c and the best alpha ell."""
+        """The clip c and the step size alpha ell with the smallest bound; `variance` is sigma^2/C^2."""
         clips, k = self.clips, self.constants
         for _ in range(3):
             y, _ = self._values(clips, k, steps, variance, rate)
@@ -200,14 +214,16 @@ class SmallestBound:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """The smallest y of the first grid as T -> infinity; unit is sigma/(C sqrt(T))."""
+        """The square root of the smallest bound on the first grid for T -> infinity, where `unit` is
+        sigma/(C sqrt(T))."""
         free = np.zeros_like(self.clips)
         k = self.constants
         terms = Terms(k.kept, free, k.bias, free, self.problem.r * (unit * self.clips) ** 2)
         return float(smallest_root(terms, relative_gap(self.problem)).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """The smallest T, to 0.1%, with bound at most (1 + share) times its limit; unit is sigma/(C sqrt(T))."""
+        """The smallest T, to 0.1%, whose bound is at most (1 + share) times the bound for T -> infinity, where `unit`
+        is sigma/(C sqrt(T))."""
         target = math.sqrt(1 + share) * self.limit(unit)
 
         def enough(steps: int) -> bool:
