@@ -92,9 +92,8 @@ _KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 
 
 def _compared(options: Namespace, at: Cell) -> dict[str, Any]:
-    """The row of a setting and an accountant: noise multiplier, time, and the epsilon that this multiplier really has.
-
-    The speed-up compares processor time, which other work on the machine does not change.
+    """Return the row of a setting and an accountant: its noise multiplier, its time, and the epsilon that this
+    multiplier really gives. Times are processor seconds, which other work on the machine does not change.
     """
     setting = next(one for one in SETTINGS if one[:5] == tuple(at[name] for name in _KEY[:5]))
     exact = _ours(setting)
@@ -114,10 +113,11 @@ def _compared(options: Namespace, at: Cell) -> dict[str, Any]:
 
 
 def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
-    """The name, the low end and the high end of an independent evaluation of delta(epsilon) of some releases.
+    """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
+    releases `unit`.
 
-    Only the first direction of the pair is evaluated, which has the larger delta; if it had the smaller one, the
-    comparison would show a bracket that misses it.
+    Of the two orders of the neighbouring data sets only the first is evaluated, which has the larger delta. If it
+    had the smaller one, the certified bracket would not contain the value, which the comparison would show.
     """
     pair: Pair = unit.composition.directions()[0][0][0]
     question = (pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
@@ -134,7 +134,7 @@ def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
 
 
 def _random_settings(count: int) -> list[dict[str, Any]]:
-    """Log-uniform settings; one that needs no noise at all is drawn again."""
+    """Draw `count` settings, each parameter log-uniform. A setting that needs no noise at all is drawn again."""
     rng = np.random.default_rng(SEED)
     found: list[dict[str, Any]] = []
     while len(found) < count:

@@ -15,8 +15,8 @@ def _seconds(seconds: float) -> str:
 
 
 def five_settings() -> str:
-    """The noise multiplier and the processor time of every accountant at five settings, and by how much ours is
-    faster."""
+    """Return a table of every accountant's noise multiplier and processor time at five settings, and of how many
+    times faster this package is."""
     rows = read_rows(RESULTS / "accounting_rows")
     lines, below, ratios = [], 0, []
     for setting, group in rows.groupby(list(five.KEY[:-1]), sort=False):
@@ -42,8 +42,8 @@ def five_settings() -> str:
 
 
 def corners() -> str:
-    """By sampling and relation: how many of the random settings raised an exception, and quantiles of time and
-    width."""
+    """Return a table by sampling and relation: how many of the random settings raised an exception, and quantiles of
+    the time and of the relative width of the bracket."""
     rows = read_rows(RESULTS / "accounting_corners", failed=True)
     good = rows[rows["status"] == "ok"]
     groups = [(f"{key[0]}, {key[1]}", group) for key, group in good.groupby(["sampling", "relation"])]
@@ -65,7 +65,8 @@ def corners() -> str:
 
 
 def asked() -> str:
-    """By sampling: what is calibrated and then asked for; below it, discrete noise against direct sums."""
+    """Return a table of the preset `ask` by sampling: whether noise that is calibrated for a target is then said to
+    meet it. Below it stands the comparison of discrete noise with direct sums."""
     rows = read_rows(RESULTS / "accounting_ask")
     kinds = rows.assign(kind=rows["sampling"].str.partition(":")[0]).groupby("kind")
     lines = []
@@ -85,7 +86,8 @@ def asked() -> str:
 
 
 def random_allocation() -> str:
-    """Width and time of epsilon's brackets for random allocation, and whether sampled values of delta lie in them."""
+    """Return a table for random allocation: width and time of epsilon's brackets, and whether estimates of delta by
+    sampling agree with them."""
     rows = read_rows(RESULTS / "accounting_allocation")
     lines = []
     for relation, group in rows.groupby("relation"):
@@ -102,7 +104,8 @@ def random_allocation() -> str:
 
 
 def random_allocation_k() -> str:
-    """Width of epsilon's bracket where a record is in K of t steps; a column for each noise multiplier."""
+    """Return a table of the relative width of epsilon's bracket where a record is in K of t steps, with a column for
+    each noise multiplier."""
     rows = read_rows(RESULTS / "accounting_allocation_k")
     lines = []
     for (epoch, taken, relation), group in rows.groupby(["epoch", "taken", "relation"]):
@@ -114,7 +117,8 @@ def random_allocation_k() -> str:
 
 
 def private_search_ways() -> str:
-    """Accuracy of a hyperparameter search that costs epsilon = 2 in all, by the way in which the choice is paid for."""
+    """Return a table of the accuracy after a hyperparameter search that costs epsilon = 2 in all, by the way in
+    which its choice is paid for."""
     tasks = {"digits": "digits, logistic", "trec": "TREC, frozen embeddings"}
     rows = {task: read_rows(RESULTS / f"private_search_{task}") for task in tasks}
     lines = []

@@ -30,24 +30,25 @@ Floats = NDArray[np.float64]
 SEED = 20_261_123
 COUNT = 116
 WIDTH, SECONDS = 0.02, 2.0
-"""What is claimed of a setting: the relative width of epsilon's bracket, and the processor seconds, are at most
-this."""
+"""The documentation's claim about every setting: the relative width of epsilon's bracket and the processor seconds
+of an answer are at most these."""
 ERRORS = 5.0
 _DRAWS = 4e6
-"""About how many normal numbers are drawn for one direction."""
+"""About how many normal numbers are drawn to estimate one delta (of one order of the neighbouring data sets)."""
 _FEWEST, _MOST = 400, 20_000
-"""The fewest and the most samples for one direction. A setting that would have fewer is not sampled."""
+"""The fewest and the most sampled runs for one estimate of delta. A setting that would get fewer from `_DRAWS`
+numbers is not checked by sampling."""
 _PILOT, _TRIES = 64, 20
-"""How many samples each try takes, and how many tries there are, to find a tilt under which losses are about
-epsilon."""
+"""The samples of each try, and the number of tries, in the search for a tilt under which the mean privacy loss is
+about epsilon."""
 _AT_ONCE = 1e6
 _CELLS = 40
-"""How many cells a standard deviation is cut into; on each cell the tilt is constant."""
+"""How many cells there are per standard deviation of the noise. The tilt of a density is constant on each cell."""
 OF_SETTING = ("setting", "epoch", "epochs", "noise_multiplier", "relation", "delta")
 
 
 def settings(count: int) -> list[dict[str, Any]]:
-    """The settings, the corners first."""
+    """Return `count` settings: first the corners of their ranges, then random ones."""
     ends = itertools.product((2, 10**4), (1, 1000), (0.5, 10.0), ("add-remove", "replace-one"))
     found = [(*end, 1e-5) for end in ends]
     rng = np.random.default_rng(SEED)
@@ -72,7 +73,8 @@ class _Tilted:
         self.below = np.cumsum(tilted / tilted.sum())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Floats, Floats]:
-        """Draws of x, and the logarithm of the normal density over the tilted one at each."""
+        """Draw numbers x from the tilted density, and return them with the logarithm of their importance weights
+        (normal density over tilted one)."""
         cell = np.minimum(np.searchsorted(self.below, rng.random(shape)), len(self.h) - 1)
         low, high = (end[cell] for end in self.ends)
         right = low > 0
@@ -83,7 +85,8 @@ class _Tilted:
 
 @dataclass(frozen=True)
 class _Question:
-    """delta(epsilon) of the direction remove, add or replace, for `epochs` epochs of `epoch` steps with noise `s`."""
+    """The question for delta(epsilon) when a record is removed, added or replaced, for `epochs` epochs of `epoch`
+    steps with noise multiplier `s`."""
 
     s: float
     epoch: int
@@ -92,7 +95,8 @@ class _Question:
     epsilon: float
 
     def laws(self, rate: float) -> tuple[_Tilted, _Tilted]:
-        """The laws of the output at the record's own step and at the other steps, tilted by e^{rate l}.
+        """Return the laws of a step's output, tilted by e^{rate l}: first for the step in which the record takes
+        part, then for the other steps.
 
         Here l is the privacy loss if only this output carried information. Where losses tilted like that are too small
         together (for add, with few steps), l is minus the output.
@@ -110,7 +114,8 @@ class _Question:
         return _Tilted(record, self.s, edges, rate * loss), _Tilted(0.0, self.s, edges, rate * loss)
 
     def draw(self, rate: float, rng: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """Draws of the privacy loss, and the logarithms of their weights."""
+        """Draw privacy losses of the whole run with the given tilt, and return them with the logarithms of their
+        importance weights."""
         record, other = self.laws(rate)
         half = 1 / (2 * self.s**2)
         loss, log_weight = np.zeros(size), np.zeros(size)
@@ -125,7 +130,7 @@ class _Question:
         return loss, log_weight
 
     def rate(self, rng: np.random.Generator) -> float:
-        """A tilt under which the mean loss is about epsilon."""
+        """Return a tilt under which the mean privacy loss is about epsilon."""
         low, high, rate = 0.0, math.inf, 1.0
         for _ in range(_TRIES):
             mean = float(self.draw(rate, rng, _PILOT)[0].mean())
@@ -141,7 +146,8 @@ class _Question:
 def sampled(
     noise: float, epoch: int, epochs: int, direction: str, epsilon: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """delta(epsilon) of the direction remove, add or replace, estimated by sampling, and its standard error."""
+    """Estimate delta(epsilon) by importance sampling and return it with its standard error. direction: whether a
+    record is removed, added or replaced."""
     question = _Question(noise, epoch, epochs, direction, epsilon)
     count, rate = int(min(max(_DRAWS / (epoch * epochs), _FEWEST), _MOST)), question.rate(rng)
     gains = []
@@ -153,8 +159,8 @@ def sampled(
 
 
 def _checked(row: Mapping[str, Any], lower: float, upper: float) -> dict[str, Any]:
-    """For both ends of the bracket: the estimate of delta over the delta asked for, the larger of both directions, and
-    `ERRORS` standard errors of it."""
+    """Return columns for both ends of epsilon's bracket: the estimate of delta over the delta that was asked for
+    (the larger one of both orders of the data sets), and `ERRORS` standard errors of that ratio."""
     rng = np.random.default_rng([SEED, row["setting"]])
     found: dict[str, Any] = {}
     for name, end in (("lower", lower), ("upper", upper)):
@@ -193,7 +199,7 @@ FIELDS = (
 
 
 def report(out: Path) -> None:
-    """Print the widest bracket, the longest time, and how many estimates lie in their bracket."""
+    """Print the widest bracket, the longest time, and how many estimates of delta agree with their bracket."""
     rows = read_rows(out)
     checked = rows[rows["contained"].notna()]
     print(

@@ -12,7 +12,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Release
 
 EPOCHS = ((12, 2), (12, 3), (64, 8), (1000, 30))
-"""The pairs (t, K)."""
+"""The tried epochs: the number t of steps, and in how many of them, K, a record takes part."""
 MULTIPLIERS = (0.5, 1.0, 2.0, 5.0)
 DELTA = 1e-5
 OF_SETTING = ("setting", "epoch", "taken", "noise_multiplier", "relation", "delta")

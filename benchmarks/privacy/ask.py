@@ -30,16 +30,17 @@ SEED = 20_261_123
 COUNT = 2000
 LATTICES = 200
 SECONDS = 8.0
-"""The processor seconds after which a setting is given up; its row says so."""
+"""The processor seconds after which a setting is given up, which its row then says."""
 _SELDOM = ("random-allocation", "truncated-poisson")
-"""The samplings that are drawn a quarter as often as others, because a question about them takes seconds."""
+"""The samplings that are drawn a quarter as often as the others, because a question to the accountant about them
+takes seconds."""
 _MOST_LEVELS = 28
 _CHUNK, _MOST_TERMS = 2**20, 2**27
 _LOUD = 1e6
 """A noise multiplier so large that every mechanism's cost can be computed."""
 _NEEDED = 1.01
-"""A setting is kept if the chance that a record is used at all is more than so many times delta; otherwise no noise is
-needed."""
+"""A setting is kept only if a record is used at all with probability above this multiple of delta. Otherwise it
+would need no noise."""
 
 _Draw = np.random.Generator
 _ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
@@ -48,8 +49,8 @@ _ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
     ":B": lambda rng, q: _cyclic(rng, q),
     ":B/n": lambda rng, q: _truncated(rng, q),
 }
-"""What follows a sampling's name in its word, and its sample rate, by the form of argument that the sampling
-declares."""
+"""By the form of argument that a sampling declares: a function of a random generator and a sample rate that returns
+the text after the sampling's name (":4096", for example) and the sample rate."""
 
 
 def _allocation(rng: _Draw, q: float) -> tuple[str, float]:
@@ -64,7 +65,8 @@ def _cyclic(rng: _Draw, q: float) -> tuple[str, float]:
 
 
 def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
-    """A truncation at the mean batch size and up to some standard deviations more."""
+    """Return the argument of truncated Poisson sampling and its sample rate: the largest batch is the mean batch
+    size or some standard deviations more."""
     n = int(10 ** rng.uniform(1, 8))
     rate = min(max(q, 0.01 / n), 1 - 1 / n)
     batch = n * rate + rng.uniform(0, 8) * math.sqrt(n * rate)
@@ -72,12 +74,14 @@ def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
 
 
 def _mechanism(name: str, rng: _Draw) -> str:
-    """The word of a mechanism; a discrete one is given a random number of integers to a clip."""
+    """Return the text that names a mechanism to the accountant; for discrete noise with a random number of lattice
+    points per clip."""
     return f"{name}:{2 ** int(rng.integers(0, 13))}" if name in MECHANISMS.families else name
 
 
 def settings(count: int) -> list[dict[str, Any]]:
-    """Random settings; one that is not accounted for, or needs no noise, is drawn again."""
+    """Draw `count` random settings. One that the accountant does not support, or that needs no noise, is drawn
+    again."""
     rng = np.random.default_rng(SEED)
     found: list[dict[str, Any]] = []
     laws = [*MECHANISMS, *(name for name in MECHANISMS.families if name not in MECHANISMS)]
@@ -161,8 +165,8 @@ OF_LATTICE = ("setting", "mechanism", "relation", "noise_multiplier", "epsilon_s
 
 
 def lattices(count: int) -> list[dict[str, Any]]:
-    """Settings of one release with full batches and discrete noise; the number of integers to a clip goes from 1 to
-    2^28."""
+    """Draw `count` settings of one release with a full batch and discrete noise, with 1 to 2^28 lattice points per
+    clip."""
     rng = np.random.default_rng(SEED + 1)
     found: list[dict[str, Any]] = []
     for number in range(count):
@@ -208,7 +212,7 @@ def _mass(law: str, x: Array) -> Array:
 
 
 def direct_delta(law: str, shift: int, scale: float, epsilon: float) -> tuple[float, float]:
-    """delta(epsilon) of one release with discrete noise, and its error.
+    """Return delta(epsilon) of one release with discrete noise, and a bound on its error.
 
     It is the sum over the integers k of max(0, P(k - shift) - e^epsilon P(k)), where P is the discrete law. The ratio
     of the two probabilities rises in k, so the terms are positive from one integer on.
@@ -221,7 +225,7 @@ def direct_delta(law: str, shift: int, scale: float, epsilon: float) -> tuple[fl
 
 
 def lattice_answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """The row of a setting: the bracket of delta of one release, and the direct sum."""
+    """Return the row of a setting: the accountant's bracket of delta of one release, and the direct sum."""
     row, law = dict(setting), MECHANISMS[setting["mechanism"]]
     levels, noise = int(setting["mechanism"].partition(":")[2]), setting["noise_multiplier"]
     shift, scale = Relation.of(setting["relation"]).sensitivity * levels, noise * levels
@@ -242,6 +246,6 @@ LATTICE_FIELDS = (
 
 
 def report_lattices(out: Path) -> None:
-    """Print how many direct sums are in their bracket."""
+    """Print how many direct sums lie in the accountant's bracket."""
     found = read_rows(out)
     print(f"{len(found)} releases on lattices, {int(found['contained'].sum())} direct sums in their bracket")

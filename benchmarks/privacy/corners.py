@@ -24,14 +24,15 @@ from dpzero_theory.privacy.step import Release
 SEED = 20_261_122
 COUNT = 1000
 _CHECKED = 5
-"""One setting in so many is checked: an independent value takes up to a hundred times as long as the answer."""
+"""Every _CHECKED-th setting is checked by an independent evaluation, which takes up to a hundred times as long as
+the accountant's answer."""
 _SECONDS = 8.0
-"""The processor seconds after which an independent value is given up."""
+"""The processor seconds after which an independent evaluation is given up."""
 _SAMPLINGS = ("poisson", "poisson", "fixed-size", "fixed-size", "full", "fixed-order")
 
 
 def settings(count: int) -> list[dict[str, Any]]:
-    """Random settings; one that needs no noise at all is drawn again."""
+    """Draw `count` random settings. One that needs no noise at all is drawn again."""
     rng = np.random.default_rng(SEED)
     found: list[dict[str, Any]] = []
     while len(found) < count:
@@ -52,8 +53,8 @@ def settings(count: int) -> list[dict[str, Any]]:
 
 
 def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
-    """The name, the low end and the high end of an independent evaluation of delta(epsilon), the larger one of both
-    directions; an empty name where none can be had."""
+    """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
+    releases `unit`, the larger one of both orders of the data sets. The name is empty if no method applies."""
     parts = unit.composition.directions()
     with mpmath.workdps(50):
         if not parts[0]:

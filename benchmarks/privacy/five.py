@@ -41,7 +41,7 @@ OURS = "this package"
 NEAR = 1e-3
 """The relative distance from the certified multiplier within which an accountant counts as accurate."""
 TURN = 5
-"""How often this package is asked before each other accountant, and after the last."""
+"""How many times this package is timed before each other accountant, and again after the last one."""
 _LIMIT = 600.0
 _ABSENT = "not installed"
 
@@ -70,7 +70,8 @@ def _jax_privacy(*, epsilon: float, delta: float, sample_rate: float, steps: int
 
 
 def _pld_accounting(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
-    """The multiplier by PLD_accounting's subsampling of a Gaussian loss distribution, composed by dp-accounting."""
+    """Return the noise multiplier by the package PLD_accounting, which subsamples the privacy loss distribution of a
+    Gaussian, and by dp-accounting, which composes it."""
     package = importlib.import_module("PLD_accounting")
     losses = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
 
@@ -127,7 +128,8 @@ def _ask(name: str, question: dict[str, Any], answer: Any) -> None:
 
 
 def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
-    """The row of an accountant, made in a process that is ended when it takes too long."""
+    """Return the row of an accountant for a question, computed in a process of its own that is ended when it takes
+    too long."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_ask, args=(name, question, send))
@@ -171,14 +173,14 @@ def _question(setting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The row of an accountant at a setting, which is given by the columns of `KEY` but the last."""
+    """Return the row of the accountant `name` at a setting, given by all columns of `KEY` but the last."""
     question = _question(setting)
     found = _row(_ours(question)) if name == OURS else _apart(name, question)
     return {column: setting[column] for column in KEY[:-1]} | {"accountant": name} | found
 
 
 def again(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A committed row made again. Raises ModuleNotFoundError where its accountant is not installed."""
+    """Make a committed row again. Raises ModuleNotFoundError if its accountant is not installed."""
     made = answer(row, row["accountant"])
     if made.get("status", "").startswith(_ABSENT):
         raise ModuleNotFoundError(f"{row['accountant']} is {made['status']}")
@@ -211,7 +213,8 @@ def _add(results: Results, row: dict[str, Any]) -> None:
 
 
 def report(out: Path) -> None:
-    """Print for each setting by how much this package's multiplier is the least, and how many times faster it is."""
+    """Print for each setting how this package's noise multiplier compares with the least of the others, and how many
+    times faster it is."""
     rows = read_rows(out)
     for setting, group in rows.groupby(["n", "batch", "steps", "epsilon", "delta"], sort=False):
         ours = group[group["accountant"] == OURS].iloc[0]

@@ -34,8 +34,9 @@ def _log_mixture(x: Long, q: np.longdouble, s: np.longdouble) -> Long:
 
 
 def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[Long, Long, Long]:
-    """The nodes x, their weights under P, and the privacy losses there. The step is s/parts, and finer where the loss
-    turns sharply."""
+    """Return nodes x on the line of outputs, their weights under the first of the pair's two laws (normal, or a
+    mixture of two normals), and the privacy losses there. They reach far enough for the tilt `tau`, and are noise/parts apart, or closer where
+    the loss bends sharply."""
     q, s = np.longdouble(rate), np.longdouble(noise)
     centre = (1 + tau) if kind != "add" else 1.0
     if kind == "replace":
@@ -59,8 +60,9 @@ def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[
 def independent_delta(
     kind: str, sample_rate: float, noise: float, steps: int, epsilon: float, *, parts: int = 12
 ) -> tuple[float, float]:
-    """delta and its observed relative error, for the composition of `steps` copies of one pair (remove, add or
-    replace).
+    """Return delta(epsilon) and its observed relative error, for `steps` releases of the subsampled Gaussian
+    mechanism. kind: whether a record is removed, added or replaced. parts: nodes per standard deviation of the
+    noise.
 
     The error is the largest relative change when the step in x, or the step in t, is doubled.
 
@@ -93,10 +95,10 @@ def _evaluate(
     for place in grid:
         heights.append(height(place))
         if len(heights) > 2 and heights[-1] > heights[-2] > heights[-3]:
-            break  # the function falls to its only minimum; far above the minimum the sums would be long
+            break  # the search for the minimum ends here: far above the minimum the sums would be long
     best = grid[int(np.argmin(heights))]
     found = minimize_scalar(height, bounds=(best - 0.5, best + 0.5), method="bounded", options={"xatol": 1e-3})
-    # away from the saddle point, so that the contour is not the certified one
+    # away from the saddle point, so that this is not the contour of the certified evaluation
     tau = 0.9 * math.exp(float(found.x))
     fine = _invert(kind, rate, noise, steps, epsilon, tau, parts)
     coarse = _invert(kind, rate, noise, steps, epsilon, tau, parts // 2)
@@ -107,7 +109,8 @@ def _evaluate(
 def _invert(
     kind: str, sample_rate: float, noise: float, steps: int, epsilon: float, tau: float, parts: int
 ) -> tuple[np.longdouble, np.longdouble]:
-    """The trapezoid sum over t, and the same sum at double the step."""
+    """Return the trapezoid sum over the frequency t, which is delta up to a factor, and the same sum at double the
+    step."""
     _, mass, loss = _law(kind, sample_rate, noise, tau, parts)
     big = float(np.max(tau * loss))
     log_scale_one = np.log((mass * np.exp(tau * loss)).sum()) if big > 1 else None
@@ -153,8 +156,8 @@ def _invert(
 
 
 def lattice_delta(kind: str, sample_rate: float, noise: float, steps: int, epsilon: float) -> tuple[float, float]:
-    """delta and its observed relative error by the tilted lattice; the error is twice the change on halving the
-    spacing."""
+    """Return delta(epsilon) by the tilted lattice, and its observed relative error, which is twice the change when
+    the lattice's spacing is halved. The arguments are those of `independent_delta`."""
     q, s = sample_rate, noise
     x = _grid(kind, s)
 

@@ -26,8 +26,8 @@ from benchmarks.kit.rows import read_rows
 
 @dataclass(frozen=True)
 class Peer:
-    """A package's test module, how our accountant is put into it, and the known reasons of failures by a part of a
-    test's id."""
+    """Another package's test module, how this package's accountant is put into it, and the reasons of known
+    failures, each by a part of the failing tests' ids."""
 
     package: str
     module: str
@@ -90,7 +90,7 @@ PEERS = (
 
 
 def tests_of(module: Any) -> Iterator[unittest.TestCase]:
-    """Every test of a module, one by one."""
+    """Yield every test of a loaded test module."""
     waiting: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
     while waiting:
         test = waiting.pop()
@@ -101,8 +101,8 @@ def tests_of(module: Any) -> Iterator[unittest.TestCase]:
 
 
 def outcome(test: unittest.TestCase, peer: Peer) -> dict[str, str]:
-    """Whether a test passed, was skipped, was left out or failed; for a failure also its message and the known reason,
-    empty if there is none."""
+    """Run a test and return its row: whether it passed, was skipped, was left out or failed; for a failure also the
+    message and the known reason ('' if none is known)."""
     if any(part in test.id() for part in peer.left_out):
         return {"outcome": "left out", "said": "", "reason": "hundreds of calibrations by bisection: minutes"}
     result = unittest.TestResult()
@@ -120,7 +120,7 @@ def outcome(test: unittest.TestCase, peer: Peer) -> dict[str, str]:
 
 @cache
 def _tests() -> dict[tuple[str, str], tuple[unittest.TestCase, Peer]]:
-    """Every test of the two packages by package and name, with our accountant in place of theirs."""
+    """Return every test of the two packages by package and name, with this package's accountant in place of theirs."""
     logging.disable(logging.WARNING)
     found = {}
     for peer in PEERS:

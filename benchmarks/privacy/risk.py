@@ -35,19 +35,20 @@ SEED = 20261123
 OF_SETTING = ("setting", "kind", "noise_multiplier", "sample_rate", "steps", "false_positive_rate")
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 _INTERVAL = 1e-4
-"""Of dp-accounting's and riskcal's losses: the default of both."""
+"""The spacing at which dp-accounting and riskcal round privacy losses; it is the default of both."""
 _ROUNDING = 1e-9
-"""Relative, of closed forms and quadrature."""
+"""The relative rounding error that is allowed to closed forms and quadrature."""
 
 
 def settings(options: Namespace) -> Iterator[Cell]:
-    """The settings by number: two in five full batches, one in five a single step, the others compositions."""
+    """Yield random settings: of every five, two have full batches, one is a single sampled step, and two are
+    compositions of sampled steps."""
     draw = np.random.default_rng(SEED)
     for number in range(COUNT):
         kind = ("full", "full", "step", "poisson", "poisson")[number % 5]
         noise = float(f"{10 ** draw.uniform(-0.3, 1):.4g}")
         rate = 1.0 if kind == "full" else float(f"{10 ** draw.uniform(-2.5, -0.5):.4g}")
-        # such that mu is about 0.1 to 3
+        # so many steps that mu of Gaussian differential privacy is about 0.1 to 3
         steps = max(int((10 ** draw.uniform(-1, 0.5) * noise / rate) ** 2), 1)
         yield {
             "setting": number,
@@ -91,7 +92,8 @@ def _closed_form(cell: Cell) -> dict[str, Any]:
 
 
 def _quadrature(cell: Cell) -> dict[str, Any]:
-    """One step and a record that is replaced: the best test of (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1)."""
+    """Return the exact columns, by quadrature, of one sampled step whose record is replaced: those of the best test
+    of (1-q) N(0, s^2) + q N(1, s^2) against (1-q) N(0, s^2) + q N(-1, s^2), with rate q and noise s."""
     s, q = cell["noise_multiplier"], cell["sample_rate"]
     reach = 40 * s + 2
 
@@ -131,7 +133,8 @@ def _others(cell: Cell) -> dict[str, Any]:
 
 
 def table(folder: Path = RESULTS / "risk") -> str:
-    """How many brackets hold, how wide they are, and what two other packages say; for docs/results/accounting.md."""
+    """Return the table for docs/results/accounting.md: how many brackets contain the exact value, how wide they are,
+    and what two other packages say."""
     rows = read_rows(folder)
     exact, others = rows[rows["kind"] != "poisson"], rows[rows["kind"] == "poisson"]
     lines = []

@@ -48,11 +48,12 @@ DELTA = 1e-6
 SENTENCES = Path(__file__).parents[3] / "shared" / "data" / "sst2_train.tsv"
 SENTENCE_FEATURES = 1 << 14
 LARGE = 10_000
-"""With so many samples or more, runs are in float32, which changes the measurements by less than 1e-4 of them."""
+"""The number of samples from which on runs are made in float32, which changes the measured values by less than 1e-4
+of them."""
 ONE = ("paper", "paper-best", "sharp")
 PARAMETERS = (*ONE, "sharp-best-k")
 SHARP: dict[str, int | str] = {"sharp": 1, "sharp-best-k": "best"}
-"""The parameter sets of the sharpened theorem, with their K."""
+"""The names of the parameter sets of the sharpened theorem, each with its number K of directions per step."""
 LANE = ("steps", "step_size", "smoothing", "clip", "noise_std")
 KEY = ("problem", "mode", "n", "d", "epsilon", "parameters", "seed")
 FIELDS = (
@@ -67,7 +68,8 @@ Loss = PseudoHuber | LogisticRegression
 
 @dataclass(frozen=True)
 class CertificateCell:
-    """One data set, the privacy budgets, and the parameter sets to run on it. mode is empty for logistic regression."""
+    """One data set, the epsilons, and the parameter sets to run on it. `mode` is the spectrum (a, b or c) of the
+    synthetic data, and empty for logistic regression."""
 
     problem: str
     mode: str
@@ -78,13 +80,14 @@ class CertificateCell:
     parameters: tuple[str, ...] = PARAMETERS
 
     def shares(self) -> list[tuple[str, ...]]:
-        """The parameter sets in groups that are run together: those with one direction a step, on equal randomness, and
-        the others."""
+        """Return the names of the parameter sets in the groups that are run together: those with one direction per
+        step, which share their random numbers, and the others."""
         one = tuple(name for name in self.parameters if name in ONE)
         return [one, *((name,) for name in self.parameters if name not in ONE)]
 
     def rows(self, seed: int, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """The keys of this cell's rows of these parameter sets."""
+        """Yield the key columns of this cell's rows for the parameter sets `names`, one row for each of them and
+        each epsilon."""
         for epsilon in self.epsilons:
             for name in names:
                 values = (self.problem, self.mode or "-", self.n, self.d, epsilon, name, seed)
@@ -136,8 +139,8 @@ def _loss(problem: str, mode: str, n: int, d: int) -> Loss:
 def prescriptions(
     problem: Problem, epsilon: float, max_steps: int | None = None, names: Sequence[str] = PARAMETERS
 ) -> dict[str, tuple[str, Prescription]]:
-    """The calibration and the prescription of each parameter set. max_steps: as many steps as the paper's if left
-    out."""
+    """Return for each parameter set the name of its noise calibration and its prescription. max_steps: the largest
+    number of steps times directions; that of the paper's parameters if left out."""
     found: dict[str, tuple[str, Prescription]] = {}
     exact = float(gdp_from_epsilon(epsilon, DELTA))
     paper = theorem_3(problem, float(paper_gdp(epsilon, DELTA)))
@@ -157,10 +160,10 @@ def prescriptions(
 def run_cell(
     cell: CertificateCell, seed: int, names: Sequence[str] = ONE, schedule: nonlinear.Schedule | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of one cell, seed and group of parameter sets, for all budgets; those with the same K share their
-    randomness.
+    """Return the rows of one cell and seed for the parameter sets `names` and all epsilons. Runs with the same number
+    of directions per step share their random numbers.
 
-    schedule: the iterates whose gradient is evaluated, if not the engine's own.
+    schedule: the iterates whose gradient is measured, if not those that the engine chooses.
     """
     started = time.perf_counter()
     loss = _loss(cell.problem, cell.mode, cell.n, cell.d)
@@ -225,9 +228,9 @@ _DRAWN_SINCE = (
     *(("a", 10_000, 200), ("b", 10_000, 20), ("c", 10_000, 200)),
     *(("a", 1_000, 2_000), ("b", 10_000, 2_000), ("c", 100_000, 20)),
 )
-"""The cells (mode, n, d) with one direction a step whose measured iterates are drawn as today. The rows of the other
-cells are of the first run (commit f6df1ab), which drew one iterate in each of 128 equal pieces of the run: as unbiased,
-with other random numbers."""
+"""The cells (mode, n, d) whose rows with one direction per step were made by the present code, which draws the
+iterates to measure anew. The rows of the other cells are older (commit f6df1ab): there one iterate was drawn in each
+of 128 equal pieces of the run, which is as unbiased but gives other numbers."""
 
 
 def _evenly(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
@@ -236,7 +239,8 @@ def _evenly(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int,
 
 
 def _again(cells: Sequence[CertificateCell], row: Row) -> list[dict[str, Any]]:
-    """The rows that were run together with this row, with their iterates drawn as they were then."""
+    """Make a committed row again, with all rows that were run together with it, and with the measured iterates drawn
+    as they were then."""
     names = tuple(KEY[:5])
     first = row["parameters"] in ONE and cells is _FULL and (row["mode"], row["n"], row["d"]) not in _DRAWN_SINCE
     for cell in cells:
@@ -262,7 +266,7 @@ REMAKES = {
 
 
 Share = tuple[CertificateCell, int, tuple[str, ...]]
-"""A cell, a seed, and the parameter sets that are run together."""
+"""One piece of work: a cell, a seed, and the names of the parameter sets that are run together."""
 
 
 def _shares(options: Namespace) -> Iterator[Share]:

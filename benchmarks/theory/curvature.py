@@ -33,10 +33,10 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 @dataclass(frozen=True)
 class Study:
-    """How a kind of model is measured.
+    """How a kind of model is trained and measured.
 
-    moments: the numbers of Adam steps after which it is measured, by name. samples: the samples of the training loss.
-    single: the samples whose own Hessian is measured.
+    moments: by name, the number of Adam steps after which the Hessian is measured. samples: how many samples the
+    training loss has. single: of how many samples the own Hessian is measured.
     """
 
     samples: int
@@ -91,7 +91,8 @@ def study(model: str) -> Study:
 
 
 def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[str, Any]:
-    """The row of one model, moment and seed, trained from the start. folder: where the encoder's sentences are."""
+    """Train a model from the start up to the moment (a number of Adam steps, by name) and return the row of its
+    measurement. folder: where the encoder's sentences are."""
     plan = study(model)
     task = catalog.load(model, plan.data or str(folder), plan.samples, seed)
     module = task.module
@@ -130,14 +131,15 @@ def _measure(objective: Objective, module: torch.nn.Module, task: tasks.Task, pl
 
 
 def _accuracy(module: torch.nn.Module, task: tasks.Task) -> float:
-    """The accuracy on the training samples."""
+    """Return the share of training samples that are classified correctly."""
     with torch.no_grad():
         hits = [tasks.logits(module, inputs).argmax(dim=1) == labels for inputs, labels in task.batches]
     return float(torch.cat(hits).double().mean())
 
 
 def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
-    """The eigenvalues of the full Hessian, which is formed column by column: another way than the Lanczos method."""
+    """Return the eigenvalues of the full Hessian, which is formed column by column, independently of the Lanczos
+    method that it checks."""
     operator = objective.hessian(x)
     columns = [operator.apply(row) for row in torch.eye(objective.d, dtype=x.dtype)]
     matrix = torch.stack(columns)

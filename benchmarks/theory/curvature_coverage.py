@@ -54,7 +54,7 @@ Array = NDArray[np.float64]
 
 
 def spectrum(name: str, d: int) -> Array:
-    """The eigenvalues of a case."""
+    """Return the d eigenvalues of the diagonal matrix that is named."""
     if name == "flat, one spike":
         return np.concatenate([[1.0], np.full(d - 1, 1e-3)])
     if name == "rank 20":
@@ -64,7 +64,7 @@ def spectrum(name: str, d: int) -> Array:
 
 
 def run(name: str, d: int, repetition: int) -> dict[str, Any]:
-    """One measurement beside the true values."""
+    """Measure the diagonal matrix once and return the row: the ends of every interval, and the true values."""
     values = spectrum(name, d)
     sizes = np.abs(values)
     truth = {
@@ -87,8 +87,8 @@ def run(name: str, d: int, repetition: int) -> dict[str, Any]:
 
 
 def summary(folder: Path) -> str:
-    """For each case: how many of its 200 intervals cover, the largest error of the estimated rank, and the median
-    time."""
+    """Return a text that says for each matrix how many of its 200 intervals contain the true value, the largest
+    error of the estimated effective rank, and the median time of a measurement."""
     lines = [f"{'spectrum':>18} {'d':>7} " + " ".join(f"{q:>15}" for q in QUANTITIES) + "  rank error  seconds"]
     for (name, d), part in read_rows(folder).groupby(["spectrum", "d"], sort=False):
         slack = 1e-9

@@ -22,14 +22,14 @@ GDP = float(gdp_from_epsilon(2, 1e-6))
 LAWS = ("gaussian", "sphere", "rademacher", "frame")
 DIRECTIONS = (1, 4, 16, 32, 64, 256)
 BUDGETS = (4_672, 46_720, 155_200, 1_552_000)
-"""The budgets K T, evaluations of each record."""
+"""The budgets: the number K T of evaluations of each record, with K directions in each of T steps."""
 STEPS = 4_672
 KEY = ("law", "chosen", "K", "budget")
 FIELDS = ("steps", "c", "bound_free", "bound_quarter", "bound")
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Every row; budget 0 stands for no cap."""
+    """Yield every row of the table. The budget 0 stands for no cap on the number of steps."""
     for law in LAWS:
         yield from (fixed(law, k, budget) for k in DIRECTIONS for budget in (*BUDGETS, 0))
         yield from (best(law, "evaluations", budget) for budget in BUDGETS)
@@ -37,14 +37,15 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def fixed(law: str, k: int, budget: int) -> dict[str, Any]:
-    """The row of a given K."""
+    """Return the row of a law of directions with k directions per step and a budget of evaluations."""
     steps = budget // k if budget else 10**12 // k
     at: dict[str, Any] = {"max_steps": steps, "direction": law, "directions_per_step": k}
     return _row("K", budget, *(prescribe(Problem(n=N, d=d, r=R), GDP, **at) for d in (D, 10**9)))
 
 
 def best(law: str, chosen: str, budget: int) -> dict[str, Any]:
-    """The row of the best K for a budget of evaluations, or of steps, or for no budget."""
+    """Return the row of the best number K of directions per step. `chosen` says what the budget limits: evaluations
+    of a record, steps, or nothing."""
     cap: dict[str, Any] = {"evaluations": {"max_evaluations": budget * N}, "steps": {"max_steps": budget}}.get(
         chosen, {}
     )
@@ -77,7 +78,7 @@ def _row(chosen: str, budget: int, p: Prescription, large: Prescription | None =
 
 
 def _bound(p: Prescription, d: int, smoothing: float) -> float:
-    """The bound in d dimensions at the prescribed parameters, with another smoothing."""
+    """Return the certified bound in d dimensions at the parameters of `p`, but with another smoothing."""
     return certificate(
         Problem(n=N, d=d, r=R),
         step_size=p.step_size,

@@ -39,11 +39,13 @@ from dpzero_theory.theory.sharp.lower_bound import hardest
 
 D, DELTA, FAILURE, CHAINS = 2000, 1e-6, 0.05, 64
 RECORDS = 10**9
-"""The records of a member: the share of samples that oppose the others is exact to one part in so many."""
+"""The number of records of a loss of the family. The share of records whose gradients oppose the others' is a
+multiple of 1/RECORDS, so it is exact to 1e-9."""
 MEMBERS = ("mean", "long", "long-spread", "burst")
 FACTORS: tuple[Sequence[float], ...] = ((0.5, 0.7, 1.0, 1.4, 2.0), (0.6, 0.8, 1.0, 1.25, 1.6))
 LONG = 155_200
-"""Budgets from which runs with K = 1 take long: there only the factors next to 1 are tried."""
+"""The number of evaluations of a record from which on runs with K = 1 take long, so that of the factors for step
+size and clip only those next to 1 are tried."""
 SHARES = (0.02, 0.1, 0.5)
 KEY = ("n", "epsilon", "r", "chosen", "evaluations", "member", "step_factor", "clip_factor")
 FIELDS = (
@@ -62,7 +64,7 @@ SETTINGS = [
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """The keys of all rows."""
+    """Yield the key columns of all rows."""
     for n, epsilon, r, evaluations in SETTINGS:
         base = (n, epsilon, r) == (10_000, 2.0, 8.178)
         for chosen in ("1", "best"):
@@ -76,7 +78,7 @@ def cases() -> Iterator[dict[str, Any]]:
 
 
 def measure(key: dict[str, Any], chains: int) -> dict[str, Any]:
-    """The row of a key."""
+    """Make the runs of a row, `chains` of them, and return their measurements. `key` has the key columns of the row."""
     started = time.perf_counter()
     problem = Problem(n=key["n"], d=D, r=key["r"])
     gdp = float(gdp_from_epsilon(key["epsilon"], DELTA))
@@ -122,8 +124,8 @@ def _finite(value: float) -> float | None:
 
 
 def member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, float | None]:
-    """The loss, and the lower bound in the limit of many steps where the member is the one that the bound is proved
-    for."""
+    """Return the named loss of the family for the parameters `at` of a run, and, where the lower bound is proved for
+    this loss, its value in the limit of many steps (else None)."""
     h = hardest(problem, **at, lengthened=0.0 if name in ("mean", "burst") else 3.0)
     if name == "long-spread":
         h = hardest(problem, **at, lengthened=3.0, coordinates=10 * h.curved)
@@ -138,7 +140,8 @@ def member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, 
 
 
 def summary(rows: Any) -> Iterator[str]:
-    """For each setting a line: measured over certified, and how much other parameters could gain."""
+    """Yield a line for each setting: the measured mean over the certified bound, and how much smaller the measured
+    mean gets with other step sizes and clips."""
     rows = rows[rows["status"] == "ok"]
     yield "n epsilon r K KT: mean/certified | long: last, least of 2%, 50%, spread | parameters | deviation, burst"
     for where, group in rows.groupby(["n", "epsilon", "r", "evaluations", "chosen"], sort=False):

@@ -64,7 +64,8 @@ EPSILON, DELTA = 6.0, 1e-5
 MEASURED, RECORDS = 2048, 8192
 """How many sentences the encoder's constants were measured on, and how many others are the private records here."""
 SMOOTHING = 1e-6
-"""The smoothing of the grid's runs; a difference of float64 losses over it has an error of about 1e-9."""
+"""The smoothing lambda of the grid's runs. At this value a finite difference of float64 losses has a rounding error
+of about 1e-9."""
 KEY = ("task", "choice", "step_size", "clip", "seed")
 FIELDS = (
     *("n", "d", "steps", "directions_per_step", "expected_batch", "epsilon", "delta", "relation", "noise_multiplier"),
@@ -75,8 +76,8 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """The number of steps if K = 1, the expected batch (None: all records), and the grid: step sizes, and clips in
-    units of the median gradient norm."""
+    """A task's number of steps with one direction per step, its expected batch size (None: all records), and the
+    grid's step sizes and clips. Clips are in units of the median gradient norm of a sample."""
 
     steps: int
     batch: int | None
@@ -95,7 +96,8 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class TaskRecords:
-    """A fresh module, the private records and the test records; records are inputs and labels."""
+    """What a task is run on: a function that makes a fresh module, the private records, and the test records.
+    Records are inputs and labels."""
 
     module: Callable[[], nn.Module]
     train: Batch
@@ -104,7 +106,8 @@ class TaskRecords:
 
 @dataclass(frozen=True)
 class Choice:
-    """A step size, clip, number of steps and K to run. smoothing and bound are the theorem's, and None for the grid."""
+    """A step size, clip, number of steps and number K of directions per step to run with. smoothing and bound come
+    from the sharpened theorem, and are None for a setting of the grid."""
 
     name: str
     step_size: float
@@ -116,7 +119,8 @@ class Choice:
 
 
 def problems(file: ProblemFile, n: int) -> dict[str, Problem]:
-    """The problem with the constants of the file, and the one with its estimates and the smoothness ||Hess F||."""
+    """Return two problems with n records by name: one with the constants that the file certifies (the upper ends of
+    their intervals), and one with its estimates and with ||Hess F|| as the smoothness."""
     constants: dict[str, Any] = dict(file.constants)
     upper = Problem(n=n, **constants)
     points = file.measurements["points"]
@@ -129,7 +133,7 @@ def problems(file: ProblemFile, n: int) -> dict[str, Problem]:
 
 
 def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
-    """The theory's prescriptions and the grid."""
+    """Return all choices to run: the theory's prescriptions, and every pair of the grid."""
     found = []
     for name, problem in problems(file, n).items():
         p, best = (_prescribe(problem, setting, k) for k in (1, "best"))
@@ -143,7 +147,8 @@ def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
 
 
 def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription:
-    """The prescription with K directions a step for the setting's number of evaluations."""
+    """Return the sharpened theorem's prescription with k directions per step ("best": the best number) for the
+    setting's number of evaluations of a record."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     if setting.batch is None:
         most = setting.steps * problem.n
@@ -161,8 +166,8 @@ def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription
 
 
 def digits() -> TaskRecords:
-    """The task mlp-digits:16. The command above measures 500 digits; 1,200 others are private here, and the last 97 are
-    the test."""
+    """Return the records of the task mlp-digits:16. The constants are measured on 500 digits (by the first command
+    of the module's docstring); 1,200 others are private here, and the last 97 test."""
     features, labels = (torch.as_tensor(part) for part in datasets.digits(0))
     return TaskRecords(
         module=lambda: tasks.mlp_digits(16, 500, 0).module,
@@ -172,8 +177,8 @@ def digits() -> TaskRecords:
 
 
 def minilm(folder: Path) -> TaskRecords:
-    """The task minilm:top-norm. RECORDS phrases of 6 to 12 words are private here, none of which the command above
-    measured; the test is the whole test set."""
+    """Return the records of the task minilm:top-norm: RECORDS phrases of 6 to 12 words are private, none of which
+    the constants were measured on, and the whole test set tests."""
     phrases, signs = datasets.sst2(folder / "sst2_train.tsv")
     fitting = language.fitting(phrases)
     seen = set(np.random.default_rng(0).choice(fitting, MEASURED, replace=False).tolist())
@@ -196,8 +201,8 @@ def minilm(folder: Path) -> TaskRecords:
 def run(
     work: TaskRecords, setting: Setting, task: str, choice: Choice, seed: int, before: tuple[float, float]
 ) -> dict[str, Any]:
-    """The row of one choice and seed. before: what `evaluate` returns at the start, which is the same for all
-    choices."""
+    """Train with one choice and seed, and return the row. before: what `evaluate` returns before training, which is
+    the same for all choices."""
     started = time.perf_counter()
     records = TensorDataset(*work.train)
     n = len(records)
@@ -253,7 +258,7 @@ def run(
 
 
 def evaluate(module: nn.Module, work: TaskRecords) -> tuple[float, float]:
-    """The mean loss on the private records and the accuracy on the test records."""
+    """Return the mean loss on the private records and the accuracy on the test records."""
     inputs, labels = work.test
     with torch.no_grad():
         loss = float(tasks.cross_entropy(module, work.train).mean())
@@ -261,8 +266,8 @@ def evaluate(module: nn.Module, work: TaskRecords) -> tuple[float, float]:
 
 
 def summary(folder: Path) -> str:
-    """Means and standard errors over seeds of the loss, the accuracy and ||grad F||^2, for the theory's choices and for
-    the grid, ordered by loss."""
+    """Return a text with means and standard errors over seeds of the loss, the accuracy and ||grad F||^2, for the
+    theory's choices and for the grid, ordered by loss."""
     rows = read_rows(folder)
     table = rows.groupby(["choice", "step_size", "clip"])
     lines = [f"{'choice':>16} {'step size':>10} {'clip':>8} {'loss':>17} {'accuracy':>17} {'||grad||^2':>17}   bound"]
@@ -281,7 +286,7 @@ def summary(folder: Path) -> str:
 
 
 def _again(row: Row) -> list[dict[str, Any]]:
-    """The row made again; only those of the digits can be, whose data comes with a package."""
+    """Make a committed row again. Only rows of the digits can be, because their data comes with a package."""
     setting, work = SETTINGS[row["task"]], digits()
     file = problem_file.read(RESULTS / "curvature_problems" / "mlp-digits-16.json")
     before = evaluate(work.module(), work)
@@ -310,7 +315,7 @@ REMAKES = {
 
 
 def _check(parser: Parser, options: Namespace) -> None:
-    """Read what the runs need."""
+    """Load the records and the problem file, and refuse a command line for which they are missing."""
     if options.problem is None:
         parser.error("--problem must be given")
     if options.task.startswith("minilm") and options.data is None:

@@ -47,12 +47,14 @@ PARTS = {"quadrature": 2000, "enumeration": 1000, "spheres": 500, "runs": 504, "
 RUNS = ("runs", "laws")
 CLIMBS = 12
 STANDARD_ERRORS, RUN = 4.5, 24
-"""By how many standard errors the mean of a cell of runs is lowered, and how many runs a cell has."""
+"""How many standard errors are subtracted from the mean over a cell's runs before it is compared with the
+certificate, so that chance alone exceeds no bound; and how many runs a cell has."""
 LAWS = ("sphere", "rademacher", "frame")
 
 
 def quadrature(gradients: Array, weights: Array, clip: float, law: str, d: int, k: int) -> tuple[Array, Array]:
-    """E[m y]/K and the moments of the second moment, for gradients a_i e along one eigenvector e.
+    """Return E[m'U'g]/(K a) and the moments that make up E[m'U'HUm], for sample gradients a_i e along one
+    eigenvector e of H.
 
     Here y = U'e has length ||y|| = v sqrt(K), and the clipped mean is m = f(v) y/||y|| with f(v) the mean of sign(a)
     min(|a| v, c). Returned are E[f v], and the moments (E[f^2 v^2], E[f^2 w_1]) of the second moment h E[f^2 v^2] + (R
@@ -71,8 +73,9 @@ def _nodes() -> tuple[Array, Array]:
 
 
 def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
-    """A Gauss-Legendre rule between the kinks: nodes v, the conditional second moment across e over that along e, and
-    masses."""
+    """Return a quadrature rule for v = ||U'e||/sqrt(K): its nodes v, at each node the mean square of a step's
+    component across the unit vector e over that along it, and the masses. The rule is Gauss-Legendre between the
+    points `kinks`, where clipping begins."""
     gaussian = law == "gaussian"
     if not gaussian and d == k:
         one = np.ones(1)
@@ -118,14 +121,15 @@ def _several(d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Arra
 
 
 def _top(k: int) -> float:
-    """A value that y'y exceeds with probability below 1e-12. It comes from the chi-square law of K degrees, whose tail
-    is heavier."""
+    """Return a value that y'y, the sum of squares of a unit vector's products with the K directions, exceeds with
+    probability below 1e-12. It comes from the chi-square law with K degrees of freedom, whose tail is heavier."""
     return k + 12 * math.sqrt(2 * k) + 60
 
 
 @cache
 def _doubled(d: int, k: int) -> tuple[Array, Array]:
-    """The Chebyshev coefficients of log p and of q on [0, _top(k)]."""
+    """Return the Chebyshev coefficients, on [0, _top(k)], of log p and of q, the functions in the docstring of
+    `_several`."""
     top, count = _top(k), 160
     x = np.cos(math.pi * (np.arange(count) + 0.5) / count)
     s, fit = top * (x + 1) / 2, np.linalg.inv(chebvander(x, count - 1))
@@ -142,8 +146,8 @@ def _doubled(d: int, k: int) -> tuple[Array, Array]:
 
 
 def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature: Array) -> tuple[float, float]:
-    """E[m'U'g]/K and E[m'U'HUm]/K^2, as sums over all sign matrices U; gradients has shape (n, d), and clip bounds the
-    norm of the K scalars."""
+    """Return E[m'U'g]/K and E[m'U'HUm]/K^2 (letters as in the module's docstring) as sums over all matrices U of
+    signs. `gradients` has shape (n, d), and `clip` bounds the norm of a sample's K scalars."""
     d = gradients.shape[1]
     signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
     s = signs @ gradients.T
@@ -155,7 +159,8 @@ def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature:
 
 
 def one_step(part: str, case: int) -> dict[str, Any]:
-    """The row of a random problem whose gradients have been moved uphill on the ratio."""
+    """Return the row of a random problem, after its sample gradients have been changed step by step so that the
+    ratio of what happens to what the theorem allows grows."""
     rng = np.random.default_rng([case, len(part)])
     if part == "spheres":
         law, k = "sphere", int(2 ** rng.integers(1, 7))
@@ -222,12 +227,14 @@ def one_step(part: str, case: int) -> dict[str, Any]:
 
 
 def _ratio(cost: float, progress: float, floor: float, g: float) -> float:
-    """1 less what the theorem leaves, floor - progress minus the cost, in shares of G^2 + floor."""
+    """Return 1 - (floor - progress - cost)/(G^2 + floor), where the bracket is what the theorem allows and does not
+    happen. Above 1 the theorem is violated. `g` is the gradient norm G."""
     return 1 - (floor - progress - cost) / (g * g + floor + 1e-9)
 
 
 def whole_run(part: str, case: int) -> dict[str, Any]:
-    """The row of a prescription moved by random factors, and of runs on the member that is hardest there."""
+    """Return the row of a prescription whose parameters are multiplied by random factors, with runs on the worst
+    loss of the family at these parameters."""
     several = part == "laws"
     rng = np.random.default_rng([case, 98 if several else 99])
     law = LAWS[case // 6 % 3] if several else "gaussian"
@@ -269,8 +276,8 @@ def by_direction(
     directions_per_step: int,
     rng: np.random.Generator,
 ) -> Array:
-    """The mean of ||grad F_S||^2 over each of `RUN` runs; every direction is drawn in all d >= curved + 1
-    coordinates."""
+    """Return for each of `RUN` runs the mean of ||grad F_S||^2 over its steps. Directions are drawn in all d
+    coordinates, of which there must be at least loss.curved + 1."""
     curved, k = loss.curved + 1, directions_per_step
     x, total = np.zeros((RUN, d)), np.zeros(RUN)
     x[:, 0] = loss.start
@@ -292,7 +299,7 @@ def by_direction(
 
 
 def _directions(law: str, rng: np.random.Generator, k: int, d: int) -> Array:
-    """The transpose of K directions for each of `RUN` runs, shape (RUN, K, d)."""
+    """Draw k directions in R^d for each of `RUN` runs, shape (RUN, k, d)."""
     if law != "frame":
         return DIRECTIONS[law].sample(rng, RUN * k, d).reshape(RUN, k, d)
     columns, _, rows = np.linalg.svd(rng.standard_normal((RUN, k, d)), full_matrices=False)
@@ -318,7 +325,7 @@ REMAKES = {"violations": Remake(KEY, lambda row: [_row(row["hunt"], row["part"],
 
 
 def _report(options: Namespace) -> int:
-    """Print the summary; returns 1 if a ratio exceeds 1."""
+    """Print the ratio closest to 1 in each part; returns 1 if a ratio exceeds 1, else 0."""
     table = read_rows(options.out)
     for part in PARTS:
         group = table[table["part"] == part]

@@ -107,7 +107,7 @@ def _parameters(q: Prescription) -> dict[str, Any]:
 
 def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.WorstCase, dict[str, Any], float]:
     """Return the loss of section 9's family on which the prescription `q` for the problem `p` does worst, the
-    parameters of the run, and the lower bound on its mean squared gradient as the number of records grows. `member`
+    parameters of the run, and the lower bound on its mean squared gradient in the limit of many steps. `member`
     restricts the family (see `lower_bound.hardest`)."""
     at = _parameters(q)
     h = lower_bound.hardest(p, **at, **member)
