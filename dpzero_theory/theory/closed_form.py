@@ -39,7 +39,8 @@ def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescrip
 
 
 def noise_level(gdp: float) -> float:
-    """sqrt(log(e + epsilon/delta))/epsilon of the paper, as 1/(2 sqrt(2) mu): the one place where privacy enters."""
+    """The paper's v = sqrt(log(e + epsilon/delta))/epsilon, computed as 1/(2 sqrt(2) mu), where `gdp` is the mu of
+    Gaussian DP. The theorems depend on the privacy budget through v alone."""
     return 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
 
 

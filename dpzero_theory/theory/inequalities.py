@@ -41,8 +41,9 @@ class Inequality:
     Attributes:
         problem: the constants.
         gdp: mu of the whole run.
-        growth: k, the factor of ell alpha in 1 - 2 k ell alpha: d, or r + 2.
-        trace: s, the factor of ell sigma^2 in E[z' H z], where z is the noise and H bounds the Hessian: d, or r.
+        growth: the k of the module: d for Theorem 1, r + 2 for Theorems 2 and 3.
+        trace: the s of the module, d or r. It comes from E[z' H z] = s ell sigma^2 or less, where z is the noise and H
+            bounds the Hessian.
         clips: whether clipping may happen (Algorithm 2), or C = L d rules it out (Algorithm 1).
     """
 
@@ -144,15 +145,16 @@ def clipping_probability(problem: Problem, T: ArrayLike, threshold: ArrayLike) -
 
 
 def dpgd_0th(problem: Problem, gdp: float) -> Inequality:
-    """The inequality of Algorithm 1 under Assumption asp:smooth: Theorem 1 (thm:d-dependent) and Corollary 1."""
+    """The inequality for Algorithm 1 under Assumption asp:smooth, for Theorem 1 (thm:d-dependent) and Corollary 1."""
     return Inequality(problem, gdp, growth=problem.d, trace=problem.d, clips=False)
 
 
 def dpgd_0th_rank(problem: Problem, gdp: float) -> Inequality:
-    """The inequality of Algorithm 1 under Assumption asp:rank: Theorem 2 (thm:d-dependent-rank) and Corollary 2."""
+    """The inequality for Algorithm 1 under Assumption asp:rank, for Theorem 2 (thm:d-dependent-rank) and Corollary
+    2."""
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=False)
 
 
 def dpzero(problem: Problem, gdp: float) -> Inequality:
-    """The inequality of Algorithm 2 under Assumption asp:rank: Theorem 3 (thm:d-free) and Corollary 3."""
+    """The inequality for Algorithm 2 under Assumption asp:rank, for Theorem 3 (thm:d-free) and Corollary 3."""
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=True)

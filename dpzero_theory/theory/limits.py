@@ -4,7 +4,7 @@ accepted for a run with fewer steps or a larger smoothing."""
 from dpzero_theory import check
 from dpzero_theory.theory.problem import Problem
 
-MOST_STEPS = 10**15  # The largest number of steps that is searched
+MOST_STEPS = 10**15  # The largest number of steps T that a search for parameters tries, or that a cap may be
 SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bound by at most about this share of it
 STEPS_SHARE = 0.05  # Without a cap the number of steps is the smallest whose bound is within this share of the best
 SMALLEST, LARGEST = 1e-150, 1e150
@@ -14,9 +14,11 @@ SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # The range of mu for which a sharpened
 
 
 def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None, directions: int = 1) -> int | None:
-    """The largest number of steps T that the caps on T and on n K T allow; None without caps.
+    """The largest number of steps T that the caps allow, `max_steps` on T and `max_evaluations` on n K T; None if there
+    is no cap.
 
-    directions is K. Raises ValueError for a cap outside its range, PreconditionError for one that allows no step.
+    n is the number of samples, and K = `directions` that of directions a step. Raises ValueError for a cap outside its
+    range, PreconditionError for one that allows no step.
     """
     caps = []
     if max_steps is not None:

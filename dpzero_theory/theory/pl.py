@@ -19,8 +19,8 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
-    """log X, the logarithm in a corollary's number of steps, where X = n^2/(kappa * spread); PreconditionError if X <=
-    1.
+    """log X, the logarithm in a corollary's number of steps, where X = n^2/(kappa * spread). X <= 1 raises
+    PreconditionError.
 
     spread: d^3 v^2, r d^2 v^2 or r v^2 for Corollary 1, 2 or 3. id, condition: the corollary's name and its
         kappa spread/v^2 in words, for the error's text.
@@ -102,8 +102,8 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
 def corollary_3(problem: Problem, gdp: float) -> Prescription:
     """Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl, |F_S(x_t)| and |F_S^*| <= B.
 
-    X = n^2/(kappa r v^2). Every constant is used. PreconditionError is also raised for gap > 2 B, which |F_S(x_0)|,
-    |F_S^*| <= B exclude, and where the logarithm in the paper's L-tilde is not positive.
+    X = n^2/(kappa r v^2). Of the problem it uses everything but sample_rank. PreconditionError is also raised for gap >
+    2 B, which |F_S(x_0)|, |F_S^*| <= B exclude, and if the logarithm in the paper's L-tilde is not positive.
     """
     p, v = problem, noise_level(gdp)
     kappa = p.condition_number

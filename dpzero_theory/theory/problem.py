@@ -35,8 +35,8 @@ class Problem:
         loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3). Unit: loss.
         pl: mu of the PL inequality, 0 < mu <= ell, or None where it is not assumed. Unit: loss over length squared.
         sample_rank: r_s in [1, d]. There are H_i with -H_i <= Hess f(.; xi_i) <= H_i and ||H_i|| <= ell, and the root
-            mean square of tr(H_i) over samples is at most r_s ell. It frees lambda from d in the sharpened results, the
-            only ones that use it. None is r_s = d, which ell-smoothness gives.
+            mean square of tr(H_i) over samples is at most r_s ell. Only the sharpened results use it: with a small r_s
+            their smoothing lambda need not shrink as d grows. None is r_s = d, which ell-smoothness gives.
 
     Raises:
         ValueError: a field that is not a number in its range.
@@ -108,11 +108,13 @@ class Prescription:
         smoothing: lambda, the largest admissible value.
         clip: C, of a scalar (dpzero) or a vector norm (dpgd-0th).
         noise_std: sigma of the noise on the average, per coordinate for dpgd-0th, for `steps` releases.
-        noise_ratio: sigma_t = noise_std noise_ratio^(T-1-t), so noise_std is the last step's; 1 is constant.
-        bound: the result's own right-hand side.
-        bound_at_steps: the un-substituted inequality at these parameters and the integer `steps`.
-        trivial_bound: what holds with no algorithm: L^2, or L^2/(2 mu) for the suboptimality under PL.
-        evaluations: q_s n * steps, zeroth-order gradient computations (two losses each).
+        noise_ratio: the noise of step t is noise_std noise_ratio^(T-1-t), so noise_std is that of the last step; with 1
+            all steps have the same noise.
+        bound: the right-hand side of the theorem or corollary, on the quantity `guarantee`.
+        bound_at_steps: the inequality of the proof, before parameters are substituted, at these parameters and the
+            integer `steps`.
+        trivial_bound: what holds at every point: L^2, or L^2/(2 mu) for the suboptimality under PL.
+        evaluations: the expected number of finite differences of single samples (two losses each) in the whole run.
         notes: remarks for the reader, one sentence each.
     """
 

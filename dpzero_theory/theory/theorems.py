@@ -61,8 +61,8 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
 def theorem_3(problem: Problem, gdp: float) -> Prescription:
     """Theorem 3 (thm:d-free, Eq. eq:d-free): Algorithm 2 under Assumption asp:rank with |F_S(x_t)| <= B.
 
-    Every constant but pl is used. PreconditionError is also raised where the logarithm in the paper's L-tilde is not
-    positive.
+    Of the problem it uses everything but pl and sample_rank. PreconditionError is also raised if the logarithm in the
+    paper's L-tilde is not positive.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n

@@ -25,12 +25,13 @@ first number, or below the second one if the estimate is a rough one."""
 _ROUGH_STEP = 1e-3
 """A search by rough estimates, which may jump, also ends where x is bracketed to this relative width."""
 _SAME_CONTOUR = 0.2
-"""If the miss at the last x is below this, its tau is used again for the next x; else a new tau is sought."""
+"""If log delta at the last x differs from the log of the target by less than this, the estimate at the next x uses the
+same tilt tau; else a new one is sought."""
 _LEAST_MISS, _FINE_STEP = 5e-10, 1e-8
-"""An x is near enough to be an end of the bracket if the miss there is below the first number, or if moving x so that
-the miss is 0 would change x by less than the second number, relative."""
+"""An x is near enough to be an end of the bracket of x if log delta differs there from the log of the target by less
+than the first number, or if moving x to the target would change x by less than the second number, relative."""
 _MISS_SHARE = 0.1
-"""The miss at an end may be larger than that by this share of the width, in log delta, of delta's bracket there."""
+"""That difference may be larger by this share of the width, in log delta, of delta's own bracket at x."""
 _TELLING_SHARE = 0.5
 """The slope is measured anew from two certified brackets of delta if they differ by more than this share of the width
 of one of them; if they differ by less, the difference may be mere error."""
@@ -139,7 +140,8 @@ def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tup
 
 
 def _next(x: float, miss: float, slope: float, low: float, high: float) -> float:
-    """The next x of a search: by the slope and the miss at x, but changed at most by a factor of e^0.7.
+    """The next x of a search: where log delta meets that of the target, to judge by the slope and by `miss`, the log of
+    delta over target at x; but x is changed at most by a factor of e^0.7.
 
     Where that is outside (low, high), the interval in which the target is crossed, it is the middle of the interval;
     if the interval is unbounded, x is doubled or halved.
@@ -212,7 +214,7 @@ def _end(
 class _Top:
     """The upper end of a search: an x at which delta is certainly at most the target, and nearly equal to it.
 
-    point: the bracket of delta at x. slope: d log delta / d log x. tau: the contour of the last estimate, or None.
+    point: the bracket of delta at x. slope: d log delta / d log x. tau: the tilt at the last estimate, or None.
     """
 
     x: float
@@ -269,7 +271,8 @@ def _bisected(
 
 
 def _near(slope: float) -> float:
-    """The largest miss of an end that is near enough to the target, for this slope."""
+    """How far log delta may be from the log of the target at an end that is near enough, given d log delta / d log
+    x."""
     return max(_FINE_STEP * abs(slope), _LEAST_MISS)
 
 
@@ -307,7 +310,7 @@ def crossing(
     """A certified bracket of the least x at which every curve is at most `target`.
 
     Args:
-        curves: decreasing curves; those that are below the target where another one crosses it cost one evaluation.
+        curves: decreasing curves. One that is below the target where another one crosses it takes one evaluation only.
         start: a guess of x > 0.
         slope: a guess of d log delta / d log x < 0 there.
         target: 0 < target < 1, above the limit of every curve at infinity and below that of one of them at 0.

@@ -100,7 +100,8 @@ def _many(parts: Parts) -> bool:
 
 
 def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket | None:
-    """The bracket of delta where a closed form or a bound is as sharp as any method; None elsewhere."""
+    """The bracket of delta if a closed form or a simple bound is as sharp as any method; else None. The arguments are
+    those of `direction_delta`."""
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
         upper = min(value * (1 + GDP_ACCURACY) + 5e-324, 1.0)
@@ -122,13 +123,15 @@ def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket |
 
 
 class Router:
-    """Answers questions, one after another, and leaves out methods that were of no use at two questions in a row.
+    """Computes delta for one epsilon and composition after another, and leaves out methods that were of no use twice in
+    a row.
 
-    The questions of one router should be nearby: of a root search, or of histories that differ in a few releases.
+    These epsilons and compositions should be near each other: those of a root search, or histories that differ in a few
+    releases.
     """
 
     def __init__(self) -> None:
-        """Start with all methods."""
+        """Start with no method left out."""
         self._failures: Counter[str] = Counter()
 
     def useless(self, name: str) -> bool:
@@ -213,7 +216,8 @@ def direction_delta(
         epsilon: epsilon >= 0.
         parts: the pairs with their numbers of releases, none or more.
         gdp: mu >= 0 of the full-batch releases in the same composition.
-        contour: the tau of a contour that served a nearby question, which saves a search; None for none.
+        contour: the tilt tau of a contour that was used for a nearby epsilon or composition, which saves a search, or
+            None.
         wanted: a grid's bracket of this relative width is narrow enough; it matters only if above those of `METHODS`.
         small: any bracket whose upper end is below this number is narrow enough.
     """
@@ -282,7 +286,8 @@ class _DirectionCurve:
         return self._router.delta(*self._at(x), contour=tau, wanted=wanted)
 
     def estimate(self, x: float, tau: float | None) -> tuple[float, float | None]:
-        """An estimate of log delta at x, and the tau of its contour or None, by the first guide that is of use."""
+        """An estimate of log delta at x, and the tilt tau of its contour or None: on a contour if possible, else by the
+        first of `_GUIDES` that is of use."""
         if x in self._known:
             return self._known.pop(x)
         self._move(x)

@@ -139,13 +139,13 @@ def prescribe(
     directions_per_step: int | str = 1,
     algorithm: str = "dpzero",
 ) -> Prescription:
-    """The full-batch parameters with the smallest certificate at mu-GDP.
+    """The full-batch parameters with the smallest bound by `certificate` at mu-GDP.
 
     The prescription's id is 'theorem-3-sharp', or 'theorem-2-sharp' for Algorithm 1.
 
-    With alpha T fixed the bound falls as T grows. So T is the cap; without a cap it is the smallest T whose bound
-    exceeds the infimum (T to infinity) by at most `STEPS_SHARE`. lambda is the largest that costs at most
-    `SMOOTHING_SHARE` of the bound.
+    With alpha T fixed the bound falls as T grows. So T is the largest number of steps that the caps allow; without a
+    cap it is the smallest T whose bound exceeds the bound for T -> infinity by at most the share `STEPS_SHARE`. The
+    smoothing lambda is the largest that raises the bound by at most the share `SMOOTHING_SHARE`.
 
     Args:
         problem: the constants.
@@ -154,8 +154,8 @@ def prescribe(
         max_evaluations: a cap on n K T, the finite differences of single samples (two losses each); at least n K.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction, algorithm: see `certificate`.
-        directions_per_step: K, or 'best': the K with the smallest certificate under a cap on evaluations, and without
-            one the smallest K within half of `STEPS_SHARE` of the best.
+        directions_per_step: K, or 'best': the K with the smallest bound under a cap on evaluations; without one the
+            smallest K whose bound is within half of `STEPS_SHARE` of the best.
 
     Raises:
         ValueError: an argument outside its range.

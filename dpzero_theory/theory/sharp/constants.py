@@ -75,7 +75,8 @@ LAWS: Registry[SharpLaw] = Registry("direction")
 
 
 def known_directions() -> tuple[str, ...]:
-    """The name of every law: those of one direction, `sphere.DIRECTIONS`, and those of several."""
+    """The names of all direction laws: those of a single direction, `sphere.DIRECTIONS`, and those of several
+    directions drawn together, such as `frame`. The sharpened theorem covers only those in `LAWS`."""
     return tuple(dict.fromkeys([*DIRECTIONS, *LAWS]))
 
 

@@ -30,7 +30,7 @@ from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, step_terms
 
-_SHARE = 0.01  # T delta_1 over delta: the part of the failure probability for steps with overlong directions
+_SHARE = 0.01  # The share of the failure probability delta that is kept for steps whose directions are too long
 _CELLS = 1000  # The range of the gradient norm G is divided into so many cells
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _CELLS)])
 """The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell: each term

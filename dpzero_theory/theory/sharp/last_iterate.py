@@ -272,7 +272,7 @@ class _LastIterateBound:
 
 
 def _geometric(log_ratio: Array, steps: int) -> Array:
-    """The sum of ratio^k over k < steps, infinite where it overflows."""
+    """The sum over k = 0, ..., steps - 1 of ratio^k, ratio = e^log_ratio; infinite where it overflows."""
     small = np.abs(log_ratio) * steps < 1e-9
     with np.errstate(over="ignore"):
         total: Array = np.expm1(steps * log_ratio) / np.expm1(np.where(small, 1.0, log_ratio))

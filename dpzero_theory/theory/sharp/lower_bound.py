@@ -28,7 +28,7 @@ _OPPOSED = np.linspace(0.0, 1.0, 101)  # The backward slopes that are tried, as 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardest:
-    """The worst member of the family for given parameters, in the problem's units.
+    """The problem of the module's family on which Algorithm 2 does worst at given parameters, in the problem's units.
 
     The names are those of `benchmarks.problems.worst_case`.
 
@@ -69,10 +69,10 @@ def hardest(
     coordinates: int | None = None,
     lengthened: float = 0.0,
 ) -> Hardest:
-    """The member of the family with the steepest slope that lasts as long as a run of these parameters.
+    """The problem of the module's family with the steepest slope that lasts as long as a run with these parameters.
 
     Args:
-        problem: the member meets its L, ell, r and gap.
+        problem: the L, ell, r and gap that the returned problem has.
         step_size, steps, clip, noise_std, directions_per_step: alpha, T, C, sigma, K.
         saturation: rho/L in (0, 1).
         coordinates: the number of coordinates over which the total curvature r ell - G/w is spread; by default as few

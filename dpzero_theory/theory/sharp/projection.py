@@ -27,7 +27,11 @@ _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 
 @dataclass(frozen=True)
 class Projection:
-    """The law of v for K = `directions` and D = `dimension`, K <= D <= inf."""
+    """The law of v, the length of a unit vector's projection on K = `directions` directions over sqrt(K).
+
+    dimension: the D of the module, K <= D <= inf, which says which law of the directions it is; D = d is an orthogonal
+        frame in R^d, D = inf Gaussian directions.
+    """
 
     directions: int
     dimension: float

@@ -99,7 +99,6 @@ def smallest_root(terms: Terms, gap_per_step: float) -> Array:
     """The square root y of the bound, minimised over the step size alpha and rounded up, for each clip in `terms`.
 
     It is the root of kept y - first = sqrt(2 gap/T Q(y))/y, where gap/T is `gap_per_step` and
-
     Q(y) = quadratic y^2 + 2 second y + constant. For fixed y the condition q y^2 - p y >= K is quadratic in alpha and
     has a solution exactly when the left side is at least the right one. The left side rises in y and the right one
     falls. At the upper end each of the three parts of the right side squared is at most a third of the left side

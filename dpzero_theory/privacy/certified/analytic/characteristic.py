@@ -17,8 +17,8 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 _SLAB = 8_000
 """About the number of complex factors that are computed at once: 128 kB, which a processor's second cache holds."""
 _MOST_DIRECT = 20_000
-"""Up to so many pairs of a node in t and one in x, a sine is computed for each pair; for more, `_equispaced` saves time
-by products of shared factors."""
+"""Up to so many pairs of a frequency t and a node x of the integral over outputs, a sine is computed for each pair; for
+more, `_equispaced` saves time by products of shared factors."""
 _MANY_STEPS = 20_000
 """For more releases than this sums are arranged for small rounding errors, which grow with the number of releases; for
 fewer, so that few nodes suffice (see `log_far`)."""
@@ -30,9 +30,10 @@ here because they wait for each other."""
 
 
 def shift_angles(pair: Pair) -> list[float]:
-    """The heights, in units of s^2, of the lines to which the integral over outputs may be shifted.
+    """The heights above the real line, in units of s^2, of the lines of complex outputs along which the integral over
+    outputs may run; s is the noise.
 
-    They are at most 4/s, so that moduli grow by at most e^8.
+    They are at most 4/s, so that the normal density grows there by a factor of at most e^8.
     """
     return [min(2.4, scale / pair.noise) for scale in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)]
 
@@ -40,7 +41,8 @@ def shift_angles(pair: Pair) -> list[float]:
 def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.complex128], Array]:
     """The log of chi(t) e^{-i t mean}, and a bound on the relative error of chi(t), for each of the equispaced t.
 
-    `mean` is that of the tilted loss. The integral over outputs runs along the real line.
+    chi is the characteristic function of the tilted loss, and `mean` its mean. The integral over outputs runs along the
+    real line.
 
     part: the tilted law of the loss.
     quadrature: a bound on the absolute quadrature error of M, divided by M(tau).

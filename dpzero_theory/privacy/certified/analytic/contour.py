@@ -38,19 +38,20 @@ takes many nodes."""
 _COARSEST = 1e-3
 """Whatever error the caller allows, nodes are chosen for at most this share of an estimate of delta."""
 _REAL_NODES = 400
-"""For so many nodes in t, the first ones, the integral over outputs x runs on the real line; for later ones on parallel
-lines of complex outputs, where fewer nodes in x suffice."""
+"""For the first so many nodes in the frequency t the integral over outputs x runs on the real line, for later ones on
+parallel lines of complex outputs, where fewer nodes in x suffice."""
 _MOST_ESTIMATED = 4000
-"""The most nodes in t that `delta_estimate` uses; if they do not suffice it returns None."""
+"""The most nodes in the frequency t that `delta_estimate` uses; if they do not suffice it returns None."""
 _LOG_ESTIMATED = -23.0
 """In `delta_estimate`, the log of the relative quadrature error of a pair's characteristic function after it is raised
 to the number of releases."""
 _MAX_NODES = 3_000_000
-"""The most nodes in t of a bracket; they take a second or more of one core."""
+"""The most nodes in the frequency t that `delta_bracket` uses; they take a second or more of one core."""
 _HALVINGS = 30
 """How often the shift is halved in the search for a bound on the second alias (`Nodes.shift`), before it gives up."""
 _REAL_LINE = 1000.0
-"""The largest t of the nodes of pairs with two branches, for which outputs stay on the real line."""
+"""The largest frequency t at which pairs with two branches (the kind `fixed-size`) are evaluated; for these the
+integral over outputs stays on the real line, which takes the more nodes the larger t is."""
 _LOOKS_FOR_END = 40
 """The number of values of t that a search for the last node tries, and then again between two neighbours of them."""
 
@@ -70,8 +71,8 @@ def delta_bracket(
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: mu >= 0 of full-batch releases in the same composition.
-        contour: the tau to integrate at, for example that of a nearby question; with None the saddle is sought.
-        budget: the largest number of pairs of a node in t and a node in x.
+        contour: the tilt tau to integrate at, for example that of a nearby question; with None the saddle is sought.
+        budget: the largest number of pairs of a node in the frequency t and a node in the output x.
         log_error: the log of an absolute error of delta that is small enough; with -inf a small share of delta is.
 
     Raises:
@@ -106,7 +107,7 @@ def delta_bracket(
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes t = 0, step, ..., count step of the sum on the contour tau, and the parameters of its error bounds.
+    """The nodes t = 0, step, ..., count step of the sum over z = tau + i t, and the parameters of its error bounds.
 
     size: about the number of nodes in x.
     period: 2 pi over the step, the period of the trapezoid rule's aliases.
@@ -177,7 +178,8 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
     if not variance > 0:
         raise OverflowError("a tilted loss that is one value")
-    # estimate and target are relative to exp(log_scale), the integrand's numerator at t = 0
+    # `estimate` (of delta) and `target` (its largest error) are divided by exp(log_scale), the integrand's numerator at
+    # t = 0
     estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     target = (_ERROR_SHARE if steps_total > _STEPS_OF_FEW else _ERROR_SHARE_OF_FEW) * estimate
     target = max(target, math.exp(min(log_error - log_scale, math.log(_COARSEST * estimate))))
@@ -199,7 +201,7 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
 
 @dataclass(frozen=True)
 class _Summand:
-    """The numerator prod_j M_j(z)^{T_j} exp(-z epsilon) of the integrand at the nodes.
+    """The numerator prod_j M_j(z)^{T_j} exp(-z epsilon) of the module's integrand at the nodes z = tau + i t.
 
     log_scale: its log at t = 0.
     exponent: its log at each node, less log_scale.
@@ -252,7 +254,8 @@ def _aliases(nodes: Nodes, log_scale: float) -> float:
 
 
 def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau: float) -> float:
-    """Log of Chernoff's bound c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}, c as in `log_c`, from the tilted laws."""
+    """The log of Chernoff's bound on delta(epsilon), c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}, with the moments
+    M_j(tau) of the tilted laws and the c of `arithmetic.log_c`."""
     return log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon + math.fsum(p.steps * p.cumulant for p in tilted)
 
 

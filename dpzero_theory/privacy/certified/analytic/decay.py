@@ -30,9 +30,11 @@ total loss, and the number of these t, which are geometrically spaced."""
 
 
 class Decay:
-    """Bounds on log prod_j |chi_j(t')|^{T_j} for all t' >= t, which do not rise with t.
+    """Bounds on the log of |chi(t')| for all t' >= t, where chi is the characteristic function of the tilted total
+    loss.
 
-    The product is over the pairs j, each released T_j times; the `gdp`-GDP mechanism is one more factor.
+    It is the product of the chi_j^{T_j} of the pairs j, each released T_j times, and of one factor for the `gdp`-GDP
+    mechanism. The bounds do not rise with t.
     """
 
     def __init__(self, parts: Sequence[Tilted], tau: float, gdp: float) -> None:
@@ -82,7 +84,7 @@ class Decay:
         total: Array = -(self.gdp**2) * self.t**2 / 2
         for part, gap in zip(self.parts, gaps, strict=True):
             least = np.minimum.accumulate(np.clip(gap, 0.0, 1 - 1e-300)[::-1])[::-1]
-            # 1 - |chi(2 t)|^2 <= 4 (1 - |chi(t)|^2)
+            # from larger t to smaller ones: 1 - |chi(2 t)|^2 <= 4 (1 - |chi(t)|^2) for any characteristic function
             for k in range(1, 24):
                 at = np.searchsorted(self.t, self.t * 2.0**k, side="right") - 1
                 best = np.maximum(least, least[at] / 4.0**k)
@@ -115,10 +117,11 @@ def _whole(variation: Variation, cumulant: float) -> float:
 
 
 def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
-    """For each t a lower bound on 1 - |chi(t')| that holds for all t' >= t.
+    """For each t a lower bound on 1 - |chi(t')| that holds for all t' >= t, chi the characteristic function of the loss
+    of one release under its tilted law.
 
-    It is the sum of P(S) - V(S)/t over disjoint intervals S of x, with P the tilted mass and V the variation of the
-    density on S; the intervals are the best of some candidates.
+    It is the sum of P(S) - V(S)/t over disjoint intervals S of outputs, with P the tilted mass and V the variation of
+    the density on S; the intervals are the best of some candidates.
     """
     total = np.zeros(len(t))
     first = 0
@@ -148,7 +151,8 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
 
 
 def _spread(part: Tilted, tau: float, t: Array) -> Array:
-    """For each t a lower bound on 1 - |chi(t')|^2 for t' between t and the next one; for the last t it is 0.
+    """For each t a lower bound on 1 - |chi(t')|^2 for t' between t and the next one, chi the characteristic function of
+    the loss of one release under its tilted law; for the last t it is 0.
 
     It is t'^2 P(S)^2 Var(L | S) (1 - y^2/12) for a set S of losses around the median, where P(S) is its tilted mass and
     y is t' times the width of S.

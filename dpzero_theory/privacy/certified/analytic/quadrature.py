@@ -27,21 +27,23 @@ length; the one with the smallest error bound is used."""
 _MAX_PANELS = 3_000
 """The most panels of a branch: more would take longer than the methods that the router tries next."""
 _SMALL_POWER = 1.0
-"""A power A^a with a < 0 is bounded by (1 - q)^a if the log of (1 - q)^a is below this, else by Jensen's inequality."""
+"""A power A^a, a < 0, of the density ratio A >= 1 - q is bounded by (1 - q)^a if the log of that is below this, else by
+Jensen's inequality."""
 
 
 def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, float]]:
-    """The terms (log c, beta) of a bound A^a B^b <= sum of c exp(beta x / s^2), for the powers a, b at z = tau.
+    """The terms (log c, beta) of a bound A(x)^a B(x)^b <= sum of c exp(beta x / s^2).
 
-    Each power must be at least 1 or at most 0.
+    A^a B^b is the factor of N(0, s^2) in the integrand of M(tau), see `pairs.Branch`. Each of the powers a and b must
+    be at least 1 or at most 0.
     """
     q, s = pair.sample_rate, pair.noise
     keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
 
     def terms(power: float, sign: float) -> list[tuple[float, float]]:
         if power <= 0 and (power * keep < _SMALL_POWER or (q < 1 and power < -_MAX_PANELS / 4 * s)):
-            return [(power * keep, 0.0)]  # A >= 1 - q
-        return [(keep, 0.0), (take - power / (2 * s * s), sign * power)]  # Jensen
+            return [(power * keep, 0.0)]  # because A >= 1 - q
+        return [(keep, 0.0), (take - power / (2 * s * s), sign * power)]  # by Jensen's inequality
 
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
     first = terms(a, 1.0)
@@ -52,10 +54,11 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
 
 
 def log_moment_floor(pair: Pair, tau: float) -> float:
-    """A lower bound on log M(tau), for tau > 0 or tau <= -1; for a pair without some of its outputs (`Pair.partial`) it
-    is a rough log M(tau) instead.
+    """A lower bound on log M(tau), M(tau) = E_P e^{tau L}, for tau > 0 or tau <= -1; for a pair without some of its
+    outputs (`Pair.partial`) it is a rough log M(tau) instead.
 
-    With c = 1 + tau, M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
+    M >= 1 by Jensen's inequality. With c = 1 + tau and the density ratio A, M >= E A^c / 2 >= q^c exp((c^2 - c)/(2
+    s^2)) / 2.
     """
     if pair.partial:
         return max(_log_peak(pair, branch, tau) for branch in pair.branches)
@@ -66,7 +69,8 @@ def log_moment_floor(pair: Pair, tau: float) -> float:
 
 
 def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
-    """A rough log M(tau), mostly too small: the log of the largest of the contributions of 400 intervals of x."""
+    """A rough log M(tau), M(tau) = E_P e^{tau L}, mostly too small: the outputs are cut into 400 intervals, and the log
+    of the largest interval's contribution is returned."""
     s = pair.noise
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
     low = max(branch.start, min(-b, 0.0) - 12 * s)
@@ -95,7 +99,8 @@ def _odds(pair: Pair, x: Array) -> Array:
 
 
 def _argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """The polar angle of A(x + i s^2 angle), 0 <= angle < pi. It rises in x; in `angle` it rises and then falls."""
+    """The polar angle of the density ratio A at the complex output x + i s^2 angle, 0 <= angle < pi. It rises in x; in
+    `angle` it rises and then falls."""
     odds = _odds(pair, x)
     result: Array = np.arctan2(odds * np.sin(angle), 1 + odds * np.cos(angle))
     return result
@@ -108,9 +113,11 @@ def _largest_argument(pair: Pair, x: Array, angle: Array) -> Array:
 
 
 def _log_dip(pair: Pair, x: Array, angle: Array) -> Array:
-    """Log of a lower bound on |A(y + i s^2 phi)| / A(y) for y <= x and |phi| <= angle < pi.
+    """The log of a lower bound on |A(y + i s^2 phi)| / A(y) for all y <= x and |phi| <= angle < pi, A the density
+    ratio.
 
-    |A(y + i s^2 phi)|^2 = A(y)^2 (1 - 4 p (1 - p) sin^2(phi/2)) with p = `posterior`, increasing in y.
+    |A(y + i s^2 phi)|^2 = A(y)^2 (1 - 4 p (1 - p) sin^2(phi/2)), where p is `Pair.posterior` at y, which increases in
+    y.
     """
     p = np.minimum(pair.posterior(x, pair.log_mixture(x)), 0.5)
     result: Array = 0.5 * np.log1p(-4 * p * (1 - p) * np.sin(angle / 2) ** 2)
@@ -227,7 +234,8 @@ def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
 
 
 def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
-    """The log of a bound on |M(tau + i t')| for all t' >= t, for each t; one row for each angle of the shifted line.
+    """For each t the log of a bound on |E_P e^{(tau + i t') L}| for all t' >= t; one row for each of the `angles`, by
+    the integral along the line of complex outputs x + i s^2 angle.
 
     On the line at angle theta the modulus of the integrand is at most
     N(0,s^2)(x) e^{theta^2 s^2/2} |A|^a |B|^b exp(-t arg A - t arg B), which is bounded on each of 400 intervals of x

@@ -48,8 +48,9 @@ _LEAST_SQUARE = 1e-300
 
 @dataclass(frozen=True)
 class Large:
-    """The runs in which exactly one of `steps` outputs of `pair` is large, that is beyond `start`.
+    """The runs in which exactly one output is large, and it is one of the `steps` outputs of `pair`.
 
+    start: outputs of `pair` beyond this are large.
     others: the other releases, without large outputs.
     last: if the large output is beyond this, the total loss exceeds epsilon all but surely, whatever the other losses.
     decided: the bracket of the part of delta from the runs with the large output beyond `last`.
@@ -139,7 +140,7 @@ def _square(parts: Parts, gdp: float) -> float:
 def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float = 1.5e7) -> Bracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
 
-    budget: the most products of a node in t and one in x, of each contour.
+    budget: for each contour, the most pairs of a node in the frequency t and a node in the output x.
 
     Raises:
         OverflowError: outside the range of the method.
@@ -229,10 +230,10 @@ def _loss_at(pair: Pair, x: float) -> float:
 
 
 def _log_left_tail(parts: Parts, gdp: float, margin: float) -> float:
-    """The log of a bound on E (e^{-margin - S} - 1)_+, where S is the total loss of `parts` and the `gdp`-GDP
+    """The log of an upper bound on E (e^{-margin - S} - 1)_+, where S is the total loss of `parts` and of the `gdp`-GDP
     mechanism.
 
-    The bound is e^{-u margin} E e^{-u S} for some u >= 1 near the best one of a Gaussian S.
+    The bound is e^{-u margin} E e^{-u S} for some u >= 1, chosen as if S were normal.
     """
     best, square = 0.0, max(_square(parts, gdp), _LEAST_SQUARE)
     if margin <= 0:

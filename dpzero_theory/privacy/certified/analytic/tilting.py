@@ -50,7 +50,7 @@ class Tilted:
 
 
 def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
-    """The loss law `law` of a pair that is released `steps` times, tilted by tau."""
+    """The law `law` of the loss of one release, tilted by e^{tau L}; the composition has `steps` such releases."""
     exponent = law.log_mass + tau * law.loss
     top = float(np.max(exponent))
     v = np.exp(exponent - top)
@@ -76,12 +76,12 @@ def _near_one(pair: Pair, cumulant: float) -> bool:
 
 
 def tilt_all(parts: Parts, tau: float, log_tolerance: float) -> list[Tilted]:
-    """The loss laws of all pairs, tilted by tau, with the quadrature errors that `log_tolerance` asks `build` for."""
+    """The tilted laws of the losses of all pairs, with the quadrature errors that `log_tolerance` asks `build` for."""
     return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
 
 
 def glanced(parts: Parts, tau: float) -> list[Tilted]:
-    """The loss laws of all pairs, tilted by tau, roughly: in less time than `tilt_all` and without error bounds."""
+    """The same as `tilt_all`, roughly: in less time and without error bounds."""
     found = []
     for pair, steps in parts:
         part = tilt(glance(pair, tau, _LOG_GLANCE), steps, tau)
@@ -130,7 +130,7 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
             change = -math.log(mean / wanted) / (variance / mean + bend / wanted)
         else:
             change = -value / (variance + bend)
-        # small steps upwards where K bends much
+        # small steps upwards where the log moment K bends much
         new = min(max(tau + change, tau / 4), (5 if flat else 1.7) * tau)
         if not low < new < high:
             new = math.sqrt(low * high) if low > 0 else tau / 4

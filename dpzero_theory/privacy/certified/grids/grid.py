@@ -50,9 +50,10 @@ _LEAST_MASS = 1e-250
 """If the weights of a tilted law (without its factor e^log_scale) sum to less than this, the tilt is refused, because
 many of them have underflowed to 0."""
 _LARGEST_LOG = 300.0
-"""The largest log of a factor that undoes the tilt; the square of a factor much larger than e^300 would overflow."""
+"""The largest log of a factor that undoes the tilt. If it is exceeded the lower end of delta is 0, because the square
+of such a factor may overflow."""
 _MOST_CELLS = 2**17
-"""The most cells for the losses of one step."""
+"""The losses of one release fill at most so many cells of the grid; its spacing is made wider for that if need be."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ class _Grid:
 
 
 def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Grid:
-    """The grid for the part of delta that comes from runs with every output in its slice."""
+    """The grid for the part of delta that comes from runs in which every output is among those of its slice."""
     sketches = [part.sketch(4000) for part in slices]
     tau = saddle(epsilon, sketches)
     bottom, top, rates = _window(tau, sketches)
@@ -315,7 +316,8 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
 
 
 def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Term:
-    """The bracket of the part of delta that comes from runs with every output in its slice."""
+    """The bracket of the part of delta that comes from runs in which every output is among those of its slice; the grid
+    has `points` points."""
     if math.fsum(part.steps * part.largest_loss for part in slices) <= epsilon:
         return _Term(0.0, 0.0)
     grid = _grid(epsilon, slices, points)

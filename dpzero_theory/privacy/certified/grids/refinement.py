@@ -33,7 +33,8 @@ class RefinedGrid:
     """delta(epsilon) of one composition by grids; each call of `up_to` goes on where the one before ended."""
 
     def __init__(self, epsilon: float, parts: Parts, gdp: float, wanted: float) -> None:
-        """Take a question. A bracket of the relative width `wanted` is narrow enough, and one of `_WIDTH` always is."""
+        """Take the epsilon and the composition (`parts`, and a `gdp`-GDP mechanism) whose delta is wanted. A bracket of
+        the relative width `wanted` is narrow enough, or of `_WIDTH` (`_WIDTH_OF_FEW`) if that is larger."""
         self._question = epsilon, parts, gdp
         few = sum(steps for _, steps in parts) <= FEW_STEPS
         self._wanted = max(wanted, _WIDTH_OF_FEW if few else _WIDTH)

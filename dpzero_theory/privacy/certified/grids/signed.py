@@ -22,9 +22,8 @@ so that the mean is never lowered."""
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of laws on the grid: `at[k, 0]` at g e^{kh}, `at[k, 1]` at -g e^{kh}, and `zero` at 0.
-
-    Further axes of both arrays, if any, number several laws.
+    """The weights of one or several laws on a `SignedGrid`: at[k, 0] at the k-th positive point, at[k, 1] at the k-th
+    negative one, and `zero` at 0. If there are several laws, further axes of both arrays number them.
     """
 
     at: Array

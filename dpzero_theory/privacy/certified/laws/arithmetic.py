@@ -12,7 +12,7 @@ UNIT = 2.0**-53
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 """Log of sqrt(2 pi), the constant of the normal density."""
 CDF_ERROR = 4e-15
-"""A number larger than the relative error of scipy's normal distribution function."""
+"""A bound on the relative error of scipy's normal distribution function `ndtr`."""
 GAUSS_ORDER = 16
 GAUSS_POINTS, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(GAUSS_ORDER)
 """Nodes and weights on [-1, 1] of the Gauss-Legendre rule with which integrals over outputs are computed panel by

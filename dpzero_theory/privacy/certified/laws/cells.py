@@ -132,10 +132,11 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
 
 
 def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Cells:
-    """The laws of one release on the grid of losses with spacing H = `width`, tilted by tau > 0.
+    """The laws of one release's loss on the grid with spacing H = `width`, tilted by tau > 0: one that dominates the
+    release, and one that it dominates (see `Cells`).
 
     Only the outputs in `span` count. Outputs with losses below `lowest` count as if their loss were `lowest`: that only
-    raises delta of the dominating law, and in the law below they are one event.
+    raises delta of the dominating law, and in the dominated law they are one event.
 
     Raises:
         OverflowError: more than two million pieces would be needed, or cells so narrow that rounding blurs the losses.

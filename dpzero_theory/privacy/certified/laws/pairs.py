@@ -104,9 +104,8 @@ class Pair:
         return math.exp(self.beyond(self.stop)[0]) if self.stop < math.inf else 0.0
 
     def beyond(self, x: float) -> tuple[float, float]:
-        """Logs of the probabilities under P and under Q that an output of the whole pair is above x.
-
-        Not for the kind `add`, whose large losses are at the other end of the line.
+        """The logs of the probabilities under P and under Q that an output is above x, where `start` and `stop` are
+        ignored. It is not for the kind `add`, whose large losses are at the other end of the line.
         """
         s, q = self.noise, self.sample_rate
         keep = math.log1p(-q) + float(log_ndtr(-x / s)) if q < 1 else -math.inf
@@ -128,8 +127,8 @@ class Pair:
         return (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise))
 
     def log_mixture(self, x: Array) -> Array:
-        """log A(x), with a small relative error where it is near 0 and a small absolute error elsewhere; `rounding`
-        bounds them."""
+        """The log of the density ratio A(x) of the module, with a small relative error where it is near 0 and a small
+        absolute error elsewhere; `rounding` bounds them."""
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
         if q == 1:
@@ -153,7 +152,8 @@ class Pair:
         return np.asarray(np.minimum(math.log(self.sample_rate) + u - log_mixture, 0.0))
 
     def log_mixture_shifted(self, x: Array, angle: float) -> NDArray[np.complex128]:
-        """log A at the complex point x + i s^2 angle, |angle| < pi, continued from its real value at angle 0."""
+        """The log of the density ratio A (see the module) at the complex output x + i s^2 angle, |angle| < pi: the
+        branch of the logarithm that is real at angle 0."""
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
         small = np.minimum(u, -math.log(q))
@@ -212,8 +212,8 @@ def rounding(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Ar
 def inverse(pair: Pair, branch: Branch, level: Array) -> Array:
     """For each `level` about the x with log A(x) = level, or with log A(x) - log A(-x) = level for the kind `replace`.
 
-    Both functions rise in x. The error of x is not bounded here: callers evaluate the loss at x and bound its distance
-    from `level`.
+    A is the density ratio of the module. Both functions rise in x. The error of x is not bounded here: callers evaluate
+    the loss at x and bound its distance from `level`.
     """
     q, square = pair.sample_rate, pair.noise**2
     if not branch.b_slope:
