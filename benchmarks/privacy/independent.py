@@ -35,8 +35,8 @@ def _log_mixture(x: Long, q: np.longdouble, s: np.longdouble) -> Long:
 
 def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[Long, Long, Long]:
     """Return nodes x on the line of outputs, their weights under the first of the pair's two laws (normal, or a
-    mixture of two normals), and the privacy losses there. They reach far enough for the tilt `tau`, and are noise/parts apart, or closer where
-    the loss bends sharply."""
+    mixture of two normals), and the privacy losses there. They reach far enough for the tilt `tau`, and are
+    noise/parts apart, or closer where the loss bends sharply."""
     q, s = np.longdouble(rate), np.longdouble(noise)
     centre = (1 + tau) if kind != "add" else 1.0
     if kind == "replace":

@@ -46,11 +46,11 @@ EPSILON, DELTA = 2.0, 1e-6
 RECORDS_PER_SAMPLE = 10
 METHODS = ("dpzero", "dpgd-0th")
 BLOCKS = {"cpu": 1024, "cuda": 32_768}
-"""The coordinates in a block, by device. On a CPU, larger blocks let freed temporaries fragment the heap, and memory
-grows with d. On a GPU, small blocks spend their time on launching kernels."""
+"""How many coordinates a block has, by device. On a CPU, larger blocks let freed temporaries fragment the heap, and
+memory grows with d. On a GPU, small blocks spend their time on launching kernels."""
 GROUPS = 8
-"""The blocks are summed in so many groups, in a fixed order, so that the sums do not depend on which process makes
-them."""
+"""The number of groups in which the blocks are summed. Their order is fixed, so that the sums do not depend on which
+process makes them."""
 KEY = ("method", "d", "seed", "steps", "step_size", "clip")
 FIELDS = ("r", "gradient_squared", "last_gradient_squared", "seconds", "peak_mb")
 
@@ -76,7 +76,8 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class _Worker:
-    """This process among those that share the blocks."""
+    """The part that this process has in the work: its rank, the number of processes that share the blocks, and its
+    device."""
 
     rank: int
     count: int
@@ -99,12 +100,13 @@ def _lanes(preset: Sizes, method: str, d: int, r: float) -> Lanes:
 
 
 def _rank(d: int) -> float:
-    """1 + 1/2 + ... + 1/d."""
+    """Return the effective rank of the eigenvalues 1/i, which is 1 + 1/2 + ... + 1/d."""
     return float(digamma(d + 1) + np.euler_gamma)
 
 
 def run_cell(preset: Sizes, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
-    """One row per setting of either method; the methods share data and directions. Every process returns all rows."""
+    """Run both methods in dimension d with one seed, and return a row for each setting. The methods share data and
+    directions. Every process returns all rows."""
     started = time.perf_counter()
     room = _Room(preset.samples, max(preset.steps), worker.device)
     steps, blocks = room.steps, -(-d // room.width)
@@ -142,7 +144,8 @@ def run_cell(preset: Sizes, d: int, seed: int, worker: _Worker) -> list[dict[str
 def _path(
     method: str, lanes: Lanes, given: Products, starts: Sequence[Start], d: int, scalars: Tensor, worker: _Worker
 ) -> Tensor:
-    """The squared gradient norm of every iterate for every setting, shape (S + 1, L) for S steps and L settings."""
+    """Return the squared gradient norm of every iterate for every setting, shape (S + 1, L) for S steps and L
+    settings. `given` has the inner products of which a step is computed."""
     alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
     own = starts[0].own(alpha * std)
     vector = method == "dpgd-0th"
@@ -153,7 +156,7 @@ def _path(
 
 
 class _Room:
-    """Memory for the draws of one block, which all blocks and dimensions use in turn."""
+    """Memory for the random numbers of one block, which all blocks and dimensions use in turn."""
 
     def __init__(self, samples: int, steps: int, device: str) -> None:
         self.samples, self.steps, self.width = samples, steps, BLOCKS[device]
@@ -162,8 +165,8 @@ class _Room:
         ]
 
     def draw(self, stream: int, seed: int, number: int, width: int) -> Tensor:
-        """Standard normals of this block, for data (stream 0), directions (1) or noise (2). They overwrite the last
-        ones."""
+        """Draw the standard normals of block `number`, for data (stream 0), directions (1) or noise (2). They
+        overwrite those drawn before."""
         rows = (self.samples, self.steps, self.steps)[stream]
         values = self._space[stream][: rows * width].view(rows, width)
         fill_normal(values, [seed, number, stream])
@@ -171,9 +174,9 @@ class _Room:
 
 
 def fill_normal(values: Tensor, key: Sequence[int]) -> None:
-    """Fill a float64 tensor with the standard normals of this key, drawn where the tensor is.
+    """Fill a float64 tensor with standard normals that are a function of the key, drawn on the tensor's device.
 
-    A CPU and a GPU draw other numbers; all CPUs draw the same, and so do all GPUs of a kind.
+    A CPU and a GPU draw different numbers. All CPUs draw the same, and so do all GPUs of one type.
     """
     if values.device.type == "cpu":
         np.random.default_rng(key).standard_normal(out=values.numpy())
@@ -183,7 +186,8 @@ def fill_normal(values: Tensor, key: Sequence[int]) -> None:
 
 
 def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Worker) -> tuple[Products, Tensor]:
-    """The products of these blocks of coordinates, and the squared lengths of the Gaussian directions."""
+    """Return the inner products summed over the blocks with these numbers, and the squared lengths of the Gaussian
+    directions there."""
     total, squares = _nothing(room.samples, room.steps, worker)
     for number in numbers:
         first = number * room.width
@@ -202,7 +206,7 @@ def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Work
 
 
 def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tensor]:
-    """The sums over no blocks, in both metrics: DPZero's without drift, DPGD-0th's with it."""
+    """Return sums over no blocks, which are zeros, to which the blocks' inner products are added."""
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=worker.device)
@@ -218,7 +222,8 @@ def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tenso
 def _share(
     part: tuple[Products, Tensor] | None, group: int, samples: int, steps: int, worker: _Worker
 ) -> tuple[Products, Tensor]:
-    """The group's sums, sent to all processes by the one that made them."""
+    """Return the sums of a group of blocks on every process: the process that made them (where `part` is not None)
+    sends them to the others."""
     found = _nothing(samples, steps, worker) if part is None else part
     if worker.count > 1:
         given, squares = found
@@ -228,7 +233,7 @@ def _share(
 
 
 def _scaled(given: Products, scale: Tensor) -> Products:
-    """The products of directions that are multiplied by scale_t at step t."""
+    """Return the inner products as they are after the direction of each step t has been multiplied by scale[t]."""
     column, both = scale[:, None], scale[:, None] * scale
 
     def start(one: Start) -> Start:
@@ -298,7 +303,7 @@ Todo = list[tuple[int, int]]
 
 
 def _todo(mine: Todo | None, worker: _Worker) -> Todo:
-    """The cells to run; the process of rank 0 knows them and tells the others."""
+    """Return the cells to run on every process: rank 0 passes them as `mine` and sends them to the others."""
     if worker.count == 1:
         return mine or []
     told = [mine]

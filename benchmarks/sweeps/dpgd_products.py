@@ -36,7 +36,8 @@ FIELDS = (
 
 
 class _Products(TorchDispatchMode):
-    """Counts the operations of all matrix products, and their processor seconds."""
+    """While this mode is active it counts the floating-point operations of all matrix products, and their processor
+    seconds."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,7 +55,7 @@ class _Products(TorchDispatchMode):
 
 
 def peak(size: int = 1500, times: int = 5) -> float:
-    """Operations a second of the fastest of several square products in float32."""
+    """Return the floating-point operations per second of the fastest of `times` products of square float32 matrices."""
     a, fastest = torch.randn(size, size), np.inf
     for _ in range(times):
         started = time.process_time()
@@ -64,7 +65,7 @@ def peak(size: int = 1500, times: int = 5) -> float:
 
 
 def measure(grid: Preset, mode: str, d: int) -> dict[str, Any]:
-    """The columns of one cell, on seed 0."""
+    """Run DP-GD on one cell of the grid with seed 0, and return the measured columns."""
     train, _, _ = samples(grid.n, d, 0)
     problem, lanes = Quadratic(train, paper_spectrum(mode, d)), paper_lanes(grid, "paper")
     fastest, started = peak(), time.process_time()

@@ -38,14 +38,15 @@ CHOSEN_BY = ("gradient_train_last", "gradient_train_tau")
 
 
 def best(rows: pd.DataFrame, count: int) -> tuple[Setting, ...]:
-    """The settings of the smallest values in rows of one cell and seed, `count` for each measurement."""
+    """Return the settings with the smallest values among rows of one cell and seed: `count` for each measured
+    column."""
     chosen = pd.concat([rows.nsmallest(count, column)[SETTING] for column in CHOSEN_BY]).drop_duplicates()
     return tuple((int(steps), step_size, clip) for steps, step_size, clip in chosen.to_numpy().tolist())
 
 
 def _again(row: Row) -> list[dict[str, Any]]:
-    """The row's run by itself: on a CPU, DP-GD's settings influence each other only through the last digits of shared
-    products."""
+    """Make a committed row again, by a run of its setting alone. On a CPU, settings that DP-GD runs together
+    influence each other only in the last digits of shared products."""
     one = replace(PAPER, settings=((row["steps"], row["step_size"], row["clip"]),))
     return run_cells([SweepCell(*(row[name] for name in CELL_KEY))], one, Computation())
 

@@ -45,7 +45,8 @@ def _keys(method: str, mode: str, d: int, seed: int) -> Iterator[dict[str, Any]]
 
 
 def run_cell(method: str, mode: str, d: int, seed: int) -> list[dict[str, Any]]:
-    """The rows of a cell, one per alpha T and clip."""
+    """Return the rows of a method, mode, dimension and seed, one for each alpha T (step size times number of steps)
+    and clip."""
     train, _, _ = samples(PAPER.n, d, seed)
     problem = Quadratic(train, paper_spectrum(mode, d))
     length, clip = np.array(list(product(LENGTHS, CLIPS))).T

@@ -57,8 +57,10 @@ FIELDS = ("r", "gradient_squared", "last_gradient_squared", "cpu_s", "peak_mb")
 
 @dataclass(frozen=True)
 class Grid:
-    """evaluations: of a record, K times the number of steps. step_sizes: times 1/(r + 2). clips: times sqrt(K), or
-    sqrt(d) for DPGD-0th."""
+    """The settings of a sweep.
+
+    evaluations: how often a record is evaluated, K times the number of steps. step_sizes: in units of 1/(r + 2).
+    clips: in units of sqrt(K), or of sqrt(d) for DPGD-0th."""
 
     samples: int = 1_000
     evaluations: tuple[int, ...] = (5, 20, 80, 320, 1_280, 2_560)
@@ -71,7 +73,7 @@ GRID = Grid()
 
 @dataclass(frozen=True)
 class RankCell:
-    """One problem and its directions, on which every method runs all its settings."""
+    """One problem, and the law and number of its directions per step. Every method runs all its settings on it."""
 
     experiment: str
     d: int
@@ -90,7 +92,7 @@ class RankCell:
 
     @property
     def tail(self) -> float:
-        """The trace of the equal eigenvalues."""
+        """The sum of the equal tiny eigenvalues."""
         return float(digamma(self.d + 1) - digamma(self.p + 1)) if self.experiment == "log" else TAIL_TRACE
 
     def head(self) -> Array:
@@ -110,7 +112,8 @@ DEFAULT = [name for name in EXPERIMENTS if name != "beyond"]
 
 
 def lanes_of(cell: RankCell, grid: Grid, method: str, records: int) -> Lanes:
-    """The grid of a method in a cell, with the noise of (2, 1e-6)-DP under the replacement of one record."""
+    """Return all settings of a method in a cell as lanes of the sweep engine, each with the noise that makes its run
+    (2, 1e-6)-DP under the replacement of one record."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     scale = math.sqrt(cell.d if method == "dpgd-0th" else cell.directions)
     return Lanes.grid(
@@ -122,7 +125,7 @@ def lanes_of(cell: RankCell, grid: Grid, method: str, records: int) -> Lanes:
 
 
 def run_cell(cell: RankCell, grid: Grid, records: int, seed: int, device: str = "cpu") -> list[dict[str, Any]]:
-    """One row per setting of each method."""
+    """Run every method of a cell with one seed, and return a row for each setting."""
     reset_peak(device)
     cpu = time.process_time()
     drawn = _drawn(cell, grid, seed)
@@ -177,8 +180,8 @@ def _drawn(cell: RankCell, grid: Grid, seed: int) -> padded.Drawn:
 
 
 def _turned(drawn: padded.Drawn, d: int) -> padded.Drawn:
-    """The same problem with A turned to Q A Q^T, written in its eigenvectors: data, directions and noise are turned
-    back."""
+    """Return the problem with the Hessian A turned to Q A Q^T by a random orthogonal Q. In the eigenvectors of Q A
+    Q^T it is A again, with data, directions and noise multiplied by Q^T."""
     q, given = _orthogonal(d), drawn.problem
     data = given.points / np.sqrt(given.spectrum) + given.center
     turned: Any = lambda stream: lambda count: stream(count) @ q  # noqa: E731

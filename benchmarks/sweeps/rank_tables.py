@@ -17,8 +17,8 @@ LAWS = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs"
 
 
 def dimension() -> str:
-    """The gradient norm by d and its slope, with 95% intervals over seeds; below it the memory and processor time of a
-    cell."""
+    """Return a table of the gradient norm by dimension d, and of its slope on logarithmic axes with a 95% interval
+    over seeds. Below it stand the memory and processor time of a cell."""
     rows, selected = read_rows(RESULTS / "rank"), read_rows(RESULTS / "selection")
     fits = read_rows(RESULTS / "slopes").query("measured == 'gradient_train' and selection == 'held-out'")
     sizes = sorted(selected[selected["sweep"].isin(list(OF_RANK))]["d"].unique())
@@ -38,7 +38,8 @@ def dimension() -> str:
 
 
 def others() -> str:
-    """The gradient norm as r, the law of the directions, the axes or K varies, with standard errors over seeds."""
+    """Return a table of the gradient norm as one thing varies: r, the law of the directions, a rotation of the
+    Hessian, or the number K of directions per step. Errors are standard errors over seeds."""
     rows = read_rows(RESULTS / "rank")
     lines = []
     for varied, (experiment, column, said) in _VARIED.items():
@@ -64,7 +65,7 @@ _VARIED: Mapping[str, tuple[str, str, Callable[[Any], str]]] = {
 def _by(
     rows: pd.DataFrame, experiment: str, column: str, said: Callable[[Any], str]
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """For every value of the column, what is chosen on the other seeds."""
+    """Yield for every value of the column its text and the rows of the settings that are chosen on the other seeds."""
     for value, part in rows[rows["experiment"] == experiment].groupby(column, sort=False):
         table = as_synthetic(part, experiment, "fixed")
         chosen = pd.DataFrame([row for output in ITERATES for row in select(table, "gradient", output)])
@@ -77,7 +78,7 @@ def _shown(chosen: pd.DataFrame, method: str, output: str) -> str:
 
 
 def _slope(chosen: pd.DataFrame, method: str, output: str) -> str:
-    """The slope in r, with a 95% interval over seeds."""
+    """Return the slope of a method's log gradient norm in log r, as text with a 95% interval over seeds."""
     part = chosen[(chosen["method"] == method) & (chosen["output"] == output)]
     mean, low, high = interval([slope(of["r"], of["train"]) for _, of in part.groupby("seed")])
     return f"{mean:.2f} ({low:.2f} to {high:.2f})"

@@ -49,8 +49,8 @@ SWEEPS = {
     "rank": ("rank",),
     "log": ("rank",),
 }
-"""The folders of each sweep's rows. The first of several must be there; `long` has the cells and seeds of its first
-alone."""
+"""For each sweep the folders that its rows come from. The first of several must exist. Of `long`'s second folder
+only the cells and seeds that are also in its first are used."""
 OF_RANK = {"rank": ("dimension", "fixed"), "log": ("log", "c")}
 """The experiments of `benchmarks.rank`, and the mode under which their spectrum is known here."""
 MEASURED = ("gradient", "loss")
@@ -58,7 +58,8 @@ OUTPUTS = ("last", "average", "tau")
 
 
 def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str, Any]]:
-    """The selected rows for one measurement and one output of one sweep's grid."""
+    """Yield the rows of the selected settings of one sweep, for one measurement (gradient norm or loss) and one
+    output (last iterate, average or x_tau)."""
     column, other = (f"{measured}_{on}_{output}" for on in ("train", "test"))
     if column not in rows:
         return
@@ -90,28 +91,30 @@ def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str,
 
 
 def _whole(values: Array) -> NDArray[np.bool_]:
-    """Which seeds have the whole grid: those with at least half as many values as the fullest one, as single runs may
-    diverge."""
+    """Return which seeds were run on the whole grid: those with at least half as many values as the seed with the
+    most, because single runs may diverge."""
     count = np.isfinite(values).sum(axis=0)
     found: NDArray[np.bool_] = 2 * count >= count.max()
     return found
 
 
 def _edges(settings: Array, best: int) -> list[tuple[str, str]]:
-    """The parameters of a setting that are on an edge of the grid, and on which."""
+    """Return the parameters of the best setting that have the smallest or largest value of the grid, each with "-"
+    or "+"."""
     ends = zip(SETTING, settings[best], settings.min(axis=0), settings.max(axis=0), strict=True)
     return [(name, "-" if at == low else "+") for name, at, low, high in ends if at in (low, high) and low < high]
 
 
 def _on(settings: Array, best: int, edges: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
-    """Which settings share an edge of the grid with the best one."""
+    """Return which settings share with the best one a parameter value on an edge of the grid."""
     places = [SETTING.index(name) for name, _ in edges]
     shared: NDArray[np.bool_] = (settings[:, places] == settings[best, places]).any(axis=1)
     return shared
 
 
 def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]:
-    """The rows of a sweep, None where there are none, and the SHA-256 of the folders that they come from."""
+    """Return the rows of a sweep (None if there are none), and the SHA-256 of the rows in each folder that they come
+    from."""
     names = SWEEPS[sweep]
     there = [folder / name for name in names if (folder / name / "manifest.json").exists()]
     if not there or (sweep == "long" and there[0].name != names[0]):
@@ -130,8 +133,8 @@ def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]
 
 
 def as_synthetic(rows: pd.DataFrame, experiment: str, mode: str) -> pd.DataFrame:
-    """The rows of an experiment of `benchmarks.rank` in the columns of `benchmarks.synthetic`, under the name of a
-    mode.
+    """Return the rows of an experiment of `benchmarks.rank` with the columns of `benchmarks.synthetic`, and `mode`
+    as the name of its spectrum.
 
     Step sizes and clips are relative to the cell, because the grid scales with its r, d and K.
     """

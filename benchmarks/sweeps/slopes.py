@@ -39,14 +39,14 @@ CLAIMED = {
     ("dpgd", "b"): 1 / 8,
     ("dpgd", "c"): 0.0,
 }
-"""The exponents of d in upper bounds on the gradient norm: half of those in Table tab:compare, with r = d, sqrt(d), log
-d, 1."""
+"""For each method and mode the power of d in the paper's upper bound on the gradient norm: half of that in Table
+tab:compare, which is for the squared norm, with r = d (mode a), sqrt(d) (b), log d (c) or a constant (fixed)."""
 GAP_GROWTH = {"a": 1 / 2, "b": 1 / 4, "c": 0.0, "fixed": 0.0}
-"""What the exponents gain here: F_S(x_0) - F_S^*, which the table holds fixed, is about r/2, so half the exponent
-of r."""
+"""By mode what must be added to the powers in CLAIMED: the gap F_S(x_0) - F_S^*, which the paper's table holds
+fixed, here is about r/2, which adds half the power with which r grows."""
 CAP = 1.05
-"""How many times better the last value of a grid may be than the one before, for the edge to count as a limit
-reached."""
+"""The largest ratio by which the last value of a grid may be better than the one before it, if the grid's edge is to
+count as a limit that is reached. Above it the best setting may lie beyond the edge."""
 
 
 def slope(d: ArrayLike, values: ArrayLike) -> float:
@@ -57,7 +57,8 @@ def slope(d: ArrayLike, values: ArrayLike) -> float:
 
 
 def interval(slopes: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The mean, and a 95% interval of its expectation; None twice for fewer than two values."""
+    """Return the mean of the slopes and the ends of a 95% interval for its expectation, by Student's t. The ends are
+    None for fewer than two slopes."""
     mean, count = float(np.mean(slopes)), len(slopes)
     if count < 2:
         return mean, None, None

@@ -69,7 +69,8 @@ PRESETS = {
 
 
 def measure(method: str, preset: Preset, d: int, place: Computation) -> dict[str, Any]:
-    """Time one sweep, its matrix products alone, and a step of the reference; the engine is warmed up first."""
+    """Time one sweep of the engine, its matrix products alone, and a step of the reference implementation, and
+    return the columns. The engine is warmed up first."""
     rng = np.random.default_rng(d)
     problem = Quadratic(gaussian_data(rng, preset.n, d), paper_spectrum("c", d))
     lanes, x0, device = paper_lanes(preset, "paper"), np.zeros(d), place.device
@@ -101,7 +102,8 @@ def measure(method: str, preset: Preset, d: int, place: Computation) -> dict[str
 
 
 def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block: int = 128) -> float:
-    """The time of all products of directions with the data, in blocks, on operands of the engine's shapes."""
+    """Return the seconds that all products of directions with the data take, in blocks, on matrices of the engine's
+    shapes."""
     points = torch.randn(n, d, dtype=dtype, device=device)
     w = torch.randn(min(block, steps), d, dtype=dtype, device=device)
     count = -(-steps // len(w))
@@ -179,7 +181,8 @@ print("processor seconds", time.process_time() - started)
 
 
 def _beside(parser: Parser, options: Namespace) -> int:
-    """Make the paper's grid in this checkout and in the other, a row for each dimension."""
+    """Make the paper's grid in this checkout and in the one that --other names, and save a row of times for each
+    dimension."""
     name = "smoke" if options.preset == "smoke" else "paper"
     results = Results(
         (options.out or (Path("out") if name == "smoke" else RESULTS) / "sweep_speed").with_name("sweep_speed_before"),
@@ -204,8 +207,8 @@ def _beside(parser: Parser, options: Namespace) -> int:
 
 
 def _compared(name: str, d: int, other: Path, first: int) -> dict[str, Any]:
-    """Processor seconds of a sweep at dimension d here and there, and how many rows are the same. first: which checkout
-    begins."""
+    """Return the processor seconds of a sweep at dimension d in this checkout and in `other`, and how many rows are
+    the same to the last digit. first: which checkout is timed first (0: this one)."""
     seconds, tables = {}, {}
     with TemporaryDirectory() as folder:
         for number in (first, 1 - first):

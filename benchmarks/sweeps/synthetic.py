@@ -79,7 +79,8 @@ Setting = tuple[int, float, float]
 
 @dataclass(frozen=True)
 class Preset:
-    """The sizes of a sweep. settings: the (T, alpha, C) of the grid that are run; all of them if none is named."""
+    """The sizes and the grid of a sweep. settings: the triples (steps, step size, clip) of the grid that are run;
+    the whole grid if empty."""
 
     n: int
     dimensions: tuple[int, ...]
@@ -114,7 +115,8 @@ FOLDERS = {
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One sweep: a method on one problem, with all settings of the grid."""
+    """One cell of the sweep: a method, the problem (mode, dimension and start), the calibration and the seed, on
+    which all settings of the grid are run."""
 
     method: str
     mode: str
@@ -125,7 +127,8 @@ class SweepCell:
 
 
 def paper_lanes(preset: Preset, calibration: str) -> Lanes:
-    """The paper's grid, with the noise of (2, 1e-6)-DP under the replacement of one record."""
+    """Return the paper's grid as lanes of the sweep engine, each with the noise that makes its run (2, 1e-6)-DP
+    under the replacement of one record."""
     gdp = float((paper_gdp if calibration == "paper" else gdp_from_epsilon)(EPSILON, DELTA))
     lanes = Lanes.grid(
         steps=preset.steps,
@@ -169,7 +172,8 @@ def run_methods(
 
 
 def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """A stream of standard normals that is a function of the key, and so the same for every method that asks."""
+    """Return a function that draws standard normals of the given shape. They are a function of the key, so every
+    method draws the same."""
     if device != "cpu":
         return drawn_on(device, key, *shape)
     rng = np.random.default_rng(key)
@@ -178,21 +182,21 @@ def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
 
 @dataclass(frozen=True)
 class Computation:
-    """Where and in which precision a sweep runs. dtypes are given by name; `dpgd_products` is that of DP-GD's products
-    alone."""
+    """On which device and in which precision a sweep runs. Precisions are names of dtypes; `dpgd_products` is that
+    of DP-GD's products with the samples alone."""
 
     dtype: str = "float64"
     dpgd_products: str = "float32"
     device: str = "cpu"
 
     def of(self, method: str) -> dict[str, Any]:
-        """The options of `run_methods` for a method."""
+        """Return the options that `run_methods` takes for a method."""
         options = {"dtype": getattr(torch, self.dtype), "device": self.device}
         return options | ({"product_dtype": getattr(torch, self.dpgd_products)} if method == "dpgd" else {})
 
 
 def run_cells(cells: Sequence[SweepCell], preset: Preset, place: Computation) -> list[dict[str, Any]]:
-    """The rows of cells that share mode, dimension and seed; DP-GD's cell comes alone.
+    """Run cells that share mode, dimension and seed, and return their rows. A cell of DP-GD must come alone.
 
     A value that is not finite is left empty, and the row's status is then `diverged`.
     """
@@ -214,8 +218,8 @@ def run_cells(cells: Sequence[SweepCell], preset: Preset, place: Computation) ->
 def _measured(
     outcome: engine.Outcome, problem: Quadratic, center: Array, minima: tuple[float, float]
 ) -> dict[str, Array]:
-    """The gradient norm and the loss of every output on both samples, for each setting; center: the mean of the test
-    sample."""
+    """Return the gradient norm and the loss of every output (last iterate, average, x_tau) on the training and the
+    test sample, for each setting. center: the mean of the test sample. minima: the least loss on each sample."""
     measured: dict[str, Array] = {}
     for index, (on, at) in enumerate((("train", problem.center), ("test", center))):
         for output, points in (("last", outcome.last), ("average", outcome.average)):
@@ -228,7 +232,7 @@ def _measured(
 
 
 def keys(cell: SweepCell, preset: Preset) -> Iterable[dict[str, Any]]:
-    """The keys of a cell's rows."""
+    """Yield the key columns of a cell's rows, one for each setting."""
     lanes = paper_lanes(preset, cell.calibration)
     values = (cell.method, cell.mode, cell.d, cell.start, cell.calibration, cell.seed)
     for steps, step_size, clip in zip(lanes.steps, lanes.step_size, lanes.clip, strict=True):
@@ -242,18 +246,19 @@ def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
-    """The training sample, and the mean and the variance of each coordinate of the test sample."""
+    """Draw the training sample and the test sample of n records in R^d. Returned are the training sample, and the
+    mean and the variance of each coordinate of the test sample."""
     rng = np.random.default_rng([seed, d])
     train, test = gaussian_data(rng, n, d), gaussian_data(rng, n, d)
     return train, test.mean(axis=0), test.var(axis=0)
 
 
 def _again(preset: Preset, row: Row) -> list[dict[str, Any]]:
-    """The row's run, together with the shorter ones of its step size and clip: where those end, a block of steps is
-    cut.
+    """Make a committed row again, together with the shorter runs of its step size and clip, because the engine cuts its
+    blocks of steps where those end.
 
-    For a run that enlarges rounding errors, everything that was made together, because the digits depend on how many
-    settings are computed at once.
+    A run that enlarges rounding errors is made together with everything that was made with it, because its digits
+    depend on how many settings are computed at once.
     """
     cell = SweepCell(*(row[name] for name in CELL_KEY))
     if _upset(row) and cell.method != "dpgd":
@@ -335,7 +340,7 @@ def _run(cells: Sequence[SweepCell], preset: Preset, options: Namespace, parser:
 
 
 def _groups(cells: Sequence[SweepCell]) -> list[list[SweepCell]]:
-    """The cells that share directions and data in groups; each of DP-GD's is a group by itself."""
+    """Return the cells in groups that share directions and data. Each cell of DP-GD is a group by itself."""
     groups: dict[tuple[Any, ...], list[SweepCell]] = {}
     for cell in cells:
         alone = cell if cell.method == "dpgd" else None
@@ -344,7 +349,8 @@ def _groups(cells: Sequence[SweepCell]) -> list[list[SweepCell]]:
 
 
 def _told(group: Sequence[SweepCell], rows: Sequence[dict[str, Any]]) -> str:
-    """The line that is printed after a group: its mode, dimension and seed, and the best last gradient of each cell."""
+    """Return the line that is printed after a group: its mode, dimension and seed, and for each cell the smallest
+    gradient norm of a last iterate."""
     best: dict[str, float] = {}
     for row in rows:
         name = f"{row['method']} ({row['start']}, {row['calibration']})"
@@ -356,7 +362,8 @@ def _told(group: Sequence[SweepCell], rows: Sequence[dict[str, Any]]) -> str:
 def _job(
     group: Sequence[SweepCell], preset: Preset, place: Computation
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of a group of cells, and for each cell its row of processor and wall seconds, shared equally."""
+    """Run a group of cells, and return its rows and, for each cell, a row of processor and wall seconds, which are
+    the group's divided by its number of cells."""
     started, cpu = time.perf_counter(), time.process_time()
     try:
         rows = run_cells(group, preset, place)

@@ -25,8 +25,8 @@ def _groups() -> list[tuple[str, str, str]]:
 
 
 def steps() -> str:
-    """The number of steps T that is chosen most often in each cell; in brackets what the grid's edges cost, where over
-    5%."""
+    """Return a table of the number of steps T that is chosen most often in each cell, and in brackets what is lost
+    because the best setting lies on an edge of the grid, if that is over 5%."""
     rows = _selected("synthetic")
     sizes = sorted(rows["d"].unique())
     lines = []
@@ -43,8 +43,8 @@ def _chosen(cell: pd.DataFrame) -> str:
 
 
 def slopes() -> str:
-    """Slopes in d with 95% intervals over seeds: for settings chosen on the seed itself, on other seeds, and with more
-    steps."""
+    """Return a table of slopes of the log gradient norm in log d, with 95% intervals over seeds: for settings chosen
+    on the reported seed itself, on other seeds, and on other seeds with more steps in the grid."""
     rows = read_rows(RESULTS / "slopes")
     rows = rows[(rows["measured"] == "gradient_train") & (rows["start"] == "zero")]
     lines = []
@@ -70,7 +70,7 @@ def slopes() -> str:
 
 
 def _of_one_seed(output: str, mode: str) -> float:
-    """DP-GD's slope on the one seed that has the whole grid."""
+    """Return DP-GD's slope in a mode on the one seed for which the whole grid was run."""
     rows = read_rows(RESULTS / "synthetic_dpgd")
     best = rows[rows["mode"] == mode].groupby("d")[f"gradient_train_{output}"].min()
     return slope(best.index.to_numpy(), best.to_numpy())
@@ -85,8 +85,8 @@ def _slope(fit: pd.DataFrame) -> str:
 
 
 def to_infinity() -> str:
-    """Gradient norms as T grows, beside DP-GD on the paper's grid: means over seeds, and what the last factor of 2 in T
-    gains."""
+    """Return a table of gradient norms (means over seeds) as the grid gets more steps T, with what the last doubling
+    of T gains, and DP-GD on the paper's grid beside them."""
     tables = {sweep: _selected(sweep) for sweep in ("synthetic", "long", "limit")}
     lines = []
     for output, mode, d in product(ITERATES, MODES, (20, 200, 2_000)):
@@ -107,8 +107,8 @@ def _cell(rows: pd.DataFrame, output: str, method: str, mode: str, d: int) -> pd
 
 
 def ratios() -> str:
-    """Each value over DP-GD's in the same cell, on other seeds than chose the settings: mean ratios over seeds that
-    both have."""
+    """Return a table of each method's value over DP-GD's in the same cell: means of the ratio over the seeds that
+    both have, with settings chosen on other seeds."""
     rows = _selected("synthetic")
     sizes = sorted(rows["d"].unique())
     lines = []
@@ -124,8 +124,8 @@ def _ratio(above: pd.DataFrame, below: pd.DataFrame) -> str:
 
 
 def choices() -> str:
-    """By how much starts and calibrations change the level at the largest d, and DPGD-0th's least value over
-    DPZero's."""
+    """Return a table for the choices that the paper leaves open: by how much the start and the noise calibration
+    change the gradient norm at the largest d, and the least ratio of DPGD-0th's value to DPZero's."""
     rows = read_rows(RESULTS / "selection").query("sweep == 'choices' and measured == 'gradient'")
     largest = rows[rows["d"] == rows["d"].max()]
     lines = []
@@ -139,8 +139,8 @@ def choices() -> str:
 
 
 def products_of_dpgd() -> str:
-    """Where DP-GD's processor time goes, by d (the three modes together), and what its products would take at peak
-    speed."""
+    """Return a table by d, over the three modes together, of where DP-GD's processor time goes, and of how long its
+    matrix products would take at the machine's peak speed."""
     rows = read_rows(RESULTS / "dpgd_products").set_index(["mode", "d"])
     rows["grid_s"] = read_rows(RESULTS / "synthetic_dpgd_seconds").set_index(["mode", "d"])["cpu_s"]
     rows["speed"] = rows["gflops"] / rows["peak_gflops"]
