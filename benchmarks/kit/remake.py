@@ -18,6 +18,8 @@ STANDARD_ERRORS = 6.0
 FOUR_DIGITS, SIX_DIGITS = 1.001e-3, 1.001e-5
 """The relative difference allowed between numbers that are written to four or six digits: one unit of the last digit.
 """
+_OF_WIDTH = 0.05
+"""The share of a bracket's width that its ends may move by."""
 _ELSEWHERE = 1e-9
 """The relative difference allowed on a machine whose `arithmetic` is not that of the rows, where a `Remake` names no
 other."""
@@ -45,6 +47,8 @@ class Remake:
         make: makes rows from a committed row; one of them is that row, made anew.
         varies: columns of times and memory, which are not compared.
         tolerance, why: the relative difference that is allowed, and the reason for it.
+        width: the column of a bracket's relative width, a twentieth of which its ends may move by, as searches end
+            elsewhere inside it.
         errors: the standard errors of those columns of a row that depend on the operating system's noise.
         elsewhere: the relative difference that is allowed on a machine with another `arithmetic`, where iterations
             enlarge differences in the libraries' last digits.
@@ -57,6 +61,7 @@ class Remake:
     varies: Sequence[str] = ()
     tolerance: float = 0.0
     why: str = ""
+    width: str = ""
     errors: Callable[[Row], Mapping[str, float]] = lambda row: {}
     elsewhere: float = _ELSEWHERE
     upset: Callable[[Row], bool] = lambda row: False
@@ -67,7 +72,7 @@ class Remake:
         again = self._again(row)
         if again is None:
             return [Difference("key", "of the row", None, near=False)]
-        errors, tolerance = self.errors(row), self.allowed(elsewhere)
+        errors, tolerance = self.errors(row), self.allowed(row, elsewhere)
         compared = [(name, value, again.get(name)) for name, value in row.items() if name not in self.varies]
         return [
             Difference(name, value, made, near=_near(value, made, tolerance, errors.get(name)))
@@ -75,9 +80,10 @@ class Remake:
             if not _near(value, made)
         ]
 
-    def allowed(self, elsewhere: bool) -> float:
-        """The relative difference within which a column has come back."""
-        return max(self.tolerance, self.elsewhere) if elsewhere else self.tolerance
+    def allowed(self, row: Row, elsewhere: bool) -> float:
+        """The relative difference within which a column of a row has come back."""
+        inside = _OF_WIDTH * float(row[self.width]) if self.width else 0.0
+        return max(self.tolerance, inside, self.elsewhere if elsewhere else 0.0)
 
     def reason(self, elsewhere: bool) -> str:
         """Why a row that is near, and not equal, has come back."""

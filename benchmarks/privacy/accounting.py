@@ -220,12 +220,17 @@ REMAKES = {
         tolerance=1e-12,
         why="roots, found another way since: last digits",
     ),
-    "accounting_certify": Remake(("setting",), lambda row: [_certify(_columns(row, "relation"))], **_BRACKETS),
+    "accounting_certify": Remake(
+        ("setting",), lambda row: [_certify(_columns(row, "relation"))], width="stated_width", **_BRACKETS
+    ),
     "accounting_corners": Remake(
-        ("setting",), lambda row: [corners.answer(_columns(row, "sampling", "relation"))], **_BRACKETS
+        ("setting",), lambda row: [corners.answer(_columns(row, "sampling", "relation"))], width="width", **_BRACKETS
     ),
     "accounting_allocation": Remake(
-        ("setting",), lambda row: [allocation.answer({name: row[name] for name in allocation.OF_SETTING})], **_BRACKETS
+        ("setting",),
+        lambda row: [allocation.answer({name: row[name] for name in allocation.OF_SETTING})],
+        width="width",
+        **_BRACKETS,
     ),
     "accounting_allocation_k": Remake(
         ("setting",),
