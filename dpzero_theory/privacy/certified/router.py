@@ -1,10 +1,11 @@
 """delta(epsilon) of one composition of dominating pairs: which method answers it, and its curve for a root search.
 
-A relation between data sets has two directions, (P, Q) with the record under P and (Q, P) without it; a question here
-is about one of them. Questions with an answer in closed form are answered so. Every other question goes through
-`METHODS`, from the cheapest on, until a bracket is narrow enough. Any method gives a bracket that holds, so the order
-and all constants below decide the time and the width only, never whether an answer is right. The constants were chosen
-by timing the accountant on random settings and on the corners of their range.
+A relation between data sets has two directions, (P, Q) with the record under P and (Q, P) without it. A question here
+is an epsilon and a composition whose delta is wanted, for one of the two directions. If it has an answer in closed form
+it is answered so. Every other question goes through `METHODS`, from the cheapest on, until a bracket is narrow enough.
+Any method gives a bracket that holds, so the order and all constants below decide the time and the width only, never
+whether an answer is right. The constants were chosen by timing the accountant on random settings and on the corners of
+their range.
 """
 
 import contextlib

@@ -11,12 +11,12 @@ for all alpha, T, lambda, C > 0 and noise sigma with q > 0,
                                        + (1 - q_s)/(q_s n) (L sampled + e nu_2)^2),
     e = ell lambda/2,
 
-where K on the right of the third line is the number of directions. The words are the constants of `constants` at c =
-C/(L sqrt(K)), C the clip of a sample's K scalars in norm; nu_1 and nu_2 are smooth_first and smooth_second. Statement
-and proof: dpzero_theory/theory/sharp/proof.md.
+where the K in r sigma^2/K is the number of directions. The words (kept, quadratic, ...) are the constants of the module
+`constants` at c = C/(L sqrt(K)), where C is the clip of the norm of a sample's K scalars; nu_1 and nu_2 are its
+smooth_first and smooth_second. Statement and proof: dpzero_theory/theory/sharp/proof.md.
 
-Whatever the minimiser does, what it returns is this bound at the parameters it returns. Inside, lengths are in units of
-L/ell and losses in units of L^2/ell, so prescriptions scale exactly.
+Whatever the search for parameters does, the bound that `prescribe` returns is this one at the parameters that it
+returns. Computations are in units of L/ell for lengths and L^2/ell for losses, so prescriptions scale exactly.
 """
 
 import functools

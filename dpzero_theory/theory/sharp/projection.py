@@ -1,7 +1,8 @@
 """The law of v = ||U'a||/sqrt(K), the length of the projection of a unit vector a on K random directions U.
 
-Clipping acts on this length; E[v^2] = 1. A family of laws with a parameter D holds those of all direction laws: that of
-the norm of the first K coordinates, over sqrt(K), of a uniform vector on the sphere of squared radius D in R^D. Then
+Clipping acts on this length; E[v^2] = 1. For each direction law v has a law of the following family, or one that is
+bounded by laws of it (`constants`). The family has a parameter D: take for U'a the first K coordinates of a uniform
+vector on the sphere of squared radius D in R^D. Then
 
     v^2 = (D/K) B,   B ~ Beta(K/2, (D - K)/2),
 

@@ -116,7 +116,8 @@ class _Law:
 
 @dataclass(frozen=True)
 class _Laws:
-    """The laws, under P and under Q, of the sum over one epoch of the ratios Y_i on a grid with this `spacing`.
+    """The laws, under P and under Q, of the sum over one epoch of the steps' density ratios Y_i (see the module), on a
+    grid with this `spacing`.
 
     upper: the two laws for the upper end, in which P's mass at each point is Q's times the density ratio there.
     lower: the two laws for the lower end, each computed by itself.
@@ -139,7 +140,8 @@ def light(run: Allocated) -> bool:
 
 
 def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Array, Array]:
-    """The laws of the ratio Y of one step on the cells [kh, (k+1)h), for outputs x from `low` to `high`.
+    """The laws of one step's density ratio Y = exp((2 x - 1)/(2 s^2)) on the cells [kh, (k+1)h), for outputs x from
+    `low` to `high`.
 
     Returns the first k; the masses of the cells under N(0, s^2) and under N(1, s^2), where the first and the last cell
     hold all outputs beyond `low` and `high` too; and the law under N(0, s^2) with each mass split between the ends of
@@ -186,7 +188,8 @@ def _count(index: NDArray[np.int64], mass: Array, length: int) -> Array:
 
 
 def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) -> _Laws:
-    """The laws of the sum of Y_i over the first `released` of an epoch's t steps; s is the noise multiplier.
+    """The laws of the sum of the density ratios Y_i over the first `released` of an epoch's t steps; s is the noise
+    multiplier.
 
     resolution: the spacing of the grid, in standard deviations of Y, where that needs few enough points.
     log_tail: the log of the probability of each tail that is cut off.
@@ -230,7 +233,8 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
 
 
 def _on_loss_grid(laws: _Laws, t: int, released: int, width: float, floor: int) -> list[_Law]:
-    """The four laws (upper P, upper Q, lower P, lower Q) moved to the grid of losses jH, H = `width`, j >= floor."""
+    """The four laws (upper P, upper Q, lower P, lower Q) of an epoch moved from the grid of ratios to the grid of
+    losses jH, where H = `width` and j >= floor. The epoch has t steps, of which the first `released` are released."""
     rest = 1 - released / t
     grid = laws.upper[0].first + np.arange(len(laws.upper[0].mass), dtype=np.float64)
     ratio = rest + grid * laws.spacing / t
@@ -315,7 +319,8 @@ def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
 
 
 def _upper(epsilon: float, losses: Array, law: _Law, composed: _Composed) -> float:
-    """The upper end of delta: the mean of (1 - e^{epsilon - loss})_+ plus all errors."""
+    """The upper end of delta: the mean of (1 - e^{epsilon - loss})_+ under `law`, whose masses are at `losses`, plus
+    all errors."""
     beyond = losses > epsilon - composed.shift
     gain = -np.expm1(epsilon - composed.shift - losses[beyond])
     found = float(np.sum(law.mass[beyond] * gain)) * (1 + composed.rounding) * math.exp(composed.shift)
@@ -333,11 +338,13 @@ def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> fl
 
 
 def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: float = _FINEST) -> Bracket:
-    """Certified bracket of the smallest delta of a history of random allocations, the larger of both directions.
+    """Certified bracket of the smallest delta of a history of random allocations: the larger of those of (P, Q), with
+    the record under P, and of (Q, P).
 
     Args:
         epsilon: epsilon >= 0.
-        runs: at least one. With a noise multiplier below 0.5 the upper end is that without amplification.
+        runs: the random allocations, at least one. If a noise multiplier is below 0.5, the upper end is the delta
+            without amplification: as if the record's step of each epoch were known.
         resolution: the least spacing of both grids, in standard deviations; a larger one takes less time.
 
     Returns:

@@ -52,7 +52,8 @@ class Side:
 
 @dataclass(frozen=True)
 class _Step:
-    """The variable Z = Y - a Y' + more of one step, for several ratios a; s is the noise multiplier.
+    """The variable Z = Y - a Y' + more of one step, for several ratios a; Y and Y' are the module's density ratios of
+    that step, and s is the noise multiplier.
 
     more: for each a, a share of the constant 1 - a that each unreleased step of the epoch adds to the sum; the released
         steps share these constants equally.

@@ -1,8 +1,10 @@
-"""delta(epsilon) of histories that have random allocations or finite pairs, such as those of Laplace noise, in them.
+"""delta(epsilon) of histories in which there are random allocations, or releases that are accounted for by finite pairs
+of laws, such as those with Laplace noise.
 
-A history of random allocations and plain Gaussian releases is answered by `allocation` where that is sharp. Every other
-history, and replace-one, is answered on one grid of losses: the finite pairs of its epochs (`epoch`), the other finite
-pairs and the dominating pairs of the other releases are laws on that grid, and their transforms are multiplied.
+If a history has only random allocations and plain Gaussian releases and the relation is not replace-one, `allocation`
+is tried first. In all other cases one grid of losses is used: the finite pairs of the epochs (`epoch`), the other
+finite pairs and the dominating pairs of the other releases become laws on that grid, and their Fourier transforms are
+multiplied.
 """
 
 import contextlib

@@ -62,7 +62,7 @@ def _terms(x: Array, s: float, logit: float) -> tuple[Array, Array]:
 
 
 def _log_chance(epoch: int, taken: int, logit: float) -> float:
-    """A lower bound on log P(Bin(t, c) = k), with t = `epoch` and k = `taken`."""
+    """A lower bound on log P(Bin(t, c) = k), with t = `epoch`, k = `taken` and `logit` = log(c/(1 - c))."""
     whole = gammaln(epoch + 1)
     choose = whole - gammaln(taken + 1) - gammaln(epoch - taken + 1)
     chance = choose - taken * np.logaddexp(0.0, -logit) - (epoch - taken) * np.logaddexp(0.0, logit)
@@ -100,7 +100,7 @@ def _tilt(noise: float, epoch: int, taken: int, epsilon: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """The tilted law of (sum log A, sum V) on a lattice.
+    """The tilted law, on a lattice, of the pair (sum log A_i, sum V_i) of the module.
 
     law: the probabilities, rows for sum log A and columns for sum V, times e^{tilt sum log A - log_scale}.
     error: a bound on the sum of the errors of `law`.
@@ -119,8 +119,8 @@ class _Sums:
     beyond: float
 
     def above(self, epsilon: float) -> float:
-        """An upper bound on the mean of (F - e^epsilon)_+ over the lattice: without `beyond`, and without the outputs
-        that `_CUT_AT` leaves out."""
+        """An upper bound on the mean of (F - e^epsilon)_+, F as in the module, over the points of the lattice: `beyond`
+        and the outputs that `_CUT_AT` leaves out are not in it."""
         first = int(np.searchsorted(self.level, epsilon + self.log_chance))
         level = self.level[first:]
         if not len(level):
@@ -136,7 +136,8 @@ class _Sums:
 
 @lru_cache(maxsize=6)
 def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
-    """The law on the lattice, from above, of the sums over an epoch of log A and of V, tilted by A^tilt."""
+    """The law of (sum log A_i, sum V_i) over an epoch, tilted by the product of the A_i^tilt, with every mass spread to
+    lattice points so that means of functions such as (F - a)_+ are not lowered."""
     logit, _, centre = _guide(noise, epoch, taken, tilt)
     if not centre > _LEAST_SPREAD:
         raise OverflowError("a record whose steps the outputs all but name")

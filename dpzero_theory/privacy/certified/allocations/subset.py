@@ -38,8 +38,8 @@ probability is dropped, and under Q it is added to the bounds."""
 
 
 def told(run: Allocated) -> list[Allocated]:
-    """Random allocations to one step of each block, as the module says, which composed dominate `run`. An incomplete
-    epoch counts as a whole one."""
+    """Random allocations to one step of each epoch, whose composition dominates `run`: their epochs are the blocks into
+    which the module divides an epoch of `run`. An incomplete epoch counts as a whole one."""
     size, longer = divmod(run.epoch, run.taken)
     blocks = ((size, run.taken - longer), (size + 1, longer))
     return [Allocated(run.noise_multiplier, t, t * count * run.epochs) for t, count in blocks if count]
@@ -68,7 +68,8 @@ def _left_out(epoch: int, taken: int, released: int) -> float:
 
 
 class _Steps:
-    """The laws of one step's loss log(1 - c + c Y), rounded to the multiples k `width`, k = `first`, first + 1, ...
+    """The laws of one step's loss log(1 - c + c Y), Y its density ratio, or of the same loss of the kind `replace`;
+    losses are rounded to the multiples k `width`, k = `first`, first + 1, ...
 
     The grid of the sum of an epoch's losses has the same width, and begins at the loss `bottom`.
     """

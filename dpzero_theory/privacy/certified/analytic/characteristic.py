@@ -1,6 +1,7 @@
-"""The characteristic function chi(t) = M(tau + i t)/M(tau) of the tilted privacy loss: values with error bounds.
+"""Values, with error bounds, of the characteristic function chi(t) = M(tau + i t)/M(tau) of the tilted privacy loss.
 
-M(z) = E_P e^{zL} is the moment of the loss L of one release, and tau the real tilt.
+M(z) = E_P e^{zL} is the moment of the loss L of one release, and tau the real tilt: chi is the characteristic function
+of L under the law P e^{tau L}/M(tau).
 """
 
 import math

@@ -1,6 +1,7 @@
-"""Bounds on the characteristic function |chi(t')| of the tilted loss that hold for all t' >= t.
+"""Bounds on |chi(t')| that hold for all t' >= t, where chi is the characteristic function of the tilted privacy loss.
 
-They say how much of the integral of `contour` lies beyond its last node. Derived in derivation.md, section 4.
+With them `contour` bounds the part of its integral over t that lies beyond the last node. Derived in derivation.md,
+section 4.
 """
 
 import math

@@ -1,4 +1,8 @@
-"""Bounds on the total variation of the tilted density of the privacy loss (derivation.md, section 4a)."""
+"""Bounds on the total variation of the density of the privacy loss L under the measure P e^{tau L}, tilt tau > 0.
+
+The less the density varies, the faster its characteristic function decays; `decay` uses these bounds. They are derived
+in derivation.md, section 4a.
+"""
 
 import math
 from dataclasses import dataclass

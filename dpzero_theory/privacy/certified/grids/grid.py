@@ -2,9 +2,10 @@
 
 The privacy loss of few steps is nearly discrete (the record is in no batch, in one, in two...), so that its
 characteristic function hardly decays and the integral of `contour` needs too many nodes. Here the line of outputs is
-cut where the loss L crosses the multiples of a spacing H. A law of the losses above the exact one and one below it are
-tilted, that is multiplied by e^{tau L}, which keeps rounding errors relative to the answer, and composed as powers of
-their Fourier transforms. The width of the bracket falls as H^2. Derived in derivation.md, section 5.
+cut where the loss L crosses the multiples of a spacing H. This gives two laws on the grid, one that dominates the
+release and one that it dominates. Both are tilted, that is multiplied by e^{tau L}, which makes rounding errors small
+against delta, and composed as powers of their Fourier transforms. The width of the bracket falls as H^2. Derived in
+derivation.md, section 5.
 """
 
 import math
