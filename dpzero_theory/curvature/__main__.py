@@ -3,8 +3,8 @@
 Then `python -m dpzero_theory.params --problem problem.json --n 10000 --epsilon 2 --delta 1e-6` prescribes the step
 size, steps, smoothing, clip and noise. The layout of the file is described in `dpzero_theory.problem_file`. Every
 interval in it says of which kind it is: bound, probability, interval or estimate (`curvature.intervals.KINDS`). The
-`density` of a point is the spectrum of its Hessian by stochastic Lanczos quadrature: points and weights, which sum to
-d.
+`density` of a point is the spectrum of the loss's Hessian there, by stochastic Lanczos quadrature: eigenvalues and
+weights, which sum to the dimension d.
 
 What is measured is not private. Data must be declared --public or --synthetic, unless the name says so already (digits,
 toy). For private data the claim of privacy must be given up by --spend-no-privacy-claim.
@@ -79,7 +79,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and write; returns the exit status. Bad input ends in exit status 2."""
+    """Run the command: measure, and write the problem file; returns 0. Bad input exits with status 2."""
     parser = _parser()
     args = parser.parse_args(argv)
     with parser.refusals():

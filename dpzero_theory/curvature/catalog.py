@@ -16,7 +16,7 @@ NAMES = (
     *("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "minilm:top-norm", "roberta-tiny", "opt-tiny"),
     "MODULE:FUNCTION",
 )
-"""What `--model` takes."""
+"""The forms of the argument of `--model`, as help and errors show them."""
 
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
@@ -49,9 +49,10 @@ def _integer(text: str, model: str) -> int:
 
 
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
-    """The user's function, which must be defined in that module with the parameters data, samples and seed.
+    """Returns the user's function MODULE:FUNCTION, (data, samples, seed) -> Task.
 
-    No other function is called. Raises ValueError.
+    It must be defined in that module with exactly these parameters, so that no other function is ever called. Raises
+    ValueError.
     """
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):

@@ -1,8 +1,8 @@
-"""Sentence encoders as classifiers, and which weights of a language model are trained.
+"""Sentence encoders as classifiers, and the choice of which weights of a language model are trained.
 
-Each class has a vector, which is at first the embedding of its label sentence; a text is the mean of its hidden states.
-The real encoder comes inside an installed package, so nothing is downloaded. transformers is needed by what is passed
-in, not by this module.
+A text is represented by the mean of its hidden states, and each class by a vector that is at first the embedding of a
+label sentence. The real encoder is contained in an installed package, so nothing is downloaded. This module does not
+import transformers, but encoders of that library may be passed to it.
 """
 
 import importlib.util
@@ -15,11 +15,11 @@ from torch.nn.functional import normalize
 
 from dpzero_theory import check
 
-TEMPERATURE = 20.0  # The factor of cosines in scores: the inverse of 0.05, with which sentence encoders were trained
+TEMPERATURE = 20.0  # A class's score is the cosine times this; sentence encoders were trained with 0.05, its inverse
 SUBSETS = ("all", "body", "biases", "top-biases", "top-norm", "head")
-"""Which weights are trained: all of them; all but the embeddings; biases and normalisation layers; those of the last
-layer; the last normalisation of the last layer. The label vectors of a sentence classifier are always trained, and with
-`head` nothing else."""
+"""Which weights are trained. `all`: all of them; `body`: all but the embeddings; `biases`: biases and normalisation
+layers; `top-biases`: those of the last layer; `top-norm`: the last normalisation of the last layer. The label vectors
+of a sentence classifier are always trained, and with `head` nothing else."""
 
 
 def minilm_folder() -> Path:
@@ -55,7 +55,7 @@ class _MeanPool(nn.Module):
 
 
 def embed(encoder: nn.Module, **inputs: Tensor) -> Tensor:
-    """The embeddings of texts: mean hidden states scaled to length 1, in float32."""
+    """Returns the embeddings of texts: mean hidden states scaled to length 1, in float32. inputs: the encoder's."""
     return normalize(_MeanPool(encoder)(**inputs), dim=-1)
 
 
@@ -91,11 +91,11 @@ class SentenceClassifier(nn.Module):
 
 
 class Scale(nn.Module):
-    """The gain and the bias of a normalisation, applied to what is normalised already; input of shape (rows, width).
+    """Applies the gain and the bias of a layer normalisation to inputs that are normalised already.
 
-    The mean over tokens of gain * z + bias is gain * (mean of z) + bias. So in a sentence classifier of which nothing
-    else is trained, this takes the place of the pool: it is fed with the means of the normalised states, and no layer
-    has to run.
+    Inputs have shape (rows, width). The mean over tokens of gain * z + bias is gain * (mean of z) + bias. So in a
+    sentence classifier of which no other weights of the encoder are trained, this module can replace the whole encoder
+    (`SentenceClassifier.pool`): it is fed with token means of normalised states, which are computed once.
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:

@@ -1,6 +1,7 @@
-"""Constants from losses alone, for models too large to differentiate: differences along random directions.
+"""Estimates the constants from losses alone, for models too large to differentiate, by differences along directions.
 
-A is the Hessian of F at x, and u and v are independent directions of length sqrt(d). At width h
+f_i is the loss of sample i, F their mean and A the Hessian of F at x; u and v are independent random directions of
+length sqrt(d). At width h
 
     u^T grad f_i ~ (f_i(x + h u) - f_i(x - h u))/(2 h),
     u^T A u ~ (F(x + h u) - 2 F(x) + F(x - h u))/h^2,
@@ -36,10 +37,10 @@ class Differences:
     Attributes:
         value: F(x).
         gradient_norms: estimates of ||grad f_i||, shape (n,): root mean squares over the directions.
-        trace: of A.
+        trace: tr(A), where A is the Hessian of F at x.
         squared_frobenius: tr(A^2); rounding biases it upward, since squares of errors add up.
-        rank: estimates of a lower bound on the effective rank, |tr|/||.||_F, and of an upper bound where A >= 0,
-            (tr/||.||_F)^2.
+        rank: low and high are estimates of a lower bound on the effective rank, |tr A|/||A||_F, and of an upper bound
+            that holds where A >= 0, (tr(A)/||A||_F)^2.
         d: dimension.
         evaluations: how often all losses were evaluated.
     """
@@ -110,7 +111,11 @@ def measure_forward(
 
 
 def problem_file(seen: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
-    """The file for the calculator: smoothness is the upper end of ||A||_F, and r that of |tr A| over it."""
+    """Returns the problem file for the calculator (`dpzero_theory.params`).
+
+    Its smoothness is the upper end of the interval of ||A||_F, an upper bound on ||A||_2; its r is the upper end of
+    that of |tr A| over this smoothness. data: one of `problem_file.DATA`. least_loss: a lower bound on every loss.
+    """
     smoothness = math.sqrt(seen.squared_frobenius.high)
     trace = max(abs(seen.trace.low), abs(seen.trace.high))
     return ProblemFile(

@@ -1,4 +1,4 @@
-"""An interval around a measured number, and what it promises."""
+"""`Interval`: a measured number between two ends, with the kind of promise that the ends make."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ KINDS = {
     "interval": "Student's t interval over random directions: approximate, exact only where the probes are normal",
     "estimate": "no coverage is claimed",
 }
-"""What an `Interval` promises, up to rounding of the products from which it was computed."""
+"""What an `Interval` of each kind promises, apart from rounding in the matrix products it was computed from."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def mean_interval(
 
     Args:
         values: at least 2 draws, or the best guesses of them.
-        level: probability in (0, 1).
-        lows, highs: brackets of each draw.
-        shift: a constant that is added.
+        level: the interval's coverage probability, in (0, 1).
+        lows, highs: a lower and an upper bound on each draw, where draws are not known exactly.
+        shift: a constant that is added to the mean.
 
     Raises:
         ValueError: fewer than 2 draws, or a value that is not finite.
@@ -82,10 +82,10 @@ def mean_interval(
 
 
 def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Interval:
-    """top/bottom within [least, most], for a positive bottom.
+    """The interval of the quotient top/bottom for a positive bottom, cut to [least, most], where it is known to lie.
 
-    Both intervals hold together with probability at least 1 - (1 - top.level) - (1 - bottom.level), and then the
-    quotient lies between the quotients of opposite ends.
+    Both intervals hold together with probability at least 1 - (1 - top.level) - (1 - bottom.level). The quotient then
+    lies between top.low/bottom.high and top.high/bottom.low.
     """
     kinds = list(KINDS)
     kind = max(top.kind, bottom.kind, key=kinds.index)
@@ -97,6 +97,6 @@ def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Inte
 
 
 def quantiles(values: ArrayLike, at: Sequence[float]) -> dict[str, float]:
-    """The quantiles of the values, by probability written as text, as JSON can hold them."""
+    """Returns the quantiles of the values at the probabilities `at`, by the probability as text, such as "0.9"."""
     numbers = np.quantile(check.real_array("values", values), at)
     return {f"{p:g}": float(number) for p, number in zip(at, numbers, strict=True)}

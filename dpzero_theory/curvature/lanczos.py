@@ -1,4 +1,4 @@
-"""The Lanczos method with full reorthogonalisation, for symmetric matrices that are known by their products."""
+"""The Lanczos method with full reorthogonalisation, for symmetric matrices given as functions v -> A v."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Operator:
-    """A symmetric (d, d) matrix A as its product v -> A v on vectors of shape (d,), with a dtype and a device."""
+    """A symmetric (d, d) matrix A, given by its product `apply`: v -> A v on vectors of this dtype and device."""
 
     d: int
     apply: Callable[[Tensor], Tensor]
@@ -44,11 +44,15 @@ class Ritz:
 
 @dataclass(frozen=True)
 class Tridiagonal:
-    """Q^T A Q = T, tridiagonal, for an orthonormal basis Q of the Krylov space of `length` times its first vector.
+    """The result of k Lanczos steps: T = Q^T A Q, tridiagonal, for an orthonormal basis Q = (q_1, ..., q_k).
 
-    diagonal, off_diagonal: of T, shapes (k,) and (k - 1,). last: the length of the part of A q_k beyond the space,
-    which is 0 where the space is invariant. length: the norm of the start. basis: Q as rows, shape (k, d), or None if
-    it was not kept.
+    Q spans the Krylov space of the starting vector, which is length * q_1.
+
+    Attributes:
+        diagonal, off_diagonal: the entries of T, of shapes (k,) and (k - 1,).
+        last: the norm of the part of A q_k outside the Krylov space; 0 where A maps the space into itself.
+        length: the norm of the starting vector.
+        basis: the q_j as rows, shape (k, d), or None if they were not kept.
     """
 
     diagonal: Array
@@ -63,7 +67,10 @@ class Tridiagonal:
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
     def ritz(self) -> Ritz:
-        """The Ritz pairs, for which the basis must have been kept; residual j is `last` times eigenvector j's end."""
+        """Returns the Ritz pairs, for which the basis must have been kept.
+
+        Residual j is `last` times the absolute last component of eigenvector j of T.
+        """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
         values, vectors = self.eigen()
@@ -79,7 +86,9 @@ def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tens
 
 
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
-    """Make at most `steps` products with A; fewer where the Krylov space ends, and `last` is then 0.
+    """Run the Lanczos method for at most `steps` steps, a product with A each.
+
+    It makes fewer steps where the Krylov space is already invariant under A, and `last` is then 0.
 
     Every new vector is orthogonalised twice against all earlier ones. That keeps Q^T Q = I to rounding, so statements
     about T in exact arithmetic hold up to rounding of the products.

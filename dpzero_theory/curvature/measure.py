@@ -1,8 +1,9 @@
-"""From an objective to the constants of the theory: L, ell, r, gap and B, each with how far it can be trusted.
+"""Measures the constants of the theory for an objective: L, ell, r, gap and B, with caveats on each.
 
-Everything is measured on the samples of the objective at a few points: the start, and points on the path of gradient
-descent from it. The constants take the upper ends of the intervals, since the theorems need upper bounds. The caveats
-say which constants are estimates nevertheless.
+They are the Lipschitz constant, the smoothness, the effective rank, F(x0) - F* and a bound on |F| (see
+`theory.problem.Problem`). Everything is measured on the samples of the objective at a few points: the start, and points
+on the path of gradient descent from it. The constants are the upper ends of the intervals, since the theorems need
+upper bounds. The caveats say which constants are estimates nevertheless.
 """
 
 from collections.abc import Sequence
@@ -29,17 +30,17 @@ CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureSettings:
-    """What to measure, and how much to spend.
+    """What `measure` measures, and how much computation it spends.
 
     Attributes:
-        points: how many points on the path, the start included.
-        path_steps: gradient steps between them, of size 1/||H|| at the start.
-        effort: spent on the spectrum at each point.
-        sample_hessians: how many samples' own Hessians are measured at each point.
-        sample_effort: spent on each of these.
-        power: the even p of the bound common to all points (see `region`), 0 for none.
-        directions: for the clipped shares, 0 for none.
-        level: of each interval.
+        points: how many points on the path of gradient descent are measured, the start included.
+        path_steps: gradient steps between two points, of size 1/||Hess F|| at the start.
+        effort: how many Hessian products are spent on the spectrum at each point.
+        sample_hessians: how many single samples' Hessians are measured at each point.
+        sample_effort: how many products are spent on each of these.
+        power: the even p of the Hessian bound common to all points (see `region`), 0 for none.
+        directions: how many random directions the shares of clipped samples are measured on, 0 for none.
+        level: the coverage probability of each interval.
         least_loss: a lower bound on every loss.
 
     Raises:
@@ -68,14 +69,14 @@ class MeasureSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One point on the path.
+    """What was measured at one point x on the path of gradient descent.
 
     Attributes:
-        steps: gradient steps from the start.
-        value: F.
-        gradient_norms: ||grad f_i||, shape (n,).
-        spectrum: of the Hessian of F.
-        samples: of the Hessians of single samples.
+        steps: the number of gradient steps from the start to x.
+        value: F(x), the mean loss.
+        gradient_norms: ||grad f_i(x)|| of each sample's loss, shape (n,).
+        spectrum: the measured spectrum of the Hessian of F.
+        samples: the measured norms and traces of single samples' Hessians.
     """
 
     steps: int
@@ -87,14 +88,15 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """All that was measured; `problem_file` is what the calculator reads.
+    """All that was measured; `problem_file` makes the file that the calculator reads.
 
     Attributes:
-        n, d, data: samples, dimension, and what the samples are.
-        settings: what was measured.
-        points: the points on the path.
-        shared: the spectrum of a bound common to all points, or None.
-        clipped: the clipped share at each of `CLIPS`.
+        n, d: the number of samples and the dimension.
+        data: what the samples are, one of `problem_file.DATA`.
+        settings: what was asked for.
+        points: the measurements at each point on the path.
+        shared: the spectrum of a matrix that bounds the Hessians at all points (see `region`), or None.
+        clipped: the share of clipped samples at each clip of `CLIPS`.
     """
 
     n: int
@@ -107,13 +109,13 @@ class Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of tr(H): of the bound common to all points if there is one, else of the largest tr|Hess F|."""
+        """An upper end of tr(H), where H bounds the Hessians at all points, or of the largest tr|Hess F| of a point."""
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
     @property
     def smoothness(self) -> float:
-        """The largest upper end of ||Hess F|| and of the ||Hess f_i|| that were measured."""
+        """The largest of the upper ends of ||Hess F|| at all points and of ||Hess f_i|| for the measured samples."""
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
@@ -137,7 +139,7 @@ class Measurement:
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
-        """What a reader of a certificate from these constants must know, a sentence each."""
+        """Sentences that say which constants are estimates and where they were measured; certificates show them."""
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -193,7 +195,7 @@ class Measurement:
 
 
 def describe(spectrum: Spectrum) -> dict[str, Any]:
-    """A spectrum for JSON; the weights of its density sum to d, see `Spectrum`."""
+    """Returns a spectrum as a dictionary for JSON; the weights of its density sum to d, see `Spectrum`."""
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
         ("trace", spectrum.trace),
@@ -210,7 +212,10 @@ def describe(spectrum: Spectrum) -> dict[str, Any]:
 
 
 def admit(data: str, spend_no_privacy_claim: bool) -> str:
-    """`data` if it may be measured; PreconditionError for private data where the claim of privacy is not given up."""
+    """Returns `data`, one of `problem_file.DATA`, if such data may be measured.
+
+    Raises PreconditionError for "private" unless spend_no_privacy_claim, since what is measured is not private.
+    """
     check.precondition(
         check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
         "data must be public or synthetic: what is measured here is not private; spend_no_privacy_claim gives up the "
@@ -233,8 +238,8 @@ def measure(
         objective: module, losses and samples.
         generator: a CPU generator, the only source of randomness.
         data: what the samples are, one of `problem_file.DATA`.
-        spend_no_privacy_claim: needed for private data, see `admit`.
-        settings: what to measure.
+        spend_no_privacy_claim: must be true for private data: gives up any claim that the results are private.
+        settings: what to measure; `MeasureSettings()` if None.
 
     Raises:
         ValueError: an argument outside its range, a product that is not finite, a Hessian that is zero.

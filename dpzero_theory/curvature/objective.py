@@ -20,11 +20,13 @@ Batch = Any
 Losses = Callable[[nn.Module, Batch], Tensor]
 """losses(module, batch) -> one loss per sample, shape (batch,)."""
 
-VMAP_NUMBERS = 1 << 24  # How many numbers the per-sample gradients that are held at once have at most
+VMAP_NUMBERS = (
+    1 << 24
+)  # Per-sample gradients are computed for so many samples at once that they have at most 2^24 numbers
 
 
 class _Call(nn.Module):
-    """losses(module, batch) as the forward of a module, so that functional_call replaces the weights."""
+    """A module whose forward is losses(module, batch), so that `torch.func.functional_call` can replace the weights."""
 
     def __init__(self, module: nn.Module, losses: Losses) -> None:
         super().__init__()
@@ -38,9 +40,9 @@ class Objective:
     """F and the f_i at any weights x, without touching the module's own weights.
 
     Args:
-        module: in eval mode, because dropout and batch statistics would couple or randomise the samples. Weights with
-            requires_grad are x, tied weights once; the rest stay as they are.
-        losses: per-sample losses.
+        module: in eval mode, because dropout and batch statistics would couple or randomise the samples. Its weights
+            with requires_grad make up x, tied weights once; the rest stay as they are.
+        losses: (module, batch) -> one loss per sample, see `Losses`.
         batches: the samples; one batch is differentiated at a time.
 
     Raises:

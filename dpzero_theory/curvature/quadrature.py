@@ -1,4 +1,4 @@
-"""What a few Lanczos steps say of v^T f(A) v and of ||A||_2: Gauss rules, brackets, and probable bounds.
+"""Bounds on v^T f(A) v and on the eigenvalues of A from a few Lanczos steps that start at v.
 
 The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine its first 2
 k moments. The k-point Gauss rule is the measure on k points that shares these moments (Golub and Meurant, "Matrices,
@@ -20,7 +20,7 @@ _BISECTIONS = 200  # How often an interval is halved, which is enough to reach n
 
 
 def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
-    """Points and weights of the Gauss rule; the weights sum to ||v||^2."""
+    """Returns the points and weights of the Gauss rule of the Lanczos steps from v; the weights sum to ||v||^2."""
     values, vectors = tri.eigen()
     return values, tri.length**2 * vectors[0] ** 2
 
@@ -72,9 +72,9 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 
 
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
-    """The Jacobi matrix (its diagonal and off-diagonal) of the quadrature rule with `count` points, one of them at 0.
+    """Returns the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with `count` points, one at 0.
 
-    The points must include 0 so that the rule errs to one side (Golub 1973).
+    The point at 0 makes the rule a lower bound (Golub 1973). a, b: of the Jacobi matrix of the measure.
     """
     inner = min(count, len(a)) - 1
     if inner == 0:
@@ -87,7 +87,10 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    """The integral of s^(1/power) by the rule of this Jacobi matrix, for a measure of this mass."""
+    """The integral of s^(1/power) by the rule of the Jacobi matrix with diagonal a and off-diagonal b.
+
+    mass: the measure's total mass.
+    """
     values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 
@@ -126,7 +129,7 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
 
 
 def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
-    """The largest x >= start with sum_j p_j(sign x)^2 <= most, rounded up, since eigenvalues must not lie beyond it."""
+    """The largest x >= start with sum_j p_j(sign * x)^2 <= most (see `probable_ends`), rounded up to be safe."""
 
     def below(x: float) -> bool:
         return _christoffel_sum(tri, sign * x, most) <= most
@@ -138,7 +141,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 
 
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
-    """sum_{j=0}^{k} p_j(x)^2, or a part of the sum that exceeds `enough`."""
+    """sum_{j=0}^{k} p_j(x)^2 (see `probable_ends`); the summation stops early once it exceeds `enough`."""
     off = np.append(tri.off_diagonal, tri.last)
     before, now, total = 0.0, 1.0, 1.0
     for j, b in enumerate(off):

@@ -1,4 +1,4 @@
-"""A bound on the Hessian at several points at once: what finitely many points say of Assumption asp:rank.
+"""A matrix that bounds the Hessian at several points at once, as Assumption asp:rank asks for at all points.
 
 The assumption asks for one H with -H <= Hess F(x) <= H everywhere. At a point with Hessian A every such H has tr(H) >=
 tr|A|: in the eigenbasis of A, H_jj >= |lambda_j|. So the largest tr|A_k| over points is a lower bound on tr(H). From
@@ -6,8 +6,8 @@ above, for even p,
 
     H_p = (sum_k A_k^p)^(1/p)   satisfies   -H_p <= A_k <= H_p   for every k,
 
-since sum_k A_k^p >= A_k^p = |A_k|^p and s -> s^(1/p) is operator monotone (Loewner and Heinz). For m points it is at
-most m^(1/p) times the best. Between the points nothing is claimed.
+since sum_k A_k^p >= A_k^p = |A_k|^p and s -> s^(1/p) is operator monotone (Loewner and Heinz). For m points tr(H_p) is
+at most m^(1/p) times the smallest possible. Between the points nothing is claimed.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,9 @@ from dpzero_theory.curvature.objective import Objective
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """sum_k A_k^p: `measure_spectrum(..., root=p)` of it measures H_p. One product costs p products of each operator.
+    """Returns sum_k A_k^p for the operators A_k and p = power, of which `measure_spectrum(..., root=p)` measures H_p.
+
+    One product with it costs p products with each operator.
 
     Raises ValueError for an odd power, for no operators, and for operators that differ in shape.
     """

@@ -1,4 +1,6 @@
-"""Hessians of single samples: the largest norm, for ell, and the root mean square of tr|Hess f_i|, for sample_rank.
+"""Measures Hessians of single samples' losses f_i: the largest norm, and the root mean square of tr|Hess f_i|.
+
+The norm enters the smoothness ell, the root mean square the constant sample_rank of `theory.problem.Problem`.
 
 tr|Hess f_i(x)| is the smallest trace of an H_i with -H_i <= Hess f_i(x) <= H_i. The smoothing needs its average over
 samples (`theory.problem.Problem`), which, unlike a maximum, can be measured on a few of them.
@@ -17,11 +19,11 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """What was measured of the Hessians of single samples.
+    """What was measured of the Hessians of single samples' losses f_i.
 
     Attributes:
-        norm: the largest upper end of the ||Hess f_i|| that were measured.
-        trace: the root mean square of tr|Hess f_i| over all samples, as a t interval over those drawn.
+        norm: the largest upper end of the intervals of ||Hess f_i|| for the samples drawn.
+        trace: a t interval, from the samples drawn, for the root mean square of tr|Hess f_i| over all samples.
         count: how many samples were drawn.
     """
 

@@ -1,4 +1,7 @@
-"""The slopes u^T grad f(x; xi_i) that DPZero clips, over public directions u, beside the law of the sphere."""
+"""Measures how often DPZero clips: how large the slopes u^T grad f(x; xi_i) are along random directions u.
+
+The shares of clipped slopes are compared with those that follow from gradient norms and the uniform law of u.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,9 +21,9 @@ class Clipped:
     """The share of clipped slopes at one clip.
 
     Attributes:
-        clip: C.
-        measured: the share of samples with |u^T grad f_i| >= C.
-        law: the share that the law of the sphere predicts.
+        clip: C, in the unit of a gradient norm.
+        measured: the share of samples with |u^T grad f_i| >= C, on average over u.
+        law: the share that is expected from the gradient norms alone, for u uniform on the sphere of radius sqrt(d).
     """
 
     clip: float
@@ -42,20 +45,19 @@ def clipped_shares(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> tuple[list[Clipped], Tensor]:
-    """Shares of samples clipped at each C, averaged over directions, and the slopes, shape (directions, n).
+    """Returns the share of samples clipped at each C, averaged over directions, and all slopes.
 
-    The law averages P(|u^T g_i| >= C) over the samples' gradient norms; samples with zero gradient are never clipped.
-    One direction is shared by all samples, so the t interval is over directions. It is too narrow for a share so small
-    that most directions clip nobody.
+    The slopes have shape (directions, n). All samples share a direction, so the t interval is over directions. It is
+    too narrow for a share so small that most directions clip nobody. Samples with zero gradient are never clipped.
 
     Args:
-        slopes: u -> u^T grad f_i, or the finite differences, shape (n,).
+        slopes: u -> u^T g_i for each sample's gradient g_i, or finite differences, shape (n,).
         norms: ||g_i||, shape (n,).
-        start: a vector whose shape, dtype and device u has.
-        clips: C > 0.
-        directions: how many u, at least 2.
-        generator: a CPU generator.
-        level: probability of the intervals.
+        start: a vector with the shape, dtype and device that u has.
+        clips: the values of C > 0.
+        directions: how many directions u are drawn, at least 2.
+        generator: a CPU generator, which draws them.
+        level: the coverage probability of the intervals.
 
     Raises:
         ValueError: an argument outside its range.

@@ -1,7 +1,7 @@
 """Norm, trace, trace of the absolute value, effective rank and density of a symmetric matrix, from its products.
 
-One Lanczos run from a random start (`search` steps) finds the largest eigenvalues. Those Ritz vectors Q that have
-converged are taken out: tr f(A) = tr(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z. The second term is averaged
+One Lanczos run from a random start (`search` steps) finds the largest eigenvalues. Those of its Ritz vectors that have
+converged, Q, are deflated: tr f(A) = tr(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z. The second term is averaged
 over independent probes u, each with its own Lanczos run (`steps` steps). This is Hutch++ (Meyer, Musco, Musco and
 Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic Lanczos quadrature (Ubaru, Chen and Saad
 2017). For f(t) = |t| each u^T |A| u is known only between two quadrature rules, and the interval contains both.
@@ -21,17 +21,18 @@ from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, random_start,
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
 
 CONVERGED = 0.05
-"""Ritz vectors whose residual is below this share of their value are taken out; |A| on them is known to 0.13%."""
+"""A Ritz vector y counts as converged, and is deflated, if its residual is at most this share of its Ritz value; then
+y^T |A| y is known to 0.13%."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much to spend: search + probes * steps products at most.
+    """How many matrix-vector products to spend: search + probes * steps at most.
 
     Attributes:
-        search: Lanczos steps from the first start.
-        probes: the number of random directions, at least 2.
-        steps: Lanczos steps for each of them.
+        search: Lanczos steps of the run that looks for the largest eigenvalues.
+        probes: how many random directions the traces are averaged over, at least 2.
+        steps: Lanczos steps from each of these directions.
     """
 
     search: int = 40
@@ -46,18 +47,18 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """What was measured of the matrix A.
+    """What was measured of a symmetric (d, d) matrix A.
 
     Attributes:
         norm: ||A||_2. The lower end is a Ritz value and certain; the upper end has the stated probability.
         trace: tr(A).
         absolute_trace: tr|A|, the smallest trace of an H with -H <= A <= H.
         rank: tr|A|/||A||_2, the effective rank of |A|, in [1, d].
-        bracket: (low, estimate, high), means over the probes; the expectations of the ends are on either side of tr|A|.
+        bracket: (low, estimate, high), each a mean over the probes, with E[low] <= tr|A| <= E[high].
         extremes: the smallest and the largest Ritz value.
-        residual: the residual of the Ritz pair of largest |value|: an eigenvalue of A is within it.
-        points, weights: the measured density, ascending; the weights sum to d. It is stochastic Lanczos quadrature: the
-            eigenvalues that have converged with weight 1, the rest by the Gauss rules of the probes.
+        residual: an eigenvalue of A is within this distance of the Ritz value of largest absolute value.
+        points, weights: the measured spectral density: eigenvalues, ascending, and their weights, which sum to d.
+            Eigenvalues that have converged have weight 1, the rest comes from stochastic Lanczos quadrature.
         products: how many matrix-vector products were spent.
     """
 
@@ -82,15 +83,16 @@ def measure_spectrum(
     positive: bool = False,
     root: int | None = None,
 ) -> Spectrum:
-    """Measure A, or with `root` = p >= 2 the matrix A^(1/p) of a positive semidefinite A.
+    """Measure a matrix A, or with `root` = p >= 2 the matrix A^(1/p) of a positive semidefinite A.
 
-    Every interval holds on its own at `level`; that of the rank is made of ends at half the failure probability.
+    Every interval covers its number with probability `level`, each on its own. The interval of the rank is the quotient
+    of two intervals that each have half the failure probability.
 
     Args:
-        operator: A.
+        operator: the matrix A.
         generator: a CPU generator, the only source of randomness.
-        effort: how many products to spend.
-        level: probability in (0, 1).
+        effort: how many products to spend; `Effort()` if None.
+        level: the coverage probability of the intervals, in (0, 1).
         positive: whether A is known to be positive semidefinite, so that tr|A| = tr(A).
         root: p, to measure A^(1/p); trace and absolute_trace then agree.
 
@@ -117,8 +119,8 @@ def measure_spectrum(
 class _LanczosRuns:
     """The Lanczos runs behind a `Spectrum`, and the intervals that follow from them.
 
-    The first run searches for the largest eigenvalues. Its converged Ritz vectors are taken out, and the others are
-    probes in their complement.
+    The first run searches for the largest eigenvalues. Its converged Ritz vectors are deflated, and further runs, the
+    probes, start from random directions orthogonal to them.
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class _LanczosRuns:
         return mean_interval(self._values, level, shift=self._shift)
 
     def absolute(self, level: float) -> Interval:
-        """The interval of tr|A|, or of the trace of the root."""
+        """The interval of tr|A|, or of tr A^(1/p) where a root is measured."""
         if self._only_signed:
             return self.signed(level)
         low, estimate, high = self._taken_bracket
@@ -176,7 +178,10 @@ class _LanczosRuns:
         return low, estimate, high
 
     def density(self) -> tuple[Array, Array]:
-        """Points, ascending, and weights: 1 for what was taken out, the rest by the Gauss rules of the probes."""
+        """Returns the eigenvalues of the measured spectral density, ascending, and their weights, which sum to d.
+
+        Deflated eigenvalues have weight 1; the others come from the mean of the probes' Gauss rules.
+        """
         points, weights = [self._taken], [np.ones(len(self._taken))]
         for tri in self._probes:
             at, mass = gauss_rule(tri)
@@ -187,9 +192,10 @@ class _LanczosRuns:
 
 
 def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
-    """(low, estimate, high) of sum_j y_j^T f(A) y_j for Ritz vectors y_j.
+    """Returns bounds and an estimate (low, estimate, high) of sum_j y_j^T f(A) y_j for Ritz vectors y_j.
 
-    The measure at y has mean theta and second moment theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity, and
+    f(A) is |A|, or A^(1/p) where root = p. theta is the Ritz value of y and rho its residual. The spectral measure at y
+    has mean theta and second moment theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity, and
     y^T |A| y <= (theta^2 + rho^2)^(1/2) by Cauchy-Schwarz. For A^(1/p): the one-point Gauss rule theta^(1/p) is above,
     and the two-point Radau rule theta^(1/p) (1 + rho^2/theta^2)^(1/p - 1) below (see `root_bracket`).
     """

@@ -1,4 +1,4 @@
-"""What can be measured: a module, its per-sample losses and its samples; and a small network on digits."""
+"""`Task`: a module, per-sample losses and samples whose curvature can be measured; and a small network on digits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class Task:
     Attributes:
         module: in eval mode.
         losses: losses(module, batch) -> one loss per sample, shape (batch,).
-        batches: the samples.
+        batches: the samples, in batches that fit into memory.
         least_loss: a lower bound on every loss.
-        known: whether the data is known to be `public` or `synthetic` whatever the user says; empty where it is not.
+        known: "public" or "synthetic" where the data is known to be that; empty where the user has to declare it.
     """
 
     module: nn.Module
@@ -44,7 +44,7 @@ def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
-    """A network of 64 - WIDTH - 10 neurons with tanh on `samples` random digits (all by default), so d = 75 WIDTH + 10.
+    """Returns a tanh network of 64, `width` and 10 units, so d = 75 width + 10, on `samples` random digits (None: all).
 
     The loss is cross-entropy, the initialisation is PyTorch's from `seed`, in float64. Raises PreconditionError without
     scikit-learn.

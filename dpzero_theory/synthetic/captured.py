@@ -1,4 +1,4 @@
-"""A loop of small kernels as one CUDA graph, so that their launches cost next to nothing."""
+"""Records a function of many small kernels as one CUDA graph, so that launching the kernels costs next to nothing."""
 
 from collections.abc import Callable
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class Captured:
-    """Calls `function` as it is on the CPU. On CUDA it replays a graph of it, recorded once for each set of shapes.
+    """A function of tensors that on CUDA replays a graph of `function`, recorded once for each set of shapes.
 
-    The function takes tensors and returns one. It must not wait for results on the host, and must look at the tensors'
-    shapes only.
+    On the CPU it just calls `function`. The function returns one tensor. It must never wait for results on the host,
+    and its control flow may depend on the tensors' shapes only.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
@@ -35,7 +35,7 @@ class Captured:
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(
             aside
-        ):  # libraries allocate memory on their first use, which is not allowed during a capture
+        ):  # a first call before the capture, since CUDA libraries allocate memory then, which a capture does not allow
             self.function(*inputs)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()

@@ -1,5 +1,7 @@
-"""The mean of vectors clipped in norm, for many settings ("lanes") at once: gradients in R^d, or the K differences of a
-step."""
+"""Computes the mean of clipped vectors (gradients, or the K differences of a step) for many settings at once.
+
+A setting of the parameters, such as a clip and a step size, is called a lane (see `lanes`).
+"""
 
 from collections.abc import Callable
 
@@ -7,9 +9,10 @@ import torch
 from torch import Tensor
 
 SAMPLES = 512
-"""The samples in a block."""
+"""On a CPU samples are processed in blocks of this many, which stay in its cache."""
 FEW = 24
-"""With fewer lanes than this, products are two to three times as fast if a lane's numbers are next to each other."""
+"""With fewer lanes than this, products are computed with each lane's numbers contiguous, which is then 2 to 3 times as
+fast."""
 
 
 def _hard(q: Tensor) -> Tensor:
@@ -17,12 +20,19 @@ def _hard(q: Tensor) -> Tensor:
 
 
 class ClippedMean:
-    """(1/n) sum_i clip_C(h - d_i) for each column h. rows: the d_i, shape (n, d), which sum to zero.
+    """Computes the clipped mean (1/n) sum_i clip_C(h - d_i) for each of L lanes, of which each has its own h and C.
 
-    It is called with h, shape (d, L), and C, shape (L,), and also returns min_i ||h - d_i||, except that on a CPU this
-    is 0 for a column where no sample is clipped. With the row (d_i, ||d_i||^2, 1) for sample i, the product with (-2 h,
-    1, ||h||^2)/C^2 is q = ||h - d_i||^2/C^2; and the sum of these rows with the weights min(1, q^(-1/2)) also contains
-    the sum of the weights. weight: another function of q in place of that.
+    Called with h, shape (d, L), and C, shape (L,), it returns the means, shape (d, L), and min_i ||h - d_i||, shape
+    (L,), which on a CPU is 0 for a lane where no sample is clipped.
+
+    For sample i the row (d_i, ||d_i||^2, 1) is stored. Its product with (-2 h, 1, ||h||^2)/C^2 is q =
+    ||h - d_i||^2/C^2, and the sum of the rows with the clip factors min(1, q^(-1/2)) also contains the sum of the
+    factors.
+
+    Args:
+        rows: the d_i, shape (n, d), which must sum to zero.
+        dtype: of the products.
+        weight: another function of q in place of the clip factor; it may work in place.
     """
 
     def __init__(self, rows: Tensor, dtype: torch.dtype, weight: Callable[[Tensor], Tensor] = _hard) -> None:
@@ -45,12 +55,12 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for columns in which samples may be clipped; size: ||h||^2."""
+        """Returns the same as calling the object, for lanes in which samples may be clipped; size: ||h||^2 of each."""
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 
     def weighted(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The sums of the weights, shape (L,), and of the weighted d_i, shape (d, L), and the least q, shape (L,)."""
+        """Returns the sums of the factors, shape (L,), and of factor times d_i, shape (d, L), and the least q, (L,)."""
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
         few = len(clip) < FEW
         if few:

@@ -1,4 +1,4 @@
-"""Data for the synthetic and logistic problems: the paper's Gaussian sample, and hashed words."""
+"""Data for the synthetic and logistic problems: the paper's Gaussian samples, and counts of hashed words."""
 
 import re
 import zlib

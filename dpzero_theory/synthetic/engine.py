@@ -3,16 +3,17 @@
 In the coordinates y = A^(1/2) (x - center) the quadratic is f(x; x_i) = ||y - y_i||^2/2, a direction u becomes w =
 A^(1/2) u, and the two-point difference is w^T (y - y_i), exactly and for every smoothing. So for a block of steps
 
-1. one matrix product w_t^T y_i gives the data's part of every difference, for all lanes (a lane is one setting of the
-parameters, see `lanes`); 2. a sort of it, with prefix sums, gives every lane's clipped mean by two binary searches: the
-samples whose difference is above C, and those below -C, are the ends of the sorted list; 3. lanes move along the w_t
-(and along the shared noise), so their own part w_t^T y follows from inner products of the directions, and no lane's
-iterate is formed inside the block.
+1. One matrix product w_t^T y_i gives the data's part of every difference, for all lanes (a lane is one setting of the
+   parameters, see `lanes`).
+2. These numbers are sorted, with prefix sums. Then two binary searches give every lane's clipped mean: the samples
+   whose difference is above C, and those below -C, are the ends of the sorted list.
+3. Lanes move along the w_t (and along the shared noise), so their own part w_t^T y follows from inner products of the
+   directions, and no lane's iterate is formed inside the block.
 
 With K directions a step a sample's K differences are clipped jointly in norm. In place of 2, the norms for all samples
-and lanes then come from one product of K numbers each (`clipping`).
+and lanes then come from one matrix product (`clipping`).
 
-Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products. Steps 1 and 2
+Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products. Parts 1 and 2
 depend on neither the algorithm nor the start nor the noise: `run_together` makes them once for several sweeps. The
 results equal those of `dpzero_theory.optim.step.reference` up to rounding; tests compare them to 1e-9.
 """
@@ -37,15 +38,14 @@ from dpzero_theory.synthetic.products import Start, coefficients, form_path, pro
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The results of the lanes, in the order in which the lanes were given.
+    """The results of L lanes, in the order in which the lanes were given.
 
     Attributes:
-        last: x_T, shape (L, d).
+        last: each lane's final iterate x_T, shape (L, d).
         average: the mean of x_0, ..., x_{T-1}, shape (L, d).
-        gradient_squared: E||A (x_tau - c)||^2 over tau uniform on 0..T-1, exactly, for each center c; shape (centers,
-            L).
-            Where c is the mean of a sample, A (x - c) is the gradient of its loss.
-        excess: E[(x_tau - c)^T A (x_tau - c)]/2 likewise: by how much the loss is above its minimum.
+        gradient_squared: the mean of ||A (x_t - c)||^2 over t = 0, ..., T-1, for each center c, of which the first is
+            the minimiser; shape (centers, L). Where c is the mean of a data set, A (x - c) is its gradient.
+        excess: the mean of (x_t - c)^T A (x_t - c)/2, of the same shape: how far the loss is above its minimum.
     """
 
     last: Array
@@ -57,11 +57,17 @@ class Outcome:
     def of(
         cls, problem: Quadratic, lanes: Lanes, centers: Sequence[Array], states: Sequence[Tensor], scale: Tensor
     ) -> Self:
-        """The results, made from x_T and the sum of the x_t, as columns of scale (x - minimiser), and from the sums of
-        both quadratic forms about the minimiser.
+        """Makes the results from the final states of the lanes, which are sorted with the longest runs first.
 
-        The longest lanes are first. A form about another center c follows from the average a of the x_t: the mean of
-        (x_t - c)^T M (x_t - c) is the mean of x_t^T M x_t - 2 c^T M a + c^T M c, all measured from the minimiser.
+        With x measured from the minimiser and a the average of the x_t, the mean of (x_t - c)^T M (x_t - c) is the mean
+        of x_t^T M x_t - 2 c^T M a + c^T M c, so forms about other centers c need no further sums.
+
+        Args:
+            problem: the quadratic loss.
+            lanes: the lanes' parameters.
+            centers: the further points c, beside the minimiser.
+            states: scale * x_T and the sums of scale * x_t, as columns, and the sums of x_t^T M x_t for M = A^2 and A.
+            scale: shape (d,), the factors of the coordinates in which the states are given.
         """
         ordered, back = lanes.longest_first()
         last, total, forms = states
@@ -78,18 +84,15 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """The lanes of one algorithm from one start.
+    """The lanes of one algorithm that start at one point.
 
     Attributes:
         x0: shape (d,), the start of every lane.
-        lanes: the parameters.
-        vector: whether this is Algorithm 1, where the clip bounds ||difference u|| and noise rows are in R^d; otherwise
-            it
-            is Algorithm 2.
-        noise: a stream of standard normal scalars, K for each step, or of rows, which each lane multiplies by its
-            noise_std. The noise of a release must be private; a seeded stream is for synthetic data, and then nothing
-            is
-            private.
+        lanes: the lanes' parameters.
+        vector: whether this is Algorithm 1, where the clip bounds ||difference * u|| and the noise is a vector in R^d;
+            otherwise it is Algorithm 2, where the clip bounds the differences and the noise is a scalar.
+        noise: a stream of standard normal numbers, K for each step, or of vectors, which each lane multiplies by its
+            noise_std. A seeded stream may be used on synthetic data only, since it makes nothing private.
     """
 
     x0: Array
@@ -110,19 +113,20 @@ def run_together(
     device: str = "cpu",
     block: int = 128,
 ) -> list[Outcome]:
-    """Run every lane of every sweep, all with the same directions, and the lanes of a sweep with the same standard
-    noise.
+    """Run every lane of every sweep, all with the same directions, and the lanes of a sweep with the same noise.
 
     A step is that of `optim.step.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where M_k is the clipped mean
-    of the differences along u_k.
+    of the differences along u_k. Returns an outcome for each sweep.
 
     Args:
         problem: the quadratic loss.
-        directions: a stream of u, rows of length d, K for each step (public; a seed is fine, see
-            `lanes.directions_of`).
-        directions_per_step: K >= 1, whose differences are clipped jointly; it must be 1 with a `vector` sweep.
+        sweeps: the lanes to run.
+        directions: a stream of directions u, rows of length d, K for each step. They are public, so the stream may be
+            seeded; see `lanes.directions_of`.
+        directions_per_step: K >= 1; a sample's K differences are clipped jointly. It must be 1 with a `vector` sweep.
         centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
-        block: directions per matrix product, at least K. dtype, device: of the computation, on torch.
+        dtype, device: of torch's computation.
+        block: how many directions share a matrix product, at least K.
     """
     most = 1 if any(sweep.vector for sweep in sweeps) else 2**16
     several = check.integer("directions_per_step", directions_per_step, at_most=most)
@@ -149,8 +153,10 @@ def run_together(
 
 
 class _Running:
-    """The lanes of a sweep while they run, the longest first. In a block the first `live` lanes are those still
-    running."""
+    """The lanes of a sweep while they run, those with the most steps first.
+
+    In a block of steps the first `live` lanes are still running.
+    """
 
     def __init__(self, sweep: Sweep, problem: Quadratic, root: Tensor, place: Place) -> None:
         self.sweep, self.root, self.place = sweep, root, place
@@ -162,7 +168,10 @@ class _Running:
         self.parameters = [place(a) for a in (self.ordered.step_size, self.ordered.clip, self.ordered.noise_std)]
 
     def begin(self, begin: int, count: int) -> bool:
-        """Draw the noise of a block; returns whether a lane still runs."""
+        """Draw the noise of the next block, which starts at step `begin` and has `count` directions.
+
+        Returns whether any lane still runs.
+        """
         self.live = int((self.ordered.steps > begin).sum())
         if not self.live:
             return False
@@ -173,7 +182,7 @@ class _Running:
         return True
 
     def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The arguments own, alpha, limit and shift of `coefficients`."""
+        """Returns the arguments own, alpha, limit and shift of `products.coefficients`; norms: ||u_t||."""
         own = start.own(self.push)
         if self.sweep.vector:
             return own, self.alpha, self.clip / norms[:, None], torch.zeros_like(own)
@@ -182,7 +191,15 @@ class _Running:
     def advance(
         self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
     ) -> None:
-        """Move by the coefficients of the block, and measure the iterates that were passed."""
+        """Move the lanes over a block, and add its iterates to the sums of the x_t and of both quadratic forms.
+
+        Args:
+            w: the block's directions.
+            starts, grams: the inner products of the block, see `products.Products`.
+            move: how far each lane moves along each direction.
+            later: for each direction, how many iterates of the block come after its step.
+            several: K, the directions of a step.
+        """
         for sums, start, gram in zip(self.forms, starts[::-1], grams[::-1], strict=True):
             sums[: self.live] += form_path(start, gram, move, self.push)[:-1:several].sum(dim=0)
         whole = len(later) // several * self.here - w.T @ (later * move)
@@ -196,11 +213,11 @@ class _Running:
 
 
 def run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run one `Sweep`; options: those of `run_together`."""
+    """Run the lanes of one `Sweep` and return their outcome; options: the keyword arguments of `run_together`."""
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 
 dpzero = partial(run, vector=False)
-"""Algorithm 2: scalar differences are clipped, and the noise is a scalar."""
+"""`run` for the paper's Algorithm 2 (DPZero): scalar differences are clipped, and the noise is a scalar."""
 dpgd_0th = partial(run, vector=True)
-"""Algorithm 1: vectors are clipped, and the noise is a vector."""
+"""`run` for the paper's Algorithm 1 (DPGD-0th): vectors are clipped, and the noise is a vector."""

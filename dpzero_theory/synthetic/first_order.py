@@ -1,17 +1,17 @@
-"""DP-GD sweeps on the quadratic: two matrix products a step for the settings ("lanes") that clip, none for the others.
+"""Runs DP-GD on the quadratic for many settings of the parameters (lanes, see `lanes`) at once.
 
 With h = A (x - center) and d_i = A (x_i - center), the gradient of sample i is h - d_i, and the d_i sum to zero. All
 norms ||h - d_i|| of all lanes come from one product, and the weighted sums of the d_i from a second; both are computed
 for samples in blocks, which stay in the cache. The results equal those of `optim.step.reference.dpgd` up to rounding;
 tests compare them to 1e-9. The products take nearly all of the time, and three things save most of them:
 
-- A lane with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h.
+- A lane with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h, without any product.
 - Lanes that clip every sample move by alpha C times the mean of unit vectors. So lanes with equal T, alpha C and alpha
-  sigma move together, and only one of them is computed until a sample comes nearer than a lane's clip. Whether one has
-  is looked up after a block of steps, and the block is then repeated with the lanes that part. On a CPU a block is one
-  step; elsewhere it is 32 steps, because the host has to wait for the device to look.
-- In float32 the products have relative errors of about 1e-7, and no difference of close numbers enlarges them. What
-  adds up over steps, the iterates and the measurements, keeps its dtype.
+  sigma move together, and only one of them is computed until some ||h - d_i|| falls below another lane's C. Whether it
+  has is checked after a block of steps, and the block is then repeated with the lanes that separate. On a CPU a block
+  is one step; elsewhere it is 32 steps, because the host has to wait for the device at each check.
+- The products may be computed in float32, with relative errors of about 1e-7 that no cancellation enlarges. Iterates
+  and measurements, which add up over steps, keep their own dtype.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_
 from dpzero_theory.synthetic.problems import Quadratic
 
 STEPS = {"host": 1, "device": 32}
-"""How many steps are made between two looks at the least distances, by where the states are."""
+"""The number of steps in a block, after which it is checked which lanes still move together: on a CPU and elsewhere."""
 
 
 @whole_products()
@@ -44,14 +44,16 @@ def dpgd(
     product_dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> Outcome:
-    """Run DP-GD on every lane, all with the same standard noise.
+    """Run DP-GD on every lane, all with the same noise.
 
     Args:
-        problem: the quadratic loss; x0: shape (d,), the start of every lane.
+        problem: the quadratic loss.
+        x0: shape (d,), the start of every lane.
+        lanes: the lanes' parameters.
         noise: a stream of standard normal rows of length d, which each lane multiplies by its noise_std.
         centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
-        dtype, device: of the computation, on torch.
-        product_dtype: the dtype of the products with the samples, if it is another.
+        dtype, device: of torch's computation.
+        product_dtype: the dtype of the products with the samples; `dtype` if None.
     """
     start, tensor = checked_start(x0, problem.d), Place(dtype, device)
     run, _ = lanes.longest_first()
@@ -88,8 +90,11 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make steps with noise z, shape (S, d). Returns h after them, the sums of h and of both forms before each, and the
-    least distance."""
+    """Make S steps with the noise z, shape (S, d), from h = `here`, shape (d, L).
+
+    Returns h after them; the sums of h, and of ||h||^2 and h^T A^-1 h, over the S points before each step; and the
+    least ||h - d_i|| of each lane.
+    """
     total, forms = torch.zeros_like(here), here.new_zeros((2, len(clip)))
     least = torch.full_like(clip, torch.inf)
     for row in z:
@@ -103,8 +108,10 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """The lane that each lane follows: of the lanes with equal T, alpha C and alpha sigma, the one with the smallest
-    clip."""
+    """Returns for each lane the index of the lane that it moves together with as long as all samples are clipped.
+
+    Of the lanes with equal T, alpha C and alpha sigma it is the one with the smallest clip.
+    """
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}
     for lane in np.argsort(lanes.clip, kind="stable"):

@@ -21,27 +21,28 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 Draw = Callable[[int], Array | Tensor]
-"""A stream: draw(k) returns its next k rows, shape (k, d) for vectors and (k,) for scalar noise. Tensors may be on a
-device."""
+"""A stream of random numbers: draw(k) returns its next k rows, of shape (k, d) for vectors and (k,) for scalars, as an
+array or as a tensor on any device."""
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """A stream of directions in R^d whose law has this name in `sphere.DIRECTIONS`. Raises ValueError for another
-    name."""
+    """A stream of directions in R^d of the law `direction`, a name of `sphere.DIRECTIONS`. ValueError otherwise."""
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
 
 
 def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """A stream of standard normals of this shape, drawn on a torch device; all devices of a kind draw the same
-    numbers."""
+    """Returns a stream of standard normals, drawn by a torch generator on the device from a seed.
+
+    key: integers that make the seed. shape: of each row. All devices of one kind draw the same numbers.
+    """
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
     generator = torch.Generator(device).manual_seed(seed)
     return lambda count: torch.randn((count, *shape), generator=generator, dtype=torch.float64, device=generator.device)
 
 
 def on_sphere(normals: Draw) -> Draw:
-    """The rows of a stream scaled to length sqrt(d): uniform on that sphere if the rows are standard normal."""
+    """Returns the stream with its rows scaled to length sqrt(d): uniform on that sphere if they are standard normal."""
 
     def rows(count: int) -> Tensor:
         given = torch.as_tensor(normals(count))
@@ -81,7 +82,7 @@ class Lanes:
         noise_std: ArrayLike,
         smoothing: ArrayLike = 1e-4,
     ) -> Self:
-        """Lanes from scalars or arrays that broadcast to one dimension."""
+        """Makes lanes from scalars or arrays, broadcast to one shape (L,); for the arguments see the class."""
         whole = check.real_array("steps", steps, at_least=1)
         if not (whole == np.floor(whole)).all():
             raise ValueError(f"steps must be integers; got {whole[whole != np.floor(whole)][0]}")
@@ -107,8 +108,10 @@ class Lanes:
         noise_std: Callable[[int, float], float],
         smoothing: float = 1e-4,
     ) -> Self:
-        """Every combination of the values, with the steps varying slowest and the clip fastest; noise_std(T, C) returns
-        sigma."""
+        """Makes a lane for every combination of the values; the steps vary slowest and the clip fastest.
+
+        noise_std: a function (T, C) -> sigma.
+        """
         points = list(itertools.product(steps, step_sizes, clips))
         return cls.of(
             steps=[t for t, _, _ in points],
@@ -132,8 +135,10 @@ class Lanes:
         )
 
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
-        """The lanes ordered by falling number of steps, so that those still running come first, and the index that
-        undoes the order."""
+        """Returns the lanes sorted by falling number of steps, and the indices that put them back in order.
+
+        So sorted, the lanes that are still running at any step are the first ones.
+        """
         order = np.argsort(-self.steps, kind="stable")
         return self.take(order), np.argsort(order, kind="stable")
 
@@ -142,7 +147,7 @@ Blocks = list[tuple[int, int]]
 
 
 def blocks(steps: NDArray[np.int64], size: int) -> Blocks:
-    """Pieces (start, stop) of 0..max(steps), of at most `size` steps each, such that no lane ends inside a piece."""
+    """Splits 0..max(steps) into blocks (start, stop) of at most `size` steps, so that no lane ends inside a block."""
     ends = [0, *sorted(set(steps.tolist()))]
     return [
         (start, min(start + size, end)) for begin, end in itertools.pairwise(ends) for start in range(begin, end, size)

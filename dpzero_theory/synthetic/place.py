@@ -1,4 +1,4 @@
-"""The device and the precision of a computation: conversions to it and from it."""
+"""The dtype and the device of a computation: conversions of arrays to tensors there, and back."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +25,10 @@ class Place:
 
 @contextmanager
 def whole_products() -> Iterator[None]:
-    """In this block products of float32 are computed in float32, whatever the process allows: TF32 and bfloat16 leave
-    three digits."""
+    """While the block runs, float32 matrix products are computed in full float32, never in TF32 or bfloat16.
+
+    Those would leave about three digits. The process's own setting is put back afterwards.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -36,12 +38,12 @@ def whole_products() -> Iterator[None]:
 
 
 def to_numpy(values: torch.Tensor) -> Array:
-    """The values on the host, in float64."""
+    """Returns the tensor as a NumPy array of float64."""
     return values.cpu().numpy().astype(np.float64)
 
 
 def checked_start(x0: Array, d: int) -> Array:
-    """x0, in float64. Raises ValueError for another shape than (d,), or values that are not finite."""
+    """Returns x0 in float64. Raises ValueError for another shape than (d,), or for values that are not finite."""
     start = check.real_array("x0", x0)
     if start.shape != (d,):
         raise ValueError(f"x0 must have shape (d,) = ({d},); got {start.shape}")

@@ -1,8 +1,9 @@
 """Losses whose constants in the paper's assumptions are known: quadratic, pseudo-Huber, logistic regression.
 
-Each has n, d, losses(x) of shape (n,), gradients(x) of shape (n, d), and their averages loss(x) and gradient(x). In the
-words of Assumption 2 it has lipschitz (L), smoothness (ell), r, and gap(x0), which is F_S(x0) - F_S^*. Averages cost
-O(n d) at most and form no (n, d) array.
+Each class has n samples in d dimensions, losses(x) of shape (n,), gradients(x) of shape (n, d), and their averages
+loss(x) and gradient(x). Of the constants of Assumption 2 it has lipschitz (L), smoothness (ell) and the effective rank
+r, and gap(x0) is F_S(x0) - F_S^*, where F_S is the average loss and F_S^* its minimum. Averages cost O(n d) at most and
+form no (n, d) array.
 """
 
 import math
@@ -34,8 +35,10 @@ def paper_spectrum(mode: str, d: int) -> Array:
 
 
 class _Distances:
-    """The distances q_i(x) = (x - x_i)^T A (x - x_i) with A = diag(spectrum), in the coordinates y = A^(1/2) (x - mean
-    of x_i)."""
+    """Base class of losses that are functions of q_i(x) = (x - x_i)^T A (x - x_i) with A = diag(spectrum).
+
+    They are computed in the coordinates y = A^(1/2) (x - mean of the x_i), in which q_i = ||y - y_i||^2.
+    """
 
     def __init__(self, data: ArrayLike, spectrum: ArrayLike) -> None:
         points = check.real_array("data", data)
@@ -54,7 +57,7 @@ class _Distances:
 
     @property
     def points(self) -> Array:
-        """The y_i, which sum to zero, shape (n, d)."""
+        """The samples in the scaled coordinates, y_i = A^(1/2) (x_i - mean), which sum to zero; shape (n, d)."""
         return self._points
 
     @property
@@ -64,7 +67,7 @@ class _Distances:
 
     @property
     def r(self) -> float:
-        """tr(A)/||A||_2, the effective rank of H = A."""
+        """The effective rank tr(A)/||A||_2 of the Hessian bound H = A."""
         return float(self.spectrum.sum() / self.spectrum.max())
 
     def _scaled(self, x: Array) -> Array:
@@ -217,22 +220,22 @@ class LogisticRegression:
 
     @property
     def rows(self) -> Rows:
-        """b_i a_i, scaled, shape (n, d)."""
+        """The vectors b_i a_i with a_i scaled to norm R, shape (n, d)."""
         return self._rows
 
     @property
     def lipschitz(self) -> float:
-        """L = R."""
+        """The Lipschitz constant L = R of every sample's loss."""
         return self.row_norm
 
     @property
     def smoothness(self) -> float:
-        """ell = R^2/4."""
+        """The smoothness ell = R^2/4 of every sample's loss."""
         return self.row_norm**2 / 4
 
     @property
     def r(self) -> float:
-        """1, which is max(1, tr(H)/ell), for every data set, hence public.
+        """The rank constant: r = 1 = max(1, tr(H)/ell) for every data set, hence public.
 
         The proofs of the paper use Assumption 2 only through tr(H) <= r ell and ||H||_2 <= ell, which hold
         with this r. To the letter, tr(H) <= r ||H||_2, it needs `effective_rank` for this H; or the larger
@@ -284,10 +287,9 @@ class LogisticRegression:
         return np.asarray(self._rows @ _point(x, self.d))
 
     def gap(self, x0: Array) -> float:
-        """An upper bound on F_S(x0) - F_S^* that holds for every data set, and so is public: log(1 + exp(R ||x0||)),
-        log 2 at 0.
+        """An upper bound on F_S(x0) - F_S^*: log(1 + exp(R ||x0||)), which is log 2 at x0 = 0.
 
-        F_S^* >= 0, and F_S(x0) is at most this.
+        It holds for every data set, and so is public: F_S^* >= 0, and F_S(x0) is at most this number.
         """
         return float(np.logaddexp(0.0, self.row_norm * np.linalg.norm(_point(x0, self.d))))
 
@@ -323,7 +325,10 @@ def _scale(rows: Rows, factors: Array) -> Rows:
 
 
 def _signed_rows(rows: Rows, signs: Array, norm: float) -> Rows:
-    """Return the rows times their label, scaled to `norm`; first by the largest entry, against overflow."""
+    """Returns the rows times their label (`signs`), each scaled to length `norm`; a zero row stays zero.
+
+    Each row is divided by its largest entry first, so that its squared norm cannot overflow.
+    """
     if isinstance(rows, csr_array):
         largest = np.asarray(abs(rows).max(axis=1).toarray(), np.float64).ravel()
     else:

@@ -1,4 +1,4 @@
-"""The inner products of d-dimensional vectors that the zeroth-order methods on the quadratic need.
+"""Computes the inner products of d-dimensional vectors from which zeroth-order runs on the quadratic follow.
 
 In the coordinates y = A^(1/2) (x - center) a lane (one setting of the parameters, see `lanes`) moves by y_{t+1} = y_t -
 c_t w_t - p z_t: along the direction w_t = A^(1/2) u_t by its own coefficient c_t, and along the noise z_t, which all
@@ -25,11 +25,17 @@ from dpzero_theory.synthetic.clipping import ClippedMean
 
 @dataclass(frozen=True)
 class Start:
-    """The inner products in one metric M of S directions and L starting points.
+    """The inner products, in one metric M, of S directions w_t, L starting points y_0 and summed noise N_t.
 
-    square (L,): y_0^T M y_0. linear (S, L): w_t^T M y_0. With vector noise also drift_own (S,): N_t^T M w_t,
-    drift_linear (S + 1, L): N_t^T M y_0, drift_cross (S + 1, S): N_t^T M w_s, and drift_square (S + 1,): N_t^T M N_t;
-    otherwise these are None.
+    See the module for these letters. All fields whose name begins with drift are None where the noise is a scalar.
+
+    Attributes:
+        square: y_0^T M y_0, shape (L,).
+        linear: w_t^T M y_0, shape (S, L).
+        drift_own: N_t^T M w_t, shape (S,).
+        drift_linear: N_t^T M y_0, shape (S + 1, L).
+        drift_cross: N_t^T M w_s, shape (S + 1, S).
+        drift_square: N_t^T M N_t, shape (S + 1,).
     """
 
     square: Tensor
@@ -40,7 +46,7 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """w_t^T M (y_0 - p N_t), shape (S, L); push is p = alpha sigma, shape (L,)."""
+        """Returns w_t^T M (y_0 - p N_t), shape (S, L); push: p = alpha sigma of each lane, shape (L,)."""
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
         return self.linear - self.drift_own[:, None] * push
@@ -48,10 +54,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Products:
-    """All inner products that S directions need.
+    """All inner products that a block of S directions needs.
 
-    data (S, n): w_t^T y_i. grams: w_t^T M w_s, shape (S, S), for each metric M, of which the first is the identity.
-    starts: for each set of lanes its `Start` in each metric.
+    Attributes:
+        data: w_t^T y_i, shape (S, n).
+        grams: w_t^T M w_s, shape (S, S), for each metric M, of which the first is the identity.
+        starts: for each set of lanes, its `Start` in each metric.
     """
 
     data: Tensor
@@ -59,13 +67,13 @@ class Products:
     starts: tuple[tuple[Start, ...], ...]
 
     def tensors(self) -> Iterator[Tensor]:
-        """All tensors, in a fixed order."""
+        """Yields all tensors of the object, in a fixed order."""
         yield from (self.data, *self.grams)
         for start in (start for starts in self.starts for start in starts):
             yield from (value for value in vars(start).values() if value is not None)
 
     def __iadd__(self, other: "Products") -> "Products":
-        """Add, in place, the products of other coordinates."""
+        """Add, in place, the inner products over another block of coordinates."""
         for mine, more in zip(self.tensors(), other.tensors(), strict=True):
             mine += more
         return self
@@ -74,12 +82,14 @@ class Products:
 def products(
     w: Tensor, points: Tensor, lanes: Sequence[tuple[Tensor, Tensor | None]], metrics: Sequence[Tensor] = ()
 ) -> Products:
-    """The products of some coordinates.
+    """Compute the inner products of a block of S directions, over all coordinates or a part of them.
 
     Args:
-        w: directions, shape (S, d); points: y_i, shape (n, d).
-        lanes: for each set of lanes its starting points as columns, shape (d, L), and z_t, shape (S, d), or None.
-        metrics: diagonals, shape (d,), of the metrics that follow the identity.
+        w: the directions w_t, shape (S, d).
+        points: the samples y_i, shape (n, d).
+        lanes: for each set of lanes its starting points as columns, shape (d, L), and its vector noise z_t, shape
+            (S, d), or None for scalar noise.
+        metrics: diagonals, shape (d,), of the metrics M after the first one, which is the identity.
     """
     scaled = [w, *(w * metric for metric in metrics)]
     return Products(
@@ -109,8 +119,10 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 
 def running_sum(rows: Tensor) -> Tensor:
-    """The sums of the first row, of the first two rows, and so on. Off the CPU they come from a product, because CUDA's
-    cumsum varies from call to call."""
+    """Returns the cumulative sums of the rows.
+
+    On a GPU they are computed by a matrix product, because CUDA's cumsum may change its last bits from call to call.
+    """
     if rows.device.type != "cpu":
         return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
     return rows.cumsum(dim=0)
@@ -126,17 +138,19 @@ def coefficients(
     loop: Callable[..., Tensor] | None = None,
     directions_per_step: int = 1,
 ) -> Tensor:
-    """How far each lane moves along each direction, shape (S, L).
+    """Returns how far each lane moves along each direction, c_t in the module's text, shape (S, L).
 
     Args:
-        data, gram: of `Products`; own: of `Start`.
+        data: w_t^T y_i, see `Products`.
+        gram: w_t^T w_s, see `Products`.
+        own: w_t^T (y_0 - p N_t), see `Start.own`.
         alpha: the step size of each lane, shape (L,).
-        limit: the clip of the scalar, shape (S, L): C, or C/||u_t|| where C bounds ||difference u_t|| (Algorithm 1).
+        limit: the clip of each difference, shape (S, L): C, or C/||u_t|| where C bounds ||difference * u_t||
+            (Algorithm 1).
         shift: scalar noise that is added to the clipped mean, shape (S, L).
-        loop: what runs `step_loop`, for example a `Captured`; `step_loop` itself if left out.
-        directions_per_step: K, which divides S. With more than one (Algorithm 2) the clip bounds a sample's K
-            differences
-            in norm.
+        loop: what runs `step_loop`, for example a `Captured`; `step_loop` itself if None.
+        directions_per_step: K, which divides S. For K > 1 (Algorithm 2) the clip bounds the norm of a sample's K
+            differences.
     """
     if directions_per_step > 1:
         return _joint_loop(data, gram, own, alpha, limit, shift, directions_per_step)
@@ -147,13 +161,15 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """Make the S steps one after the other: each lane moves by alpha (clipped mean + shift), shape (S, L).
-
-    ordered: sorted rows of data, shape (S, n), and prefix their sums, shape (S, n + 1); own, limit (clip of the scalar)
-    and shift: shape (S, L); alpha: shape (L,).
+    """Makes S steps one after the other; returns how far each lane moves, alpha (clipped mean + shift), shape (S, L).
 
     The clipped mean follows from sums over sorted values: if k(x) values v_i are below x, then g(x) = sum_i (x - v_i)^+
     = k(x) x - (sum of those values), and clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c.
+
+    Args:
+        ordered: the rows of `Products.data`, each sorted, shape (S, n).
+        prefix: the sums of the first 0, 1, ..., n values of each of these rows, shape (S, n + 1).
+        own, gram, alpha, limit, shift: as for `coefficients`.
     """
     move, n = torch.zeros_like(own), ordered.shape[1]
     ends = torch.stack([-limit, limit], dim=1)
@@ -171,7 +187,10 @@ def step_loop(
 def _joint_loop(
     data: Tensor, gram: Tensor, own: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor, directions_per_step: int
 ) -> Tensor:
-    """As `step_loop`, with a move of alpha/K (clipped mean + shift) along each of the K directions of a step."""
+    """Does what `step_loop` does with K directions a step, whose differences are clipped jointly.
+
+    Each lane moves by alpha/K (clipped mean + shift) along each direction; data is not sorted.
+    """
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):
         step = slice(t, t + directions_per_step)
@@ -182,7 +201,13 @@ def _joint_loop(
 
 
 def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-    """y^T M y at y_0, ..., y_S for each lane, shape (S + 1, L); start and gram are those of the metric M."""
+    """Returns y_t^T M y_t for t = 0, ..., S and each lane, shape (S + 1, L).
+
+    Args:
+        start, gram: the inner products in the metric M.
+        move: how far each lane moves along each direction.
+        push: p = alpha sigma of each lane.
+    """
     change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * start.linear)
     path = start.square + torch.cat([torch.zeros_like(change[:1]), running_sum(change)])
     if start.drift_cross is not None and start.drift_linear is not None and start.drift_square is not None:
@@ -192,7 +217,7 @@ def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
 
 
 def _sort_rows(rows: Tensor) -> Tensor:
-    """Each row in ascending order; on a CPU this is 8 times as fast as torch's sort."""
+    """Returns each row sorted in ascending order, on a CPU 8 times as fast as by torch's sort."""
     if rows.device.type != "cpu":
         return rows.sort(dim=1).values
     ordered = torch.empty_like(rows)
@@ -202,7 +227,7 @@ def _sort_rows(rows: Tensor) -> Tensor:
 
 
 def _sort(values: Array, place: Array) -> None:
-    """Sort by radix into 2^16 bins, after which few neighbours are out of order, and a merge sort mends those.
+    """Sort the values into `place`: first by 2^16 bins, which leaves few out of order, then by a merge sort.
 
     On 10,000 numbers this is 3 times as fast as numpy's sort where AVX-512's compressed stores are slow (Zen 4), and
     about as fast elsewhere.
@@ -224,7 +249,7 @@ def _prefix_sums(rows: Tensor) -> Tensor:
 
 
 def _blocked_sums(rows: Tensor, width: int = 128) -> Tensor:
-    """The running sums along each row, by products alone, which give the same bits each time on a GPU too."""
+    """Returns the cumulative sums along each row, by matrix products, which repeat to the last bit on a GPU too."""
     count, n = rows.shape
     blocks = torch.nn.functional.pad(rows, (0, -n % width)).view(count, -1, width)
     inside = blocks @ torch.ones((width, width), dtype=rows.dtype, device=rows.device).triu()
