@@ -154,8 +154,8 @@ def make_private_with_epsilon(
             x + lambda u and x - lambda u.
         relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out". There is no default.
         sampling: how batches are drawn: a name of `dpzero_theory.SAMPLINGS` such as "poisson", "full" or "fixed-size",
-            or a value such as `dpzero_theory.Poisson(1 / 16)`, whose rate gives way to that of expected_batch. There is
-            no default.
+            or a value such as `dpzero_theory.Poisson(1 / 16)`, whose rate must be expected_batch over n. There is no
+            default.
         folder: as of `make_private`.
         algorithm: "dpzero" (the paper's Algorithm 2, which releases K numbers a step), or "dpgd-0th" (Algorithm 1,
             which releases a vector, so that no transcript can replay the run).

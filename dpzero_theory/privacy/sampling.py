@@ -566,9 +566,12 @@ def runnable() -> tuple[str, ...]:
 
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """`sampling_of`, or the value itself, for a sampling whose batches a run can draw. Raises ValueError for any
-    other."""
+    """The sampling of a run, from its word or as a value. Raises ValueError unless a run can draw such batches, and for
+    a value whose rate is not `sample_rate`."""
     if isinstance(word, Sampling):
+        if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):
+            rule = f"sampling must have the rate of expected_batch over n, {sample_rate:.10g}, or be a name"
+            raise ValueError(f"{rule}, {word.word!r}; got {word!r}")
         return drawn(word.word, sample_rate)
     name = word.partition(":")[0] if isinstance(word, str) else ""
     if not (name in SAMPLINGS and SAMPLINGS[name].runnable):
