@@ -270,7 +270,5 @@ def test_what_cyclic_batches_are_not():
 
 def test_a_value_of_another_rate_than_the_batch_says_is_refused():
     assert drawn(Poisson(1 / 16), 1 / 16) == drawn("poisson", 1 / 16) == Poisson(1 / 16)
-    with pytest.raises(
-        ValueError, match=r"^sampling must have the rate of expected_batch over n, 0\.125"
-    ):
+    with pytest.raises(ValueError, match=r"^sampling must have the rate of expected_batch over n, 0\.125"):
         drawn(Poisson(1 / 16), 0.125)
