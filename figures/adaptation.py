@@ -34,7 +34,8 @@ FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
 
 
 def draw(steps: pd.DataFrame, ranks: pd.DataFrame, rows: pd.DataFrame) -> Figure:
-    """The figure of the rows of the three folders with these names."""
+    """Return the figure. steps: rows of the steps to the target; ranks: the measured effective ranks; rows: of
+    `benchmarks.adaptation`."""
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.8))
     _draw_steps(axes[0], steps, ranks)
     _draw_methods(axes[1], rows)
@@ -63,8 +64,8 @@ def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
 
 
 def ends(rows: pd.DataFrame) -> pd.DataFrame:
-    """The last rows of the runs that are shown: those with other seeds than 0, of the setting that was best on dev with
-    seed 0."""
+    """Return the last row of each run that is shown: of the runs with other seeds than 0, at the setting that was
+    best on the choosing questions with seed 0."""
     last = rows[rows["step"] == rows["steps"]]
     case = ["family", "width", "method", "epsilon"]
     compared = last[last["seed"] == 0].reset_index(drop=True)

@@ -46,7 +46,8 @@ POWERS = {
 
 
 def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
-    """The figure of the verdicts of every check on every loop."""
+    """Return the figure of the verdict of every check on every loop, those with a fault above and the sound ones
+    below."""
     checks = [name for name in faults.columns if name not in _OTHERS]
     by_check = faults.sort_values("finds", key=lambda c: c.map(checks.index), kind="stable")
     kinds = [each.groupby("loop", sort=False) for each in (by_check, sound)]

@@ -35,8 +35,8 @@ LOOKS: dict[str, Series] = {
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row for each cell and parameter set: the bound, the trivial bound, the mean over seeds and its standard
-    error."""
+    """Return a row for each cell and parameter set: the certified bound, the trivial bound L^2, the measured mean
+    over seeds and its standard error."""
     groups = rows.groupby(CELL, as_index=False)
     return groups.agg(
         bound=("bound", "first"),
@@ -51,7 +51,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The figure of these rows (`benchmarks.certificates`, preset full)."""
+    """Return the figure of the rows of `benchmarks.certificates`, preset full."""
     table = summarise(rows[rows["parameters"].isin(LOOKS)])
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.9))
     huber = table[table["problem"] == "pseudo-huber"]
@@ -86,7 +86,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 TRIVIAL: dict[str, Any] = {"color": "#888888", "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
-"""The style of the bound that holds without any theorem, the squared Lipschitz constant."""
+"""The line style of the trivial bound, the squared Lipschitz constant, which holds without any theorem."""
 
 
 def _panel(axis: Axes, table: pd.DataFrame, x: str, title: str, label: str) -> None:

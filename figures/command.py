@@ -1,4 +1,4 @@
-"""The command of a figure that is drawn from one folder of rows, or from several folders below one."""
+"""Make the command line of a figure that is drawn from one folder of rows, or from several folders below one."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from figures.style import FIGURES, save, use_style
 
 
 class Main(Protocol):
-    """A `main` of a command."""
+    """The type of a command's `main`, which takes the arguments and returns the exit status."""
 
     def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
@@ -27,12 +27,12 @@ def command(
     tables: Sequence[str] = (),
     out: Path | str = FIGURES,
 ) -> tuple[Callable[[], Parser], Main]:
-    """The function that makes the parser of a figure's command, and the command's `main`, which reads rows, draws them
-    and saves NAME.png and NAME.pdf.
+    """Return the two functions of a figure's command: one that makes its parser, and its `main`, which reads rows,
+    draws them and saves NAME.png and NAME.pdf.
 
-    module, text: of the parser. draw: a function from the tables, in order, to the figure. rows: the default folder.
-    tables: the folders below it that are read; none if it holds the rows itself. out: the default folder of the
-    picture.
+    module, text: the command's name and its help text. draw: a function from the tables of rows, in order, to the
+    figure. name: NAME of the files. rows: the default folder of the rows. tables: the folders below it that are
+    read; none if it holds the rows itself. out: the default folder of the picture.
     """
 
     def parser() -> Parser:

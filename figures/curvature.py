@@ -67,7 +67,9 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
 def _draw_ranks(
     axis: Axes, rows: pd.DataFrame, column: str, look: int, dash: str, *, shift: float = 0.0, label: str = ""
 ) -> None:
-    """Draw the mean over seeds of estimates and interval ends, at each value of a column."""
+    """Draw the effective rank at each value of `column`: the mean over seeds of the estimates and of the ends of
+    their intervals. look: the index of the series' colour and marker. dash: its line style. shift: by how much the
+    points are moved aside, so that series do not hide each other."""
     part = rows.groupby(column)
     mean, low, high = (part[f"rank_{end}"].mean() for end in ("estimate", "low", "high"))
     style = series(look)
@@ -85,7 +87,7 @@ def _draw_ranks(
 
 
 def _draw_paper(axis: Axes, low: float, high: float) -> None:
-    """Draw the effective ranks of the paper's spectra."""
+    """Draw the effective ranks of the paper's three synthetic spectra for dimensions from `low` to `high`."""
     d = np.geomspace(low / 1.5, 2 * high, 50)
     spectra = {
         "paper (a): 1": d,
@@ -107,7 +109,8 @@ def _draw_paper(axis: Axes, low: float, high: float) -> None:
 
 
 def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: int) -> None:
-    """Draw the spectra at the first and the last point of the path, the last dashed."""
+    """Draw from a problem file the spectra of the Hessian at the first and the last of the points at which it was
+    measured, the last dashed."""
     points = content["measurements"]["points"]
     for point, dash in ((points[0], "-"), (points[-1], "--")):
         sizes = np.abs(point["density"]["points"]) / point["norm"]["estimate"]

@@ -14,7 +14,8 @@ MODES = {"a": "eigenvalues 1: r = d", "c": "eigenvalues 1/i: r = O(log d)"}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """The figure: a panel for each mode, a line for each method, with its slope on logarithmic axes."""
+    """Return the figure of the demo's rows: a panel for each mode (spectrum) and a line for each method, with its
+    slope on logarithmic axes."""
     figure, panels = plt.subplots(1, 2, figsize=(PAGE, 2.8), sharey=True)
     for panel, (mode, title) in zip(panels, MODES.items(), strict=True):
         for i, method in enumerate(rows["method"].unique()):

@@ -18,14 +18,15 @@ from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, sav
 
 METHODS = {"dpzero": ("DPZero", series(0)), "dpgd-0th": ("DPGD-0th", series(1))}
 EXPERIMENTS = {"rank": "dimension", "log": "log"}
-"""For each sweep of the selection, the experiment of `benchmarks.rank` that its rows come from."""
+"""For each sweep of `benchmarks.selection` that is drawn here, the experiment of `benchmarks.rank` whose rows it
+selects."""
 NAMES = {"rank": "rank", "log": "log_rank"}
 OUTPUTS = {"tau": r"mean over iterates ($x_\tau$)", "last": "last iterate"}
 
 
 def draw(rows: pd.DataFrame, selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
-    """The figure. rows: of `benchmarks.rank`, for their cost; selected: of `benchmarks.selection`; slopes: of
-    `benchmarks.slopes`."""
+    """Return the figure. rows: of `benchmarks.rank`, for memory and time; selected: of `benchmarks.selection`;
+    slopes: of `benchmarks.slopes`."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.6))
     for axis, (output, name) in zip(axes, OUTPUTS.items(), strict=False):
         for method, (label, look) in METHODS.items():

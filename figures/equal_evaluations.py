@@ -23,7 +23,8 @@ TITLES = {
 
 
 def draw(*tables: pd.DataFrame) -> Figure:
-    """The figure of these rows of `benchmarks.equal_evaluations`; only those of the plain update are shown."""
+    """Return the figure of these rows of `benchmarks.equal_evaluations`. Only rows of the plain update, without
+    momentum, decay or schedule, are shown."""
     rows = pd.concat(tables)
     plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
     reported = rows[plain & (rows["seed"] >= REPORTED)]

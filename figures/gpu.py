@@ -35,7 +35,7 @@ TABLES = ("optimizer_step", "llm_memory_opt", "llm_streamed", "jobs")
 
 
 def draw(tables: dict[str, pd.DataFrame]) -> Figure:
-    """The figure. tables: those of `TABLES` that exist."""
+    """Return the figure. tables: by name those tables of `TABLES` that have rows."""
     figure, axes = plt.subplots(2, 2, figsize=(PAGE, 5.2))
     steps = tables.get("optimizer_step", pd.DataFrame())
     _ratios(axes[0, 0], steps, "ratio", "step / two forwards")
@@ -54,7 +54,8 @@ def _empty(axis: Axes, rows: pd.DataFrame) -> bool:
 
 
 def _ratios(axis: Axes, rows: pd.DataFrame, column: str, title: str) -> None:
-    """Draw a group for each model with a mark for each method; a method that did not fit has none."""
+    """Draw the ratios in `column`, in a group for each model with a mark for each method. A method that did not fit
+    into memory has none."""
     axis.set_title(title)
     rows = rows[rows["method"] != BASE] if len(rows) else rows
     if _empty(axis, rows):

@@ -23,10 +23,10 @@ PROBLEMS = {"pseudo-huber": "pseudo-Huber", "digits": "digits", "sst2": "SST-2"}
 
 
 def gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """For each cell where the best K is not 1: the value for K = 1 over that for the best K, of the bound, the mean
-    over the run and the last iterate, and their errors.
+    """Return a row for each cell in which the best number K of directions is not 1, with the ratio of the value for K =
+    1 to that for the best K: of the certified bound, the mean over the run, and the last iterate.
 
-    rows: of `benchmarks.certificates`. error_NAME is the standard error of the ratio of means.
+    rows: of `benchmarks.certificates`. A column error_NAME is the standard error of the ratio in NAME.
     """
     groups = rows.dropna(subset="gradient_squared").groupby([*CELL, "parameters"])
     values = groups[["bound", "gradient_squared", "last_gradient_squared"]]
@@ -41,8 +41,8 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(certified: pd.DataFrame, long: pd.DataFrame, cells: pd.DataFrame) -> Figure:
-    """The figure. certified: of `benchmarks.k_directions`; long and cells: of `benchmarks.certificates`, presets
-    directions and full."""
+    """Return the figure. certified: rows of `benchmarks.k_directions`; long and cells: rows of
+    `benchmarks.certificates`, presets directions and full."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9))
     _draw_certified(axes[0], certified)
     _draw_measured(axes[1], long)

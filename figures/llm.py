@@ -34,13 +34,14 @@ METHODS = {
 }  # fmt: skip
 TASKS = {"trec": "TREC", "sst2": "SST-2", "sst5": "SST-5", "rte": "RTE"}
 LOOKS = {"2": (1, -0.13, r"$\varepsilon = 2$"), "6": (0, 0.13, r"$\varepsilon = 6$"), "none": (2, 0.0, "not private")}
-"""For each epsilon: the index of its series, its offset within the line, and its legend."""
+"""For each epsilon, as the rows write it: the index of its colour and marker, the vertical offset of its points
+within a method's line, and its text in the legend."""
 FRAME = "#D55E00"
 
 
 def accuracy(rows: pd.DataFrame) -> Figure:
-    """The first figure: a panel for each task, a line for each method. rows: the summary that `benchmarks.llm.table
-    tab:dpzero-mezo` writes."""
+    """Return the figure of accuracies: a panel for each task, a line for each method. rows: the summary that
+    `benchmarks.llm.table tab:dpzero-mezo` writes."""
     cells = rows.assign(error=rows["error"].fillna(0.0), epsilon=rows["epsilon"].astype(str))
     tasks = [name for name in TASKS if name in set(cells["task"])]
     methods = [name for name in METHODS if name in set(cells["method"])]
@@ -80,7 +81,7 @@ def accuracy(rows: pd.DataFrame) -> Figure:
 
 
 def clip_step_size(rows: pd.DataFrame) -> Figure:
-    """The second figure. rows: of `benchmarks.llm.table fig:clip_lr`."""
+    """Return the figure of clips and step sizes. rows: those that `benchmarks.llm.table fig:clip_lr` writes."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.5), width_ratios=(1.1, 1, 1))
     rows = rows.astype({"clip": float, "step_size": float})
     ends = rows[rows["test_metric"].notna()]

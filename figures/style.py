@@ -19,10 +19,10 @@ from benchmarks.kit.rows import shown
 FIGURES = Path(__file__).parent
 COLUMN = 3.4
 PAGE = 7.0
-"""Widths in inches of one column and of the text block of a two-column paper."""
+"""The width in inches of the text block of a two-column paper; COLUMN is that of one column."""
 CAP = 1.05
-"""How many times better the last value of a grid may be than the one before, for the edge to count as a limit
-reached."""
+"""The largest ratio by which the last value of a grid may be better than the one before it, if the grid's edge is to
+count as a limit that is reached."""
 RING: dict[str, Any] = {
     "marker": "o",
     "markersize": 7.5,
@@ -36,7 +36,7 @@ RING: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Series:
-    """How one series is drawn: colour, marker and dash, each of them unlike those of the other series."""
+    """How one series of points is drawn: its colour, marker and dash, none of which another series has."""
 
     color: str
     marker: str
@@ -60,7 +60,7 @@ SERIES = (
 
 
 def series(index: int) -> Series:
-    """The series of this index. Raises ValueError beyond the seven that can be told apart."""
+    """Return the look of the series with this index. Raises ValueError beyond the seven that can be told apart."""
     if not 0 <= index < len(SERIES):
         raise ValueError(f"index must be an integer with 0 <= index < {len(SERIES)}; got {index}")
     return SERIES[index]

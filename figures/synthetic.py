@@ -34,8 +34,8 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
     ("normal", "paper"): {"markerfacecolor": "white", "marker": "o"},
     ("normal", "exact"): {"markerfacecolor": "white", "marker": "D"},
 }
-"""The marker for each start and calibration. Filled: x_0 = 0; open: x_0 ~ N(0, I). Discs: the paper's noise; diamonds:
-the exact."""
+"""The marker for each start and noise calibration. Filled markers: x_0 = 0; open ones: x_0 from N(0, I). Discs: the
+noise that the paper states; diamonds: the least noise with the same privacy."""
 
 DOTS = (0, (1, 1))
 LINE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": "-"}
@@ -46,8 +46,8 @@ BOUNDS: dict[str, dict[str, Any]] = {
 
 
 def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[float]"], told: str) -> Figure:
-    """The value that the chosen settings give against d. what: 'gradient' or 'loss'; selected: of
-    `benchmarks.selection`.
+    """Return the figure of the value that the chosen settings give, against d. what: the value, 'gradient' or
+    'loss'; selected: rows of `benchmarks.selection`.
 
     Filled markers are the last iterate, open ones the mean over iterates. Bars are standard errors over seeds, where
     each seed has the setting that is best on the others; a ring marks a setting on an edge of the grid that costs more
@@ -74,13 +74,14 @@ def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[
 
 
 def at_infinity(limit: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """DPZero's x_tau with any number of steps, by mode and d."""
+    """Return DPZero's gradient norm at x_tau in the limit of infinitely many steps, by mode and d. limit: rows of
+    the sweep `limit`."""
     cells = {mode: _cells(limit, mode, "dpzero", "gradient") for mode in MODES}
     return {mode: of[of["output"] == "tau"].groupby("d")["train"].mean() for mode, of in cells.items()}
 
 
 def least_loss(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """The expected minimum of the loss, by mode and d; rows: of `benchmarks.least_loss`."""
+    """Return the expected minimum of the loss by mode and d. rows: of `benchmarks.least_loss`."""
     return {mode: rows[rows["mode"] == mode].set_index("d")["least_loss"] for mode in MODES}
 
 
@@ -89,7 +90,7 @@ def _cells(selected: pd.DataFrame, mode: str, method: str, what: str) -> pd.Data
 
 
 def _curve_legend(figure: Figure, selected: pd.DataFrame, told: str = "") -> None:
-    """Add a legend for the marks of `_curves`, and for the black line where `told` says something of it."""
+    """Add a legend for the marks of `_curves`, and, if `told` is not empty, that text for the black line."""
     present = _present(selected)
     handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
     seeds = {method: selected.loc[selected["method"] == method, "seed"].nunique() for method in present}
@@ -126,12 +127,14 @@ def _curves(axis: Axes, cells: pd.DataFrame, method: str, on: str) -> None:
 
 
 def held_out(slopes: pd.DataFrame) -> pd.DataFrame:
-    """The slopes of held-out selection, and those of sweeps with one seed."""
+    """Return the slopes for settings that were chosen on other seeds; for sweeps with one seed only, those for
+    settings chosen on that seed."""
     return slopes[(slopes["selection"] == "held-out") | (slopes["seeds"] == 1)]
 
 
 def draw_slopes(slopes: pd.DataFrame) -> Figure:
-    """Fitted slopes of the training gradient norm with 95% intervals, and the exponents of the upper bounds.
+    """Return the figure of the fitted slopes of the training gradient norm in d with 95% intervals, beside the
+    powers of d in the paper's upper bounds.
 
     Settings are chosen on other seeds than the slope's. Where there is only one seed, they are chosen on that, and
     there is no interval.
@@ -179,7 +182,8 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
 
 
 def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
-    """The training gradient norm of the last iterate over the grid: the best over steps, and the best over clips."""
+    """Return the figure of the training gradient norm of the last iterate over the grid of one mode and dimension:
+    minimised over the number of steps, and over the clip."""
     part = rows[(rows["mode"] == mode) & (rows["d"] == d)]
     lanes = part.groupby(["method", "steps", "step_size", "clip"])["gradient_train_last"].mean().reset_index()
     still = lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max()
@@ -216,8 +220,8 @@ def _power(value: float) -> str:
 
 
 def draw_wide(selected: pd.DataFrame) -> Figure:
-    """The best training gradient norm of one seed, for DPZero and DPGD-0th, on both sides of the paper's largest
-    dimension."""
+    """Return the figure of the best training gradient norm of one seed, for DPZero and DPGD-0th, in dimensions up to
+    the paper's largest and beyond."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9), sharex=True)
     for axis, mode in zip(axes, MODES, strict=True):
         for method in METHODS:
@@ -233,7 +237,8 @@ def draw_wide(selected: pd.DataFrame) -> Figure:
 
 
 def draw_choices(selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
-    """For one seed and every open choice: the best training gradient norm at the largest dimension, and its growth."""
+    """Return the figure of what the choices that the paper leaves open change, for one seed: the best training
+    gradient norm at the largest dimension, and its slope in d."""
     rows = selected[selected["measured"] == "gradient"]
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.2), sharex=True)
     largest = rows[rows["d"] == rows["d"].max()]
@@ -279,7 +284,7 @@ def _chosen(table: pd.DataFrame, mode: str, method: str, start: str, calibration
 
 
 def _common(rows: pd.DataFrame, mode: str) -> int:
-    """The largest dimension that every method has in this mode."""
+    """Return the largest dimension for which every method has rows in this mode."""
     return int(rows[rows["mode"] == mode].groupby("method")["d"].max().min())
 
 

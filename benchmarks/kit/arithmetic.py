@@ -34,7 +34,8 @@ def arithmetic() -> dict[str, str]:
 
 
 def others() -> list[str]:
-    """The libraries whose `arithmetic` here is not that of the machine that made the committed rows."""
+    """Return the names of the libraries that compute in another way here than on the machine that made the committed
+    rows (see `arithmetic`)."""
     return [name for name, found in arithmetic().items() if found != COMMITTED[name]]
 
 

@@ -8,14 +8,14 @@ _ASKED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.l
 
 
 def accelerator(device: str) -> dict[str, Any]:
-    """`described()` if this process has computed on the GPU; an empty dictionary if `device` is the processor."""
+    """Return `described()` if `device` is a GPU on which this process has computed, else an empty dictionary."""
     torch = None if device.startswith("cpu") else sys.modules.get("torch")
     return described() if torch is not None and torch.cuda.is_initialized() else {}
 
 
 def described() -> dict[str, Any]:
-    """The GPU's name, memory, driver, its clocks at this moment, and whether TF32 is on; an empty dictionary without a
-    GPU.
+    """Return the GPU's name, memory, driver, present clock rates, and whether TF32 is on; an empty dictionary if
+    there is no GPU.
 
     The call initialises CUDA: from then on this process holds some memory of the GPU.
     """
@@ -34,8 +34,8 @@ def described() -> dict[str, Any]:
 
 
 def _told(card: str) -> dict[str, str]:
-    """What nvidia-smi says about this GPU. Where nvidia-smi knows no GPU by that name, what it says about the first
-    one; an empty dictionary where it says nothing."""
+    """Return what nvidia-smi says about the GPU with this name, or about the first GPU if it knows none by that
+    name; an empty dictionary if nvidia-smi cannot be asked."""
     for chosen in ([f"--id={card}"], []):
         command = ["nvidia-smi", *chosen, f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
         try:

@@ -1,4 +1,4 @@
-"""The device that a benchmark runs on."""
+"""Choose the device that a benchmark runs on, and how it computes there."""
 
 from argparse import Namespace
 
@@ -8,7 +8,8 @@ from dpzero_theory.cli import Parser
 
 
 def chosen_device(parser: Parser, device: str) -> str:
-    """The device for the flag `--device`: cpu, or cuda where it is asked for or, with auto, where there is one.
+    """Return the device for the value of the flag `--device`: "cpu", "cuda", or "auto", which is cuda if there is a
+    GPU.
 
     From then on float32 products are computed in float32, not in TF32. Raises the parser's error where cuda is asked
     for and there is none.
@@ -31,5 +32,5 @@ def one_thread(parser: Parser, options: Namespace) -> None:
 
 
 def device_name(options: Namespace) -> str:
-    """The device of an experiment, for the manifest: the name of the GPU, or cpu."""
+    """Return the name of an experiment's device for its manifest: the name of the GPU, or cpu."""
     return torch.cuda.get_device_name() if options.device == "cuda" else "cpu"

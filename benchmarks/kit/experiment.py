@@ -63,7 +63,7 @@ class Command:
         return self.run(parser, parser.parse_args(argv))
 
     def run(self, parser: Parser, options: Namespace) -> int:
-        """The same, of a command line that is parsed already."""
+        """Run the command with the options that `parser` has parsed; returns the exit status."""
         return self.work(parser, options) or 0
 
 
@@ -155,7 +155,7 @@ class Experiment:
         return self.run(parser, parser.parse_args(argv))
 
     def run(self, parser: Parser, options: Namespace) -> int:
-        """The same, of a command line that is parsed already."""
+        """Run the command with the options that `parser` has parsed; returns the exit status."""
         if options.out is None:
             options.out = self.folder(options) if callable(self.folder) else RESULTS / (self.folder or self.name)
         if self.summary and options.summary:

@@ -1,5 +1,5 @@
-"""The folder of a run taken apart and written again, every checksum computed anew: what a forger who has the code can
-do."""
+"""Take the folder of a private run apart, change it and write it again with valid checksums, as a forger could who
+has the code."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _CHECK = 8
 
 
 def dumped(values: Any) -> str:
-    """The value as JSON."""
+    """Return the value as JSON text."""
     return json.dumps(values)
 
 
@@ -40,7 +40,7 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path) -> "Folder":
-        """The parts of a sound folder."""
+        """Read the parts of a run's folder, which must be intact."""
         line, _, rest = (path / TRANSCRIPT).read_bytes().partition(b"\n")
         header = json.loads(line)
         layout = struct.Struct(f"<I{_numbers(header['plan'])}q")
@@ -87,7 +87,7 @@ def _numbers(plan: Any) -> int:
 
 
 def places(values: Any, at: JsonPath = ()) -> Iterator[JsonPath]:
-    """The paths to all values inside these, at any depth."""
+    """Yield the paths to all values inside `values`, at any depth; `at` is the path of `values` itself."""
     inside = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     for name, value in inside:
         yield (*at, name)
@@ -95,7 +95,7 @@ def places(values: Any, at: JsonPath = ()) -> Iterator[JsonPath]:
 
 
 def replaced(values: Any, place: JsonPath, value: Any) -> Any:
-    """A copy with another value at that path, or without the value there where `...` is given."""
+    """Return a copy of `values` with `value` at the path `place`, or with nothing there if `value` is `...`."""
     found = deepcopy(values)
     *path, last = place
     inside = found
@@ -115,8 +115,8 @@ def value_at(values: Any, place: JsonPath) -> Any:
 
 
 def twice(values: Any, place: JsonPath, first: Any) -> str:
-    """The values as JSON, where the member at this path stands twice: first with the value `first`, then with its own.
-    The path must lead through objects only."""
+    """Return `values` as JSON text in which the member at the path `place` stands twice: first with the value
+    `first`, then with its own. The path must lead through objects only."""
     mark = "@first@"
     text = dumped(replaced(values, place, mark))
     name, value = dumped(place[-1]), dumped(value_at(values, place))

@@ -1,4 +1,5 @@
-"""Ctrl-C at a chosen instruction of the library, or of what it calls in order to tidy up."""
+"""Raise KeyboardInterrupt, as Ctrl-C does, at a chosen bytecode instruction of the library, or of the standard
+library's functions that it calls to tidy up."""
 
 import sys
 import threading
@@ -81,7 +82,8 @@ def _watched(code: CodeType) -> bool:
 
 
 def instructions(work: Callable[[], object]) -> list[Instruction]:
-    """The instructions that `work` runs, each once, in the order in which they are first run."""
+    """Run `work` and return the traced instructions that it runs, each once, in the order in which they are first
+    run."""
     found: dict[Instruction, None] = {}
     with traced(lambda instruction: found.setdefault(instruction)):
         work()

@@ -1,4 +1,4 @@
-"""Independent pieces of work on several processes; each result is handed back as soon as it is there."""
+"""Run independent jobs in several processes, and hand back each result as soon as it is there."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +20,12 @@ class Share:
     count: int = 1
 
     def of(self, jobs: Sequence[Result]) -> Sequence[Result]:
-        """The jobs of this machine; `jobs` must be the same list on every machine."""
+        """Return the jobs of this machine. `jobs` must be the same list on every machine."""
         return jobs[self.number - 1 :: self.count]
 
 
 def share(text: str) -> Share:
-    """A type for `add_argument`: the word I/N stands for the I-th of N shares."""
+    """Parse I/N, the I-th of N shares; a `type` for `add_argument`."""
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise ArgumentTypeError(f"must be I/N with integers 1 <= I <= N; got {text!r}")

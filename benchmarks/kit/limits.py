@@ -7,14 +7,15 @@ from types import FrameType
 
 
 class TooLong(BaseException):
-    """Raised when a block has had its time. It is no `Exception`, so that no handler inside the block catches it."""
+    """Raised inside a block of code when its time limit is reached. It is not an `Exception`, so that no `except
+    Exception` inside the block catches it."""
 
 
 @contextmanager
 def limited(seconds: float, *, processor: bool = False) -> Iterator[None]:
-    """Raise TooLong in this block after so many seconds, of wall time or of processor time.
+    """Raise TooLong inside the block after `seconds` of wall time, or of processor time if `processor` holds.
 
-    An exception that the block raises on account of it, such as a library's own, becomes TooLong too.
+    Any other exception that the block raises once the time is over, such as a library's own, becomes TooLong, too.
     """
     kind, timer = (signal.SIGVTALRM, signal.ITIMER_VIRTUAL) if processor else (signal.SIGALRM, signal.ITIMER_REAL)
     late = False

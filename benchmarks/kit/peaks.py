@@ -1,4 +1,4 @@
-"""Peak memory in MiB: of a process on the CPU, of torch's allocator on a GPU."""
+"""Measure peak memory in MiB: that of the process on a CPU, that of torch's allocator on a GPU."""
 
 import os
 import resource
@@ -39,7 +39,7 @@ def reset_peak(device: str) -> float:
 
 
 def peak(device: str) -> float:
-    """The most memory held since `reset_peak`."""
+    """Return the largest amount of memory, in MiB, that was held at any moment since `reset_peak`."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     try:

@@ -14,15 +14,16 @@ import numpy as np
 
 Row = dict[str, Any]
 STANDARD_ERRORS = 6.0
-"""How many standard errors two draws of the operating system's noise may differ by."""
+"""A value that depends on the operating system's random noise has come back if it differs from the committed one by
+at most this many standard errors."""
 FOUR_DIGITS, SIX_DIGITS = 1.001e-3, 1.001e-5
 """The relative difference allowed between numbers that are written to four or six digits: one unit of the last digit.
 """
 _OF_WIDTH = 0.05
 """The share of a bracket's width that its ends may move by."""
 _ELSEWHERE = 1e-9
-"""The relative difference allowed on a machine whose `arithmetic` is not that of the rows, where a `Remake` names no
-other."""
+"""The default of the relative difference that is allowed on a machine whose libraries compute in another way
+(`kit.arithmetic`) than where the rows were made."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Remake:
     upset: Callable[[Row], bool] = lambda row: False
 
     def differences(self, row: Row, elsewhere: bool = False) -> list[Difference]:
-        """The columns that are not equal when a row is made again. elsewhere: whether this machine has another
-        arithmetic."""
+        """Make a row again and return the columns that are not equal. elsewhere: whether this machine's libraries
+        compute in another way (`kit.arithmetic`) than where the row was made."""
         again = self._again(row)
         if again is None:
             return [Difference("key", "of the row", None, near=False)]
@@ -86,7 +87,7 @@ class Remake:
         return max(self.tolerance, inside, self.elsewhere if elsewhere else 0.0)
 
     def reason(self, elsewhere: bool) -> str:
-        """Why a row that is near, and not equal, has come back."""
+        """Return the reason why a row that is near the committed one, but not equal, counts as having come back."""
         return "; ".join(filter(None, [self.why, f"within {self.elsewhere:g} elsewhere" if elsewhere else ""]))
 
     def _again(self, row: Row) -> Row | None:
@@ -98,14 +99,14 @@ class Remake:
 
 
 def plain(row: Mapping[Any, Any]) -> Row:
-    """A row with Python's own values, and None where a value is missing; an empty word counts as missing."""
+    """Return the row with Python's own types in place of numpy's, and with None for missing values and empty texts."""
     values = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
     return {name: None if v == "" or (isinstance(v, float) and math.isnan(v)) else v for name, v in values.items()}
 
 
 def _near(value: Any, other: Any, tolerance: float = 0.0, error: float | None = None) -> bool:
-    """Whether two values are equal, numbers up to a tolerance or a standard error. A missing value is near only to
-    another one."""
+    """Return whether two values agree: numbers within the relative `tolerance`, or within STANDARD_ERRORS of
+    `error`; anything else if equal. A missing value agrees only with another one."""
     if value is None or other is None:
         return value is other
     try:

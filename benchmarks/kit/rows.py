@@ -217,12 +217,12 @@ class Results:
         self.inherit(manifest)
 
     def inherit(self, manifest: Mapping[str, Any]) -> None:
-        """Note in this manifest the seeds and the runs of another manifest, whose rows are among these."""
+        """Add to this manifest the seeds and the runs of another manifest, whose rows have been added to these."""
         self._seeds |= set(manifest["seeds"])
         self._earlier += [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
 
     def _digest(self, cells: set[tuple[str, ...]]) -> None:
-        """Compute the digests of these cells, over their lines and the names of the columns."""
+        """Compute and keep a digest of each of these cells, over its lines in the file and the names of the columns."""
         texts = defaultdict(list)
         for key, line in self._lines.items():
             if key[: self._of_cell] in cells:
@@ -231,8 +231,8 @@ class Results:
             self._digests[cell] = _sha256((_line(self.columns) + "".join(lines)).encode())[:16]
 
     def _drop_damaged(self, digests: Sequence[str]) -> None:
-        """Empty the lines of every cell whose digest the manifest does not have. The lines keep their place for rows
-        made again."""
+        """Empty the lines of every cell whose digest is not among `digests`, which come from the manifest. The empty
+        lines stay, so that rows made again stand where they stood."""
         if not digests:
             raise ValueError(
                 f"{self.folder} holds rows that are not those of its manifest, which has no digests to tell which: "
@@ -312,18 +312,18 @@ def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
 
 
 def having(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows with these values in these columns."""
+    """Return the rows that have the given values in the columns that are named by the keywords."""
     found: pd.DataFrame = rows[np.logical_and.reduce([rows[name] == value for name, value in values.items()])]
     return found
 
 
 def shown(path: Path) -> str:
-    """A path as messages name it: relative to the working folder if it is inside it."""
+    """Return the path as messages show it: relative to the working folder if it is inside it."""
     return str(path.resolve().relative_to(Path.cwd()) if path.resolve().is_relative_to(Path.cwd()) else path)
 
 
 def revision(checkout: Path) -> str:
-    """The commit that is checked out in a folder."""
+    """Return the commit that is checked out in a folder."""
     run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
     return run.stdout.strip() or "no revision"
 
@@ -351,7 +351,8 @@ def _sha256(text: bytes) -> str:
 
 
 def _difference(name: str, theirs: Any, ours: Any) -> str:
-    """For example "dtype float64, not float32"; of the settings only those that differ are named."""
+    """Return how the manifest's entry `name` in a folder (`theirs`) differs from the one wanted (`ours`), for
+    example "dtype float64, not float32". Of settings only those that differ are named."""
     if not isinstance(theirs, dict):
         return f"{name} {theirs}, not {ours}"
     names = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
@@ -376,8 +377,8 @@ def _cell(name: str, value: object) -> str:
 
 
 def _command() -> str:
-    """The command that this process runs, with absolute paths cut to their last name, so that no manifest tells where a
-    machine keeps its files."""
+    """Return the command line of this process, with absolute paths cut to their last name, so that no manifest
+    reveals a machine's folders."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "").removesuffix(".__main__")
     program = ["-m", module] if module else [Path(sys.argv[0]).name]
     arguments = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
@@ -385,7 +386,7 @@ def _command() -> str:
 
 
 def _commit() -> str:
-    """The commit of HEAD, with "+changes" after it where tracked files outside results/ differ from it; empty outside
+    """Return the commit of HEAD, followed by "+changes" if tracked files outside results/ differ from it; '' outside
     git."""
     git = ["git", "-C", str(Path(__file__).parent.parent)]
     try:

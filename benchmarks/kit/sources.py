@@ -1,4 +1,5 @@
-"""The committed rows behind the numbers of a page, and behind the claims of the paper that are checked.
+"""Find the folders of committed rows on which the numbers of a documentation page rest, and the checks of the
+paper's claims.
 
 A block of a page (a paragraph, or a row of a table) names its rows by a command, a folder, a figure or the marker of a
 table. A block that names none rests on the rows of the block before it in the same section.
@@ -26,7 +27,7 @@ class Block:
 
 
 def blocks(page: str, commands: Mapping[str, str], tables: Mapping[str, tuple[str, ...]]) -> Iterator[Block]:
-    """The blocks of a Markdown page that show numbers.
+    """Yield the blocks (paragraphs and rows of tables) of a Markdown page that show numbers.
 
     commands: for each folder of rows, the command that made it. tables: for each marker of a table, the folders that
     the table is made from. A command in a block stands for all folders that it made, unless the block names one of
@@ -55,7 +56,8 @@ def blocks(page: str, commands: Mapping[str, str], tables: Mapping[str, tuple[st
 
 
 def _made(command: str, commands: Mapping[str, str]) -> list[str]:
-    """The folders that a command made: those of its module, or of its preset where the command names one."""
+    """Return the folders of rows that a command made: all those of its module, or those of the preset that the
+    command names."""
     module, *preset = command.split(" --preset ")
     of_module = [
         folder for folder, made in commands.items() if f"{made} ".startswith(f"python -m {module.split()[0]} ")
@@ -70,8 +72,7 @@ class _Text:
 
 
 def _cut(page: str) -> Iterator[_Text]:
-    """The paragraphs, headings and rows of tables of a page. Fenced and indented code, which commands print, is left
-    out."""
+    """Yield the paragraphs, headings and rows of tables of a page. Fenced and indented code is left out."""
     fenced, block = False, _Text(1, "")
     for number, line in enumerate([*page.splitlines(), ""], start=1):
         if line.startswith("```"):
@@ -89,8 +90,9 @@ def _cut(page: str) -> Iterator[_Text]:
 
 
 def claims(checks: Path, known: Callable[[str], bool]) -> dict[str, list[str]]:
-    """For each folder of rows the claims whose checks read it. A check names its folders in its own body, or else its
-    module names them above all checks."""
+    """Return for each folder of rows the ids of the claims whose checks read it. A folder counts as read if its name
+    is in the check's body or, where no name is, at the top of the check's module. `checks` is the folder of the
+    checks' modules, and `known` tells whether a text is the name of a folder."""
     found: dict[str, list[str]] = {}
     for path in sorted(checks.glob("*.py")):
         preamble, *rest = re.split(r'^@check\("([\w-]+)"', path.read_text(), flags=re.MULTILINE)

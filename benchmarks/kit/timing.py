@@ -1,4 +1,4 @@
-"""The time of a question that the accountant has not stored, and the ratio of times that were taken in turns."""
+"""Time questions to the accountant with its caches emptied, and compare times that were taken in turns."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ _AGAIN, _TIMES = 0.4, 3
 
 
 class Timed(NamedTuple, Generic[T]):
-    """What was returned, and how long it took in wall seconds and in seconds of the processor."""
+    """The value that a timed call returned, and how long the call took in wall seconds and in processor seconds."""
 
     found: T
     seconds: float
@@ -28,8 +28,8 @@ def timed(ask: Callable[[], T]) -> Timed[T]:
 
 
 def least_timed(ask: Callable[[], T]) -> Timed[T]:
-    """As `timed`; a call of more than 0.4 processor seconds is made three times and the shortest counts, because other
-    work on the machine only adds time."""
+    """Time a call as `timed` does. A call of more than 0.4 processor seconds is made three times and the shortest
+    time counts, because other work on the machine only adds time."""
     asked = [timed(ask)]
     while asked[0].cpu_seconds > _AGAIN and len(asked) < _TIMES:
         asked.append(timed(ask))
@@ -45,7 +45,8 @@ def _forget() -> None:
 
 
 def median_ratio(times: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """The median of the ratios of times taken in the same turn, and its standard error.
+    """Return the median over turns of the ratio of a time to the other time of the same turn, and its standard
+    error.
 
     The error is that of the median of normal values with the observed quartiles: 0.93 times the distance of the
     quartiles over the square root of the number of turns. Raises ValueError for fewer than two turns.

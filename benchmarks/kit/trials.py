@@ -1,4 +1,5 @@
-"""A private run that is disturbed on purpose. Every release is also written to a file outside the run's folder.
+"""A private run that is disturbed on purpose. The number of every release is also written to a file outside the
+run's folder, which the fault does not touch.
 
 The run is by Algorithm 2 (dpzero), by Algorithm 1 (dpgd-0th), or by Algorithm 2 inside the Hugging Face Trainer.
 """
@@ -66,7 +67,7 @@ class Told(SystemNoise):  # type: ignore[misc]
 
 
 class Stop(transformers.TrainerCallback):  # type: ignore[misc]
-    """Ends training after so many further steps."""
+    """Trainer callback that ends training after a given number of further steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -80,7 +81,7 @@ class Stop(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 class Trial:
-    """One run that meets one fault.
+    """One private run, and the fault that disturbs it.
 
     root: the folder that a fault may copy or move. block: how many releases the ledger pays for at once. made: after
     how many releases the fault comes. told: the file to which `Told` writes.
@@ -96,7 +97,7 @@ class Trial:
         self.module = fresh()
 
     def keep(self, run: Run) -> None:
-        """Save a checkpoint; an interruption leaves the old one or the new one, whole."""
+        """Save a checkpoint. If that is interrupted, either the old or the new checkpoint is there, complete."""
         part = self.checkpoint.with_suffix(".part")
         torch.save(run.state_dict(), part)
         part.replace(self.checkpoint)
@@ -106,7 +107,8 @@ class Trial:
         return where / OF_TRAINER if self.method == "trainer" else where
 
     def start(self, *, resume: bool | str, root: Path | None = None) -> Run:
-        """Start or resume the run and return it; of a run inside the Trainer, resume from its folder."""
+        """Start or resume the run and return it. A run inside the Trainer is resumed from its folder, without the
+        Trainer."""
         self.module = fresh()
         data: Any = ROWS if self.method == "trainer" else DATA
         run = make_private_with_epsilon(
@@ -121,7 +123,8 @@ class Trial:
         return run
 
     def train(self, count: int, *, resume: bool | str, root: Path | None = None) -> None:
-        """Make so many further steps, or all that are left if they are fewer, and close the files."""
+        """Start or resume the run, make `count` further steps (all that are left if they are fewer), and close its
+        files."""
         if self.method != "trainer":
             run = self.start(resume=resume, root=root)
             try:

@@ -82,7 +82,8 @@ def train() -> None:
 
 
 def _run(loss: LogisticRegression, x0: Array, p: Prescription) -> tuple[float, Array]:
-    """The mean of ||grad F(x_t)||^2 over t = 0..T-1, which is its expectation at a uniformly random step, and x_T."""
+    """Run DPZero from x0 with the prescribed parameters. Returned are the mean of ||grad F(x_t)||^2 over t = 0..T-1,
+    which is its expectation at a uniformly random step, and the last iterate x_T."""
     total = 0.0
 
     def measure(t: int, x: Array) -> None:
@@ -113,12 +114,14 @@ def _square(vector: Array) -> float:
 
 
 def _accuracy(loss: LogisticRegression, x: Array) -> float:
-    """The share of training samples on the right side; one on the boundary counts half."""
+    """Return the share of training samples that the weights x classify correctly; a sample on the boundary counts
+    half."""
     return float((np.sign(loss.margins(x)) + 1).mean() / 2)
 
 
 def sweep(folder: Path) -> None:
-    """Step 3: the best gradient norm over a small grid, a row for each mode, dimension and method."""
+    """Step 3: sweep the paper's quadratic loss over modes and dimensions, and save a row for each method with its
+    smallest gradient norm over a small grid."""
     print(f"\n3. The paper's quadratic, n = 10,000, ({EPSILON:g}, {DELTA:g}): best of a small grid for each dimension")
     print("   (one seed; the full grid, all methods and five seeds: python -m benchmarks.synthetic)\n")
     discard(folder)
@@ -132,7 +135,7 @@ def sweep(folder: Path) -> None:
 
 
 def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
-    """For each method, the smallest gradient norm of the last iterate over the grid."""
+    """Return for each method the smallest gradient norm of the last iterate over the grid of settings."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     problem = Quadratic(gaussian_data(rng, 10_000, d), paper_spectrum(mode, d))
     lanes = Lanes.grid(

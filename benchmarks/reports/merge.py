@@ -29,7 +29,8 @@ SAME = ("key", "cell", "dtype", "settings")
 
 
 def merge(folders: Sequence[Path], out: Path) -> Results:
-    """The merged rows, not yet opened. Raises ValueError where the folders do not fit together."""
+    """Return a `Results` in the folder `out` for the rows of all folders, which is not opened yet. Raises ValueError
+    if columns, settings or dtypes of the folders differ."""
     manifests = [read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in SAME:
@@ -53,7 +54,8 @@ def merge(folders: Sequence[Path], out: Path) -> Results:
 
 
 def _table(folder: Path) -> list[list[str]]:
-    """The lines of a folder's rows as they are written. Raises ValueError where they are not those of its manifest."""
+    """Return the lines of a folder's rows, each a list of texts, the header first. Raises ValueError if they are not
+    the rows of its manifest."""
     read_rows(folder)
     packed = folder / "rows.csv.gz"
     text = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / "rows.csv").read_bytes()
@@ -61,8 +63,8 @@ def _table(folder: Path) -> list[list[str]]:
 
 
 def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Every row once; one that is ok comes before one that failed. Raises ValueError where two contradict each
-    other."""
+    """Yield every row of the folders once. If several folders have a row, one that is ok replaces one that failed.
+    Raises ValueError if two that are ok differ."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for folder in folders:
         header, *lines = _table(folder)

@@ -26,8 +26,8 @@ _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 
 
 def quickstarts(text: str) -> Iterator[tuple[str, list[list[str]]]]:
-    """For each section of a README that has quickstarts, its title and what its blocks give Python, one process
-    each."""
+    """Yield for each section of a README that has quickstarts its title, and for each process that they start the
+    arguments of Python."""
     for title, body in _SECTION.findall(text):
         found: list[list[str]] = []
         for kind, block in _BLOCK.findall(body):
@@ -40,7 +40,7 @@ def quickstarts(text: str) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def table() -> str:
-    """The table of the committed rows."""
+    """Return the table of the committed times."""
     rows = read_rows(RESULTS / "newcomer")
     return markdown(
         ["quickstart", "seconds"], [[row["section"], f"{row['seconds']:.0f}"] for _, row in rows.iterrows()]

@@ -45,7 +45,7 @@ from dpzero_theory.cli import Parser, input_folder, integer, number
 
 ROOT = RESULTS.parents[1]
 SHARE = 10
-"""A row may take the minutes divided by this number."""
+"""Making one row again may take the given minutes divided by this number; a row that takes longer is left."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,8 @@ class Committed:
 
     @cached_property
     def remake(self) -> Remake | None:
-        """How the rows are made again; None where they cannot be, or where the code of their experiment is gone."""
+        """How the folder's rows are made again; None if they cannot be, or if the code of their experiment no longer
+        exists."""
         if not self.module.startswith("benchmarks.") or importlib.util.find_spec(home(self.module)) is None:
             return None
         found: Remake | None = getattr(importlib.import_module(home(self.module)), "REMAKES", {}).get(self.name)
@@ -78,7 +79,7 @@ class Committed:
         return [plain(row) for row in read_rows(self.folder).to_dict("records")]
 
     def shuffled(self, rng: random.Random) -> Iterator[Row]:
-        """All rows in a random order; they are read when the first is asked for."""
+        """Yield all rows of the folder in a random order. The file is read when the first is asked for."""
         yield from rng.sample(self.rows, len(self.rows))
 
 
@@ -90,7 +91,8 @@ def committed(results: Path) -> list[Committed]:
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What happened to a row. verdict: `equal`, `near`, `too long`, `not checked` or `DIFFERENT`."""
+    """What came of making a row again. verdict: `equal`, `near` (within the allowed difference), `too long`, `not
+    checked` or `DIFFERENT`."""
 
     name: str
     row: Row
@@ -104,8 +106,8 @@ class Reproduced:
 
 
 def again(one: Committed, remake: Remake, row: Row, limit: float, elsewhere: bool) -> Reproduced:
-    """Make a row again, in at most `limit` seconds. elsewhere: whether this machine's arithmetic is not that of the
-    row."""
+    """Make a row again, in at most `limit` seconds. elsewhere: whether this machine's libraries compute in another
+    way (`kit.arithmetic`) than where the row was made."""
     started, key = time.perf_counter(), {name: row[name] for name in remake.key}
     try:
         with limited(limit):
@@ -182,13 +184,13 @@ def listing(tables: Sequence[Committed], pages: Mapping[str, str], checks: Path)
 
 
 def measured_pages() -> dict[str, str]:
-    """The texts of the README and the pages of results, by name."""
+    """Return the texts of the README and of the pages of results, by name."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
     return {str(page.relative_to(ROOT)): page.read_text() for page in pages}
 
 
 def _of_summary(folders: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The folders that each table of `benchmarks.summary` reads."""
+    """Return for each table of `benchmarks.summary` the folders of rows that it reads."""
     read = {name: re.findall(r'RESULTS / f?"(\w+)', getsource(table)) for name, table in summary.TABLES.items()}
     return {
         name: tuple(folder for folder in folders if any(_begins(folder, start) for start in starts))
@@ -201,7 +203,8 @@ def _begins(folder: str, start: str) -> bool:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Exit status 1 if a row does not come back."""
+    """Make rows again for the given minutes, or list the folders; returns 1 if a row does not come back or none was
+    made."""
     with parser.refusals("--results"):
         tables = committed(options.results)
     if options.list:
@@ -228,7 +231,8 @@ def _compared() -> str:
 
 
 def verdict(found: Sequence[Reproduced]) -> tuple[bool, str]:
-    """Whether the rows that were made again came back, and a sentence that says so."""
+    """Return whether all rows that were made again came back (False also if there were none), and a sentence that
+    says so."""
     of = {name: [one for one in found if one.verdict == name] for name in ("equal", "near", *_UNDECIDED, "DIFFERENT")}
     back, wrong = of["equal"] + of["near"], of["DIFFERENT"]
     passed = bool(back) and not wrong

@@ -1,4 +1,4 @@
-"""Sentences of docs/results that contain numbers, computed from committed rows or by the calculator."""
+"""Write the sentences of docs/results that contain numbers, from committed rows or by the calculator."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,8 @@ from dpzero_theory.theory.sharp.certificate import prescribe
 
 
 def optimality() -> str:
-    """How near to the certificate runs come on the worst convex family, and what else could be certified there."""
+    """Return sentences that say how near to the certificate runs come on the worst convex losses, and how much
+    smaller it could be with other parameters."""
     rows = read_rows(RESULTS / "optimality")
     setting = ["n", "epsilon", "r", "evaluations", "chosen"]
     own = having(rows, step_factor=1.0, clip_factor=1.0)
@@ -42,7 +43,8 @@ def optimality() -> str:
 
 
 def price_of_directions() -> str:
-    """What other direction laws cost over the sphere, with K = 1, at the setting of docs/results/theorem.md."""
+    """Return a sentence that says by how much the certified bound of other laws of directions is above the sphere's,
+    with one direction per step, at the setting of docs/results/theorem.md."""
     problem, gdp = Problem(n=10_000, d=2_000, r=8.178), float(gdp_from_epsilon(2, 1e-6))
 
     def price(law: str, steps: int) -> float:
@@ -58,7 +60,8 @@ def price_of_directions() -> str:
 
 
 def effective_rank() -> str:
-    """r of the multi-layer perceptrons against d, before and after training, and how far from a power of d it is."""
+    """Return sentences about how the effective rank r of multi-layer perceptrons grows with the dimension d, before
+    and after training, and how well a power of d fits."""
     rows = read_rows(RESULTS / "curvature")
     rows = rows[rows["model"].str.startswith("mlp-digits")]
     (d, before), (_, after) = (
@@ -77,7 +80,8 @@ def effective_rank() -> str:
 
 
 def audit_bounds() -> str:
-    """How near the bounds of an audit come to the epsilon of the Gaussian mechanism."""
+    """Return sentences that say how near an audit's lower bounds come to the exact epsilon of the Gaussian
+    mechanism."""
     rows = having(read_rows(RESULTS / "lower_bounds"), mechanism="gaussian")
 
     def reached(method: str) -> tuple[int, float, float]:

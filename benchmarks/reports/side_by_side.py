@@ -56,7 +56,8 @@ timed(lambda: [run.step() for _ in range(STEPS)])
 
 
 def private_steps(width: int, hidden: int, steps: int, paid_at_once: int) -> str:
-    """A program that makes private steps with the README's function, on a perceptron of these widths."""
+    """Return the source of a program that makes `steps` private steps with the README's function, on a perceptron
+    with `width` inputs and `hidden` hidden units."""
     values = {"WIDTH": width, "HIDDEN": hidden, "STEPS": steps, "PAID": paid_at_once}
     return "\n".join(f"{name} = {value}" for name, value in values.items()) + PRIVATE
 
@@ -121,7 +122,8 @@ class Worker:
 
 
 def turns(work: str, other: Path, count: int) -> Iterator[dict[str, float]]:
-    """The seconds of the work here and there, in turns of two new processes; the first turn is not counted."""
+    """Yield the seconds that the work takes in this checkout and in `other`, for each of `count` turns. Two new
+    processes take the turns, and a first turn is not counted."""
     with Worker(work, HERE) as mine, Worker(work, other) as theirs:
         for turn in range(count + 1):
             order = (mine, theirs) if turn % 2 else (theirs, mine)

@@ -33,12 +33,12 @@ from dpzero_theory.theory.problem import Problem
 
 ROOT = RESULTS.parents[1]
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts)]
-"""All pages that people read, docstrings aside."""
+"""The README and all pages of docs/ that are written by hand, without those made from docstrings."""
 
 CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
 
 SEEDS = 3
-"""The fewest seeds by which a cell is judged."""
+"""A cell of the certificates is counted in the summary only if it was run with at least this many seeds."""
 
 CERTIFIED = (
     ("pseudo-huber", "a", 10_000, 200, 2.0),
@@ -51,12 +51,13 @@ CERTIFIED = (
     ("digits", "-", 1_797, 65, 2.0),
     ("sst2", "-", 60_614, 16_384, 0.5),
 )
-"""The cells shown, as problem, mode, n, d, epsilon. All cells are in the rows and in the figure."""
+"""The cells that the table of certificates shows: problem, mode (spectrum), n, d, epsilon. The rows and the figure
+have all cells."""
 
 
 def certificates() -> str:
-    """Certified and measured ||grad F||^2, the mean over seeds: ours with K = 1 and with the best K, and the
-    paper's."""
+    """Return a table of the certified and the measured ||grad F||^2 (means over seeds), for the sharpened theorem
+    with one direction per step and with the best number of them, and for the paper's theorem."""
     rows = read_rows(RESULTS / "certificates")
     cell = ["problem", "mode", "n", "d", "epsilon"]
     values = rows.groupby([*cell, "parameters"])[["bound", "gradient_squared", "last_gradient_squared"]].mean()
@@ -85,7 +86,8 @@ def certificates() -> str:
 
 
 def directions() -> str:
-    """K = 1 and the best K at equal evaluations, ten times those of the paper at its setting."""
+    """Return a table that compares one direction per step with the best number K at equal numbers of evaluations,
+    ten times the paper's at its setting."""
     rows = read_rows(RESULTS / "certificates_directions")
     lines = []
     for k in sorted({int(k) for k in rows["directions_per_step"]}):
@@ -96,7 +98,8 @@ def directions() -> str:
 
 
 def optimizer_directions() -> str:
-    """What measured constants prescribe: K = 1 beside the best K at equal evaluations (`benchmarks.prescription`)."""
+    """Return a table of private training with the parameters that the theory prescribes for measured constants: one
+    direction per step beside the best K at equal evaluations (`benchmarks.prescription`)."""
     lines = []
     for task in ("digits", "digits_long"):
         rows = read_rows(RESULTS / f"prescription_{task}")
@@ -114,7 +117,8 @@ def optimizer_directions() -> str:
 
 
 def _held(rows: pd.DataFrame, key: list[str]) -> str:
-    """In how many cells each bound holds with three standard errors to spare, and how tight our bounds are."""
+    """Return a sentence that says in how many cells each certified bound is above the measured mean by three
+    standard errors, and how close the sharpened bounds are to it."""
     run = rows.dropna(subset="gradient_squared").groupby(key).filter(lambda cell: len(cell) >= SEEDS).groupby(key)
     value = run["gradient_squared"]
     upper = value.mean() + 3 * value.std(ddof=1) / np.sqrt(value.count())
@@ -130,7 +134,7 @@ def _held(rows: pd.DataFrame, key: list[str]) -> str:
 
 
 def accounting() -> str:
-    """The noise multiplier and the processor time of each accountant, side by side in one run."""
+    """Return a table of each accountant's noise multiplier and processor time, measured side by side in one run."""
     rows = read_rows(RESULTS / "accounting")
     lines = []
     for key, group in rows.groupby(["n", "batch", "steps", "epsilon"], sort=False):
@@ -151,8 +155,8 @@ def accounting() -> str:
 
 
 def sweep_speed() -> str:
-    """The time of a cell of 880 runs and its ratio to the loops, medians over repetitions; below it the engine
-    before."""
+    """Return a table of the time in which the sweep engine makes the 880 runs of a cell, over that of running them
+    one by one (medians over repetitions). Below it stands the comparison with an older version of the engine."""
     rows, before = read_rows(RESULTS / "sweep_speed"), read_rows(RESULTS / "sweep_speed_before")
     shown = rows.groupby(["device", "method", "d"], sort=False).median(numeric_only=True).reset_index()
     lines = [
@@ -182,12 +186,12 @@ def sweep_speed() -> str:
 
 
 def language_models() -> str:
-    """The accuracy of every method on the small encoder, beside the paper's on RoBERTa-large."""
+    """Return a table of every method's accuracy on the small encoder, beside the paper's on RoBERTa-large."""
     return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
 
 
 def opt_prompts() -> str:
-    """The accuracy of every method on a small OPT with the prompt of SST-2."""
+    """Return a table of every method's accuracy on a small OPT model with the prompt of SST-2."""
     return report(table("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls"))
 
 
@@ -224,8 +228,8 @@ def equal_evaluations() -> str:
 
 
 def step_lengths() -> str:
-    """The time of a step over that of two forward passes, by direction law, and of the published step, by batch and
-    length."""
+    """Return a table by batch size and text length: the time of a private step with each law of directions, and of
+    the published step (four passes over the weights in place), over the time of two forward passes."""
     rows = read_rows(RESULTS / "optimizer_step_lengths")
     names = {law: law.capitalize() for law in reversed(tuple(DIRECTIONS))}
     names["four-pass"] = "four passes in place, as published"
@@ -240,8 +244,8 @@ def step_lengths() -> str:
 
 
 def one_pass() -> str:
-    """The processor time of all points of a step in one pass over that of one point after the other, by what is
-    trained."""
+    """Return a table, by what is trained, of the processor time of evaluating all points of a step in one forward
+    pass over that of evaluating them one after the other."""
     rows = read_rows(RESULTS / "one_pass")
     cases = rows[["model", "texts", "directions"]].drop_duplicates()
     lines = []
@@ -253,7 +257,7 @@ def one_pass() -> str:
 
 
 def calculator() -> str:
-    """What the calculator prints at the paper's synthetic setting."""
+    """Return what the calculator prints at the paper's synthetic setting."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         params.main(CALCULATOR.split())
@@ -304,7 +308,8 @@ def alternatives() -> str:
 
 
 def gpu_plans() -> str:
-    """For each card the jobs, and when each of them would begin in the minutes available, or why it would not."""
+    """Return a table for each GPU model of the planned jobs, and of when each would begin within the available
+    minutes, or why it would not."""
     rows = read_rows(RESULTS / "gpu_plans")
     begins = (rows["start_s"] / 60).map("{:.1f}".format)
     rows["when"] = rows["why_not"].where(rows["why_not"].notna(), begins)
@@ -348,7 +353,7 @@ TABLES = {
 
 
 def filled(page: str) -> str:
-    """The page with every table replaced by what it is today."""
+    """Return the page with every generated table replaced by the present one."""
     return re.sub(
         r"<!-- (\w+) -->\n.*?<!-- /\1 -->",
         lambda found: f"<!-- {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- /{found[1]} -->",
