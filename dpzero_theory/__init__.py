@@ -75,7 +75,7 @@ _NAMES = {
     "audit": ("audit",),
     "audit.claim": ("Claim", "View"),
 }
-"""Module -> the names that it offers here."""
+"""By module, those of its names that can be imported from this package."""
 
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

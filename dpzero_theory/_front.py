@@ -1,4 +1,4 @@
-"""The functions of `import dpzero_theory as dz` that bring several rooms of the library together."""
+"""The functions of `import dpzero_theory as dz` that combine several packages of the library."""
 
 import os
 from pathlib import Path
@@ -26,8 +26,8 @@ def epsilon(history: Steps, delta: float) -> Bracket:
         epsilon(step * 10_000, delta=1e-5)
 
     Args:
-        history: steps such as `step * 1000`, or sums of them, all with one relation. They may be chosen adaptively,
-            each from the outcomes of those before.
+        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. They may be
+            chosen adaptively, each from the outcomes of those before.
         delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:
@@ -74,7 +74,7 @@ def calibrate(
         sampling: how batches are drawn, for example `Poisson(1 / 16)`.
         relation: which data sets are neighbours; there is no default.
         mechanism: the noise law, one of `MECHANISMS`.
-        coordinates: K >= 1, numbers of a record in a step, clipped jointly.
+        coordinates: K >= 1, how many numbers a record contributes to a step; they are clipped jointly in L2 norm.
 
     Returns:
         A bracket around the exact number; `value` is `upper`, with which the target is certainly met. It is what
@@ -105,7 +105,10 @@ class Prescribed(Prescription):
     """
 
     def plan(self) -> "Plan":
-        """The plan of a run with exactly these parameters, for `make_private`. Raises ValueError if it can't be run."""
+        """Returns the plan of a run with exactly these parameters, for `make_private`.
+
+        Raises ValueError where they cannot be run.
+        """
         from dpzero_theory.optim.plan import Plan
 
         return Plan.from_prescription(self)
@@ -127,18 +130,18 @@ def prescribe(
 
         plan = prescribe(Problem(n=10_000, d=2000, r=8.178), epsilon=2, delta=1e-6).plan()
 
-    The relation is replace-one and every step uses all records.
+    Neighbouring data sets differ in one replaced record, and every step uses all records.
 
     Args:
         problem: the constants that the theorem assumes.
         epsilon: the target, > 0.
         delta: the target, 0 < delta < 1.
         result: id of the theorem or corollary, one of `theory.results.RESULTS`; the default is the sharpest.
-        calibration: `exact`, or `paper`: noise by the paper's composition lemma.
-        max_steps: largest number of steps T, for a result whose parameters are searched for.
-        max_evaluations: largest n K T, for such a result.
+        calibration: how the noise is computed: "exact", or "paper", by the paper's composition lemma.
+        max_steps: the largest number of steps T, for a result whose parameters are searched for.
+        max_evaluations: the largest n K T, the number of per-record loss differences, for such a result.
         direction: law of the random directions, one of `DIRECTIONS` that the theorem covers.
-        directions_per_step: K >= 1, or `best`.
+        directions_per_step: K >= 1, the number of directions a step, or "best" to search for it.
 
     Returns:
         The parameters, with `bound` on the expected squared gradient norm (or suboptimality); `plan()` makes a run's
@@ -202,10 +205,12 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
 
 
 def verify(folder: "str | os.PathLike[str]") -> "Report":
-    """What a run's folder proves: its claim recomputed from its files, as `python -m dpzero_theory.optim.verify` does.
+    """Check the privacy claim of a private run from the files in its folder alone.
+
+    Every number of the claim is recomputed, as by `python -m dpzero_theory.optim.verify`.
 
     Args:
-        folder: of a private run.
+        folder: the folder that the run wrote.
 
     Returns:
         The findings; `fault` is empty where everything holds, else it says what does not. The command also compares

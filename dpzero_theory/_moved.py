@@ -60,10 +60,10 @@ MOVED = {
     "dpzero_theory.synthetic.padded": "benchmarks.problems.padded",
     "dpzero_theory.synthetic.worst_case": "benchmarks.problems.worst_case",
 }
-"""Old path -> new path."""
+"""By the old import path of a module, its new one."""
 
 LEFT = {"dpzero_theory.optim.transcript": {"replay": "dpzero_theory.optim.files.replay"}}
-"""Old path -> the names that have moved to yet another module than the rest."""
+"""By the old import path of a module, the names that moved to another module than the rest, with that module's path."""
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -75,7 +75,7 @@ class _Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if fullname in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module under its new path in the place of the empty one that was made for the old path."""
+        """Import the module by its new path, with a DeprecationWarning, and register it under the old path too."""
         old, new = module.__name__, MOVED[module.__name__]
         warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
         try:

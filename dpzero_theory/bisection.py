@@ -1,8 +1,7 @@
-"""Where a monotone condition turns: by bisection, with the answer always on a stated side of the turn.
+"""Searches for the point at which a monotone condition changes, with the answer always on a stated side of that point.
 
-These searches are our own because their callers need a side. The root finders of `scipy.optimize` return a number near
-the root; a certified bound must be on the safe side of it, and some conditions answer only yes or no. One module holds
-all of them.
+The root finders of `scipy.optimize` return a number near the root. A certified bound must be on the safe side of it,
+and some conditions answer only yes or no, so these searches are our own.
 """
 
 import math
@@ -18,19 +17,19 @@ X = TypeVar("X", float, Array)
 
 
 def halved(holds: Callable[[X], object], low: X, high: X, times: int) -> tuple[X, X]:
-    """Halve an interval around the turn of a condition that is true at `low` and false at `high`.
+    """Halve an interval around the point at which a condition, true at `low` and false at `high`, changes.
 
     For example `halved(lambda x: x * x < 2, 1.0, 2.0, 60)` returns the two floats around the square root of 2.
 
     Args:
         holds: the condition at a point; for arrays an array of booleans, and each entry is a search of its own.
-        low, high: ends of the interval. The condition is taken to be true at one and false at the other, unasked.
+        low, high: the ends of the interval; `holds` is not called at them, but taken to be true at low, false at high.
         times: how often the interval is halved. A search for one number ends early, without another result, where no
             float lies between the ends.
 
     Returns:
-        The new ends. The condition was seen to be true at the first, or that is `low`; false at the second, or that is
-        `high`.
+        The new ends. The first is `low` or a point where the condition was found to be true, the second is `high` or a
+        point where it was found to be false.
     """
     for _ in range(times):
         middle = (low + high) / 2
@@ -45,12 +44,14 @@ def halved(holds: Callable[[X], object], low: X, high: X, times: int) -> tuple[X
 
 
 def narrowed(meets: Callable[[T], bool], miss: T, hit: T, middle: Callable[[T, T], T]) -> T:
-    """The last `hit` of a bisection between `miss`, which does not meet the condition, and `hit`, which does.
+    """Narrow down where a condition begins to hold; returns a point at which it holds.
+
+    The bisection moves `miss`, where the condition does not hold, and `hit`, where it does, towards each other.
 
     Args:
         meets: the condition.
-        miss, hit: where the bisection starts; neither is asked about.
-        middle: (miss, hit) -> what to ask about next; the bisection ends where that is one of the two.
+        miss, hit: where the bisection starts; `meets` is not called at them.
+        middle: (miss, hit) -> the next point to try; the bisection ends where that is one of the two.
     """
     while (tried := middle(miss, hit)) not in (miss, hit):
         if meets(tried):
@@ -63,7 +64,7 @@ def narrowed(meets: Callable[[T], bool], miss: T, hit: T, middle: Callable[[T, T
 def smallest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
     """The smallest integer in [low, high] that meets the condition, for a condition that stays true once true.
 
-    The search doubles from `low`, then bisects. It returns None where nothing tried up to `high` meets the condition.
+    The search doubles from `low` > 0, then bisects. It returns None where `high` does not meet the condition.
     """
     return _smallest(meets, low, high, lambda miss, hit: (miss + hit) // 2)
 
@@ -80,9 +81,10 @@ def largest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | 
 
 
 def smallest_real(meets: Callable[[float], bool], low: float, high: float, tolerance: float = 1e-12) -> float | None:
-    """A real in [low, high] that meets a condition which stays true once true, above the smallest by `tolerance`.
+    """A number in [low, high] that meets a condition which stays true once true, and is almost the smallest that does.
 
-    The tolerance is relative to the returned number. Returns None where nothing tried up to `high` meets the condition.
+    It exceeds the smallest one by at most `tolerance` times itself. low must be positive. Returns None where `high`
+    does not meet the condition.
     """
     return _smallest(meets, low, high, lambda miss, hit: miss if hit - miss <= tolerance * hit else (miss + hit) / 2)
 
@@ -99,11 +101,11 @@ def _smallest(meets: Callable[[T], bool], low: T, high: T, middle: Callable[[T, 
 
 
 def last_integer(excess: Callable[[int], float], first: int, most: int, guess: float) -> int | None:
-    """The largest integer in [first, most] with excess <= 0, for an excess that grows with the integer.
+    """The largest integer in [first, most] at which the function `excess`, which never falls, is at most 0.
 
-    Returns None where the excess at `first` is positive. The search starts from `guess` and continues by secants in the
-    logarithm of the integer, so it takes few trials where the excess is smooth in it and the guess is near: each trial
-    may cost seconds. An excess may be infinite.
+    Returns None where it is positive at `first`. The search starts from `guess` and continues by secants in the
+    logarithm of the integer, so it calls the function, which may take seconds, only a few times where that is smooth
+    and the guess is near. The function may return infinity.
     """
     low = high = round(min(max(guess, first), most))
     below = above = excess(low)

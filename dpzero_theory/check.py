@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 P = ParamSpec("P")
 T = TypeVar("T")
 _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "an object", list: "a list"}
-"""What a type is called in messages."""
+"""How error messages name a type of JSON."""
 
 
 class PreconditionError(ValueError):
@@ -108,11 +108,14 @@ _OTHER_WORDS = {
     **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
     **dict.fromkeys(("optimizer", "optim"), "update"),
 }
-"""What other libraries call our settings."""
+"""By a word that other libraries or papers use for a setting, our name of it, which error messages suggest."""
 
 
 def settings(given: Mapping[str, object], known: Collection[str], required: Collection[str] = ()) -> None:
-    """Raise ValueError for a setting that is not `known`, with the nearest known word, or for one that is missing."""
+    """Raise ValueError for a name in `given` that is not `known`, with the nearest known one, or for a missing one.
+
+    required: the names that must be in `given`.
+    """
     for name, value in given.items():
         if name not in known:
             rest = [word for word in known if str(name) in word.split("_")] if len(str(name)) > 1 else []
@@ -125,15 +128,15 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
 
 
 def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
-    """The names of a function's arguments, and of those that have no default."""
+    """Returns the names of a function's arguments, and the names of those that have no default."""
     taken = inspect.signature(function).parameters
     return list(taken), [name for name, argument in taken.items() if argument.default is argument.empty]
 
 
 def named(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, but a name that it does not take, or one that is missing, is refused in one line, as by `settings`.
+    """Decorates a function so that unknown or missing argument names raise the ValueError of `settings`.
 
-    Python itself would raise TypeError, which does not know what other libraries call a setting.
+    Python itself would raise TypeError, and could not say which of our names another library's name corresponds to.
     """
     known, required = names_of(function)
 
@@ -146,10 +149,10 @@ def named(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def entries(name: str, value: object, types: Mapping[str, type], optional: Collection[str] = ()) -> dict[str, Any]:
-    """Return `value` if it is an object of JSON with entries of these names and types; raises ValueError otherwise.
+    """Return `value` if it is a JSON object (a dict) with entries of these names and types; else raise ValueError.
 
-    The entries in `optional` may be missing. float takes integers too; otherwise no type stands for another, and bool
-    is no integer.
+    The entries in `optional` may be missing. An entry of type float may be an integer; otherwise types must be exact,
+    and a bool is not an integer.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object; got {shown(value)}")
@@ -165,7 +168,7 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
 
 
 def types_of(kind: type) -> dict[str, type]:
-    """The fields of a dataclass and their types, for `entries`."""
+    """Returns the fields of a dataclass and their types, by name, as `entries` takes them."""
     return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 
 
@@ -197,6 +200,6 @@ def precondition(holds: bool, statement: str) -> None:
 
 
 def installed(what: str, package: str, extra: str) -> None:
-    """Raise ValueError where the optional `package` that `what` needs is missing; it names the `extra` that has it."""
+    """Raise ValueError if `package`, which `what` needs, is not installed; the message names the `extra` with it."""
     if find_spec(package) is None:
         raise ValueError(f"{what} needs {package}: pip install 'dpzero-theory[{extra}]'")

@@ -1,8 +1,8 @@
-"""One parser for every command: an error is one line that names the flag, the rule and the value; exit status 2.
+"""The argument parser of all commands: bad input ends in one line that names the flag, the rule and the value.
 
-A command is a module with `_parser() -> Parser` and `main(argv) -> int`. The types below check each word while it is
-parsed, before anything is computed or written. What the library refuses later becomes an error of the command line by
-`Parser.refusals`, with the flag in the place of the library's name for it.
+The exit status is then 2. A command is a module with `_parser() -> Parser` and `main(argv) -> int`. The functions below
+that are types for `add_argument` check each word while it is parsed, before anything is computed or written. Within
+`Parser.refusals`, errors that the library raises later become errors of the command line too, which name the flag.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from dpzero_theory import check
 
 Resource = TypeVar("Resource")
 
-_LONGEST_LINE = 400  # an error of a command is cut to this many characters
+_LONGEST_LINE = 400  # Error messages of a command are cut to this many characters
 _WORDS = (
     (r"^the following arguments are required: (.*)$", r"\1 must be given"),
     (r"^one of the arguments (.*) is required$", r"one of \1 must be given"),
@@ -29,13 +29,14 @@ _WORDS = (
     (r"^unrecognized arguments: (.*)$", r"\1 must not be given: no such argument"),
     (r"^argument (\S+): ", r"\1 "),
 )
-"""argparse's sentences, as patterns, and ours."""
+"""Patterns of argparse's error messages, each with our wording for it."""
 
 
 class Parser(argparse.ArgumentParser):
     """The parser of `python -m COMMAND`.
 
-    aliases: the library's names for what a flag of another name gives, as in {"target_epsilon": "--epsilon"}.
+    aliases: the flag for each argument of the library whose name differs from the flag's, as in {"target_epsilon":
+    "--epsilon"}, so that error messages name the flag.
     """
 
     def __init__(self, command: str, description: str, aliases: Mapping[str, str] | None = None) -> None:
@@ -59,7 +60,10 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """Make an error of the block one of the command line, of `flag` where the message names no other one."""
+        """Turn a ValueError or OSError of the block into an error of the command line.
+
+        Its line begins with `flag` where the message does not name another flag.
+        """
         try:
             yield
         except (ValueError, OSError, argparse.ArgumentTypeError) as error:
@@ -68,14 +72,18 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def opened(self, flag: str, resource: AbstractContextManager[Resource]) -> Iterator[Resource]:
-        """The resource, opened: an error while it opens is one of `flag`, an error that the block raises is not."""
+        """Enter a context manager, and yield its value to the block.
+
+        An error while it is entered becomes an error of the command line, of `flag`; one that the block raises does
+        not.
+        """
         with ExitStack() as stack:
             with self.refusals(flag):
                 value = stack.enter_context(resource)
             yield value
 
     def _flagged(self, message: str) -> str:
-        """The message with a flag in the place of the library's name of an argument, if it begins with one."""
+        """Returns the message with the flag in place of the library's argument name, if it begins with such a name."""
         name, _, rest = message.partition(" ")
         flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
         flag = (flags | self._aliases).get(name)
@@ -90,11 +98,11 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")
 
 
-SWEEP = "NAME=START:STOP:log|lin:COUNT"  # how help shows the argument of --sweep
+SWEEP = "NAME=START:STOP:log|lin:COUNT"  # The form of --sweep's argument, as the help shows it
 
 
 class Several(argparse.Action):
-    """For nargs="+": a flag that may be repeated; each of its words is kept once, in the order given."""
+    """An action for a flag with nargs="+" that may be repeated; each word is kept once, in the order given."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -111,7 +119,7 @@ def number(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> Callable[[str], float | int]:
-    """A type for `add_argument`: a finite number within the bounds of `check.real`; an int where the word is one."""
+    """A type for `add_argument`: a finite number within these bounds, as an int if it is written as one."""
 
     def parse(text: str) -> float | int:
         value: float | int = _read(text)
@@ -131,9 +139,10 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], tuple[str, list[float]]]:
-    """A type for `add_argument`: NAME=START:STOP[:log|lin[:COUNT]] -> the name (with underscores) and the values.
+    """A type for `add_argument`: parses NAME=START:STOP[:log|lin[:COUNT]] into the name and a list of values.
 
-    The values of names in `integers` are rounded and made distinct.
+    names: the names that are allowed; in the result their hyphens are underscores. integers: the names whose values are
+    rounded, and then made distinct.
     """
     rule = "must be NAME=START:STOP:log|lin:COUNT"
 
@@ -163,7 +172,7 @@ def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], 
 
 
 def _read(text: str) -> Any:
-    """The number that the word is, else the word."""
+    """Returns the int or float that the word stands for, else the word itself."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -173,7 +182,10 @@ def _read(text: str) -> Any:
 
 
 def _refused(rule: Callable[..., float], value: object, **bounds: float) -> float:
-    """The value, as the rule of `check` has it; its refusal without a name, for argparse to put the flag there."""
+    """Returns the value as a function of `check` returns it; raises that function's error in a form for argparse.
+
+    The message then lacks the argument's name, in whose place argparse puts the flag.
+    """
     try:
         return rule("value", value, **bounds)
     except ValueError as error:
@@ -202,7 +214,7 @@ def output_folder(text: str) -> Path:
 
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
-    """A type for `add_argument`: a file that can be written, in a folder that exists, with one of the suffixes."""
+    """A type for `add_argument`: a file that can be written, in a folder that exists, ending in one of the suffixes."""
     rule = "a file that can be written, in a folder that is there"
     if suffixes:
         rule += f", and end in {', '.join(suffixes)}"
@@ -218,7 +230,7 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """The path as it was given; an error of the command line unless `holds` is true of the absolute path."""
+    """Returns `text` as a path; raises argparse's error with the rule unless `holds` is true of the absolute path."""
     try:
         if text and holds(Path(text).absolute()):
             return Path(text)
@@ -228,7 +240,7 @@ def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself where something is there, else the nearest of its parents where something is."""
+    """Returns the path itself if it exists, else the nearest of its parents that does."""
     for place in (path, *path.parents):
         try:
             place.lstat()
@@ -239,14 +251,17 @@ def _nearest(path: Path) -> Path:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made in the folder: it is tried, since permissions do not tell everything."""
+    """Whether a file can be made in the folder; one is made and removed, since permissions do not tell everything."""
     with TemporaryFile(dir=folder):
         return True
 
 
 @contextmanager
 def extra(name: str, command: str) -> Iterator[None]:
-    """Around a command's imports that need the extra `name`: without it, exit status 2 and one line that says so."""
+    """While the block, a command's imports, runs, a missing package exits with status 2 and names its extra.
+
+    name: the optional dependencies ("extra") that have the package. command: the module after `python -m`.
+    """
     try:
         yield
     except ModuleNotFoundError as error:

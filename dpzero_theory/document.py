@@ -1,4 +1,4 @@
-"""HTML pages that need no other file: one look for all of them, and pictures that scale with the page.
+"""Makes HTML pages that need no other file, all with one design, and pictures that scale with the page.
 
 Pages are Jinja templates that extend `templates/base.html`; pictures are drawn by matplotlib as SVG. Both packages
 belong to the extra `plot`.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, YELLOW, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#888888"
 """Colours that colour-blind readers can tell apart, on white and on black (Okabe and Ito)."""
-_TEMPLATES = Path(__file__).parent / "templates"  # The folder of the templates
+_TEMPLATES = Path(__file__).parent / "templates"  # Where `base.html` and the library's own templates are
 
 
 def document(
@@ -30,15 +30,16 @@ def document(
     filters: Mapping[str, Callable[[Any], str]] | None = None,
     **values: Any,
 ) -> str:
-    """The page of a template.
+    """Fill in a Jinja template and return the HTML page.
 
     Args:
-        template: a file of `folder`. It extends `base.html`; all values are escaped unless it says otherwise.
+        template: the name of a file in `folder`, which extends `base.html`. All values are escaped unless it says
+            otherwise.
         title: the heading of the page.
         width: the largest width of the text, in rem.
-        folder: where the template is.
-        filters: the functions of its filters, by name; what they return is escaped unless it is a `markupsafe.Markup`.
-        values: what else the template uses; `command` is named at the foot of the page.
+        folder: the folder of the template.
+        filters: the template's filters, by name; what they return is escaped unless it is a `markupsafe.Markup`.
+        values: the template's other variables; `command` is shown at the foot of the page.
 
     Raises:
         ValueError: Jinja is not installed.
@@ -59,12 +60,12 @@ def document(
 
 
 def picture(draw: Callable[["Axes"], None], *, label: str, height: float = 2.9) -> str:
-    """An <svg> element with one pair of axes.
+    """Draw a picture with one pair of axes and return it as an <svg> element.
 
     Args:
-        draw: plots into the axes and names them.
+        draw: plots into the axes and labels them.
         label: what the picture shows, for readers who cannot see it.
-        height: in inches, where the width is 5.6.
+        height: the height in inches; the width is 5.6 inches.
 
     Raises:
         ValueError: matplotlib is not installed.

@@ -1,8 +1,8 @@
 """The calculator: `python -m dpzero_theory.params --n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178`.
 
 For each theorem and corollary that applies it prints the prescribed step size, steps, smoothing, clip and noise, and
-the certified bound: with the paper's privacy calibration, with the exact one, and with the parameters that are best in
-the paper's own inequality. docs/glossary.md has the symbols. torch is never imported.
+the certified bound: with the noise of the paper's composition lemma, with the exact noise, and with the parameters that
+minimise the inequality in the paper's proof. docs/glossary.md has the symbols. torch is never imported.
 """
 
 import argparse
@@ -24,26 +24,26 @@ from dpzero_theory.theory.sharp.constants import known_directions
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
 from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
 
-SOLVABLE = ("n", "epsilon", "d")  # the flags whose value --solve-for can find
+SOLVABLE = ("n", "epsilon", "d")  # The flags whose value --solve-for can find
 RUN = (
     "directions-per-step",
     "max-steps",
     "max-evaluations",
-)  # the flags of a run, which caps or fixes what is searched
+)  # The flags that fix or cap the directions a step, the steps and the evaluations of a run
 PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
-"""The flags of the problem and its privacy."""
-SWEEPABLE = (*PROBLEM, *RUN)  # the flags that --sweep can vary
-INTEGERS = ("n", "d", *RUN)  # the flags that take integers
+"""The flags that describe the problem and its privacy target."""
+SWEEPABLE = (*PROBLEM, *RUN)  # The flags that --sweep can vary
+INTEGERS = ("n", "d", *RUN)  # The flags that take integers
 SMALLEST, LARGEST = 1e-50, 1e50
-"""The range of a constant of the problem: beyond it products of four constants leave the range of floating point."""
+"""Constants of the problem must lie between these, or products of four of them would leave the range of floats."""
 END_OF_INTEGERS = 10**15  # --solve-for looks for n and d up to this value
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
 END_OF_SEARCH = {"d": END_OF_INTEGERS, "epsilon": SMALLEST_EPSILON}
-"""The value at which a search ends and may meet the target, so that a note says so."""
+"""By the name of --solve-for, the most extreme value it tries; where even that meets the target, a note says so."""
 EASIEST = {"n": END_OF_INTEGERS, "epsilon": LARGEST_EPSILON}
-"""The value at which a bound is the smallest of the search: if it misses the target there, nothing meets it."""
+"""By the name of --solve-for, the value with the smallest bound; if it misses the target there, no value meets it."""
 DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, "directions_per_step": 1}
-"""The values of flags that are not given."""
+"""The values of flags that neither the command line nor a problem file gives."""
 
 
 def _directions(text: str) -> int | str:
@@ -118,7 +118,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the calculator; returns the exit status. Bad input ends in exit status 2."""
+    """Run the command and print its answers; returns 0. Bad input exits with status 2."""
     parser = _parser()
     args = parser.parse_args(argv)
     with parser.refusals():
@@ -160,9 +160,10 @@ def _read(path: Path) -> ProblemFile:
 def _with_measured(
     given: dict[str, Any], measured: ProblemFile | None, args: argparse.Namespace
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The inputs of the calculator, and what a problem file says that its reader must know.
+    """Returns the calculator's inputs, by name, and the sentences (caveats) that a problem file asks to be shown.
 
-    A flag takes precedence over the file, and the file over the default.
+    A flag takes precedence over the file, and the file over the default. given: the values of the flags, None where a
+    flag is not given. measured: the problem file, if one is given.
     """
     sought = args.solve_for if args.sweep is None else args.sweep[0]
     constants = {} if measured is None else {k: v for k, v in measured.constants.items() if k != sought}
@@ -177,7 +178,10 @@ def _with_measured(
 
 
 def _check_modes(args: argparse.Namespace, given: dict[str, Any], inputs: dict[str, Any]) -> None:
-    """Raise ValueError where a flag lacks or excludes another one; `given` has the values of the flags alone."""
+    """Raise ValueError where a flag needs another one that is missing, or excludes another one that is given.
+
+    given: the values of the flags. inputs: these with the values of the problem file and the defaults.
+    """
     sought = args.solve_for if args.sweep is None else args.sweep[0]
     rules = (
         ((args.solve_for is None) == (args.target is None), "--solve-for and --target must be given together"),
@@ -226,7 +230,10 @@ def _calculate(
 
 
 def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
-    """The answer with a note on a single run, where the theorem has one."""
+    """Returns the answer with a note of a bound that a single run meets with probability `confidence`.
+
+    Only the answer of theorem-3-sharp gets one.
+    """
     if answer.result.id != "theorem-3-sharp":
         return answer
     bound = certify_run(problem, RunParameters.of(answer.prescription), failure=1 - confidence).bound
@@ -255,7 +262,7 @@ def _sweep_rows(
 def _solutions(
     args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str], caveats: Sequence[str]
 ) -> str:
-    """For each result and calibration, the value of --solve-for at which the bound meets --target."""
+    """Returns the output of --solve-for: for each result and calibration, the value whose bound meets --target."""
     name = args.solve_for
     target = args.target
     lowest = 1 if inputs["r"] is None else math.ceil(inputs["r"])

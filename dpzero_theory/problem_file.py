@@ -1,4 +1,4 @@
-"""The constants of a problem in a JSON file, with what must be said about them.
+"""Reads and writes a JSON file with the constants of a problem and caveats about them.
 
 `python -m dpzero_theory.curvature --out FILE` writes one and `python -m dpzero_theory.params --problem FILE` reads it:
 
@@ -21,29 +21,29 @@ from typing import Any
 from dpzero_theory import check
 
 CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank")
-"""The constants that a file may have."""
-DATA = ("public", "synthetic", "private")  # what a model was measured on, as a problem file says it
-FORMAT, VERSION = "dpzero-theory/problem", 1  # how a problem file names its format and version
-LARGEST_FILE = 1 << 24  # The largest file that is read, in bytes
+"""The names of the constants that a file may have."""
+DATA = ("public", "synthetic", "private")  # What the data may be on which the constants were measured
+FORMAT, VERSION = "dpzero-theory/problem", 1  # The values of the file's entries "format" and "version"
+LARGEST_FILE = 1 << 24  # Larger files are refused, in bytes
 
 _PRIVATE = (
     "the constants were measured on private data: they, and every parameter below, depend on it, and the "
     "(epsilon, delta) below does not cover that"
 )
-"""The caveat of constants measured on private data."""
+"""The caveat that is added where constants were measured on private data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemFile:
     """The content of a problem file.
 
-    The caveat of private data is always the first one, whether the file has it or not. Raises ValueError.
+    For private data a caveat that says so is added as the first one, unless it is there. Raises ValueError.
 
     Attributes:
-        constants: name -> value, with names of `CONSTANTS`, d among them.
-        caveats: sentences.
-        data: one of `DATA`.
-        measurements: what else was measured.
+        constants: the values of the constants by their names in `CONSTANTS`; d must be among them.
+        caveats: sentences that are shown beside every certificate from these constants.
+        data: the data on which they were measured, one of `DATA`.
+        measurements: further measurements, which the calculator does not read.
     """
 
     constants: Mapping[str, float]
@@ -65,7 +65,7 @@ class ProblemFile:
         object.__setattr__(self, "caveats", private + tuple(c for c in self.caveats if c != _PRIVATE))
 
     def as_json(self) -> str:
-        """The file's text; raises ValueError for NaN or infinity among the measurements."""
+        """Returns the text of the file; raises ValueError for NaN or infinity among the measurements."""
         content = {
             "format": FORMAT,
             "version": VERSION,

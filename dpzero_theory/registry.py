@@ -1,4 +1,4 @@
-"""Named values of one kind (direction laws, algorithms, noise laws, samplings): an extension is one registration."""
+"""`Registry`: named values of one kind, such as noise laws or samplings, to which users can add their own."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeVar
@@ -15,7 +15,10 @@ T = TypeVar("T", bound=_Named)
 
 
 class Registry(Mapping[str, T]):
-    """name -> value, in the order of registration. `argument` names the kind in errors, which are ValueErrors."""
+    """A mapping from names to values of one kind, in the order of registration.
+
+    argument: what error messages call the kind, such as "direction". An unknown name raises ValueError.
+    """
 
     def __init__(self, argument: str) -> None:
         self.argument = argument
@@ -30,7 +33,10 @@ class Registry(Mapping[str, T]):
         return value
 
     def register_family(self, name: str, member: Callable[[str], T]) -> None:
-        """Add values that are made when asked for: NAME:ARGUMENTS is member(ARGUMENTS). Iteration leaves them out."""
+        """Add a family of values: looking up "NAME:ARGUMENTS" returns member("ARGUMENTS"), for this name.
+
+        Iteration over the registry leaves the members of families out.
+        """
         self._families[name] = member
 
     @property

@@ -1,4 +1,4 @@
-"""The calculator's answers as a table for people, JSON, CSV, LaTeX, or a plot of bound against a variable."""
+"""Formats the answers of the calculator (`params`) as a table, JSON, CSV or LaTeX, or as a plot of a sweep's bounds."""
 
 import csv
 import io
@@ -23,9 +23,9 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("bound", "bound", r"\text{bound}", "certified bound"),
     ("bound_at_steps", "", r"\text{bound at integer } T", "inequality at the steps to run"),
 )
-"""A field of `Prescription`, its letter, its LaTeX and what it is, in the order in which people read a prescription."""
+"""The rows of a table: a field of `Prescription`, its letter, its LaTeX, and what it is in words."""
 
-FORMULA_ONLY = ("T", "bound_at_steps")  # fields that are left out for a result with no closed form
+FORMULA_ONLY = ("T", "bound_at_steps")  # Fields that tables leave out for a result without a closed form
 
 SOURCES = {
     "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
@@ -33,11 +33,14 @@ SOURCES = {
     "noise_std": "2 C sqrt(T)/(n mu), replace-one",
     "bound_at_steps": "un-substituted inequality",
 }
-"""Where a number comes from if the theorem does not display it."""
+"""By a field of `Prescription`, the formula that tables show for it where the theorem displays none."""
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """One answer as a flat mapping: the keys of the JSON contract, and the minimised form nested under 'minimised'."""
+    """Returns one answer as a mapping with the keys of the JSON output.
+
+    Under "minimised" are the numbers for the parameters that minimise the proof's inequality, or None.
+    """
     p = answer.prescription
     best = answer.best
     return {
@@ -64,10 +67,10 @@ def _numbers(prescription: Prescription) -> dict[str, float | int]:
 def as_json(
     inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], unmet: Sequence[Unmet], caveats: Sequence[str] = ()
 ) -> str:
-    """The JSON of the contract: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}, without NaN or
-    infinity.
+    """Returns the JSON output: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}.
 
-    caveats, here and below, are what must be said of measured inputs.
+    It has no NaN or infinity. rows: of `row`. unmet: results that do not apply. caveats, here and in the other
+    functions: sentences that a problem file asks to be shown.
     """
     refused = [{"id": u.result.id, "calibration": u.calibration, "reason": u.reason} for u in unmet]
     given = {**inputs, "relation": "replace-one", "sampling": "full"}
@@ -76,7 +79,7 @@ def as_json(
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """One line for each result, calibration and form (closed-form, minimised)."""
+    """Returns CSV with one line for each result, calibration and form ("closed-form" or "minimised")."""
     flat: list[dict[str, Any]] = []
     for item in rows:
         shared = {k: v for k, v in item.items() if k not in ("minimised", "form", "notes")}
@@ -94,7 +97,11 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
 def as_table(
     answers: Sequence[Calculated], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
-    """A block for each result: its symbols, a column per calibration and one for the minimised form, and the source."""
+    """Returns a text table with a block for each result.
+
+    A block has a row for each of `ROWS`, a column for each calibration and one for the minimised form, and the formula
+    from which a number comes.
+    """
     numbers = {name: value for name, value in inputs.items() if isinstance(value, (int, float))}
     numbers.pop("directions_per_step", None)
     given = "  ".join(f"{name} = {value:g}" for name, value in numbers.items())
@@ -109,7 +116,10 @@ def as_table(
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """One line for each row of a sweep or a solution: the variable, the result, K, steps, clip and bounds."""
+    """Returns a text table of a sweep or of --solve-for, with a line for each row.
+
+    variable: the name of what is varied or solved for, the first column.
+    """
     table = [[variable, "result", "calibration", "K", "T", "C", "bound", "minimised"]]
     for item in rows:
         best = item["minimised"]
@@ -172,7 +182,7 @@ def _shown(value: float | int) -> str:
 
 
 def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
-    """A booktabs table for each result, ready for \\input."""
+    """Returns LaTeX with a booktabs table for each result, ready for \\input."""
     out = [f"% caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
         columns = _columns(block)
@@ -197,19 +207,19 @@ def _latex_number(value: float | int) -> str:
     return rf"${mantissa} \times 10^{{{int(exponent)}}}$" if exponent else f"${text}$"
 
 
-PLOT_SUFFIXES = (".png", ".pdf", ".svg")  # the suffixes, and so the formats, of a plot
+PLOT_SUFFIXES = (".png", ".pdf", ".svg")  # The suffixes that the file of --plot may have, which select its format
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind readers can tell apart (Okabe and Ito)."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")  # the marker of each result in a plot
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")  # Matplotlib's markers, one for each result in a plot
 
 
 def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw the bounds of a sweep against its variable, log-log, one line for each result, calibration and form.
 
     Args:
-        path: the file to write, in whole or not at all; its suffix is one of `PLOT_SUFFIXES`.
+        path: the file, written in whole or not at all; its suffix is one of `PLOT_SUFFIXES`.
         variable: the key of the swept value in each row.
-        rows: of a sweep.
+        rows: the rows of the sweep, each made by `row`, with the swept value added.
     """
     from matplotlib.figure import Figure
 

@@ -1,9 +1,9 @@
-"""Random directions u in R^d: sampling, exact moments, and exact and bounded tails.
+"""Random directions u in R^d: sampling, exact moments, and tail probabilities of u^T a with bounds on them.
 
 The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian directions and Rademacher ones (random signs) also
-have E[u] = 0 and E[u u^T] = I, and differ in the fourth moments. So the moments of Lemma lm:sphere are one function,
-for every law of `DIRECTIONS`, of E[u_i^4] and E[u_i^2 u_j^2]. The tails are those of the sphere; by symmetry they need
-only the first coordinate u_1, with u_1^2/d ~ Beta(1/2, (d-1)/2).
+have E[u] = 0 and E[u u^T] = I, and differ in the fourth moments. So the moments of the paper's Lemma lm:sphere are, for
+every law of `DIRECTIONS`, the same function of E[u_i^4] and E[u_i^2 u_j^2]. The tails are those of the sphere; by
+symmetry they need only the first coordinate u_1, with u_1^2/d ~ Beta(1/2, (d-1)/2).
 """
 
 import math
@@ -20,9 +20,9 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 GRID = 2.0**-16
-"""The coordinates of a table are multiples of this, so that sums of up to 2^20 squares are exact in float64."""
+"""The values in `DirectionLaw.table` are multiples of this, so that sums of up to 2^20 squares are exact in float64."""
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
-"""a and b of `quantiles`, which solve its two equations; a test puts them into the equations."""
+"""The coefficients a and b of `quantiles`, which give its table the moments 1 and 3; a test checks that they do."""
 
 
 def _generator(rng: object) -> np.random.Generator:
@@ -98,7 +98,7 @@ class DirectionLaw:
         table: the equally likely values of a coordinate, in which `optim.weights.directions` looks up random words: 2
             or 65,536 of them, in ascending order, multiples of `GRID`.
         normalised: whether a vector of such coordinates is then scaled to length sqrt(d).
-        fixed_norm: whether ||u|| = sqrt(d) always, which the clip of Algorithm 1 needs.
+        fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
     """
 
     name: str
@@ -110,7 +110,7 @@ class DirectionLaw:
 
 
 DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
-"""Every law of a direction, the paper's sphere first. `theory.sharp` has what the sharpened theorem knows of each."""
+"""All laws of directions by name, the paper's sphere first; `theory.sharp` has their constants in its theorem."""
 
 for _law in (
     DirectionLaw(
@@ -170,14 +170,14 @@ def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
     low = near - high
     gap = np.maximum(
         ((dimension - high * high) - 2 * high * low) - low * low, 0.0
-    )  # d - c^2, computed without cancellation
+    )  # d - c^2 without cancellation: c = high + low, and the square of `high` is exact
     a, b = (dimension - 1) / 2, 0.5
     small = near * near < dimension / 2
     return np.where(small, betaincc(b, a, near * near / dimension), betainc(a, b, gap / dimension))[()]
 
 
 def subgaussian_tail(threshold: ArrayLike, norm: float) -> Array:
-    """An upper bound on P(|u^T a| >= C), 2 exp(-C^2/(2 ||a||^2)), sharper than the paper's for every C and d.
+    """An upper bound on P(|u^T a| >= C): 2 exp(-C^2/(2 ||a||^2)), which is below `paper_tail` for every C.
 
     The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of N(0, 1), because (d/2)_k >= (d/2)^k. So
     E[exp(s u_1)] <= exp(s^2/2), and Chernoff's bound at s = C/||a|| on both sides gives the claim. The same holds for
