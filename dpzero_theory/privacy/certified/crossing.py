@@ -62,14 +62,16 @@ class Curve:
 
     The argument tau is the tilt of the contour of a nearby x, which saves time, or None.
 
-    bracket(x, wanted): the certified bracket of delta that anyone who asks for delta at x gets. It need not be narrower
-        than `wanted`, relative.
-    estimate(x, tau): log delta without a certificate, and the tau of its contour. Log delta is -inf if delta is too
-        small to be resolved; tau is None if the estimate is a rough one.
-    bound(x, enough): a certified upper bound on delta, which may take less time than `bracket`. It need not be sharp
-        where it is below `enough`.
-    rough(x): log delta with an error of about 1, in little time, or None where `estimate` itself takes little time.
-    nearby(x, tau, wanted): a certified bracket that may take less time than `bracket`, and may be another one.
+    Attributes:
+        bracket: (x, wanted) -> the certified bracket of delta that anyone who asks for delta at x gets. It need not be
+            narrower than `wanted`, relative.
+        estimate: (x, tau) -> log delta without a certificate, and the tau of its contour. Log delta is -inf if delta is
+            too small to be resolved; tau is None if the estimate is a rough one.
+        bound: (x, enough) -> a certified upper bound on delta, which may take less time than `bracket`. It need not be
+            sharp where it is below `enough`.
+        rough: x -> log delta with an error of about 1, in little time, or None where `estimate` itself takes little
+            time.
+        nearby: (x, tau, wanted) -> a certified bracket that may take less time than `bracket`, and may be another one.
     """
 
     bracket: Callable[[float, float], Bracket]

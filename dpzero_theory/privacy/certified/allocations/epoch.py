@@ -210,12 +210,13 @@ def _sums(
 def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, reach: float, ratio: float) -> Profile:
     """Bounds on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
 
-    side: which law is compared with which.
-    noise: the noise multiplier s.
-    epoch: t, the number of steps of a whole epoch.
-    reach: outputs farther than `reach` standard deviations from their means are left out, with probability at most
-        2 released Phi(-reach).
-    ratio: the spacing h of the grid of `signed`; the width of the bounds falls as its square.
+    Args:
+        side: which law is compared with which.
+        noise: the noise multiplier s.
+        epoch: t, the number of steps of a whole epoch.
+        reach: outputs farther than `reach` standard deviations from their means are left out, with probability at most
+            2 released Phi(-reach).
+        ratio: the spacing h of the grid of `signed`; the width of the bounds falls as its square.
     """
     s, a = noise, np.exp(loss)
     variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)

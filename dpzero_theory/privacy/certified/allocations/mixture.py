@@ -52,14 +52,15 @@ _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
 class Mixture:
     """A history: random allocations, releases with dominating pairs, finite pairs, and a `gdp`-GDP mechanism.
 
-    runs: the random allocations.
-    parts: the composition of the releases' dominating pairs, for upper ends: one, or one for each of the directions
-        (P, Q) and (Q, P).
-    attained: compositions, as in `parts`, of pairs that some data sets attain, for lower ends.
-    gdp: mu of the plain Gaussian releases, 0 for none.
-    replaced: whether the relation is replace-one, so that the record's contributions change their sign and the two
-        directions of a random allocation are the same; else the record is there or not.
-    finite: the finite pairs.
+    Attributes:
+        runs: the random allocations.
+        parts: the composition of the releases' dominating pairs, for upper ends: one, or one for each of the directions
+            (P, Q) and (Q, P).
+        attained: compositions, as in `parts`, of pairs that some data sets attain, for lower ends.
+        gdp: mu of the plain Gaussian releases, 0 for none.
+        replaced: whether the relation is replace-one, so that the record's contributions change their sign and the two
+            directions of a random allocation are the same; else the record is there or not.
+        finite: the finite pairs.
     """
 
     runs: tuple[Allocated, ...]

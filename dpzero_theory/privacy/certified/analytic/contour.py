@@ -109,14 +109,15 @@ def delta_bracket(
 class Nodes:
     """The nodes t = 0, step, ..., count step of the sum over z = tau + i t, and the parameters of its error bounds.
 
-    size: about the number of nodes in x.
-    period: 2 pi over the step, the period of the trapezoid rule's aliases.
-    shift, log_second: Chernoff's bound on delta at tau + shift, whose log is at most log_second, bounds the second
-        alias.
-    log_tail: a bound on the log of the absolute characteristic function at the last node and beyond.
-    ends: the indices at which the blocks of nodes end; the first block is summed on the real line of outputs, the later
-        ones, each twice as long, on shifted lines.
-    log_tolerance: log of the quadrature error in x that was asked for.
+    Attributes:
+        size: about the number of nodes in x.
+        period: 2 pi over the step, the period of the trapezoid rule's aliases.
+        shift, log_second: Chernoff's bound on delta at tau + shift, whose log is at most log_second, bounds the second
+            alias.
+        log_tail: a bound on the log of the absolute characteristic function at the last node and beyond.
+        ends: the indices at which the blocks of nodes end; the first block is summed on the real line of outputs, the
+            later ones, each twice as long, on shifted lines.
+        log_tolerance: log of the quadrature error in x that was asked for.
     """
 
     tau: float

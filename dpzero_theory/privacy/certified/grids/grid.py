@@ -160,10 +160,11 @@ def grid_delta_beside(
 ) -> Bracket:
     """Certified bracket of delta(epsilon) as by `grid_delta`, with the finite pairs `finite` in the composition too.
 
-    finite: the finite pairs, each with its number of releases.
-    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
-        added to the upper end.
-    The other arguments are those of `grid_delta`.
+    Args:
+        finite: the finite pairs, each with its number of releases.
+        log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
+            added to the upper end.
+        epsilon, parts, gdp, points: as for `grid_delta`; `parts` may be empty.
 
     Raises:
         OverflowError: outside the range of the method.

@@ -42,10 +42,11 @@ class Profile:
 class FinitePair:
     """Two finite pairs for one pair of laws: one that dominates it ("above"), one that it dominates ("below").
 
-    loss, mass, infinite: the law of the privacy loss under P of the pair that dominates: its weights at the losses, and
-        the weight of an infinite loss.
-    p, q: weights under P and under Q on one partition of the outputs, which is the pair below.
-    exact: whether both finite pairs are the pair of laws itself, output by output, but for rounding.
+    Attributes:
+        loss, mass, infinite: the law of the privacy loss under P of the pair that dominates: its weights at the losses,
+            and the weight of an infinite loss.
+        p, q: weights under P and under Q on one partition of the outputs, which is the pair below.
+        exact: whether both finite pairs are the pair of laws itself, output by output, but for rounding.
     """
 
     loss: Array

@@ -70,12 +70,13 @@ _BRANCHES = {
 class Pair:
     """A dominating pair of one release, of one of the kinds in the module's table.
 
-    kind: `remove`, `add`, `replace` or `fixed-size`.
-    sample_rate: q in (0, 1].
-    noise: s, the standard deviation of the noise over the pair's own unit of length.
-    start, stop: if one of them is finite, the pair has only the outputs between the two, and the masses of P and Q are
-        less than 1. For these bounds the outputs of the kind `fixed-size` are put on one line: the second branch,
-        mirrored, then the atom at loss 0, then the first branch.
+    Attributes:
+        kind: `remove`, `add`, `replace` or `fixed-size`.
+        sample_rate: q in (0, 1].
+        noise: s, the standard deviation of the noise over the pair's own unit of length.
+        start, stop: if one of them is finite, the pair has only the outputs between the two, and the masses of P and Q
+            are less than 1. For these bounds the outputs of the kind `fixed-size` are put on one line: the second
+            branch, mirrored, then the atom at loss 0, then the first branch.
     """
 
     kind: str
