@@ -24,7 +24,7 @@ if sys.version_info >= (3, 12):  # from 3.12 on sys.settrace skips some instruct
 
     @contextmanager
     def traced(event: Callable[[Instruction], None]) -> Iterator[None]:
-        """`event` is told each instruction of this thread before it is run, until `stop`."""
+        """Call `event` with each instruction of this thread before it runs, until `stop` is called."""
         thread = threading.get_ident()
 
         def told(code: CodeType, offset: int) -> object:
@@ -54,7 +54,7 @@ else:
 
     @contextmanager
     def traced(event: Callable[[Instruction], None]) -> Iterator[None]:
-        """`event` is told each instruction of this thread before it is run, until `stop`."""
+        """Call `event` with each instruction of this thread before it runs, until `stop` is called."""
 
         def trace(frame: FrameType, kind: str, argument: object) -> Any:
             code = frame.f_code

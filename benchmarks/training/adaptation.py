@@ -51,7 +51,8 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[float]]]] = {
     "dp-adamw": ({}, {"step_size": [1e-3, 3e-3], "clip": [1.0]}),
     "adamw": ({}, {"step_size": [1e-3, 3e-3]}),
 }
-"""For each method what its settings have in common, and the values that are compared."""
+"""For each method the parameters that all its settings share, and the values of the others among which the 500
+questions choose."""
 _FURTHER = {
     ("opt", 16, "dpzero"): [3.2e-2],
     ("opt", 32, "dpzero"): [2e-3],
@@ -62,7 +63,8 @@ _FURTHER = {
     ("roberta", 32, "mezo"): [3.2e-2, 6.4e-2],
     ("roberta", 32, "dpgd-0th"): [1e-4, 1e-3],
 }
-"""Further step sizes that are compared, where the best of the others was the largest or the smallest."""
+"""Further step sizes to compare, by family, width and method, where the best of those in GRIDS was the largest or
+the smallest."""
 METHODS = (
     *(("dpzero", 2.0), ("dpzero", 6.0), ("mezo", 0.0), ("dp-adamw", 2.0), ("dp-adamw", 6.0), ("adamw", 0.0)),
     *(("dpgd-0th", 2.0), ("dpgd-0th", 6.0)),
@@ -71,7 +73,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A method on a model, with its epsilon, which is 0 for a method that is not private."""
+    """A method that adapts a model of some family and width. Its epsilon is 0 if the method is not private."""
 
     family: str
     width: int
@@ -87,7 +89,7 @@ PRESETS = {
 
 
 def grid(case: Case) -> Iterator[Configuration]:
-    """The settings that are compared."""
+    """Yield the settings that are compared for a case."""
     common, compared = GRIDS[case.method]
     same: dict[str, Any] = {"model": f"{case.family}-{case.width}", "task": "trec", "method": case.method, "seed": 0}
     same |= {"steps": STEPS, "batch": BATCH, **common, **({"epsilon": case.epsilon} if case.epsilon else {})}
@@ -111,11 +113,11 @@ class Questions:
 
 
 def one_run(work: Questions, case: Case, c: Configuration, folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run: perplexity on the choosing questions every so many steps, the start included, and on the test
-    questions at both ends.
+    """Make a run and return its rows: the perplexity on the choosing questions at the start and at regular steps, and
+    that on the test questions at the start and at the end.
 
-    The rows are also kept beside the run's own folder as they are made, for a run that is resumed. Those of DPGD-0th
-    are not, because its weights go back to a checkpoint.
+    The rows are also kept in a file beside the run's folder, for a run that is resumed. Those of DPGD-0th are not,
+    because a resumed run of it goes back to a checkpoint.
     """
     module = deepcopy(work.model.module)
     d = train(module, "all")
@@ -152,8 +154,8 @@ def _clipped(c: Configuration) -> dict[str, float]:
 
 
 def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
-    """The setting with the smallest perplexity on the choosing questions at the end of the runs with seed 0. Raises
-    ValueError where a setting has not been run."""
+    """Return the setting with the smallest perplexity on the choosing questions at the end of the runs with seed 0.
+    Raises ValueError if one of the case's settings has not been run."""
     settings = {(c.step_size, _clipped(c)["clip"]): c for c in grid(case)}
     part = having(rows, **vars(case))
     last = part[(part["seed"] == 0) & (part["step"] == part["steps"])]
@@ -164,8 +166,8 @@ def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs that are shown: those of the chosen setting with other seeds, for the cases whose settings have all been
-    run."""
+    """Return the rows of the runs that are reported: those of the chosen setting with other seeds than 0, for the
+    cases whose settings have all been run."""
     shown = [rows[:0]]
     for values in set(zip(*(rows[name] for name in CELL[:4]), strict=True)):
         with suppress(ValueError):
@@ -175,7 +177,8 @@ def reported(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """A line for each family, width and method: the test perplexity before and after, with its standard error."""
+    """Return a text with a line for each family, width and method: the test perplexity before and after training,
+    with its standard error."""
     lines = []
     shown = reported(rows)
     for values in sorted(set(zip(*(shown[name] for name in CELL[:4]), strict=True))):

@@ -11,8 +11,8 @@ FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
 
 
 def methods() -> str:
-    """Test perplexity of questions before training, and after it by every method: means over seeds with standard
-    errors."""
+    """Return a table of the perplexity of test questions before training, and after training by every method: means
+    over seeds with standard errors."""
     rows = read_rows(RESULTS / "adaptation")
     shown = reported(rows)
     ends = shown[shown["step"] == shown["steps"]]
@@ -30,8 +30,8 @@ def methods() -> str:
 
 
 def widths() -> str:
-    """By width: the steps until the loss on questions has fallen, and r, with 95% intervals; below it slopes on
-    logarithms."""
+    """Return a table by width of the steps until the loss on questions has fallen by DROP, and of the effective rank
+    r, with 95% intervals. Below it stand the slopes of their logarithms."""
     runs, ranks = read_rows(RESULTS / "adaptation_steps"), read_rows(RESULTS / "adaptation_widths")
     header = ["width", "d", "r (bracket)", "steps (interval over seeds)"]
     return markdown(header, cells(runs, ranks)) + f"\n\n{'; '.join(slopes(runs, ranks)).capitalize()}."

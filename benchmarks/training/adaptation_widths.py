@@ -44,13 +44,15 @@ FIELDS = ("d", "loss", *(f"{name}_{end}" for name in ("rank", "norm", "absolute_
 
 
 def losses(module: nn.Module, ids: Tensor) -> Tensor:
-    """Each question's mean cross-entropy. ids: tokens without padding, shape (questions, tokens)."""
+    """Return each question's mean cross-entropy over its tokens. ids: token ids without padding, shape (questions,
+    tokens)."""
     logits = module(input_ids=ids).logits[:, :-1]
     return nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
 
 
 def measured(models: Path, family: str, width: int, questions: Sequence[str]) -> dict[str, Any]:
-    """The row of one model, measured on its first 48 questions of 18 tokens."""
+    """Measure the effective rank of one pretrained model, on the first 48 of the questions with 18 tokens, and
+    return the row."""
     started = time.perf_counter()
     model = pretrained(models, family, width)
     given = [example.ids for example in text.examples(questions, model.tokenizer, family)]
@@ -67,7 +69,8 @@ def measured(models: Path, family: str, width: int, questions: Sequence[str]) ->
 
 
 def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float = DROP) -> float:
-    """The step at which the loss has first fallen by `drop` from its first value; NaN where it never has."""
+    """Return the step, interpolated, at which the loss has first fallen by `drop` from its first value; NaN if it
+    never has."""
     target = losses[0] - drop
     for index in range(1, len(losses)):
         if losses[index] <= target:
@@ -77,7 +80,8 @@ def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The steps to the target of every reported run of the preset `widths`, in the columns width, d, seed, steps."""
+    """Return a table with the steps to the target of every reported run of the preset `widths`, in the columns
+    width, d, seed and steps."""
     found = []
     shown = reported(rows)
     for case in PRESETS["widths"]:
@@ -89,7 +93,8 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
-    """For each width: the width, d, r with its bracket, and the steps with their interval over seeds."""
+    """Return for each width the texts of a table's line: the width, d, the effective rank r with its interval, and
+    the steps to the target with their interval over seeds."""
     found, by_width = [], ranks.set_index("width")
     for width, part in runs.groupby("width"):
         r = by_width.loc[width]
@@ -101,7 +106,8 @@ def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
 
 
 def slopes(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[str]:
-    """The slopes of log steps against log d and log r, and of log r against log d."""
+    """Return as texts the slopes over widths of log steps against log d and against log r, and of log r against log
+    d."""
     by_width, lines = ranks.set_index("width"), []
     runs = runs.assign(r=[by_width.loc[width, "rank_estimate"] for width in runs["width"]])
     for name in ("d", "r"):
@@ -112,14 +118,15 @@ def slopes(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[str]:
 
 
 def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
-    """A line for each width, and the slopes."""
+    """Return a text with a line for each width, and the slopes below."""
     rows = [["width", "d", "r", "steps"], *cells(runs, ranks)]
     shown = [f"{width:>5} {d:>9} {rank:>23} {steps:>16}" for width, d, rank, steps in rows]
     return "\n".join([*shown, *slopes(runs, ranks)])
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Measure the models with which runs began and that are not in the rows yet."""
+    """Measure the effective rank of the pretrained models that runs started from, unless a row has it already, and
+    print the table."""
     with parser.refusals("--rows"):
         runs, source = table(read_rows(options.rows)), read_manifest(options.rows)["sha256"]
     if not options.summary:
@@ -131,7 +138,7 @@ def _body(parser: Parser, options: Namespace) -> int:
 
 
 def _measure(parser: Parser, options: Any, widths: set[int]) -> None:
-    """Measure the models with which runs began."""
+    """Measure the effective rank of the pretrained models of these widths that runs started from."""
     torch.set_num_threads(1)
     results = Results(
         options.out / RANKS,
@@ -151,7 +158,8 @@ def _measure(parser: Parser, options: Any, widths: set[int]) -> None:
 
 
 def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
-    """Save the steps of each run as rows of their own, made anew."""
+    """Save the steps to the target of each run as rows in `folder`, in place of earlier ones. `source` is the folder
+    of the runs."""
     discard(folder)
     seeds = sorted(map(int, set(runs["seed"])))
     settings = {"drop": DROP, "rows": source}
@@ -163,7 +171,7 @@ def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
 
 
 def _steps(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of the steps to the target, for the runs that reached it."""
+    """Return the rows of the steps to the target, for those runs that reached it."""
     rows = runs.to_dict("records")
     return [{str(name): value for name, value in row.items() if not math.isnan(value)} for row in rows]
 

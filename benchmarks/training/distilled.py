@@ -25,8 +25,8 @@ SENTENCES, STEPS, ROWS, STEP_SIZE = 8000, 400, 256, 3e-3
 
 
 def distilled(folder: Path | None) -> LanguageModel:
-    """The encoder, which is made once, in two minutes. folder: where the sentences are, as for `records.load`, whose
-    errors it raises."""
+    """Return the small encoder, which is trained at the first call (in two minutes) and kept. folder: where the
+    sentences are, as for `records.load`, whose errors are raised here too."""
     found = text.sentences(folder)
     read = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:SENTENCES].tolist()]
     model = begun()
@@ -35,7 +35,7 @@ def distilled(folder: Path | None) -> LanguageModel:
 
 
 def taught(texts: Sequence[str]) -> dict[str, Tensor]:
-    """The encoder's weights after `STEPS` steps on these sentences."""
+    """Return the encoder's weights by name, after `STEPS` steps of training on these sentences."""
     model, target = begun(), sentence_embeddings(texts)
     ids = [torch.tensor(row) for row in _ids(model, texts)]
     optimizer = torch.optim.AdamW(model.module.parameters())
@@ -51,15 +51,15 @@ def taught(texts: Sequence[str]) -> dict[str, Tensor]:
 
 
 def distance(model: LanguageModel, ids: Sequence[Tensor], target: Tensor) -> Tensor:
-    """The mean squared difference of inner products. ids: the sentences' tokens; target: their embeddings by the large
-    encoder."""
+    """Return the mean squared difference between the inner products of the sentences' embeddings by `model` and by
+    the large encoder. ids: the sentences' tokens; target: their embeddings by the large encoder."""
     padded = pad_sequence(list(ids), batch_first=True, padding_value=model.pad)
     found = embed(model.module, input_ids=padded, attention_mask=(padded != model.pad).long())
     return (found @ found.T - target @ target.T).square().mean()
 
 
 def begun() -> LanguageModel:
-    """The encoder before it is taught."""
+    """Return the small encoder before training."""
     large = load(MINILM)
     vectors: Tensor = large.module.get_input_embeddings().weight.detach()  # type: ignore[operator]
     module: Any = random_model(

@@ -1,4 +1,5 @@
-"""Sentences as vectors, by the sentence encoder that is installed with the extra `dev`, so nothing is downloaded."""
+"""Turn sentences into vectors with the sentence encoder that the extra `dev` installs, so that nothing is
+downloaded."""
 
 import hashlib
 import io
@@ -20,15 +21,15 @@ CACHE = Path("out") / "embeddings"
 
 
 def sentence_embeddings(texts: Sequence[str]) -> Tensor:
-    """The embeddings of the texts, vectors of length 1, shape (texts, width)."""
+    """Return the embeddings of the texts, vectors of length 1, shape (texts, width)."""
     return normalize(_means(_encoder(), texts), dim=-1)
 
 
 def normalised_means(texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-    """The means z of the texts' normalised states, shape (texts, width), and the last normalisation's gain and bias.
+    """Return for each text the mean z over its tokens of what the encoder's last normalisation layer multiplies by its
+    gain, shape (texts, width); then that gain, and the layer's bias.
 
-    z is the mean over a text's tokens of their states as the last normalisation has them before gain and bias, so that
-    an embedding is gain * z + bias, divided by its length.
+    A text's embedding is gain * z + bias, divided by its length.
     """
     encoder = _encoder()
     norm = encoder.encoder.layer[-1].output.LayerNorm
@@ -39,7 +40,7 @@ def normalised_means(texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def kept(make: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> Any:
-    """The tensors `make(texts)`, which are kept in out/ between commands."""
+    """Return `make(texts)`, which is kept in a file below out/ for the next command that asks for the same."""
     name = hashlib.sha256(chr(0).join([make.__name__, *texts]).encode()).hexdigest()[:16]
     place = CACHE / f"{name}.pt"
     if not place.exists():

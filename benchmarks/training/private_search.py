@@ -56,7 +56,8 @@ WAYS: dict[str, Runs | None] = {
 
 
 class SearchRecords(NamedTuple):
-    """Private records, public records that choose, and records that measure; each has features and classes."""
+    """Private records to train on, public records that choose among runs, and records on which accuracy is measured.
+    Each part has features and classes."""
 
     train: tuple[Tensor, Tensor]
     public: tuple[Tensor, Tensor]
@@ -73,14 +74,14 @@ def digits(_: Path | None) -> SearchRecords:
 
 
 def trec_records(folder: Path | None, split: str = "train") -> tuple[list[str], Tensor]:
-    """Questions and their classes."""
+    """Return the questions of TREC and their classes."""
     records = load(task("trec"), split, folder)
     return [next(iter(record.texts.values())) for record in records], torch.tensor([r.label for r in records])
 
 
 def trec(folder: Path | None) -> SearchRecords:
-    """The questions' embeddings, of length sqrt(width), divided into parts by a seed. The encoder is public and not
-    trained."""
+    """Return the records of the task trec: the questions' embeddings, scaled to length sqrt(width), divided into
+    parts by a seed. The encoder is public and not trained."""
     texts, y = trec_records(folder)
     x = sentence_embeddings(texts)
     x = x * math.sqrt(x.shape[1])
@@ -97,7 +98,8 @@ def losses(module: nn.Module, batch: Any) -> Tensor:
 
 
 def plans_of(way: str, work: SearchRecords) -> list[Plan]:
-    """The plan of each setting, such that the whole search costs EPSILON."""
+    """Return the plan of each setting, with the noise at which the whole search costs EPSILON if its choice is paid
+    for in the given way."""
     n = len(work.train[0])
     target = Target(
         target_epsilon=EPSILON,
@@ -116,7 +118,8 @@ def plans_of(way: str, work: SearchRecords) -> list[Plan]:
 
 
 def one_run(work: SearchRecords, plan: Plan, seed: int) -> dict[str, Any]:
-    """The measured columns of a row: accuracy on the public records, and on those that measure, after the last step."""
+    """Train by a plan and return the measured columns of its row: after the last step, the accuracy on the public
+    records and on those that measure."""
     torch.manual_seed(seed)
     module = nn.Linear(work.train[0].shape[1], int(work.train[1].max()) + 1)
     nn.init.zeros_(module.weight)
@@ -137,7 +140,8 @@ def one_run(work: SearchRecords, plan: Plan, seed: int) -> dict[str, Any]:
 
 
 def searched(rows: pd.DataFrame, way: str) -> tuple[float, float]:
-    """Mean and standard deviation of the accuracy of SEARCHES searches drawn from the rows of one way."""
+    """Return the mean and the standard deviation of the accuracy of SEARCHES searches, whose runs are drawn from the
+    rows of one way to pay for the choice."""
     table = rows.pivot(index="setting", columns="seed", values=["public", "accuracy"])
     public, accuracy = (np.asarray(table[name], dtype=float) for name in ("public", "accuracy"))
     source, found = random.Random(0), []

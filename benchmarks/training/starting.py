@@ -36,7 +36,8 @@ FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_
 
 
 def start(work: HeadTask, evaluations: int, k: int) -> Start:
-    """The starting values for a cell. A question that is also among the private records is not taken as public."""
+    """Return the starting values (clip, step size, smoothing) for a task, a number of evaluations and K directions
+    per step. A question that is also among the private records is not taken as public."""
     private = {row.numpy().tobytes() for row in work.train.x}
     kept = torch.tensor([row.numpy().tobytes() not in private for row in work.chosen_by.x])
 
@@ -74,8 +75,8 @@ def _rows(work: HeadTask, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """A line for each cell: accuracy with the starting values and with the grid's best, and the ratios of the two
-    settings."""
+    """Return a text with a line for each cell: the accuracy with the starting values and with the grid's best
+    setting, and both settings' step sizes and clips."""
     lines = []
     for (name, evaluations, k), part in rows.groupby(["task", "evaluations", "directions"]):
         mine, best = (100 * part[column].to_numpy(float) for column in ("accuracy", "grid_accuracy"))
