@@ -56,7 +56,8 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
 
 
 def applicable(problem: Problem) -> tuple[str, ...]:
-    """The ids that are calculated if none are named: the corollaries only where `pl` is given, and no opt-in result."""
+    """The ids of the results that are calculated if none are named: without those that need `pl` if the problem has
+    none, and without those that are marked `opt_in`."""
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
     return tuple(result.id for result in stated if not result.opt_in)
 

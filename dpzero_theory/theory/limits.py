@@ -6,7 +6,7 @@ from dpzero_theory.theory.problem import Problem
 
 MOST_STEPS = 10**15  # The largest number of steps T that a search for parameters tries, or that a cap may be
 SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bound by at most about this share of it
-STEPS_SHARE = 0.05  # Without a cap the number of steps is the smallest whose bound is within this share of the best
+STEPS_SHARE = 0.05  # Without a cap, T is the smallest number of steps whose bound is at most this share above the best
 SMALLEST, LARGEST = 1e-150, 1e150
 """The smallest and the largest L, ell and gap ell/L^2 that the sharpened results accept: beyond them their numbers
 overflow or underflow in float64."""

@@ -64,7 +64,7 @@ def _dpgd_0th(
 
 @in_float_range
 def corollary_1(problem: Problem, gdp: float) -> Prescription:
-    """Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
+    """The parameters and the bound of Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
 
     X = n^2/(kappa d^3 v^2). Of the problem it uses n, d, lipschitz, smoothness, gap and pl.
     """
@@ -82,7 +82,7 @@ def corollary_1(problem: Problem, gdp: float) -> Prescription:
 
 @in_float_range
 def corollary_2(problem: Problem, gdp: float) -> Prescription:
-    """Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
+    """The parameters and the bound of Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
 
     X = n^2/(kappa r d^2 v^2). Of the problem it uses n, d, r, lipschitz, smoothness, gap and pl.
     """
@@ -100,8 +100,9 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
 
 @in_float_range
 def corollary_3(problem: Problem, gdp: float) -> Prescription:
-    """Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl, |F_S(x_t)| and |F_S^*| <= B.
+    """The parameters and the bound of Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl.
 
+    It assumes that |F_S(x_t)| and |F_S^*| are at most B, which is `loss_bound`.
     X = n^2/(kappa r v^2). Of the problem it uses everything but sample_rank. PreconditionError is also raised for gap >
     2 B, which |F_S(x_0)|, |F_S^*| <= B exclude, and if the logarithm in the paper's L-tilde is not positive.
     """

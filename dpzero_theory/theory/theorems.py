@@ -17,9 +17,9 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 @in_float_range
 def theorem_1(problem: Problem, gdp: float) -> Prescription:
-    """Theorem 1 (thm:d-dependent, Eq. eq:d-dependent): Algorithm 1 under Assumption asp:smooth.
+    """The parameters and the bound (Eq. eq:d-dependent) of Theorem 1 (thm:d-dependent): Algorithm 1.
 
-    Of the problem it uses n, d, lipschitz, smoothness and gap.
+    It holds under Assumption asp:smooth. Of the problem it uses n, d, lipschitz, smoothness and gap.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.d) * v / p.n
@@ -38,9 +38,9 @@ def theorem_1(problem: Problem, gdp: float) -> Prescription:
 
 @in_float_range
 def theorem_2(problem: Problem, gdp: float) -> Prescription:
-    """Theorem 2 (thm:d-dependent-rank, Eq. eq:d-dependent-rank): Algorithm 1 under Assumption asp:rank.
+    """The parameters and the bound (Eq. eq:d-dependent-rank) of Theorem 2 (thm:d-dependent-rank): Algorithm 1.
 
-    Of the problem it uses n, d, r, lipschitz, smoothness and gap.
+    It holds under Assumption asp:rank. Of the problem it uses n, d, r, lipschitz, smoothness and gap.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n
@@ -59,8 +59,9 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
 
 @in_float_range
 def theorem_3(problem: Problem, gdp: float) -> Prescription:
-    """Theorem 3 (thm:d-free, Eq. eq:d-free): Algorithm 2 under Assumption asp:rank with |F_S(x_t)| <= B.
+    """The parameters and the bound (Eq. eq:d-free) of Theorem 3 (thm:d-free): Algorithm 2 under Assumption asp:rank.
 
+    It assumes that |F_S(x_t)| is at most B, which is `loss_bound`.
     Of the problem it uses everything but pl and sample_rank. PreconditionError is also raised if the logarithm in the
     paper's L-tilde is not positive.
     """

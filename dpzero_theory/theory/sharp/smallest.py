@@ -240,5 +240,5 @@ class SmallestBound:
         gap_per_step = relative_gap(self.problem) / steps
         y = smallest_root(terms, gap_per_step)
         spare = y * (terms.kept * y - terms.first)
-        lost = spare <= 0  # rounding can do this where the bias of clipping is nearly all of y
+        lost = spare <= 0  # by rounding, where the bias of clipping is nearly all of y
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)

@@ -285,7 +285,7 @@ def delta_estimate(
     scale = math.sqrt(variance)
     target = 1e-16 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     period = max(float(np.logaddexp(0, -log_scale - math.log(target))) / tau, 16 * scale, 30 / (tau + 0.5))
-    if 16 * scale < 30 / (tau + 0.5):  # where the cumulant rises steeply just above tau
+    if 16 * scale < 30 / (tau + 0.5):  # the second alias may matter: log M can rise steeply above tau
         log_target = log_scale + math.log(target)
         shift, log_second = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
         period = max(period, float(np.logaddexp(0, log_second - log_target)) / shift)
@@ -359,8 +359,8 @@ def _second_alias(
 def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[float, float]:
     """The t of the last node, and a bound on the log of the absolute characteristic function from there on.
 
-    It is the first t of a grid beyond which the integral is proved to be less than `target`; `step` is the distance of
-    the nodes.
+    It is the first of a grid of t such that the rest of the module's integral is proved to be less than `target`.
+    `step` is the distance of the nodes.
 
     Raises:
         OverflowError: there is none up to `limit`.

@@ -93,11 +93,12 @@ def glanced(parts: Parts, tau: float) -> list[Tilted]:
 def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     """About the saddle: the tau > 0 at which the integrand of delta(epsilon) at t = 0 is least.
 
-    Its log there is sum_j T_j K_j(tau) + gdp^2 tau (tau + 1)/2 - tau epsilon - log(tau (tau + 1)), T_j the number of
-    releases of the pair j. Any tau > 0 gives a bracket that holds; a good one gives a narrow bracket. Where large
-    losses are rare, K is all but flat and then rises like a wall. Just before the wall the tilted law has two modes far
-    apart, so that its characteristic function hardly decays, and there is no room for the second alias (derivation.md,
-    section 2). There 0.8 or 0.9 of the saddle, which is returned instead, needs 10 to 300 times fewer nodes.
+    Its log there is sum_j T_j K_j(tau) + gdp^2 tau (tau + 1)/2 - tau epsilon - log(tau (tau + 1)), where K_j(tau) is
+    the log of E_P e^{tau L} for the pair j and T_j its number of releases. Any tau > 0 gives a bracket that holds; a
+    good one gives a narrow bracket. Where large losses are rare, K is all but flat and then rises like a wall. Just
+    before the wall the tilted law has two modes far apart, so that its characteristic function hardly decays, and there
+    is no room for the second alias (derivation.md, section 2). There 0.8 or 0.9 of the saddle, which is returned
+    instead, needs 10 to 300 times fewer nodes.
     """
 
     def moments(tau: float) -> tuple[float, float, float, float]:

@@ -97,7 +97,7 @@ class SignedGrid:
         """
         n, h, both = self.count, self.ratio, a is b
         at: Array = a.at * b.zero + b.at * a.zero
-        # equal points of opposite signs
+        # 0 is the sum of 0 and 0, and of two points that are equal but for the sign
         zero: Array = a.zero * b.zero + (a.at * b.at[:, ::-1]).sum(axis=(0, 1))
         lost = np.zeros(zero.shape)
         signs = np.array([_SHARE_ERROR, -_SHARE_ERROR]).reshape(2, *[1] * zero.ndim)

@@ -15,9 +15,11 @@ from dpzero_theory.privacy.certified.laws.arithmetic import LOG_SQRT_2PI, UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, inverse, losses, rounding
 
 FOUR_POINTS, FOUR_WEIGHTS = np.polynomial.legendre.leggauss(4)
-"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule for the mass of a piece."""
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval of outputs is
+computed."""
 FOUR_ERROR = 1e-13
-"""A bound on the relative error of the 4-point rule for normal densities over pieces (derivation.md, section 5)."""
+"""A bound on the relative error of that rule for normal densities on the intervals used, which are at most 1/50 of a
+standard deviation long (derivation.md, section 5)."""
 _MOST_PIECES = 2**21
 """The most pieces into which the outputs of one branch (`pairs.Branch`) are cut. A grid that needs more is refused with
 OverflowError: its arrays would take about a hundred megabytes."""

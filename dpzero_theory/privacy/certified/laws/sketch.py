@@ -203,8 +203,8 @@ def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float]:
-    """The log_cut at which the two parts of delta by `split` are equal, to within `accuracy`, and the log of a rough
-    delta.
+    """The log of the probability of large losses (`log_cut`) at which the two parts of delta by `split` are equal, to
+    within `accuracy`, and the log of a rough delta.
 
     As log_cut rises the first part falls and the second one rises. If there are several such log_cut, because sums with
     few nodes are not quite monotone, the smallest is returned.
