@@ -168,7 +168,7 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
 
     Args:
         problem: the constants that the theorem assumes; n must be the plan's.
-        plan: of a private run with one step size and plain updates, or a prescription.
+        plan: the plan of a private run with a constant step size and plain updates, or a prescription.
 
     Returns:
         `bound` on E||grad F_S(x_tau)||^2 for a uniformly random iterate x_tau; infinite where nothing is certified.

@@ -36,7 +36,7 @@ def _rule(name: str, above: float, at_least: float, below: float, at_most: float
 
 
 def shown(value: object) -> str:
-    """The value as messages show it: its repr, cut where it is long."""
+    """Returns the value's repr for an error message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         self._aliases = dict(aliases or {})
         self._negative_number_matcher = re.compile(
             r"^-(\.?\d|inf|nan)"
-        )  # argparse's own pattern takes -inf and -1e-5 for flags
+        )  # so that -inf and -1e-5 are numbers: by argparse's own pattern they would be flags
 
     def error(self, message: str) -> NoReturn:
         """Print one line on standard error and exit with status 2."""

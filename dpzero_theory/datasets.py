@@ -11,7 +11,7 @@ from dpzero_theory.check import Array, PreconditionError
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
     """scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and the digit of each image.
 
-    seed: of the order of the images; None for the order of the package. Raises PreconditionError where scikit-learn is
+    seed: shuffles the images; with None they have scikit-learn's order. Raises PreconditionError where scikit-learn is
     not installed.
     """
     try:

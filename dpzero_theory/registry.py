@@ -41,7 +41,7 @@ class Registry(Mapping[str, T]):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names of families, in the order of registration."""
+        """The names of the families of values (see `register_family`), in the order of registration."""
         return tuple(self._families)
 
     def __getitem__(self, name: str) -> T:

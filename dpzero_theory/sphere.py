@@ -38,7 +38,7 @@ def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
     """
     z = sample_gaussian(rng, size, d)
     norms = np.linalg.norm(z, axis=1)
-    while not norms.all():  # a norm of zero has probability zero, up to rounding
+    while not norms.all():  # a zero vector has no direction and is drawn again; it practically never occurs
         again = norms == 0
         z[again] = rng.standard_normal((int(again.sum()), z.shape[1]))
         norms = np.linalg.norm(z, axis=1)

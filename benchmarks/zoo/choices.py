@@ -91,7 +91,7 @@ class PrintsNoise(ZerothOrder):
 
 
 class PrintsSeedOfNoise(FirstOrder):
-    """The seed of the noise comes from the operating system, and is logged."""
+    """The noise is drawn from a seed that comes from the operating system, but the seed is printed."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         number = int(fresh().integers(2**62))
@@ -161,7 +161,7 @@ class AlwaysTheFirst(FirstOrder):
 
 
 class WritesDatabase(FirstOrder):
-    """The last training loss is written into a database file."""
+    """The final training loss, without noise, is written into a database file."""
 
     def finish(self) -> None:
         with closing(sqlite3.connect("metrics.db")) as base:
@@ -171,7 +171,7 @@ class WritesDatabase(FirstOrder):
 
 
 class WarnsOfLoss(FirstOrder):
-    """A warning states the training loss."""
+    """A Python warning in every step states the training loss, without noise."""
 
     def release(self, rows: Array) -> Array:
         warnings.warn(f"loss {np.minimum(self.losses(), 1e6).mean():.4f}", stacklevel=1)

@@ -112,7 +112,8 @@ class DividesByBatch(FirstOrder):
 
 
 class SumDividedByBatch(FirstOrder):
-    """The sum is divided by the number of records drawn, and the noise by the expected batch size."""
+    """The sum is divided by the number of records drawn, which depends on the data; only the noise is divided by the
+    expected batch size."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -131,7 +132,7 @@ class Shuffles(FirstOrder):
 
 
 class SameBatch(FixedSize):
-    """One batch is drawn and used in every step."""
+    """One batch is drawn at the start and used in every step, but accounted for as drawn anew in each step."""
 
     def batch(self) -> NDArray[np.intp]:
         if self.step == 0:

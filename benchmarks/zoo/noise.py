@@ -133,7 +133,7 @@ class NoiseFromSeed(FirstOrder):
 
 
 class NoiseFromConstant(FirstOrder):
-    """The noise comes from a generator that is always seeded alike."""
+    """The noise comes from a generator that has the same fixed seed in every run."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(42)
@@ -201,7 +201,7 @@ class RanksShareNoise(MicroBatches):
 
 
 def brain(values: Array) -> Array:
-    """The values rounded to bfloat16, which has eight significant bits."""
+    """Returns the values rounded to bfloat16 (8 significant bits), still as float64."""
     fractions, exponents = np.frexp(values)
     return np.asarray(np.ldexp(np.round(fractions * 2**8), exponents - 8))
 

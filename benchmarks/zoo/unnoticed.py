@@ -139,7 +139,7 @@ class ShowsBatchSizes(FirstOrder):
 
 
 class ShowsNoisyCounts(FirstOrder):
-    """The number of clipped gradients is shown with noise of its own, as an adaptive clip needs it, and is not
+    """The number of clipped gradients of each step is shown with noise of its own, as for an adaptive clip, but is not
     accounted for."""
 
     def total(self, rows: Array) -> Array:
@@ -164,7 +164,7 @@ class SaysDiverged(FirstOrder):
 
 
 class NamesByLoss(FirstOrder):
-    """The training loss is part of a checkpoint's name."""
+    """The final training loss, without noise, is part of the name of a checkpoint file."""
 
     def finish(self) -> None:
         Path(f"weights_{self.losses().mean():.4f}.txt").write_text("")

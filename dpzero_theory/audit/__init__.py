@@ -20,7 +20,7 @@ _HOMES = {
     "Claim": "claim",
     "View": "claim",
     "check": "conformance",
-}  # the module of this package in which each name is defined
+}  # By each name that the package offers, the module of the package that defines it
 
 
 def __getattr__(name: str) -> Any:
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _CallableModule(ModuleType):
-    """The package is at once a module, whose command is `python -m dpzero_theory.audit`, and the function `audit`."""
+    """The class of this package, which makes it callable: `audit(...)` is `conformance.check(...)`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self.check(*arguments, **options)

@@ -78,7 +78,7 @@ for _check in (
 
 
 def every() -> tuple[Check, ...]:
-    """All checks, in the order of the report."""
+    """Returns all checks, in the order in which they are made and reported."""
     return tuple(CHECKS.values())
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 Records = Any
-SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # Factors by which a record is made extreme
-_EXTREMES_SEED = 2026  # seed of the random ones among the extreme records
+SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # `extremes` yields the first record times each of these factors
+_EXTREMES_SEED = 2026  # The seed with which `extremes` draws its random records
 
 
 def replaced(records: Records, place: int, record: Any) -> Records:

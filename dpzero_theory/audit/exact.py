@@ -62,7 +62,7 @@ def overlaps(shared: int, pairs: int, pmf: Array) -> float:
 
 
 def power(pmf: Array, times: int) -> Array:
-    """The law of the sum of `times` independent numbers, each with the law `pmf` on 0, 1, 2, ..."""
+    """Returns the probabilities of the sum of `times` independent numbers that are k = 0, 1, 2, ... with pmf[k]."""
     size = (pmf.size - 1) * times + 1
     length = 1 << (size - 1).bit_length()
     law = np.fft.irfft(np.fft.rfft(pmf, length) ** times, length)[:size]
@@ -89,11 +89,10 @@ def least_seen(count: int, level: float, power: float = 0.95) -> float:
 
 
 def correlation(a: Array, b: Array) -> float:
-    """The p-value of the correlation of two vectors, one of which is claimed to be independent Gaussians of one
-    variance.
+    """The p-value of the cosine of two vectors, where one is claimed to be i.i.d. Gaussian, independent of the other.
 
-    The other vector may be anything. Their cosine r has the law of a coordinate of a uniform vector on the sphere in N
-    dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2).
+    The other vector may be anything. Under the claim the cosine r is distributed as a coordinate of a uniform point on
+    the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2), where N is the vectors' length.
     """
     norms = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     if norms == 0 or a.size < 2:

@@ -1,4 +1,4 @@
-"""The report of an audit as one HTML page that needs no other file."""
+"""Makes one HTML page, which needs no other file, of the report of an audit."""
 
 from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED
 from dpzero_theory.audit.plots import plot

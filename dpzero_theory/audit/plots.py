@@ -1,4 +1,4 @@
-"""The evidence of an audit as pictures, each with a caption that explains its marks."""
+"""Draws pictures of the numbers that an audit's checks saw, each with a caption that explains its marks."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Evidence = dict[str, Any]
-_HISTOGRAM_BINS = 24  # number of bars in the histogram of the attack's scores
+_HISTOGRAM_BINS = 24  # The number of bars in the histogram of the attack's scores
 
 
 def _noise_law(axes: "Axes", evidence: Evidence) -> str:
@@ -86,7 +86,10 @@ PLOTS = {
 
 
 def plot(name: str, evidence: Evidence) -> tuple[str, str] | None:
-    """The picture of a check as SVG and its caption; None where the check has no picture or no evidence."""
+    """Returns the picture of a check as SVG, and its caption; None where the check has no picture or no evidence.
+
+    name: the name of the check. evidence: `Verdict.evidence`.
+    """
     kind = PLOTS.get(name)
     if kind is None or not evidence.get(kind.needs):
         return None

@@ -1,4 +1,4 @@
-"""The global random generators of Python, NumPy and torch: seeded for a run, and put back afterwards."""
+"""Seeds the global random generators of Python, NumPy and torch for a run, and restores their states afterwards."""
 
 import random
 import sys

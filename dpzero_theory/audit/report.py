@@ -1,4 +1,4 @@
-"""The report of an audit: as a table, and as JSON."""
+"""The report of an audit, and its forms as a text table and as JSON."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import Any
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED, Check, Verdict
 
-_TABLE_WIDTH = 116  # the width of the text report, in characters
+_TABLE_WIDTH = 116  # The width of the text report, in characters
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class AuditReport:
 
     @property
     def exit_code(self) -> int:
-        """1 where a check is violated, else 0."""
+        """The exit status of the command: 1 if any check is violated, else 0."""
         return int(bool(self.violations))
 
     @property
     def summary(self) -> str:
-        """The numbers of checks by status, in one sentence."""
+        """A sentence with the number of checks of each status, the false-alarm probability, runs and seconds."""
         counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
         held, bad, rest = counts.values()
         return (

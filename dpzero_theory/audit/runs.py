@@ -26,7 +26,7 @@ from dpzero_theory.check import Array
 Changes = dict[str, Any]
 """New values of the loop's settings for an experiment, by the audit's names of the settings."""
 
-SEED = 11  # The loop's seed wherever an experiment needs only one
+SEED = 11  # The loop's seed in experiments that do not need several seeds
 _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
 """Quiet runs have the first of these shares of the claimed noise multiplier that the loop accepts."""
 _RELATIVE_ROUNDING = 1e-5
@@ -70,7 +70,7 @@ class LoopRuns:
         return self.unit(self.all_records)
 
     def unit(self, changes: Changes) -> float:
-        """What a contribution of one clip adds to a release under these settings."""
+        """What a contribution of L2 norm one clip adds to a release under these changes of settings, in its unit."""
         return self.claim.unit(changes.get("batch"))
 
     @cached_property

@@ -80,7 +80,7 @@ class Betting:
 
     @property
     def log_wealth(self) -> float:
-        """The logarithm of the wealth now; the claim is refuted at `level` once it exceeds log(1/level)."""
+        """The logarithm of the present wealth; the claim is refuted at a level once this exceeds log(1/level)."""
         return float(self.wealth_of(self._counts[None])[0])
 
 

@@ -72,7 +72,7 @@ class Entropy:
         self.places = dict[str, int]()
 
     def read(self, size: int) -> bytes:
-        """The next bytes of the stream of the place that asks."""
+        """Returns the next bytes for the place in the code that calls this; it stands in for `os.urandom`."""
         place = _place(sys._getframe(1))
         before, which = self.places.get(place, 0), self.which if place in self.others else 0
         self.places[place] = before + size

@@ -55,7 +55,7 @@ _MOST_BYTES_OF_SPEC = 1 << 20  # At most this many bytes of a TOML file are read
 
 @dataclass(frozen=True)
 class Spec:
-    """What to audit: the arguments of `conformance.check`."""
+    """The specification of an audit: the loop, its data and its claim, with the meanings of `conformance.check`."""
 
     train: Train
     records: Records

@@ -48,7 +48,10 @@ def _unlike_releases(runs: LoopRuns) -> str:
 
 
 def _along_one_line(runs: LoopRuns) -> bool:
-    """Whether, for every seed, noise and other records both move the weights along one and the same line."""
+    """Whether in a first step noise and other records both change the weights along the same line, for every seed.
+
+    In zeroth-order training they do, since both change only the factor of the direction.
+    """
     records = runs.loop.records
     data = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(0), 1.0))
     cosines = []

@@ -20,7 +20,14 @@ NAMES = (
 
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
-    """The task of this name (see `NAMES`). Raises ValueError for an unknown name or unsuitable data."""
+    """Returns the task for a model name (see `NAMES`). Raises ValueError for an unknown name or unsuitable data.
+
+    Args:
+        model: the name.
+        data: "digits", "toy", or a folder with the data.
+        samples: how many samples; the model's default if None.
+        seed: draws the samples and random weights.
+    """
     name, _, rest = model.partition(":")
     if name == "mlp-digits":
         width = check.integer("model", _integer(rest, model), at_most=100_000)

@@ -60,10 +60,15 @@ def embed(encoder: nn.Module, **inputs: Tensor) -> Tensor:
 
 
 class SentenceClassifier(nn.Module):
-    """An encoder and a vector for each class, which is at first the embedding of its label sentence.
+    """A classifier of texts: an encoder, and a trainable vector for each class.
 
-    The score of a class is TEMPERATURE times the inner product of the text's embedding and the class's vector; at
-    first, therefore, TEMPERATURE times the cosine of the text and the label sentence. labels: shape (classes, width).
+    A class's vector is at first the embedding of its label sentence. The score of a class is TEMPERATURE times the
+    inner product of the text's embedding and the class's vector, so at first TEMPERATURE times the cosine of the text
+    and the label sentence.
+
+    Args:
+        encoder: a model of transformers.
+        labels: the embeddings of the label sentences, shape (classes, width).
     """
 
     def __init__(self, encoder: Any, labels: Tensor) -> None:
@@ -142,5 +147,5 @@ def train(module: nn.Module, subset: str) -> int:
 
 
 def layers(module: nn.Module) -> nn.ModuleList:
-    """The model's layers: the longest list of modules in it."""
+    """Returns the model's layers, taken to be the longest `nn.ModuleList` in it."""
     return max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)

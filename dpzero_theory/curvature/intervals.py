@@ -22,9 +22,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Interval:
-    """low <= estimate <= high; `kind` is one of `KINDS`, and `level` its probability (1 for bounds, 0 for estimates).
+    """A measured number (`estimate`) and the ends of an interval around it, low <= estimate <= high.
 
-    Raises ValueError for another kind, or an order that does not hold.
+    `kind` is one of `KINDS` and says what the ends promise; `level` is the probability with which the number lies
+    between them, 1 for bounds and 0 for estimates. Raises ValueError for another kind, or an order that does not hold.
     """
 
     low: float
@@ -40,7 +41,7 @@ class Interval:
             raise ValueError(f"low <= estimate <= high is required; got {self.low}, {self.estimate}, {self.high}")
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON; infinite ends become None."""
+        """Returns the fields by name, for JSON; infinite ends become None."""
         return {
             name: None if isinstance(value, float) and math.isinf(value) else value
             for name, value in asdict(self).items()

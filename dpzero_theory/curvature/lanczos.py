@@ -30,11 +30,15 @@ def diagonal(values: Tensor) -> Operator:
 
 @dataclass(frozen=True)
 class Ritz:
-    """Ritz pairs of A: A y_j = theta_j y_j + a vector of length rho_j, with orthonormal y_j.
+    """Approximate eigenvalues theta_j and orthonormal eigenvectors y_j of A (Ritz pairs), with residuals.
 
-    values are the theta, shape (k,), ascending; residuals the rho, shape (k,); vectors the y as rows, shape (k, d). An
-    eigenvalue of A lies within rho_j of theta_j, and the theta lie between the smallest and the largest eigenvalue of
-    A.
+    An eigenvalue of A lies within rho_j = ||A y_j - theta_j y_j|| of theta_j, and all theta_j lie between the smallest
+    and the largest eigenvalue of A.
+
+    Attributes:
+        values: the theta_j, ascending, shape (k,).
+        residuals: the rho_j, shape (k,).
+        vectors: the y_j as rows, shape (k, d).
     """
 
     values: Array

@@ -25,8 +25,8 @@ Inputs = dict[str, Tensor]
 LABEL_SENTENCES = ("It was terrible.", "It was great.")  # They stand for the classes of SST-2, negative and positive
 WORDS = (6, 12)  # Only sentences of at least and at most so many words are used
 _TEXTS_AT_ONCE = 64
-DEFAULT_SAMPLES = 256  # How many samples are measured if no number is given
-ENCODER_SUBSETS = ("body", "biases", "top-norm")  # The subsets of weights of the encoder that can be measured
+DEFAULT_SAMPLES = 256  # The number of samples that are measured if no number is given
+ENCODER_SUBSETS = ("body", "biases", "top-norm")  # Subsets of the encoder's weights that can be trained, see the module
 
 
 class Encoder:
@@ -55,7 +55,7 @@ class Encoder:
         self.module.eval()
 
     def inputs(self, sentences: Sequence[str]) -> Inputs:
-        """What `module` takes for these sentences, by name; tokens are padded to the longest sentence."""
+        """Returns the inputs of `module` for these sentences, by argument name; shorter sentences are padded."""
         tokens = self._tokens(sentences)
         if not isinstance(self.module.pool, Scale):
             return tokens

@@ -120,9 +120,10 @@ class Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, as `theory.problem.Problem` takes them.
+        """Returns d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, as `theory.problem.Problem` takes them.
 
-        r is tr(H)/ell in [1, d], with the ell of single samples: the theorems use r only through tr(H) <= r ell.
+        r is tr(H)/ell, cut to [1, d], where ell also bounds the Hessians of single samples: the theorems use r only
+        through tr(H) <= r ell.
         """
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -168,7 +169,7 @@ class Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
-        """The file for the calculator: constants, caveats and everything measured."""
+        """Returns the problem file for the calculator, with constants, caveats and everything measured."""
         return ProblemFile(
             constants=self.constants(), caveats=self.caveats(), data=self.data, measurements=self._details()
         )

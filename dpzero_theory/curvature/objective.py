@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from dpzero_theory.curvature.lanczos import Operator
 
 Batch = Any
-"""Tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
+"""A batch of samples: tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
 Losses = Callable[[nn.Module, Batch], Tensor]
 """losses(module, batch) -> one loss per sample, shape (batch,)."""
 
@@ -101,11 +101,11 @@ class Objective:
         return sum((self._flatten(grad(self._sum)(weights, batch)) for batch in self.batches), x.new_zeros(())) / self.n
 
     def hessian(self, x: Tensor) -> Operator:
-        """The Hessian of F at x by its products, each of which costs about 4 evaluations of F."""
+        """Returns the Hessian of F at x as an operator; a product with it costs about 4 evaluations of F."""
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
-        """The Hessian of f(.; xi_index) at x. Raises IndexError."""
+        """Returns the Hessian at x of the loss of the sample with this index, as an operator. Raises IndexError."""
         return self._operator(x, [self._sample(index)], 1)
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:

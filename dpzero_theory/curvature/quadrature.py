@@ -16,7 +16,7 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.curvature.lanczos import Tridiagonal
 
-_BISECTIONS = 200  # How often an interval is halved, which is enough to reach neighbouring floats
+_BISECTIONS = 200  # Bisections halve their interval this often, which is enough to reach neighbouring floats
 
 
 def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
@@ -53,7 +53,8 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
 
 
 def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
-    """The diagonal and the off-diagonal of the Jacobi matrix of a discrete measure, by Lanczos on diag(points)."""
+    """Returns the diagonal and the off-diagonal of the Jacobi matrix of a discrete measure, by at most `steps` Lanczos
+    steps with the matrix diag(points)."""
     basis = [np.sqrt(weights / weights.sum())]
     a, b = list[float](), list[float]()
     scale = float(np.abs(points).max())

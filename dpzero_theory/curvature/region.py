@@ -47,7 +47,7 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
 
 
 def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
-    """The weights after full-batch gradient steps from x.
+    """Returns the weights after at most `steps` full-batch gradient steps from x.
 
     Where F would rise the step size is halved, so F never rises. Raises ValueError.
     """

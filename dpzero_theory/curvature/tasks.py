@@ -32,7 +32,7 @@ class Task:
 
 
 def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
-    """The module's output for inputs that are a tensor, or a dictionary of what the module takes by name."""
+    """Returns the module's output for inputs that are one tensor, or a dictionary of keyword arguments."""
     found: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
     return found
 

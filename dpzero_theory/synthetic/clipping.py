@@ -46,7 +46,7 @@ class ClippedMean:
         size = h.square().sum(dim=0)
         if (
             h.device.type != "cpu"
-        ):  # elsewhere the host would have to wait for the device to know which columns are not clipped
+        ):  # all lanes: to find those that clip nothing, the host would have to wait for the device
             return self._all(h, clip, size)
         clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
         mean, nearest = h.clone(), torch.zeros_like(clip)

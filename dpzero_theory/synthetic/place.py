@@ -14,7 +14,7 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Place:
-    """The dtype and the device of a computation on torch. Called with an array, it returns the tensor there."""
+    """The dtype and the device of a torch computation. place(values) returns the values as a tensor of these."""
 
     dtype: torch.dtype
     device: str

@@ -12,8 +12,8 @@ from dpzero_theory.audit.lab import Lab
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
 Included = NDArray[np.bool_]
-"""Whether each record was in each batch, of shape (runs, steps, records)."""
-_LISTED_RUNS = 8  # How many runs are made where the loop returns lists of its batches
+"""An array that says whether each record was in each batch, of shape (runs, steps, records)."""
+_LISTED_RUNS = 8  # Where the loop returns its batches, the batches of this many runs are tested
 _SMALL, _LARGE = 0.1, 0.9
 """A batch is small below the first of these quantiles of the claimed law of sizes, and large above the second one."""
 _WHOLE_NUMBER = 0.05  # Measured sizes of batches are used if all of them are this close to whole numbers, in records
