@@ -35,8 +35,8 @@ _SPREADS = (8.0, 16.0, 32.0, 64.0)
 certainly exceeds epsilon too, and no contour is needed. The first of these numbers that makes the bracket narrow enough
 is used."""
 _LOW_CHANCES = (1e-11, 1e-8, 1e-6, 1e-5)
-"""Very low losses are counted apart from the others too; these are the probabilities of them that are tried, as
-multiples of the amount by which the large loss exceeds epsilon (of 1, where that is larger)."""
+"""Very low losses are counted apart from the others too. Their probability is one of these numbers times the amount by
+which the large loss exceeds epsilon (times 1 if that amount is larger than 1); all four are tried."""
 _LOG_ENOUGH = -40.0
 """The log of the smallest bound for which `_log_left_tail` chooses its rate. Its search ends once the bound's log is
 below half of this."""
