@@ -37,8 +37,8 @@ TASKS = {"digits": "digits, 64 - 16 - 10", "minilm": "SST-2, real encoder"}
 
 
 def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """The first figure. rows: those of both folders of `benchmarks.curvature`; measured: the contents of problem files
-    by name."""
+    """Return the first figure, of effective ranks. rows: those of both folders of `benchmarks.curvature`; measured:
+    the contents of problem files by name."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 3.2), width_ratios=(1.4, 1.1, 1))
     networks = rows[rows["model"].str.startswith(NETWORKS)]
     models = [name for name in TRANSFORMERS if name in set(rows["model"])]
@@ -122,7 +122,8 @@ def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: in
 
 
 def draw_prescription(tasks: Mapping[str, pd.DataFrame]) -> Figure:
-    """The second figure. tasks: the rows of `benchmarks.prescription` by task."""
+    """Return the second figure, of prescriptions beside a grid search. tasks: the rows of `benchmarks.prescription`
+    by task."""
     figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE if len(tasks) > 1 else PAGE / 2, 3.4), squeeze=False)
     for axis, (task, rows) in zip(axes[0], tasks.items(), strict=True):
         _draw_choices(axis, rows)

@@ -43,7 +43,8 @@ class Series:
     dash: str | tuple[float, tuple[float, ...]]
 
     def line(self, **changes: Any) -> dict[str, Any]:
-        """Keyword arguments for `Axes.plot` and `Axes.errorbar`."""
+        """Return the keyword arguments that give `Axes.plot` and `Axes.errorbar` this look; `changes` replaces or
+        adds some."""
         style = {"color": self.color, "marker": self.marker, "linestyle": self.dash}
         return {**style, "markeredgecolor": "white", "markeredgewidth": 0.5, **changes}
 

@@ -46,7 +46,8 @@ SWAPS: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
 }
-"""The operator by which a change replaces an operator."""
+"""For each arithmetic operator the one that a change puts in its place: products and quotients are exchanged, and
+sums and differences."""
 _NO_FORMULAS = {"SYNTHETIC", "STATEMENTS", "Statement", "paper_points", "value", "_compiled", "same"}
 """Names in `paper_checks.formulas` that are not formulas of the paper, so changes leave them alone."""
 _UNCHANGED = {"Plot", "default_rng", "agree", "isclose", "allclose", "round"}
@@ -203,13 +204,13 @@ def _row_sites(claim: Claim) -> Iterator[Site]:
 
 @cache
 def source_of(module: str) -> str:
-    """The source of a module."""
+    """Return the source text of a loaded module."""
     return Path(inspect.getsourcefile(sys.modules[module]) or "").read_text()
 
 
 @cache
 def tree_of(module: str) -> ast.Module:
-    """The syntax tree of a module."""
+    """Return the syntax tree of a loaded module."""
     return ast.parse(source_of(module))
 
 
@@ -249,7 +250,7 @@ def imports_of(module: str) -> dict[str, str]:
 
 
 def check_node(tree: ast.Module, function: FunctionType) -> ast.AST:
-    """The function or lambda in the tree that is the registered check."""
+    """Return the syntax node of the registered check `function`, which may be a lambda, in its module's tree."""
     line = function.__code__.co_firstlineno
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
@@ -260,14 +261,15 @@ def check_node(tree: ast.Module, function: FunctionType) -> ast.AST:
 
 
 def function_of(id: str) -> FunctionType:
-    """The registered check of a claim."""
+    """Return the function that is registered as the check of the claim `id`."""
     function = registry.registered()[id]
     assert isinstance(function, FunctionType)
     return function
 
 
 def _parts(id: str) -> Iterator[tuple[str, ast.AST]]:
-    """The check and the functions of `paper_checks.checks` that it uses, each with its place and its syntax tree."""
+    """Yield the check of the claim `id` and the functions of `paper_checks.checks` that it uses, each as its place
+    (MODULE:NAME) and its syntax tree."""
     function = function_of(id)
     module = function.__module__
     node = check_node(tree_of(module), function)

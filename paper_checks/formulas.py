@@ -163,7 +163,7 @@ def unsubstituted(id: str) -> sp.Expr:
 
 
 def same(a: sp.Expr, b: sp.Expr) -> bool:
-    """Whether two expressions in positive symbols are equal, symbolically."""
+    """Return whether two expressions in positive symbols are symbolically equal."""
     ratio = sp.powsimp(sp.expand_power_base(sp.together(a - b), force=True), force=True)
     return bool(ratio == 0 or sp.simplify(ratio) == 0)
 

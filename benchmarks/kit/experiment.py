@@ -28,7 +28,7 @@ Flag: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def flag(*names: str, **how: Any) -> Flag:
-    """The arguments of `add_argument` that define a flag of a command."""
+    """Keep the arguments with which `add_argument` defines a flag of a command."""
     return names, how
 
 
@@ -50,7 +50,7 @@ class Command:
     one_of: Sequence[str] = ()
 
     def parser(self) -> Parser:
-        """The parser of the command line."""
+        """Return the parser of the command line."""
         parser = Parser(f"benchmarks.{self.name}", self.about or "", self.aliases)
         exclusive = parser.add_mutually_exclusive_group() if self.one_of else parser
         for names, how in self.flags:
@@ -212,7 +212,8 @@ class Experiment:
                 started = time.process_time()
 
     def _measured(self, options: Namespace, left: Sequence[Any]) -> Iterator[tuple[Any, Rows | str]]:
-        """Each cell with its rows, or with a message in their place."""
+        """Yield each cell of `left` with its measured rows, or, if measuring raised an exception and the experiment
+        tolerates that, with the exception's message."""
         measure = partial(_tried, self.measure, options) if self.tolerant else partial(self.measure, options)
         if self.workers:
             from benchmarks.kit.jobs import completed  # imported here because it imports torch
@@ -235,7 +236,8 @@ def _tried(measure: Callable[[Namespace, Any], Rows], options: Namespace, cell: 
 
 
 def presets(name: str, about: str | None, flags: Sequence[Flag], each: Mapping[str, Command | Experiment]) -> Command:
-    """A command whose flag `--preset` chooses one of several experiments; `flags` are the flags of all of them."""
+    """Return a command whose flag `--preset` chooses one of the experiments in `each`, by name. `flags` are the
+    flags of all of them."""
     choice = flag("--preset", choices=tuple(each), required=True)
     return Command(name, about, lambda parser, options: each[options.preset].run(parser, options), [choice, *flags])
 
@@ -250,9 +252,10 @@ def numbered(
     seeds: Sequence[int] = (),
     report: Callable[[Path], None] | None = None,
 ) -> Experiment:
-    """An experiment with one row for each setting, a cell whose key is its number in the column `setting`.
+    """Return an experiment with one row for each setting, whose key is the setting's number in the column `setting`.
 
-    answer: the row of a setting. report: prints something of the folder of the rows at the end.
+    settings: yields the settings, each with its number. answer: makes the row of a setting. report: prints a summary
+    of the folder of rows at the end.
     """
     return Experiment(
         name=folder,

@@ -47,7 +47,7 @@ if sys.version_info >= (3, 12):  # from 3.12 on sys.settrace skips some instruct
             sys.monitoring.restart_events()
 
     def stop() -> None:
-        """Tell of no more instructions."""
+        """Stop calling `event`."""
         sys.monitoring.set_events(_TOOL, sys.monitoring.events.NO_EVENTS)
 
 else:
@@ -73,7 +73,7 @@ else:
             sys.settrace(before)
 
     def stop() -> None:
-        """Tell of no more instructions."""
+        """Stop calling `event`."""
         sys.settrace(None)
 
 

@@ -82,7 +82,8 @@ class Remake:
         ]
 
     def allowed(self, row: Row, elsewhere: bool) -> float:
-        """The relative difference within which a column of a row has come back."""
+        """Return the relative difference from the committed value within which a column of a row counts as having
+        come back."""
         inside = _OF_WIDTH * float(row[self.width]) if self.width else 0.0
         return max(self.tolerance, inside, self.elsewhere if elsewhere else 0.0)
 

@@ -173,7 +173,7 @@ def _checked(row: Mapping[str, Any], lower: float, upper: float) -> dict[str, An
 
 
 def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a setting."""
+    """Ask the accountant about a setting, estimate delta by sampling if that is possible, and return the row."""
     steps = setting["epoch"] * setting["epochs"]
     batches = {"sampling": "random-allocation", "relation": setting["relation"], "sample_rate": 1 / setting["epoch"]}
     release = Release(setting["noise_multiplier"], steps, **batches)

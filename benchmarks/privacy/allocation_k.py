@@ -1,5 +1,5 @@
-"""Random allocation of a record to K of the t steps of one epoch: how wide epsilon's bracket is, and how long it
-takes."""
+"""Random allocation, where a record takes part in K random steps of the t steps of one epoch: how wide the
+accountant's bracket of epsilon is, and how long it takes."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ OF_SETTING = ("setting", "epoch", "taken", "noise_multiplier", "relation", "delt
 
 
 def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a setting."""
+    """Ask the accountant for epsilon at a setting, and return the row with the bracket and the time."""
     epoch, taken = setting["epoch"], setting["taken"]
     batches = {"sampling": f"random-allocation:{taken}", "relation": setting["relation"], "sample_rate": taken / epoch}
     release = Release(setting["noise_multiplier"], epoch, **batches)
@@ -38,7 +38,7 @@ FIELDS = (*OF_SETTING[1:], "epsilon_lower", "epsilon", "width", "seconds", "cpu_
 
 
 def settings() -> Iterator[dict[str, Any]]:
-    """Every setting, numbered from 1."""
+    """Yield every setting, numbered from 1."""
     for number, (epoch, noise, relation) in enumerate(
         itertools.product(EPOCHS, MULTIPLIERS, ("add-remove", "replace-one")), 1
     ):

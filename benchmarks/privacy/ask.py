@@ -118,7 +118,7 @@ def _release(row: dict[str, Any], noise: float) -> Release:
 
 
 def answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """The row of a setting.
+    """Calibrate the noise at a setting, ask for epsilon and delta with that noise, and return the row.
 
     `exception` is the type and message of an exception, or "none"; `too_long` is true where the setting took more than
     `SECONDS` of processor time.

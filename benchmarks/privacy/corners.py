@@ -75,7 +75,7 @@ def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
 
 
 def answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """The row of a setting."""
+    """Calibrate the noise at a setting, check every `_CHECKED`-th one independently, and return the row."""
     rate, steps, epsilon, delta = (setting[name] for name in ("sample_rate", "steps", "epsilon", "delta"))
     batches = {"sampling": setting["sampling"], "relation": setting["relation"], "sample_rate": rate}
 

@@ -67,7 +67,8 @@ def _timed(answer: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """The row of a setting."""
+    """Ask for the attacker's gain at a setting, compare it with exact values or other packages, and return the
+    row."""
     kind, a = cell["kind"], cell["false_positive_rate"]
     sampling = FullBatch() if kind == "full" else Poisson(cell["sample_rate"])
     relation = Relation.REPLACE_ONE if kind == "step" else Relation.ADD_REMOVE

@@ -82,7 +82,7 @@ def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Merge; rows that are in --out already are kept."""
+    """Merge the folders into --out, whose own rows are kept."""
     with parser.refusals("folders"):
         results = merge(options.folders, options.out)
         rows = list(_rows(options.folders, results.key))

@@ -84,7 +84,7 @@ class Committed:
 
 
 def committed(results: Path) -> list[Committed]:
-    """Every folder of rows. Raises ValueError for one without a manifest."""
+    """Return every folder of rows below `results`. Raises ValueError for one without a manifest."""
     folders = sorted({path.parent for path in results.glob("*/rows.csv*")})
     return [Committed(folder, read_manifest(folder)) for folder in folders]
 

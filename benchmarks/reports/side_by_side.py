@@ -102,7 +102,7 @@ class Worker:
         )
 
     def seconds(self) -> tuple[float, float]:
-        """Let the work be done once; returns its processor and wall seconds."""
+        """Let the process do its work once, and return the processor and wall seconds that it took."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):

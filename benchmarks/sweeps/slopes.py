@@ -50,7 +50,7 @@ count as a limit that is reached. Above it the best setting may lie beyond the e
 
 
 def slope(d: ArrayLike, values: ArrayLike) -> float:
-    """The least-squares slope of log(values) against log(d)."""
+    """Return the least-squares slope of log(values) against log(d), the power of d with which the values grow."""
     x = np.log(np.asarray(d, dtype=float))
     centred = x - x.mean()
     return float(centred @ np.log(np.asarray(values, dtype=float)) / (centred @ centred))

@@ -225,7 +225,7 @@ def _compared(name: str, d: int, other: Path, first: int) -> dict[str, Any]:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Measure what is not in the results yet."""
+    """Measure the cells whose rows are not in the results yet; with --other, compare with that checkout instead."""
     if options.other is not None:
         return _beside(parser, options)
     device = chosen_device(parser, options.device)

@@ -60,7 +60,8 @@ STUDIES = {
         24, 1e-5, {"before": 0, "during": 5, "after": 30}, Effort(search=12, probes=4, steps=6), single=4
     ),
 }
-"""The studies by the model's name without its width. Where data is None, the sentences come from the folder given."""
+"""How each kind of model is trained and measured, by the model's name without its width. Where data is None, the
+sentences come from the folder that `--data` names."""
 SAMPLE_EFFORT = Effort(search=12, probes=2, steps=4)
 LEVEL = 0.95
 SMALL = 400
@@ -86,7 +87,7 @@ FIELDS = (
 
 
 def study(model: str) -> Study:
-    """The study of the model with this name."""
+    """Return how the model with this name (kind and width, as `mlp-digits:16`) is trained and measured."""
     return STUDIES[model] if model in STUDIES else STUDIES[model.partition(":")[0]]
 
 

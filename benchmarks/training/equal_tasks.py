@@ -59,7 +59,7 @@ class HeadTask(NamedTuple):
 
     @property
     def n(self) -> int:
-        """How many records are trained on."""
+        """The number of records that are trained on."""
         return len(self.train.y)
 
     def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:

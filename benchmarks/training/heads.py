@@ -35,7 +35,7 @@ class Head(Protocol):
 
     @property
     def start(self) -> Sequence[Tensor]:
-        """The trained parameters at the start."""
+        """The parameters that are trained, as they are before training."""
 
     def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
         """Return the logits, shape (settings, records, classes). parameters: tensors as in `start`, each with a

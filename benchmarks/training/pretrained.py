@@ -50,7 +50,7 @@ PRETRAINED = {
         93,
     ),
 }
-"""The models by the name that `--model` takes."""
+"""The model files by the name under which `--model` takes them."""
 
 
 def cache() -> Path:

@@ -48,7 +48,7 @@ class Instance:
 
     @property
     def r(self) -> float:
-        """The effective rank tr(H)/|H|."""
+        """The effective rank tr(H)/|H| of the matrix H (`curvature`)."""
         return float(np.trace(self.curvature) / np.linalg.norm(self.curvature, 2))
 
     @property
@@ -113,7 +113,7 @@ _MODES = {
     "c": lambda i: 1 / i,
 }
 DIMENSIONS = (20, 50, 100, 200, 500, 1000, 2000)
-"""The dimensions of the synthetic experiment."""
+"""The dimensions d of the paper's synthetic experiment."""
 
 
 def spectrum(mode: str, d: int) -> Array:

@@ -192,7 +192,7 @@ def last_steps() -> Checked:
         at = {name: getattr(p, name) for name in ("step_size", "steps", "clip", "smoothing", "noise_std")}
         whole = sharp.certificate(problem, **at)
         q, drift, w = whole.progress, whole.drift, steps / 50
-        bracket = whole.floor - problem.gap / (p.step_size * steps)  # this is (alpha ell/2) M
+        bracket = whole.floor - problem.gap / (p.step_size * steps)  # the floor without the term of the gap
         height = problem.gap + (steps - w) * p.step_size * (drift**2 / (4 * q) + bracket)
         root = np.roots([q, -drift, -(height / (p.step_size * w) + bracket)]).real.max()
         share, grown = math.sqrt(50), math.sqrt(drift**2 + 4 * q * whole.floor)
@@ -226,7 +226,7 @@ def shrinking_noise() -> Checked:
     for steps, pl, gdp in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
         problem = Problem(n=2000, d=100, r=5, pl=pl)
         p = last_iterate.prescribe_last_iterate(problem, gdp, schedule="shrinking", max_steps=steps)
-        ages = np.arange(steps)  # an age is T - 1 - t
+        ages = np.arange(steps)  # the age of step t is T - 1 - t, the number of steps after it
         sigma = p.noise_std * p.noise_ratio**ages
         spent = math.sqrt(np.sum((2 * p.clip / (2000 * sigma)) ** 2))
         worst = max(worst, spent / gdp - 1)
