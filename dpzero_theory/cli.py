@@ -47,9 +47,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self._aliases = dict(aliases or {})
-        self._negative_number_matcher = re.compile(
-            r"^-(\.?\d|inf|nan)"
-        )  # so that -inf and -1e-5 are numbers: by argparse's own pattern they would be flags
+        # By argparse's own pattern -inf and -1e-5 would be flags; by this one they are numbers.
+        self._negative_number_matcher = re.compile(r"^-(\.?\d|inf|nan)")
 
     def error(self, message: str) -> NoReturn:
         """Print one line on standard error and exit with status 2."""

@@ -25,11 +25,8 @@ from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_r
 from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
 
 SOLVABLE = ("n", "epsilon", "d")  # The flags whose value --solve-for can find
-RUN = (
-    "directions-per-step",
-    "max-steps",
-    "max-evaluations",
-)  # The flags that fix or cap the directions a step, the steps and the evaluations of a run
+RUN = ("directions-per-step", "max-steps", "max-evaluations")
+"""The flags that fix or cap the directions a step, the steps and the evaluations of a run."""
 PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
 """The flags that describe the problem and its privacy target."""
 SWEEPABLE = (*PROBLEM, *RUN)  # The flags that --sweep can vary

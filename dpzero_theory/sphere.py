@@ -168,9 +168,8 @@ def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
     near = np.minimum(c, 2 * math.sqrt(dimension))
     high = near.astype(np.float32).astype(np.float64)
     low = near - high
-    gap = np.maximum(
-        ((dimension - high * high) - 2 * high * low) - low * low, 0.0
-    )  # d - c^2 without cancellation: c = high + low, and the square of `high` is exact
+    # d - c^2 without cancellation: c = high + low, and the square of `high` is exact
+    gap = np.maximum(((dimension - high * high) - 2 * high * low) - low * low, 0.0)
     a, b = (dimension - 1) / 2, 0.5
     small = near * near < dimension / 2
     return np.where(small, betaincc(b, a, near * near / dimension), betainc(a, b, gap / dimension))[()]

@@ -80,7 +80,7 @@ def too_much(squares: float, count: int) -> float:
 
 
 def least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """The sensitivity of `too_little`: how much too small noise of `count` numbers must be to be noticed.
+    """How much too small the noise must be for the test `too_little`, on `count` numbers of it, to notice.
 
     Noise with the returned share of its claimed standard deviation has a p-value below `level` with probability
     `power`.

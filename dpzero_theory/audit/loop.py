@@ -256,7 +256,7 @@ def _read(stem: Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor as an array, or a list of tensors as a list of arrays."""
+    """Returns a tensor as a NumPy array, and a list of tensors as a list of arrays; other values as they are."""
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value

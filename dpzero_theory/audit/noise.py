@@ -62,7 +62,10 @@ class NoiseSamples:
         return self._sampled("as claimed", None, self.repeatable)
 
     def worlds(self) -> Iterator[tuple[str, Callable[[], NoiseSample | None]]]:
-        """Yields other data and settings under which the noise must be as large: a name and a function that samples."""
+        """Yields other data and settings under which the noise must be as large as claimed.
+
+        Each comes as its name for the report and a function that samples the noise.
+        """
         few, changes, records = _WANTED_NUMBERS // 4, self.repeatable, self._runs.loop.records
         all_records, add_remove = self._runs.all_records, self._runs.claim.relation == Relation.ADD_REMOVE
 

@@ -116,13 +116,13 @@ class LoopRuns:
         return len(rows) == 3 and same(rows[0], rows[1]) and not same(rows[0], rows[2])
 
     def repeats(self, changes: Changes) -> bool:
-        """Whether two quiet runs with the same seed and these changes of settings are equal."""
+        """Whether two runs almost without noise, with the same seed and these changes of settings, are equal."""
         pair = [self.attempt(seed=SEED, noise_multiplier=self.quiet_multiplier, **self.frozen, **changes) for _ in "ab"]
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     @cached_property
     def repeatable(self) -> Changes | None:
-        """The changes of settings under which quiet runs with equal seeds are equal: {} if none are needed.
+        """The changes of settings under which runs almost without noise repeat with the seed: {} if none are needed.
 
         They are `all_records` where that makes such runs equal, and None where nothing does.
         """
@@ -131,7 +131,7 @@ class LoopRuns:
         return next((changes for changes in ({}, self.all_records) if self.repeats(changes)), None)
 
     def quiet(self, records: Records | None = None, *, seed: int = SEED, **changes: Any) -> Array | None:
-        """Returns the comparable releases of a quiet run, or None where the loop raises an error.
+        """Returns the comparable releases of a run almost without noise; None where the loop raises an error.
 
         None is also returned where the frozen weights move a little and that changes releases on these records.
         """
@@ -159,7 +159,7 @@ class LoopRuns:
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether quiet runs with all records in every batch are equal for different seeds too.
+        """Whether runs almost without noise, with all records in every batch, are equal for different seeds too.
 
         They are if the seed draws only batches and noise, and then one step can be compared with another. They are not
         where the seed makes directions or initial weights.
@@ -180,7 +180,7 @@ def stacked(rows: Sequence[Array | None], unit: float) -> Array | None:
 
 
 def same(a: Array, b: Array) -> bool:
-    """Whether two arrays are equal up to rounding and the tiny noise of quiet runs."""
+    """Whether two arrays are equal up to rounding and the tiny noise that quiet runs (see the module) still have."""
     if a.shape != b.shape:
         return False
     most = _RELATIVE_ROUNDING * float(np.abs(a).max(initial=0.0))

@@ -67,7 +67,13 @@ class Entropy:
         return sum(self.places.values())
 
     def start(self, number: int, others: Collection[str] = (), which: int = 0) -> None:
-        """Begin the streams of this number from their start; places in `others` read other ones, of number `which`."""
+        """Select a set of streams and begin them from their start.
+
+        Args:
+            number: selects the streams.
+            others: places whose streams are selected by `which` in addition, so that they alone can be exchanged.
+            which: selects the streams of the places in `others`; 0 for the streams of all other places.
+        """
         self.number, self.others, self.which = number, others, which
         self.places = dict[str, int]()
 

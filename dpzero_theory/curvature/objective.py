@@ -20,9 +20,8 @@ Batch = Any
 Losses = Callable[[nn.Module, Batch], Tensor]
 """losses(module, batch) -> one loss per sample, shape (batch,)."""
 
-VMAP_NUMBERS = (
-    1 << 24
-)  # Per-sample gradients are computed for so many samples at once that they have at most 2^24 numbers
+VMAP_NUMBERS = 1 << 24
+"""Per-sample gradients are computed for so many samples at once that they have at most this many numbers."""
 
 
 class _Call(nn.Module):

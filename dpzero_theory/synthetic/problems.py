@@ -94,28 +94,28 @@ class Quadratic(_Distances):
         raise check.PreconditionError("Assumption 2 (L-Lipschitz losses): the quadratic loss is not Lipschitz on R^d")
 
     def losses(self, x: Array) -> Array:
-        """f(x; x_i), shape (n,)."""
+        """Each sample's loss f(x; x_i), shape (n,)."""
         return 0.5 * self._squared_distances(self._scaled(x))
 
     def gradients(self, x: Array) -> Array:
-        """A (x - x_i), shape (n, d)."""
+        """Each sample's gradient A (x - x_i), shape (n, d)."""
         return self._root * (self._scaled(x) - self._points)
 
     def loss(self, x: Array) -> float:
-        """The mean loss F_S(x)."""
+        """The mean F_S(x) of all samples' losses at x."""
         return self.gap(x) + self.minimum
 
     def gradient(self, x: Array) -> Array:
-        """The gradient of F_S, A (x - mean of x_i), shape (d,)."""
+        """The gradient of the mean loss at x, A (x - mean of x_i), shape (d,)."""
         return self._root * self._scaled(x)
 
     @property
     def minimum(self) -> float:
-        """F_S^*, attained at the mean of the data."""
+        """The minimum F_S^* of the mean loss, attained at the mean of the data."""
         return 0.5 * float(self._squares.mean())
 
     def gap(self, x0: Array) -> float:
-        """F_S(x0) - F_S^* = (1/2) (x0 - mean)^T A (x0 - mean), exactly."""
+        """How far the mean loss is above its minimum: F_S(x0) - F_S^* = (1/2) (x0 - mean)^T A (x0 - mean), exactly."""
         y = self._scaled(x0)
         return 0.5 * float(y @ y)
 
@@ -141,26 +141,26 @@ class PseudoHuber(_Distances):
         return math.sqrt(self.smoothness)
 
     def losses(self, x: Array) -> Array:
-        """f(x; x_i), shape (n,)."""
+        """Each sample's loss f(x; x_i), shape (n,)."""
         return _pseudo_huber(self._squared_distances(self._scaled(x)))
 
     def gradients(self, x: Array) -> Array:
-        """A (x - x_i)/sqrt(1 + q_i), shape (n, d)."""
+        """Each sample's gradient A (x - x_i)/sqrt(1 + q_i), see the class; shape (n, d)."""
         y = self._scaled(x)
         return self._root * (y - self._points) * _weights(self._squared_distances(y))[:, None]
 
     def loss(self, x: Array) -> float:
-        """The mean loss F_S(x)."""
+        """The mean F_S(x) of all samples' losses at x."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Array) -> Array:
-        """The gradient of F_S, shape (d,)."""
+        """The gradient of the mean loss F_S at x, shape (d,)."""
         y = self._scaled(x)
         return self._root * self._scaled_gradient(y, _weights(self._squared_distances(y)))
 
     @cached_property
     def minimum_bounds(self) -> tuple[float, float]:
-        """A lower and an upper bound on F_S^*, usually 1e-12 (1 + F_S^*) apart; both are certain.
+        """A lower and an upper bound on the minimum F_S^* of the mean loss, usually 1e-12 (1 + F_S^*) apart.
 
         Weiszfeld's iteration y <- sum w_i y_i/sum w_i, with w_i = 1/sqrt(1 + q_i), decreases F_S. A minimiser is such a
         weighted mean, so it lies in the convex hull of the data, and convexity bounds F_S^* from below by F_S(y) +
@@ -181,7 +181,10 @@ class PseudoHuber(_Distances):
         return min(lower, upper), upper
 
     def gap(self, x0: Array) -> float:
-        """F_S(x0) - F_S^*, rounded up: the certified lower bound on F_S^* is subtracted."""
+        """How far the mean loss is above its minimum, F_S(x0) - F_S^*, rounded up.
+
+        The lower bound of `minimum_bounds` is subtracted.
+        """
         return max(self.loss(x0) - self.minimum_bounds[0], 0.0)
 
     def _scaled_gradient(self, y: Array, weights: Array) -> Array:
@@ -245,12 +248,12 @@ class LogisticRegression:
 
     @cached_property
     def trace(self) -> float:
-        """tr(H) = (1/(4n)) sum_i ||a_i||^2: ell times the share of rows that are not zero."""
+        """The trace of the Hessian bound H, (1/(4n)) sum_i ||a_i||^2: ell times the share of rows that are not zero."""
         return float(_squared_norms(self._rows).mean()) / 4
 
     @cached_property
     def spectral_norm(self) -> float:
-        """||H||_2, from the data (so not private), by the Lanczos method or a dense SVD."""
+        """The norm ||H||_2 of the Hessian bound H. It is computed from the data, and so is not private."""
         rows = self._rows
         if min(self.n, self.d) <= 100:
             return float(np.linalg.norm(_dense(rows), 2) ** 2 / (4 * self.n))
@@ -261,12 +264,15 @@ class LogisticRegression:
 
     @property
     def effective_rank(self) -> float:
-        """tr(H)/||H||_2, from the data (so not private). Raises PreconditionError if H = 0."""
+        """The effective rank tr(H)/||H||_2 of the Hessian bound H, computed from the data, and so not private.
+
+        Raises PreconditionError if H = 0.
+        """
         check.precondition(self.spectral_norm > 0, "effective rank tr(H)/||H||_2: the features are all zero")
         return self.trace / self.spectral_norm
 
     def losses(self, x: Array) -> Array:
-        """f(x; a_i, b_i), shape (n,)."""
+        """Each sample's loss f(x; a_i, b_i), shape (n,)."""
         return np.logaddexp(0.0, -self.margins(x))
 
     def gradients(self, x: Array) -> Array:
@@ -274,11 +280,11 @@ class LogisticRegression:
         return _dense(_scale(self._rows, -expit(-self.margins(x))))
 
     def loss(self, x: Array) -> float:
-        """The mean loss F_S(x)."""
+        """The mean F_S(x) of all samples' losses at x."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Array) -> Array:
-        """The gradient of F_S, shape (d,)."""
+        """The gradient of the mean loss F_S at x, shape (d,)."""
         gradient: Array = -(self._rows.T @ expit(-self.margins(x))) / self.n
         return gradient
 

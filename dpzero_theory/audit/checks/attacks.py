@@ -22,7 +22,7 @@ _MEND_CLAIM = (
     "see the checks of noise and sensitivity; where they hold, something else that is released depends on the record"
 )
 _ATTACK_SEED = 5000  # The loop's seed in the first pair of attacked runs; each further pair has the next seed
-_MOST_CANARIES = 96  # The largest number of canaries in one run
+_MOST_CANARIES = 96  # The attack in one run plants at most this many canaries
 _CONFIDENCE = 0.95
 """Confidence of the lower bounds that the report shows; a violation needs the check's own, far higher confidence."""
 _LARGEST_GDP = 20.0  # For a claimed mu above this the report does not say how many runs would refute the claim

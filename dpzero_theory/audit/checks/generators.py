@@ -23,9 +23,8 @@ _GENERATOR_NAMES = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
 """Words that are in a saved state of a NumPy generator."""
 _TORCH_STATE = 5056  # The size in bytes of a saved state of torch's CPU generator
 _FEWEST_NUMBERS = 4  # Runs with fewer numbers of noise are not searched for it: a match could be chance
-_NOISE_STRIDES = (
-    8  # Consecutive numbers of the noise are looked for at distances of 1 to this many numbers of an output
-)
+_NOISE_STRIDES = 8
+"""Consecutive numbers of the noise are looked for at distances of 1 to this many numbers of an output."""
 _NOISE_STARTS = 1000  # The noise may begin at any of this many first numbers of an output
 _NEAR_NOISE = 3e-3
 """An output counts as the noise where the sine of the angle between them is below this; rounding an output to a few

@@ -29,7 +29,7 @@ _PRESENCE_SEEDS = range(SEED, SEED + 16)  # The loop's seeds in runs whose batch
 _LEAK_DIGITS = 4  # Numbers of a record with this many digits or fewer are not searched for: they match by chance
 _LEAK_BYTES = 4  # The size in bytes of the shortest binary form, float32, in which a record's number is searched for
 _LEAK_ROUNDING = 1e-2  # Numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
-_LEAK_DRAWS = 3  # How many draws of the noise coupled runs are compared under
+_LEAK_DRAWS = 3  # Coupled runs (see `coupling`) are compared under this many draws of the noise
 _LEAK_SEED = 2027  # The seed of the random record that replaces every record in one of the data sets
 
 

@@ -63,7 +63,10 @@ def _bits_that_count(lab: Lab) -> int | None:
 
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Check that runs with other seeds have other noise: not a fixed seed, nor one of the clock or of a few bytes."""
+    """Check that runs with other seeds have other noise.
+
+    The noise must not come from a generator with a fixed seed, or with a seed made of the clock or of a few bytes.
+    """
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:

@@ -25,7 +25,7 @@ _SATURATED = 0.02
 clipped."""
 _VARIES = 1e-2  # Two changes that differ by more than this share differ by more than rounding
 _MOVE_DRAWS = 6  # Neighbours are compared under this many draws of the noise
-_SCALE_RANGE = (1e-4, 1e4)  # Factors between which the scale is searched at which the first record is nearly clipped
+_SCALE_RANGE = (1e-4, 1e4)  # The factor that makes the first record nearly clipped is searched between these
 _HALVINGS = 20  # How often that range of scales is halved
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum
 _MEND_SENSITIVITY = (
