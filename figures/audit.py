@@ -81,7 +81,7 @@ def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
 
 
 def bounds(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw lower bounds over the exact epsilon."""
+    """Draw panel (a): lower bounds on epsilon over the exact one, against the number of runs or canaries."""
     at = table[(table["mechanism"] == "gaussian") & (table["strength"] == 0.5)]
     for k, (method, label) in enumerate(BOUNDS.items()):
         rows = at[at["method"] == method].sort_values("size")
@@ -99,7 +99,7 @@ def bounds(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def power(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw the number of runs until missing noise is refuted."""
+    """Draw panel (b): how many runs it takes until missing noise is refuted."""
     for k, (method, label) in enumerate(POWERS.items()):
         rows = table[(table["method"] == method) & (table["claimed"] == 1.0)].sort_values("share")
         axes.plot(rows["share"], rows["q95"], **series(k).line(label=label))

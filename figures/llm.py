@@ -109,7 +109,8 @@ def _grid(ends: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _heat(axis: Axes, grid: pd.DataFrame, title: str, colours: str, number: str) -> None:
-    """Draw a heat map in which light colours are good: small losses, on a logarithmic scale, or large accuracies."""
+    """Draw a heat map in which light colours are good: small losses, on a logarithmic scale, or large accuracies.
+    colours: the colour map's name. number: the format of the numbers in the cells."""
     values = grid.to_numpy()
     loss = colours.endswith("_r")
     scale = (LogNorm if loss else Normalize)(np.nanmin(values), np.nanmax(values))

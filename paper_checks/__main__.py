@@ -32,7 +32,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and report; returns the exit status."""
+    """Run the checks and print the report; returns the exit status (see the module)."""
     parser = _parser()
     options = parser.parse_args(argv)
 

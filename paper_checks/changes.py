@@ -63,8 +63,8 @@ class Change:
     Attributes:
         kind: as listed above.
         place: where it is: a table and column, a folder and its rows, or a module and the name of a definition.
-        index: its number among the inputs of that place; below 0 for an operator.
-        old, new: what it was, and what it becomes.
+        index: which input of that place it is: 0, 1, ... for numbers and -1, -2, ... for operators.
+        old, new: the input's text before and after the change.
     """
 
     kind: str
@@ -331,7 +331,7 @@ def _code_sites(kind: str, place: str, node: ast.AST) -> Iterator[Site]:
 
 
 def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
-    """The constants of a definition that may be changed, in the order of the source."""
+    """Yield those numeric constants of a definition that changes may alter, in the order of the source."""
     if isinstance(node, ast.Constant):
         if isinstance(node.value, int | float) and not isinstance(node.value, bool) and 1e-5 < abs(node.value) < 1000:
             yield node
@@ -356,7 +356,7 @@ def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
 
 
 def operators_in(node: ast.AST) -> list[ast.BinOp]:
-    """The sums, differences, products and quotients of a definition, except those of plain numbers."""
+    """Return the sums, differences, products and quotients in a definition, except those of two plain numbers."""
     return [n for n in ast.walk(node) if isinstance(n, ast.BinOp) and type(n.op) in SWAPS and not _is_plain(n)]
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
 
 JsonPath = tuple[str | int, ...]
-"""The path to a value inside an object of JSON: names of members and indices of lists, from the outside in."""
+"""The path to a value inside a JSON document: names of members and indices of lists, the outermost first."""
 _CHECK = 8
 
 

@@ -60,8 +60,8 @@ def settings(count: int) -> list[dict[str, Any]]:
 
 
 class _Tilted:
-    """A number x of law N(mean, s^2) whose density is multiplied by e^h and divided by e^`log_total`; h is constant on
-    cells."""
+    """The tilted law of a number x: the density of N(mean, s^2) multiplied by e^{h(x)}, with h constant on cells,
+    and divided by e^`log_total` so that it integrates to 1."""
 
     def __init__(self, mean: float, s: float, edges: Floats, h: Floats) -> None:
         self.mean, self.s, self.h = mean, s, h

@@ -187,7 +187,8 @@ _LATTICE_LAWS = tuple(name for name in MECHANISMS.families if MECHANISMS[f"{name
 
 
 def _above(law: str, first: int, scale: float) -> float:
-    """The sum over the integers x from `first` on of e^{-|x|/scale}, or of e^{-(x/scale)^2/2}.
+    """Return the sum over the integers x >= first of e^{-|x|/scale} (Laplace), or of e^{-(x/scale)^2/2} (Gaussian),
+    as `law` says.
 
     The terms are added one by one. Of more than `_MOST_TERMS` terms, a Laplace tail is summed as a geometric series,
     and a Gaussian one is the integral from half an integer before `first`, whose relative error is at most 1/(24

@@ -207,8 +207,9 @@ HEADS = {
 
 
 def equal_evaluations() -> str:
-    """Accuracy in percent by K: of the grid's best setting, and in parentheses of starting values without a search;
-    then the gain of the K that was chosen together with the settings."""
+    """Return a table of the accuracy in percent by the number K of directions: that of the grid's best setting, and
+    in parentheses that of starting values without a search. Then follows the gain over K = 1 of the K that was
+    chosen together with its setting."""
     rows, started = plain(committed()), read_rows(RESULTS / "starting")
     gained = gains(rows)
     rows = reported(rows)
@@ -265,7 +266,8 @@ def calculator() -> str:
 
 
 def alternatives() -> str:
-    """What this package does beside what others do; each line was measured in one run, or is computed."""
+    """Return a table that compares this package with others, line by line. The numbers of a line were measured in
+    one run, or are computed."""
     problem = Problem(n=10_000, d=2_000, r=8.178, lipschitz=1.0, smoothness=1.0, gap=1.0, loss_bound=1.0)
     bounds = {
         (answer.result.id, answer.calibration): answer.prescription.bound

@@ -31,7 +31,8 @@ PAPER = PRESETS["paper"]
 METHODS = ("dpzero", "dpgd-0th")
 LENGTHS = tuple(2.5 * 2 ** (k / 2) for k in range(23))
 CLIPS = (0.01, 0.3, 1.0, 3.0)
-"""The clips of DPZero's scalar; those of DPGD-0th's vector are sqrt(d) times as large."""
+"""The clips of DPZero's scalar finite difference that are tried; those of DPGD-0th's vector are sqrt(d) times as
+large."""
 CELL_KEY = ("method", "mode", "d", "start", "calibration", "seed")
 KEY = (*CELL_KEY, "time", "clip")
 FIELDS = ("gradient_train_last", "gradient_train_tau")

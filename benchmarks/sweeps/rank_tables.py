@@ -59,7 +59,8 @@ _VARIED: Mapping[str, tuple[str, str, Callable[[Any], str]]] = {
     "law, A turned": ("rotated", "law", LAWS.__getitem__),
     "K, equal evaluations, d = 10^4": ("directions", "directions", lambda k: f"K = {k}"),
 }
-"""For each experiment the column that varies, and how its values are written."""
+"""For each experiment, by its title in the table: its name, the column that varies, and how that column's values are
+written."""
 
 
 def _by(

@@ -52,7 +52,8 @@ SWEEPS = {
 """For each sweep the folders that its rows come from. The first of several must exist. Of `long`'s second folder
 only the cells and seeds that are also in its first are used."""
 OF_RANK = {"rank": ("dimension", "fixed"), "log": ("log", "c")}
-"""The experiments of `benchmarks.rank`, and the mode under which their spectrum is known here."""
+"""For each sweep that comes from `benchmarks.rank`: the name of the experiment there, and the name that its spectrum
+has here as a mode."""
 MEASURED = ("gradient", "loss")
 OUTPUTS = ("last", "average", "tau")
 

@@ -116,8 +116,8 @@ def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block:
 
 
 class _Direct:
-    """The quadratic loss as it is defined: (1/2) (x - x_i)^T A (x - x_i) and A (x - x_i), each with an (n, d) array x -
-    x_i."""
+    """The quadratic loss computed as it is defined, for comparison: losses (1/2) (x - x_i)^T A (x - x_i) and
+    gradients A (x - x_i), each of which forms the (n, d) array of the x - x_i."""
 
     def __init__(self, problem: Quadratic, rng: np.random.Generator) -> None:
         self.n, self.d = problem.n, problem.d

@@ -47,7 +47,8 @@ CASES = {
     "flat, one spike": 10_000,
     "rank 20": 10_000,
 }
-"""The spectra and their dimensions; with "signs" every third eigenvalue is negative."""
+"""The diagonal matrices that are measured: the name of the spectrum, and the dimension. With "signs" every third
+eigenvalue is negative."""
 EFFORT = Effort(search=40, probes=16, steps=10)
 
 Array = NDArray[np.float64]

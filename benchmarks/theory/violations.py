@@ -103,7 +103,9 @@ def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array
 
 
 def _several(d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
-    """The rule for K = 2^j directions on the sphere, d > `_top(K)`: s = y'y and E[sum y_i^4 | s], by doubling K.
+    """Return the quadrature rule of `_law` for K = 2^j independent directions on the sphere, in dimensions d >
+    `_top(K)`. With y = U'e for a unit vector e, it needs the law of s = y'y and E[sum y_i^4 | s], which come by
+    doubling K.
 
     The density of s is s^(K/2-1) p(s), and E[sum y_i^4 | s] = s^2 q(s), where p and q are smooth below d. For twice as
     many directions they are integrals over t in (0, 1) of p(st) p(s(1-t)) (t(1-t))^(K/2-1), alone for p, and times 2

@@ -198,7 +198,7 @@ def summary(rows: pd.DataFrame) -> str:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Make the runs that are not in the rows yet."""
+    """Make the runs of the preset whose rows are not in the results yet."""
     if options.summary:
         with parser.refusals("--out"):
             print(summary(read_rows(options.out)))

@@ -26,7 +26,7 @@ def _disc(points: int, rings: int) -> tuple[Array, Array]:
 
 @dataclass
 class _Counted:
-    """A problem that counts the points at which its losses are asked for."""
+    """A problem that counts in `points` how many times its losses are evaluated."""
 
     problem: Instance
     points: int = 0
