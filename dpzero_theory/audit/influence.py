@@ -33,7 +33,7 @@ class ExtremePair(NamedTuple):
 class Scan(NamedTuple):
     """How much exchanging the extreme pair changed releases, when it was put in the place of each record in turn.
 
-    Attributes:
+    Args:
         moved: how much each step's release changed, in clips, of shape (seeds, steps, records), with batches drawn as
             claimed.
         size: `ExtremePair.size`.

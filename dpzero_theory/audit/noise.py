@@ -28,7 +28,7 @@ _SCALES = {
 class NoiseSample(NamedTuple):
     """A sample of a loop's noise.
 
-    Attributes:
+    Args:
         world: on which data and with which settings it was measured, in words.
         values: the noise in units of the claimed standard deviation, of shape (runs, steps, numbers of a step).
     """

@@ -43,7 +43,7 @@ from typing import NamedTuple
 from dpzero_theory.check import integer, real
 
 KERNEL = 2
-"""The tau of runs, in units of the lattice: the largest in use."""
+"""The tau of runs in units of the lattice, which is the largest in use."""
 FINE_GAUSSIAN = 2**28
 """The least number of integers to a clip of the lattices that the name `discrete-gaussian` stands for."""
 _RATIO = 1e-12

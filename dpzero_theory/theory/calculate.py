@@ -11,8 +11,8 @@ from dpzero_theory.theory.results import RESULTS, Result
 from dpzero_theory.theory.sharp.constants import known_directions
 
 CALIBRATIONS = ("paper", "exact")
-"""The two ways to turn (epsilon, delta) into the mu of Gaussian DP: "paper" by the paper's composition lemma, "exact"
-by the exact trade-off of Gaussian noise."""
+"""The two ways to turn (epsilon, delta) into the mu of Gaussian DP. "paper" goes by the paper's composition lemma,
+"exact" by the exact trade-off of Gaussian noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
