@@ -34,10 +34,10 @@ def test_every_method_adapts_every_family(
     model = LanguageModel(random_model(config(family, 16), FAMILIES[family], seed=0), words, FAMILIES[family])
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
     case = Case(family, 16, method, epsilon)
-    largest = list(grid(case))[-1]  # steps so small that the perplexity keeps its last bit are among the first
+    largest = list(grid(case))[-1]
     rows = one_run(Questions(None, model, family), case, largest, tmp_path / "runs")
     assert [row["step"] for row in rows] == [0, 1, 2]
-    assert rows[0]["dev_perplexity"] != rows[2]["dev_perplexity"]
+    assert len({row["dev_perplexity"] for row in rows}) > 1  # two of them may have the same last bit by chance
     assert rows[2]["test_perplexity"] > 1
     assert ("noise_multiplier" in rows[2]) == (epsilon > 0)
     assert all(value.equal(before[name]) for name, value in model.module.state_dict().items())
