@@ -120,7 +120,7 @@ class Answer(ABC):
     @staticmethod
     @abstractmethod
     def noise(question: NoiseQuestion) -> Bracket:
-        """The bracket of the noise multiplier for compositions of this form. Raises OverflowError as `epsilon` does."""
+        """Return the bracket of the noise multiplier that a question asks for. Raises OverflowError as `epsilon`."""
 
 
 def answer(composition: Composition) -> Answer:

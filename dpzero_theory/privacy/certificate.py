@@ -20,8 +20,8 @@ ROOM = 1e-3
 """By how much, relative, a certificate states epsilon above the accountant's upper end: the checker is less sharp."""
 LEAST_NOISE = 1 / 16
 """The noise multiplier above which steps can be checked: below, noise on a lattice has bounds of its own."""
-LEAST_EPSILON = 1e-3
-"""The least epsilon that a certificate states."""
+LEAST_EPSILON, MOST_EPSILON = 1e-3, 1e3
+"""The least and the largest epsilon that a certificate states."""
 SAMPLINGS = ("full", "poisson", "cyclic-poisson")
 MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
 
@@ -51,6 +51,8 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
     parts = [_part(release) for release in releases]
     found = epsilon_of_history(releases, delta)
     stated = max(found.upper * (1 + room), LEAST_EPSILON)
+    if not stated <= MOST_EPSILON:
+        raise ValueError(f"history must cost an epsilon of at most {MOST_EPSILON:g} to be checked; got {stated:g}")
     digits = 10.0 ** (5 - math.floor(math.log10(stated)))
     return {
         "format": FORMAT,

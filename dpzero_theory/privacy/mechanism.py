@@ -105,7 +105,10 @@ class Mechanism(ABC):
 
     @abstractmethod
     def cost(self, releases: Counted, delta: float) -> Cost:
-        """What these releases cost. delta: the delta of `Cost.least`, 0 <= delta < 1. Raises ValueError."""
+        """Return the `Cost` of these releases. delta: where its `least` bounds epsilon, 0 <= delta < 1.
+
+        Raises ValueError.
+        """
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float | None:
         """The noise multiplier at which they have pure epsilon target_epsilon; None for a law that has no pure

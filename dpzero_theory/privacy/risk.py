@@ -22,6 +22,7 @@ both directions (Dong, Roth and Su 2022, Proposition 2.12; Kulynych and others 2
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from scipy.optimize import brentq, minimize_scalar
 
@@ -151,6 +152,7 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
     """
     goal = check.real("target", target, above=0, below=1)
 
+    @cache
     def beyond(log_noise: float) -> float:
         found = measure(history(math.exp(log_noise)))
         return (found.lower + found.upper) / 2 - goal

@@ -180,11 +180,23 @@ def test_the_checker_runs_alone(tmp_path: Path) -> None:
         (Step(1.0, FullBatch(), "add-remove", "discrete-gaussian:4") * 3, "discrete-gaussian:4"),
         (Step(1 / 16, FullBatch(), "add-remove") * 3, "noise_multiplier"),
         (History(), "1 to 100 parts"),
+        (Step(1 / 15, FullBatch(), "add-remove") * 100, "epsilon of at most 1000"),
     ],
 )
 def test_what_the_checker_does_not_know_is_not_certified(history: History, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         privacy_certificate(history, 1e-5)
+
+
+def test_what_is_written_at_the_ends_of_the_ranges_is_confirmed() -> None:
+    """The writer refuses what the checker would: little noise and a large epsilon, a small epsilon, many parts."""
+    ends = [Step(1 / 15.9, FullBatch(), "replace-one") * 1, Step(1e6, FullBatch(), "add-remove") * 1]
+    for history in (
+        *ends,
+        History([part for i in range(1, 101) for part in Step(float(i + 10), FullBatch(), "zero-out") * 1]),
+    ):
+        certificate = privacy_certificate(history, 1e-5)
+        assert confirm(json.dumps(certificate))[0] == certificate["statement"]["epsilon"]
 
 
 def test_writer_and_checker_agree_on_the_format() -> None:

@@ -53,7 +53,7 @@ _REAL_LINE = 1000.0
 """The largest frequency t at which pairs with two branches (the kind `fixed-size`) are evaluated; for these the
 integral over outputs stays on the real line, which takes the more nodes the larger t is."""
 _LOOKS_FOR_END = 40
-"""The number of values of t that a search for the last node tries, and then again between two neighbours of them."""
+"""A search for the last node tries this many values of t, and then as many again between the two that enclose it."""
 
 
 def delta_bracket(

@@ -66,7 +66,7 @@ class RefinedGrid:
         return best
 
     def _grid(self, points: int) -> tuple[Bracket, float]:
-        """The bracket of the grid with so many points, and its relative width as a multiple of the wanted one."""
+        """Return the bracket of delta from a grid of `points` losses, and its relative width over the wanted width."""
         found = grid_delta(*self._question, points=points)
         return found, (found.upper / found.lower - 1) / self._wanted if found.lower > 0 else math.inf
 
