@@ -20,13 +20,15 @@ if not (_HERE.parent / "pyproject.toml").is_file():
     raise ImportError(f"they must be run in a checkout, where results are kept; {_HERE.parent} is none", name=__name__)
 
 ROOMS = ("audits", "optim", "privacy", "reports", "sweeps", "theory", "training")
-"""The folders whose files are known by their names alone; a command in another folder is `gpu.plans`, say."""
+"""The folders of this package whose experiments are called by the file's name alone (`accounting`). A command in any
+other folder is called by folder and file (`gpu.plans`)."""
 
 
 def home(name: str) -> str:
-    """The import path of an experiment's module: `benchmarks.accounting` is in `benchmarks.privacy.accounting`.
+    """Return the import path of the module of the experiment `name`: for `accounting` it is
+    `benchmarks.privacy.accounting`.
 
-    A name that is an import path already, or that no file has, is returned as it is.
+    A name that is already a full import path, or for which there is no file, is returned unchanged.
     """
     short = name.removeprefix(f"{__name__}.")
     rooms = [room for room in ROOMS if "." not in short and (_HERE / room / f"{short}.py").exists()]
@@ -34,20 +36,23 @@ def home(name: str) -> str:
 
 
 class _ByName(MetaPathFinder, Loader):
-    """Finds `benchmarks.NAME` in its room; Python asks it only for what it has found nowhere else."""
+    """An import hook that makes `import benchmarks.NAME` load the module from the folder that it stands in. Python asks
+    this hook only for modules that it has found nowhere else."""
 
     def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
         ours = fullname.startswith(f"{__name__}.") and home(fullname) != fullname
         return ModuleSpec(fullname, self, origin=home(fullname)) if ours else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module of the room in the place of the empty one that was made for its short name."""
+        """Import the module at its full path and put it into `sys.modules` in place of `module`, the empty one that
+        Python made for the short name. A DeprecationWarning names the full path."""
         name = module.__name__
         warnings.warn(f"{name} is now {home(name)}", DeprecationWarning, stacklevel=3)
         sys.modules[name] = importlib.import_module(home(name))
 
     def get_code(self, fullname: str) -> CodeType:
-        """What `python -m benchmarks.NAME` runs: `python -m benchmarks NAME`."""
+        """Return the code that `python -m benchmarks.NAME` runs, where `fullname` is "benchmarks.NAME": it calls
+        `python -m benchmarks NAME` with the same flags."""
         words = f"[{fullname.removeprefix(__name__ + '.')!r}, *sys.argv[1:]]"
         return compile(f"import sys, benchmarks.__main__ as b; sys.exit(b.main({words}))", f"<{fullname}>", "exec")
 

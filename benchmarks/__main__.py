@@ -1,6 +1,7 @@
-"""Every experiment by its name: python -m benchmarks [NAME [flags of NAME]]
+"""Run an experiment by its name: python -m benchmarks [NAME [flags of NAME]]
 
-Without a name: what there is, a line for each. `python -m benchmarks NAME` is `python -m benchmarks.NAME`.
+Without a name, the command lists all experiments, one line for each. `python -m benchmarks NAME` does the same as
+`python -m benchmarks.NAME`.
 """
 
 import ast
@@ -17,7 +18,8 @@ ROOT = Path(__file__).parent
 
 
 def scripts() -> dict[str, Path]:
-    """The file of every command below this folder, by the command's name. No module is imported."""
+    """Return, for the name of each experiment and command in this package, the path of its file. No module is
+    imported."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         if "\nEXPERIMENT = " in path.read_text():
@@ -43,7 +45,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the experiment that is named, or list them all."""
+    """Run the experiment that the first word of `argv` (default: this process's arguments) names, with the other words
+    as its flags; without a name, list all experiments. Returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     found = scripts()
     if words and words[0] in found:

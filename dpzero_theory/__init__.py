@@ -75,7 +75,7 @@ _NAMES = {
     "audit": ("audit",),
     "audit.claim": ("Claim", "View"),
 }
-"""By module, those of its names that can be imported from this package."""
+"""For each module of this package, by its path below the package, those of its names that the package itself offers."""
 
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -43,7 +43,7 @@ def delta(history: Steps, epsilon: float) -> Bracket:
     """The smallest delta for which a history is (epsilon, delta)-differentially private, as a certified bracket.
 
     Args:
-        history: as for `epsilon`.
+        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation.
         epsilon: epsilon >= 0.
 
     Returns:
@@ -123,8 +123,10 @@ def prescribe(
     calibration: str = "exact",
     max_steps: int | None = None,
     max_evaluations: int | None = None,
+    max_points: int | None = None,
     direction: str = "sphere",
     directions_per_step: int | str = 1,
+    difference: str = "central",
 ) -> Prescribed:
     """The parameters that a theorem prescribes for a problem under (epsilon, delta)-differential privacy.
 
@@ -140,8 +142,13 @@ def prescribe(
         calibration: how the noise is computed: "exact", or "paper", by the paper's composition lemma.
         max_steps: the largest number of steps T, for a result whose parameters are searched for.
         max_evaluations: the largest n K T, the number of per-record loss differences, for such a result.
+        max_points: the largest number of evaluations of a record's loss for such a result: n T 2 K with central
+            differences, n T (K + 1) with forward and exact ones.
         direction: law of the random directions, one of `DIRECTIONS` that the theorem covers.
         directions_per_step: K >= 1, the number of directions a step, or "best" to search for it.
+        difference: how a record's change of loss along a direction is found: "central", "forward" or "exact". Forward
+            differences have the same bound for the same parameters and take fewer evaluations. Exact derivatives
+            have no smoothing; they cannot serve losses without a derivative, such as the error rate.
 
     Returns:
         The parameters, with `bound` on the expected squared gradient norm (or suboptimality); `plan()` makes a run's
@@ -157,8 +164,10 @@ def prescribe(
         calibrated_gdp(epsilon, delta, calibration),
         max_steps=max_steps,
         max_evaluations=max_evaluations,
+        max_points=max_points,
         direction=direction,
         directions_per_step=directions_per_step,
+        difference=difference,
     )
     return Prescribed(**{name: getattr(found, name) for name in Prescription.__dataclass_fields__})
 
@@ -201,6 +210,7 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         direction=plan.direction,
         directions_per_step=plan.directions_per_step,
         algorithm=plan.algorithm,
+        difference=plan.difference,
     )
 
 

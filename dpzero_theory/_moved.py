@@ -15,7 +15,7 @@ _OPTIM = {
     "losses": "evaluation identity isolation records starting task_losses trace",
     "trainers": "overlap progress trainer",
 }
-"""Room of `optim` -> the modules that moved into it under their own names."""
+"""For each subpackage of `dpzero_theory.optim`, the modules that moved into it and kept their names."""
 
 MOVED = {
     **{
@@ -60,14 +60,20 @@ MOVED = {
     "dpzero_theory.synthetic.padded": "benchmarks.problems.padded",
     "dpzero_theory.synthetic.worst_case": "benchmarks.problems.worst_case",
 }
-"""By the old import path of a module, its new one."""
+"""For each module that has moved, by its old import path, its new import path."""
 
 LEFT = {"dpzero_theory.optim.transcript": {"replay": "dpzero_theory.optim.files.replay"}}
-"""By the old import path of a module, the names that moved to another module than the rest, with that module's path."""
+"""The names that did not move with the rest of their module.
+
+For each such module, by its old import path, a mapping from these names to the modules in which they are now.
+"""
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds a module of `MOVED` under its old path; asked only for what no other finder knows."""
+    """An import hook that finds a module of `MOVED` under its old path.
+
+    It stands last in `sys.meta_path`, so that Python asks it only for modules that no other finder knows.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -75,7 +81,11 @@ class _Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if fullname in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Import the module by its new path, with a DeprecationWarning, and register it under the old path too."""
+        """Import `module`, which has an old path, by its new path, and register the result under the old path too.
+
+        A DeprecationWarning names the new path. ModuleNotFoundError is raised where the new path is outside this
+        package, in a source checkout, and only the package is installed.
+        """
         old, new = module.__name__, MOVED[module.__name__]
         warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
         try:
@@ -89,6 +99,6 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Make the old paths importable in this process."""
+    """Make the old import paths of moved modules importable in this process; a second call does nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

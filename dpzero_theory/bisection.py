@@ -1,19 +1,31 @@
 """Searches for the point at which a monotone condition changes, with the answer always on a stated side of that point.
 
 The root finders of `scipy.optimize` return a number near the root. A certified bound must be on the safe side of it,
-and some conditions answer only yes or no, so these searches are our own.
+and some conditions answer only yes or no, so these searches are our own. `LogSecant` is for what those root finders do
+not take either: a function whose error differs from point to point, in a search that its caller ends.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dpzero_theory import check
 from dpzero_theory.check import Array
 
 T = TypeVar("T", int, float)
 X = TypeVar("X", float, Array)
+_MOST_HALVINGS = 2200
+"""More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
+_SAME_X, _FLATTEST = 1e-5, -1e-6
+"""When `LogSecant` measures a slope, and how flat a slope may be.
+
+No slope is measured between two x whose logarithms differ by less than the first number. A slope above the second
+number is replaced by it.
+"""
 
 
 def halved(holds: Callable[[X], object], low: X, high: X, times: int) -> tuple[X, X]:
@@ -24,34 +36,141 @@ def halved(holds: Callable[[X], object], low: X, high: X, times: int) -> tuple[X
     Args:
         holds: the condition at a point; for arrays an array of booleans, and each entry is a search of its own.
         low, high: the ends of the interval; `holds` is not called at them, but taken to be true at low, false at high.
-        times: how often the interval is halved. A search for one number ends early, without another result, where no
-            float lies between the ends.
+        times: how often the interval is halved. The search ends early once no float is left between the ends, for
+            arrays once that is so for every entry; the result is the same.
 
     Returns:
         The new ends. The first is `low` or a point where the condition was found to be true, the second is `high` or a
         point where it was found to be false.
     """
     for _ in range(times):
-        middle = (low + high) / 2
+        middle = low / 2 + high / 2  # The sum low + high may be infinite
+        inside = (middle != low) & (middle != high)
+        if not (inside.any() if isinstance(inside, np.ndarray) else inside):
+            break
         true = holds(middle)
         if isinstance(true, np.ndarray):
             low, high = np.where(true, middle, low), np.where(true, high, middle)  # type: ignore[assignment]
-        elif middle in (low, high):
-            break
         else:
             low, high = (middle, high) if true else (low, middle)
     return low, high
 
 
+def roots(function: Callable[[Array], Array], low: Array, high: Array, *, rising: bool) -> Array:
+    """Returns the root of a monotone function in each of several intervals.
+
+    Of the two neighbouring floats between which the function changes its sign, it is the one at which the function is
+    at most 0. The search halves [low, high] until no float is left between the ends. The function is called only where
+    secants have not already told its sign, so that this takes few calls. `scipy.optimize` has such searches too, but
+    importing it would take as long as everything else that the calculator does.
+
+    Args:
+        function: a function of an array, computed entry by entry; it rises or falls strictly, up to rounding errors.
+        low, high: the ends of the intervals, 0 <= low, with a root in each.
+        rising: whether the function rises.
+    """
+    below, above = _enclosed(function, low, high, rising)
+
+    def before(x: Array) -> NDArray[np.bool_]:
+        """Whether the root of each interval is beyond the entry of x."""
+        beyond = x >= above
+        if (unknown := (below < x) & ~beyond).any():
+            beyond = np.where(unknown, (function(x) > 0) == rising, beyond)
+        return ~beyond
+
+    return np.asarray(halved(before, low, high, _MOST_HALVINGS)[0 if rising else 1])
+
+
+def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
+    """Returns, for each interval, a bracket (low, high) of the root, found by the secant method.
+
+    The bracket reaches from the root to 2^-44 times the root on either side. Where the secants end elsewhere, `low` or
+    `high` stay as they were. The arguments are those of `roots`.
+    """
+    below, above, before, x = low, high, low, high
+    value = function(x)
+    change = value - function(before)
+    for _ in range(16):
+        with np.errstate(all="ignore"):
+            step = value * ((x - before) / change)
+            settled = ~(np.abs(step) > 2.0**-46 * x)
+            if settled.all():
+                break
+            x, before = np.where(settled, x, x - step), x
+        x = np.where((below <= x) & (x <= above), x, below + (above - below) / 2)
+        last, value = value, function(x)
+        change = value - last
+        over = (value > 0) == rising
+        below, above = np.where(over, below, x), np.where(over, x, above)
+    with np.errstate(over="ignore"):
+        near, far = x * (1 - 2.0**-44), np.minimum(x * (1 + 2.0**-44), high)
+    over_near, over_far = ((function(end) > 0) == rising for end in (near, far))
+    return np.where((low < near) & ~over_near, near, low), np.where((far < high) & over_far, far, high)
+
+
+@dataclass
+class LogSecant:
+    """A search by secants in log x for the x > 0 at which a falling function is 0, one evaluation at a time.
+
+    The caller evaluates the function at `x`, calls `measure` with what it found, ends the search if that is near enough
+    to 0, and else calls `move`.
+
+    Attributes:
+        x: where to evaluate the function; at first a guess of the answer.
+        slope: the derivative of the function with respect to log x, at first a guess; negative.
+        longest: the most by which one move changes log x.
+        low, high: the function was found positive at low, or low is 0; it was not positive at high, or high is
+            infinite.
+    """
+
+    x: float
+    slope: float
+    longest: float = 0.7
+    low: float = field(default=0.0, init=False)
+    high: float = field(default=math.inf, init=False)
+    _last: tuple[float, float] | None = field(default=None, init=False)
+
+    def measure(self, value: float, error: float = 0.0) -> None:
+        """Set the slope from `value`, the function at `x`, and from the value at the x before it.
+
+        The slope stays as it was where the two values differ by at most `error`, the size of their errors.
+        """
+        if self._last is None:
+            return
+        log_step, change = math.log(self.x / self._last[0]), value - self._last[1]
+        if abs(log_step) > _SAME_X and abs(change) > error:
+            self.slope = min(change / log_step, _FLATTEST)
+
+    def move(self, value: float) -> None:
+        """Move `x` to where a line through the function at x, `value`, with the present slope is 0.
+
+        Where that is outside of [low, high], x becomes the middle of it, in log x.
+        """
+        self.low, self.high = (self.x, self.high) if value > 0 else (self.low, self.x)
+        self._last = self.x, value
+        x = self.x * math.exp(min(max(-value / self.slope, -self.longest), self.longest))
+        if not self.low < x < self.high:
+            bounded = self.low > 0 and self.high < math.inf
+            x = math.sqrt(self.low * self.high) if bounded else (2 * self.x if value > 0 else self.x / 2)
+        self.x = x
+
+    def retreat(self) -> None:
+        """Move `x` down from a point at which the function has no value but is certainly negative."""
+        self.high, self._last = self.x, None
+        self.x = math.sqrt(self.low * self.high) if self.low > 0 else self.x / 1.6
+
+
 def narrowed(meets: Callable[[T], bool], miss: T, hit: T, middle: Callable[[T, T], T]) -> T:
-    """Narrow down where a condition begins to hold; returns a point at which it holds.
+    """Narrow down where a condition begins to hold, and return a point at which it holds.
 
     The bisection moves `miss`, where the condition does not hold, and `hit`, where it does, towards each other.
 
     Args:
-        meets: the condition.
-        miss, hit: where the bisection starts; `meets` is not called at them.
-        middle: (miss, hit) -> the next point to try; the bisection ends where that is one of the two.
+        meets: the condition, a function of a point.
+        miss, hit: where the bisection starts; `meets` is not called at them, but taken to be false at miss, true at
+            hit.
+        middle: a function that takes the present (miss, hit) and returns the next point to try; the bisection ends, and
+            the present hit is returned, where that point is one of the two.
     """
     while (tried := middle(miss, hit)) not in (miss, hit):
         if meets(tried):
@@ -62,18 +181,20 @@ def narrowed(meets: Callable[[T], bool], miss: T, hit: T, middle: Callable[[T, T
 
 
 def smallest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The smallest integer in [low, high] that meets the condition, for a condition that stays true once true.
+    """The smallest integer in [low, high] that meets a condition, for a condition that stays true once true.
 
-    The search doubles from `low` > 0, then bisects. It returns None where `high` does not meet the condition.
+    The search for the condition `meets` doubles from `low` on, then bisects. It returns None where `high` does not
+    meet it, and raises ValueError unless low > 0.
     """
     return _smallest(meets, low, high, lambda miss, hit: (miss + hit) // 2)
 
 
 def largest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The largest integer in [low, high] that meets the condition, for a condition that stays false once false.
+    """The largest integer in [low, high] that meets a condition, for a condition that stays false once false.
 
-    Returns None where `low` does not meet it.
+    `meets` is the condition. None is returned where `low` does not meet it, and ValueError is raised unless low > 0.
     """
+    check.real("low", low, above=0)
     if not meets(low):
         return None
     beyond = smallest_integer(lambda value: not meets(value), low, high)
@@ -83,13 +204,14 @@ def largest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | 
 def smallest_real(meets: Callable[[float], bool], low: float, high: float, tolerance: float = 1e-12) -> float | None:
     """A number in [low, high] that meets a condition which stays true once true, and is almost the smallest that does.
 
-    It exceeds the smallest one by at most `tolerance` times itself. low must be positive. Returns None where `high`
-    does not meet the condition.
+    The returned number meets the condition `meets`, and exceeds the smallest such number by at most `tolerance` times
+    that number. None is returned where `high` does not meet the condition, and ValueError is raised unless low > 0.
     """
     return _smallest(meets, low, high, lambda miss, hit: miss if hit - miss <= tolerance * hit else (miss + hit) / 2)
 
 
 def _smallest(meets: Callable[[T], bool], low: T, high: T, middle: Callable[[T, T], T]) -> T | None:
+    check.real("low", low, above=0)
     if meets(low):
         return low
     miss, hit = low, min(2 * low, high)
@@ -103,9 +225,9 @@ def _smallest(meets: Callable[[T], bool], low: T, high: T, middle: Callable[[T, 
 def last_integer(excess: Callable[[int], float], first: int, most: int, guess: float) -> int | None:
     """The largest integer in [first, most] at which the function `excess`, which never falls, is at most 0.
 
-    Returns None where it is positive at `first`. The search starts from `guess` and continues by secants in the
-    logarithm of the integer, so it calls the function, which may take seconds, only a few times where that is smooth
-    and the guess is near. The function may return infinity.
+    None is returned where the function is positive at `first`. The search starts from `guess`, an integer or not, and
+    continues by secants in the logarithm of the integer. It therefore calls the function, which may take seconds, only
+    a few times where that is smooth and the guess is near. The function may return infinity.
     """
     low = high = round(min(max(guess, first), most))
     below = above = excess(low)

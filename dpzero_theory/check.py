@@ -22,11 +22,11 @@ Array = NDArray[np.float64]
 P = ParamSpec("P")
 T = TypeVar("T")
 _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "an object", list: "a list"}
-"""How error messages name a type of JSON."""
+"""The words by which error messages name the Python type of a JSON value."""
 
 
 class PreconditionError(ValueError):
-    """An assumption of a theorem does not hold for an otherwise well-formed input."""
+    """Raised where an otherwise well-formed input does not meet an assumption of a theorem."""
 
 
 def _rule(name: str, above: float, at_least: float, below: float, at_most: float) -> str:
@@ -36,13 +36,13 @@ def _rule(name: str, above: float, at_least: float, below: float, at_most: float
 
 
 def shown(value: object) -> str:
-    """Returns the value's repr for an error message, cut to 60 characters."""
+    """Returns the repr of `value` for an error message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def printable(text: str) -> str:
-    """The text in one line of printable ASCII characters, with an escape for every other character.
+    """Returns `text` in one line of printable ASCII characters, with an escape for every other character.
 
     It is for text that came from a file: it lets through no line break, no control sequence of a terminal and no letter
     that looks like another one.
@@ -82,7 +82,8 @@ def real(
 def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**18) -> int:
     """Return `value` as an int with at_least <= value <= at_most.
 
-    Integral floats such as 1e4 are accepted, 2.5 is not. Raises ValueError as `real` does.
+    Integral floats such as 1e4 are accepted, 2.5 is not. Anything that is not accepted raises a ValueError that names
+    the argument, `name`, with the rule and the value.
     """
     if _is_number(value) and at_least <= value <= at_most and value == math.floor(value):
         return int(value)
@@ -90,7 +91,10 @@ def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**1
 
 
 def choice(name: str, value: object, options: Collection[str]) -> str:
-    """Return `value` if it is one of `options`; raises ValueError otherwise."""
+    """Return `value` if it is one of `options`; else raise ValueError.
+
+    The message names the argument, `name`, and the options.
+    """
     if isinstance(value, str) and value in options:
         return value
     raise ValueError(f"{name} must be one of {', '.join(map(printable, options))}; got {shown(value)}")
@@ -108,13 +112,19 @@ _OTHER_WORDS = {
     **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
     **dict.fromkeys(("optimizer", "optim"), "update"),
 }
-"""By a word that other libraries or papers use for a setting, our name of it, which error messages suggest."""
+"""Words that other libraries or papers use for a setting, each with our name of that setting.
+
+The error message for an unknown setting suggests our name.
+"""
 
 
 def settings(given: Mapping[str, object], known: Collection[str], required: Collection[str] = ()) -> None:
-    """Raise ValueError for a name in `given` that is not `known`, with the nearest known one, or for a missing one.
+    """Check the names of settings that a user gave; raises ValueError for an unknown name or a missing one.
 
-    required: the names that must be in `given`.
+    Args:
+        given: the settings, values by name.
+        known: the names that are allowed. The message for any other name suggests the nearest of these.
+        required: the names that must be in `given`.
     """
     for name, value in given.items():
         if name not in known:
@@ -128,15 +138,16 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
 
 
 def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
-    """Returns the names of a function's arguments, and the names of those that have no default."""
+    """Returns the names of a function's arguments, and the names of those arguments that have no default."""
     taken = inspect.signature(function).parameters
     return list(taken), [name for name, argument in taken.items() if argument.default is argument.empty]
 
 
 def named(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a function so that unknown or missing argument names raise the ValueError of `settings`.
+    """A decorator for `function`: argument names that it does not know, or that are missing, raise a clear ValueError.
 
-    Python itself would raise TypeError, and could not say which of our names another library's name corresponds to.
+    Python itself would raise TypeError, and could not say which of our names another library's name corresponds to. The
+    message is that of `settings`, and suggests such a name.
     """
     known, required = names_of(function)
 
@@ -149,10 +160,14 @@ def named(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def entries(name: str, value: object, types: Mapping[str, type], optional: Collection[str] = ()) -> dict[str, Any]:
-    """Return `value` if it is a JSON object (a dict) with entries of these names and types; else raise ValueError.
+    """Return `value` if it is a JSON object (a dict) with the right entries; else raise ValueError.
 
-    The entries in `optional` may be missing. An entry of type float may be an integer; otherwise types must be exact,
-    and a bool is not an integer.
+    Args:
+        name: what the error message calls the object.
+        value: the object.
+        types: the type of each entry, by the entry's name; no other entry is allowed. An entry of type float may be an
+            integer; otherwise types must be exact, and a bool is not an integer.
+        optional: the names of entries that may be missing.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object; got {shown(value)}")
@@ -168,7 +183,7 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
 
 
 def types_of(kind: type) -> dict[str, type]:
-    """Returns the fields of a dataclass and their types, by name, as `entries` takes them."""
+    """Returns the type of each field of the dataclass `kind`, by the field's name, in the form that `entries` takes."""
     return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 
 
@@ -181,7 +196,11 @@ def real_array(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> Array:
-    """Return `value` as a float64 array whose entries are all finite and within the bounds (see `real`)."""
+    """Return `value` as a float64 array whose entries are all finite and within bounds.
+
+    Each entry x must have above < x < below and at_least <= x <= at_most. Any other array raises a ValueError that
+    names the argument, `name`, the rule and the first entry that breaks it.
+    """
     rule = f"{name} must be finite with {_rule(name, above, at_least, below, at_most)}"
     raw = np.asarray(value)
     if raw.dtype.kind not in "fiu":
@@ -200,6 +219,9 @@ def precondition(holds: bool, statement: str) -> None:
 
 
 def installed(what: str, package: str, extra: str) -> None:
-    """Raise ValueError if `package`, which `what` needs, is not installed; the message names the `extra` with it."""
+    """Raise ValueError if a package that `what`, a feature, needs is not installed.
+
+    The message names `extra`, the group of optional dependencies of this project that installs `package`.
+    """
     if find_spec(package) is None:
         raise ValueError(f"{what} needs {package}: pip install 'dpzero-theory[{extra}]'")

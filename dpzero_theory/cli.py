@@ -1,8 +1,9 @@
 """The argument parser of all commands: bad input ends in one line that names the flag, the rule and the value.
 
-The exit status is then 2. A command is a module with `_parser() -> Parser` and `main(argv) -> int`. The functions below
-that are types for `add_argument` check each word while it is parsed, before anything is computed or written. Within
-`Parser.refusals`, errors that the library raises later become errors of the command line too, which name the flag.
+The exit status is then 2. A command is a module with `_parser() -> Parser` and `main(argv) -> int`, where argv is the
+list of words after the command. The functions below that are types for argparse's `add_argument` check each word while
+it is parsed, before anything is computed or written. In a block of `Parser.refusals`, errors that the library raises
+later become errors of the command line too, which name the flag.
 """
 
 import argparse
@@ -29,14 +30,17 @@ _WORDS = (
     (r"^unrecognized arguments: (.*)$", r"\1 must not be given: no such argument"),
     (r"^argument (\S+): ", r"\1 "),
 )
-"""Patterns of argparse's error messages, each with our wording for it."""
+"""Patterns of argparse's error messages, each with our own wording for such a message."""
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of `python -m COMMAND`.
+    """The argument parser of the command `python -m COMMAND`, whose error messages are one line each.
 
-    aliases: the flag for each argument of the library whose name differs from the flag's, as in {"target_epsilon":
-    "--epsilon"}, so that error messages name the flag.
+    Args:
+        command: the name of the module that is the command.
+        description: what the command's help says first.
+        aliases: the flag for each argument of the library whose name differs from the flag's, as in {"target_epsilon":
+            "--epsilon"}, so that error messages name the flag.
     """
 
     def __init__(self, command: str, description: str, aliases: Mapping[str, str] | None = None) -> None:
@@ -47,11 +51,11 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self._aliases = dict(aliases or {})
-        # By argparse's own pattern -inf and -1e-5 would be flags; by this one they are numbers.
+        # argparse's own pattern takes -inf and -1e-5 for flags; with this pattern they are read as numbers.
         self._negative_number_matcher = re.compile(r"^-(\.?\d|inf|nan)")
 
     def error(self, message: str) -> NoReturn:
-        """Print one line on standard error and exit with status 2."""
+        """Print `message` as one line on standard error, and exit with status 2."""
         for theirs, ours in _WORDS:
             message = re.sub(theirs, ours, message, flags=re.DOTALL)
         line = " ".join(message.split())
@@ -59,9 +63,9 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """Turn a ValueError or OSError of the block into an error of the command line.
+        """A context manager that turns a ValueError or OSError of its block into an error of the command line.
 
-        Its line begins with `flag` where the message does not name another flag.
+        The error's line begins with `flag` where the message does not name another flag.
         """
         try:
             yield
@@ -71,10 +75,10 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def opened(self, flag: str, resource: AbstractContextManager[Resource]) -> Iterator[Resource]:
-        """Enter a context manager, and yield its value to the block.
+        """Enter the context manager `resource`, and yield its value to the block.
 
-        An error while it is entered becomes an error of the command line, of `flag`; one that the block raises does
-        not.
+        An error while `resource` is entered becomes an error of the command line that names `flag`. An error that the
+        block raises does not.
         """
         with ExitStack() as stack:
             with self.refusals(flag):
@@ -82,7 +86,10 @@ class Parser(argparse.ArgumentParser):
             yield value
 
     def _flagged(self, message: str) -> str:
-        """Returns the message with the flag in place of the library's argument name, if it begins with such a name."""
+        """Returns an error message with the flag in place of the library's argument name.
+
+        Only a message that begins with the name of an argument, followed by "must", is changed.
+        """
         name, _, rest = message.partition(" ")
         flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
         flag = (flags | self._aliases).get(name)
@@ -97,11 +104,14 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")
 
 
-SWEEP = "NAME=START:STOP:log|lin:COUNT"  # The form of --sweep's argument, as the help shows it
+SWEEP = "NAME=START:STOP:log|lin:COUNT"  # The form of the argument of the flag --sweep, as the help shows it
 
 
 class Several(argparse.Action):
-    """An action for a flag with nargs="+" that may be repeated; each word is kept once, in the order given."""
+    """An argparse action for a flag with nargs="+" that may be given repeatedly, as in --n 1 2 --n 3.
+
+    The parsed value is the list of all words in the order given, each word once.
+    """
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -118,7 +128,11 @@ def number(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> Callable[[str], float | int]:
-    """A type for `add_argument`: a finite number within these bounds, as an int if it is written as one."""
+    """Returns a type for argparse's `add_argument`: it accepts a finite number x within bounds.
+
+    The bounds are above < x < below and at_least <= x <= at_most. The parsed value is an int if the word is written as
+    one, else a float.
+    """
 
     def parse(text: str) -> float | int:
         value: float | int = _read(text)
@@ -129,7 +143,10 @@ def number(
 
 
 def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
-    """A type for `add_argument`: an integer with at_least <= value <= at_most; 1e4 is one."""
+    """Returns a type for argparse's `add_argument`: it accepts an integer x with at_least <= x <= at_most.
+
+    A word such as 1e4 is an integer too. The parsed value is an int.
+    """
 
     def parse(text: str) -> int:
         return int(_refused(check.integer, _read(text), at_least=at_least, at_most=at_most))
@@ -138,10 +155,14 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], tuple[str, list[float]]]:
-    """A type for `add_argument`: parses NAME=START:STOP[:log|lin[:COUNT]] into the name and a list of values.
+    """Returns a type for argparse's `add_argument` that parses NAME=START:STOP[:log|lin[:COUNT]].
 
-    names: the names that are allowed; in the result their hyphens are underscores. integers: the names whose values are
-    rounded, and then made distinct.
+    The parsed value is the name, with underscores for hyphens, and the list of COUNT (25 if not given) numbers from
+    START to STOP, spaced evenly on a logarithmic scale ("log", or if not given) or a linear one ("lin").
+
+    Args:
+        names: the names that are allowed.
+        integers: those of the names whose values are rounded, and then made distinct.
     """
     rule = "must be NAME=START:STOP:log|lin:COUNT"
 
@@ -171,7 +192,7 @@ def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], 
 
 
 def _read(text: str) -> Any:
-    """Returns the int or float that the word stands for, else the word itself."""
+    """Returns the int or float that the word `text` stands for, else the word itself."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -181,9 +202,11 @@ def _read(text: str) -> Any:
 
 
 def _refused(rule: Callable[..., float], value: object, **bounds: float) -> float:
-    """Returns the value as a function of `check` returns it; raises that function's error in a form for argparse.
+    """Check a word of the command line, already read as `value`, by a function of the module `check`.
 
-    The message then lacks the argument's name, in whose place argparse puts the flag.
+    `rule` is that function, and `bounds` are its keyword arguments. Returns what it returns. Its ValueError becomes the
+    error that argparse expects of a type; the message then lacks the argument's name, in whose place argparse puts the
+    flag.
     """
     try:
         return rule("value", value, **bounds)
@@ -192,12 +215,15 @@ def _refused(rule: Callable[..., float], value: object, **bounds: float) -> floa
 
 
 def input_file(text: str) -> Path:
-    """A type for `add_argument`: a file that can be read."""
+    """A type for argparse's `add_argument`: the path of a file that can be read."""
     return _path(text, "a file that can be read", lambda path: not path.is_dir() and os.access(path, os.R_OK))
 
 
 def input_folder(*names: str) -> Callable[[str], Path]:
-    """A type for `add_argument`: a folder that can be read and holds files of these names."""
+    """Returns a type for argparse's `add_argument`: the path of a folder that can be read.
+
+    The folder must have a file of each of the `names`.
+    """
     rule = "a folder that can be read" + (f" and holds {', '.join(names)}" if names else "")
 
     def readable(path: Path) -> bool:
@@ -208,12 +234,15 @@ def input_folder(*names: str) -> Callable[[str], Path]:
 
 
 def output_folder(text: str) -> Path:
-    """A type for `add_argument`: a folder that can be written, or made; nothing is made yet."""
+    """A type for argparse's `add_argument`: the path of a folder that can be written to, or made later."""
     return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest(path)))
 
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
-    """A type for `add_argument`: a file that can be written, in a folder that exists, ending in one of the suffixes."""
+    """Returns a type for argparse's `add_argument`: the path of a file that can be written, in a folder that exists.
+
+    The path must end in one of `suffixes`, such as ".csv", unless none is given.
+    """
     rule = "a file that can be written, in a folder that is there"
     if suffixes:
         rule += f", and end in {', '.join(suffixes)}"
@@ -229,7 +258,10 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Returns `text` as a path; raises argparse's error with the rule unless `holds` is true of the absolute path."""
+    """Returns `text` as a path if the condition `holds` is true of the absolute path.
+
+    Otherwise argparse's error is raised, which states `rule`, the condition in words.
+    """
     try:
         if text and holds(Path(text).absolute()):
             return Path(text)
@@ -239,7 +271,7 @@ def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
 
 
 def _nearest(path: Path) -> Path:
-    """Returns the path itself if it exists, else the nearest of its parents that does."""
+    """Returns `path` itself if it exists, else the nearest of its parents that exists."""
     for place in (path, *path.parents):
         try:
             place.lstat()
@@ -250,16 +282,20 @@ def _nearest(path: Path) -> Path:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made in the folder; one is made and removed, since permissions do not tell everything."""
+    """Whether a file can be made in `folder`; one is made and removed, since permissions do not tell everything."""
     with TemporaryFile(dir=folder):
         return True
 
 
 @contextmanager
 def extra(name: str, command: str) -> Iterator[None]:
-    """While the block, a command's imports, runs, a missing package exits with status 2 and names its extra.
+    """A context manager for the imports and the work of a command: a missing package ends it with exit status 2.
 
-    name: the optional dependencies ("extra") that have the package. command: the module after `python -m`.
+    The line on standard error says how to install the package.
+
+    Args:
+        name: the group of optional dependencies ("extra") of this project that installs the package.
+        command: the module after `python -m`.
     """
     try:
         yield

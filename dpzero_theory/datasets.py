@@ -9,10 +9,10 @@ from dpzero_theory.check import Array, PreconditionError
 
 
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
-    """scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and the digit of each image.
+    """Returns scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and the digit of each image.
 
-    seed: shuffles the images; with None they have scikit-learn's order. Raises PreconditionError where scikit-learn is
-    not installed.
+    With an integer `seed` the images are shuffled; with None they have scikit-learn's order. PreconditionError is
+    raised where scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits
@@ -24,19 +24,22 @@ def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
 
 
 def binary_digits(seed: int | None = None) -> tuple[Array, Array]:
-    """The digits with two classes, 5 or more and less: features of shape (1797, 65), and labels +1 and -1.
+    """Returns scikit-learn's handwritten digits with two classes: features of shape (1797, 65), and labels +1 and -1.
 
-    The last feature is a constant 1. seed and errors are as for `digits`.
+    The label is +1 for a digit of 5 or more and -1 for a smaller one. The features are the 64 pixels, in [0, 1], and a
+    constant 1. With an integer `seed` the images are shuffled; with None they have scikit-learn's order.
+    PreconditionError is raised where scikit-learn is not installed.
     """
     pixels, digit = digits(seed)
     return np.hstack([pixels, np.ones((len(pixels), 1))]), np.where(digit >= 5, 1.0, -1.0)
 
 
 def sst2(path: Path) -> tuple[list[str], Array]:
-    """SST-2 as the GLUE benchmark distributes it: the sentences, and labels in {-1, +1}.
+    """Reads sentences and their labels from a file of SST-2, in the form of the GLUE benchmark.
 
-    path: a file of lines `sentence<TAB>label`, label 0 or 1, with or without the header `sentence<TAB>label`. Raises
-    FileNotFoundError, and ValueError naming the first line that does not fit.
+    `path` is a file of lines `sentence<TAB>label`, label 0 or 1, with or without the header `sentence<TAB>label`.
+    Returns the list of sentences, and an array with -1 for label 0 and +1 for label 1. Raises FileNotFoundError, and
+    ValueError naming the first line that does not fit.
     """
     sentences: list[str] = []
     labels: list[float] = []

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, YELLOW, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#888888"
 """Colours that colour-blind readers can tell apart, on white and on black (Okabe and Ito)."""
-_TEMPLATES = Path(__file__).parent / "templates"  # Where `base.html` and the library's own templates are
+_TEMPLATES = Path(__file__).parent / "templates"
+"""The folder of `base.html`, the common design of all pages, and of the library's own templates."""
 
 
 def document(
@@ -30,7 +31,7 @@ def document(
     filters: Mapping[str, Callable[[Any], str]] | None = None,
     **values: Any,
 ) -> str:
-    """Fill in a Jinja template and return the HTML page.
+    """Fill in a Jinja template and return the HTML page as a string.
 
     Args:
         template: the name of a file in `folder`, which extends `base.html`. All values are escaped unless it says
@@ -60,10 +61,10 @@ def document(
 
 
 def picture(draw: Callable[["Axes"], None], *, label: str, height: float = 2.9) -> str:
-    """Draw a picture with one pair of axes and return it as an <svg> element.
+    """Draw a picture with one matplotlib plot and return it as an SVG element, for a page of HTML.
 
     Args:
-        draw: plots into the axes and labels them.
+        draw: a function that plots into the given matplotlib axes and labels them.
         label: what the picture shows, for readers who cannot see it.
         height: the height in inches; the width is 5.6 inches.
 

@@ -16,35 +16,50 @@ from typing import Any
 from dpzero_theory import check, problem_file, render
 from dpzero_theory.bisection import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.cli import SWEEP, Parser, Several, input_file, integer, number, output_file, sweep
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.theory.calculate import CALIBRATIONS, Calculated, Unmet, calculate
+from dpzero_theory.theory.limits import MOST_DIRECTIONS
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp.constants import known_directions
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
-from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
 
 SOLVABLE = ("n", "epsilon", "d")  # The flags whose value --solve-for can find
-RUN = ("directions-per-step", "max-steps", "max-evaluations")
-"""The flags that fix or cap the directions a step, the steps and the evaluations of a run."""
+RUN = ("directions-per-step", "max-steps", "max-evaluations", "max-points")
+"""The flags that fix or cap the directions a step, the steps, the differences and the evaluations of a run."""
 PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
 """The flags that describe the problem and its privacy target."""
 SWEEPABLE = (*PROBLEM, *RUN)  # The flags that --sweep can vary
+TAILS = ("gradient_moment", "mean_excess")  # The bounds on gradients that a problem may have in place of `lipschitz`
 INTEGERS = ("n", "d", *RUN)  # The flags that take integers
 SMALLEST, LARGEST = 1e-50, 1e50
 """Constants of the problem must lie between these, or products of four of them would leave the range of floats."""
 END_OF_INTEGERS = 10**15  # --solve-for looks for n and d up to this value
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
 END_OF_SEARCH = {"d": END_OF_INTEGERS, "epsilon": SMALLEST_EPSILON}
-"""By the name of --solve-for, the most extreme value it tries; where even that meets the target, a note says so."""
+"""For a quantity that --solve-for seeks, by its name, the most extreme value that the search tries. Where even that
+value meets the target, a note says so."""
 EASIEST = {"n": END_OF_INTEGERS, "epsilon": LARGEST_EPSILON}
-"""By the name of --solve-for, the value with the smallest bound; if it misses the target there, no value meets it."""
+"""For a quantity that --solve-for seeks, by its name, the value at which the bound is smallest. If the bound misses the
+target even there, no value meets it."""
 DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, "directions_per_step": 1}
 """The values of flags that neither the command line nor a problem file gives."""
 
 
 def _directions(text: str) -> int | str:
     return text if text == "best" else integer(at_most=MOST_DIRECTIONS)(text)
+
+
+def _pair(form: str) -> Callable[[str], tuple[float, float]]:
+    def parse(text: str) -> tuple[float, float]:
+        left, _, right = text.partition("=")
+        try:
+            return float(left), float(right)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be two numbers {form}; got {text!r}") from None
+
+    return parse
 
 
 def _parser() -> Parser:
@@ -57,6 +72,18 @@ def _parser() -> Parser:
     need.add_argument("--d", type=count, help="dimension")
     need.add_argument("--r", type=number(at_least=1), help="effective rank, 1 <= r <= d (default: d)")
     need.add_argument("--lipschitz", type=positive, help="L (default 1)")
+    need.add_argument(
+        "--gradient-moment",
+        type=_pair("M=VALUE"),
+        metavar="M=VALUE",
+        help="in place of L: the mean over samples of ||grad f||^M is at most VALUE along the run, M >= 2 (sharp)",
+    )
+    need.add_argument(
+        "--mean-excess",
+        type=_pair("LEVEL=VALUE"),
+        metavar="LEVEL=VALUE",
+        help="in place of L: the mean over samples of (||grad f|| - LEVEL)_+ is at most VALUE along the run (sharp)",
+    )
     need.add_argument("--smoothness", type=positive, help="ell (default 1)")
     need.add_argument("--gap", type=positive, help="F(x0) - F* (default 1)")
     need.add_argument("--loss-bound", type=positive, help="B with |F(x_t)| <= B (default 1)")
@@ -96,6 +123,17 @@ def _parser() -> Parser:
         help="cap on n K T, the finite differences of single samples, of everything that is minimised",
     )
     what.add_argument(
+        "--difference",
+        choices=list(DIFFERENCES),
+        default="central",
+        help="how a change of loss along u is found; exact needs losses with a derivative (default: central)",
+    )
+    what.add_argument(
+        "--max-points",
+        type=count,
+        help="cap on the evaluations of single samples' losses: n T 2 K (central), n T (K + 1) (forward, exact)",
+    )
+    what.add_argument(
         "--confidence",
         type=number(at_least=1e-6, at_most=1 - 1e-9),
         metavar="P",
@@ -115,7 +153,10 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and print its answers; returns 0. Bad input exits with status 2."""
+    """Run the command with the arguments `argv` (by default the process's own) and print its answers; returns 0.
+
+    Bad input exits with status 2.
+    """
     parser = _parser()
     args = parser.parse_args(argv)
     with parser.refusals():
@@ -165,19 +206,24 @@ def _with_measured(
     sought = args.solve_for if args.sweep is None else args.sweep[0]
     constants = {} if measured is None else {k: v for k, v in measured.constants.items() if k != sought}
     replaced = [name for name in CONSTANTS if name in constants and given[name] is not None]
-    known = {**DEFAULTS, **constants}
+    tails = {name: value for name in TAILS if (value := getattr(args, name)) is not None}
+    known = {**DEFAULTS, **constants, **({"lipschitz": None} if tails else {})}
     inputs = {name: known.get(name) if value is None else value for name, value in given.items()}
-    inputs["direction"] = args.direction
+    inputs["direction"], inputs["difference"] = args.direction, args.difference
+    inputs |= tails
     notes = tuple(
         f"{name} = {given[name]:g} was given and replaces the file's {constants[name]:g}" for name in replaced
     )
+    if "lipschitz" in constants and tails:
+        notes += (f"{', '.join(tails)} was given and replaces the file's lipschitz = {constants['lipschitz']:g}",)
     return inputs, (() if measured is None else measured.caveats) + notes
 
 
 def _check_modes(args: argparse.Namespace, given: dict[str, Any], inputs: dict[str, Any]) -> None:
     """Raise ValueError where a flag needs another one that is missing, or excludes another one that is given.
 
-    given: the values of the flags. inputs: these with the values of the problem file and the defaults.
+    args: the flags as parsed. given: the values of those that describe the problem and the run, by name. inputs: these
+    with the values of the problem file and the defaults.
     """
     sought = args.solve_for if args.sweep is None else args.sweep[0]
     rules = (
@@ -207,7 +253,7 @@ def _calculate(
     calibrations: Sequence[str],
     minimise: bool = True,
 ) -> tuple[list[Calculated], list[Unmet]]:
-    fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl")}
+    fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *TAILS) if inputs.get(name) is not None}
     problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
     answers, unmet = calculate(
         problem,
@@ -217,7 +263,9 @@ def _calculate(
         calibrations=calibrations,
         max_steps=inputs["max_steps"],
         max_evaluations=inputs["max_evaluations"],
+        max_points=inputs["max_points"],
         direction=args.direction,
+        difference=args.difference,
         directions_per_step=inputs["directions_per_step"],
         minimise=minimise,
     )
@@ -259,7 +307,11 @@ def _sweep_rows(
 def _solutions(
     args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str], caveats: Sequence[str]
 ) -> str:
-    """Returns the output of --solve-for: for each result and calibration, the value whose bound meets --target."""
+    """Returns the output of --solve-for: for each result and calibration, the value whose bound meets --target.
+
+    args: the flags. inputs: the calculator's inputs, by name; the one that is sought is None. calibrations: the ways to
+    compute the noise. caveats: sentences of warning from the problem file.
+    """
     name = args.solve_for
     target = args.target
     lowest = 1 if inputs["r"] is None else math.ceil(inputs["r"])

@@ -21,28 +21,31 @@ from typing import Any
 from dpzero_theory import check
 
 CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank")
-"""The names of the constants that a file may have."""
-DATA = ("public", "synthetic", "private")  # What the data may be on which the constants were measured
-FORMAT, VERSION = "dpzero-theory/problem", 1  # The values of the file's entries "format" and "version"
-LARGEST_FILE = 1 << 24  # Larger files are refused, in bytes
+"""The names of the constants that a problem file may have."""
+DATA = ("public", "synthetic", "private")
+"""The allowed values of a problem file's entry "data", the kind of data on which its constants were measured."""
+
+FORMAT, VERSION = "dpzero-theory/problem", 1  # The values of a problem file's entries "format" and "version"
+LARGEST_FILE = 1 << 24  # The size in bytes above which a problem file is refused
 
 _PRIVATE = (
     "the constants were measured on private data: they, and every parameter below, depend on it, and the "
     "(epsilon, delta) below does not cover that"
 )
-"""The caveat that is added where constants were measured on private data."""
+"""The caveat that is added to a problem file whose constants were measured on private data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemFile:
-    """The content of a problem file.
+    """The content of a problem file: constants of an optimisation problem, and caveats about them.
 
-    For private data a caveat that says so is added as the first one, unless it is there. Raises ValueError.
+    For private data a caveat that says so is added as the first one, unless it is there. A value that the format does
+    not allow raises ValueError.
 
     Attributes:
         constants: the values of the constants by their names in `CONSTANTS`; d must be among them.
         caveats: sentences that are shown beside every certificate from these constants.
-        data: the data on which they were measured, one of `DATA`.
+        data: the kind of data on which they were measured, one of "public", "synthetic" and "private".
         measurements: further measurements, which the calculator does not read.
     """
 
@@ -65,7 +68,7 @@ class ProblemFile:
         object.__setattr__(self, "caveats", private + tuple(c for c in self.caveats if c != _PRIVATE))
 
     def as_json(self) -> str:
-        """Returns the text of the file; raises ValueError for NaN or infinity among the measurements."""
+        """Returns the text of the problem file; raises ValueError for NaN or infinity among the measurements."""
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -78,7 +81,10 @@ class ProblemFile:
 
 
 def read(path: Path) -> ProblemFile:
-    """Read the file at `path`. Raises OSError, and ValueError in one line for anything but a file of this format."""
+    """Read the problem file at `path`.
+
+    Raises OSError, and ValueError in one line for anything but a file of that format.
+    """
     with path.open("rb") as file:
         text = file.read(LARGEST_FILE + 1)
     if len(text) > LARGEST_FILE:

@@ -1,4 +1,4 @@
-"""`Registry`: named values of one kind, such as noise laws or samplings, to which users can add their own."""
+"""`Registry`, a mapping of named values of one kind, such as noise laws, to which users can add their own."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeVar
@@ -15,9 +15,9 @@ T = TypeVar("T", bound=_Named)
 
 
 class Registry(Mapping[str, T]):
-    """A mapping from names to values of one kind, in the order of registration.
+    """A mapping from names to values of one kind, in the order of registration; users can add their own.
 
-    argument: what error messages call the kind, such as "direction". An unknown name raises ValueError.
+    Looking up an unknown name raises ValueError. `argument` is what error messages call the kind, such as "direction".
     """
 
     def __init__(self, argument: str) -> None:
@@ -26,22 +26,22 @@ class Registry(Mapping[str, T]):
         self._families: dict[str, Callable[[str], T]] = {}
 
     def register(self, value: T) -> T:
-        """Add a value under its name and return it. Raises ValueError for a name that is taken."""
+        """Add a value under its attribute `name`, and return the value. Raises ValueError for a name that is taken."""
         if value.name in self._values:
             raise ValueError(f"{self.argument} must have a name of its own; got {value.name!r}, which is registered")
         self._values[value.name] = value
         return value
 
     def register_family(self, name: str, member: Callable[[str], T]) -> None:
-        """Add a family of values: looking up "NAME:ARGUMENTS" returns member("ARGUMENTS"), for this name.
+        """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
-        Iteration over the registry leaves the members of families out.
+        NAME is `name`. Iteration over the registry leaves the members of families out.
         """
         self._families[name] = member
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names of the families of values (see `register_family`), in the order of registration."""
+        """The names of the families of values (added by `register_family`), in the order of registration."""
         return tuple(self._families)
 
     def __getitem__(self, name: str) -> T:

@@ -20,26 +20,34 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("clip", "C", "C", "clip"),
     ("noise_std", "sigma", r"\sigma", "noise standard deviation"),
     ("evaluations", "n K T", "nKT", "gradient computations"),
+    ("points", "", r"\text{points}", "evaluations of a sample's loss"),
     ("bound", "bound", r"\text{bound}", "certified bound"),
     ("bound_at_steps", "", r"\text{bound at integer } T", "inequality at the steps to run"),
 )
-"""The rows of a table: a field of `Prescription`, its letter, its LaTeX, and what it is in words."""
+"""The rows of the table of an answer.
 
-FORMULA_ONLY = ("T", "bound_at_steps")  # Fields that tables leave out for a result without a closed form
+Each row has the name of a field or property of `Prescription`, its letter in plain text, its letter in LaTeX, and
+what it is in words.
+"""
+
+FORMULA_ONLY = ("T", "bound_at_steps")
+"""The fields of `Prescription` whose rows tables leave out for a result that has no closed form."""
 
 SOURCES = {
     "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
     "steps": "the neighbour of T with the smaller bound",
     "noise_std": "2 C sqrt(T)/(n mu), replace-one",
+    "points": "n T 2 K (central), n T (K + 1) (forward, exact)",
     "bound_at_steps": "un-substituted inequality",
 }
-"""By a field of `Prescription`, the formula that tables show for it where the theorem displays none."""
+"""The formula that tables show for a field of `Prescription` where the theorem itself displays none, by the field."""
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Returns one answer as a mapping with the keys of the JSON output.
+    """Returns one answer of the calculator as a mapping with the keys of the JSON output.
 
-    Under "minimised" are the numbers for the parameters that minimise the proof's inequality, or None.
+    The value at "minimised" is a mapping with the numbers for the parameters that minimise the inequality of the
+    theorem's proof, or None where there are none.
     """
     p = answer.prescription
     best = answer.best
@@ -52,6 +60,7 @@ def row(answer: Calculated) -> dict[str, Any]:
         "relation": p.relation,
         "sampling": p.sampling,
         "direction": p.direction,
+        "difference": p.difference,
         **_numbers(p),
         "trivial_bound": p.trivial_bound,
         "vacuous": p.vacuous,
@@ -67,10 +76,15 @@ def _numbers(prescription: Prescription) -> dict[str, float | int]:
 def as_json(
     inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], unmet: Sequence[Unmet], caveats: Sequence[str] = ()
 ) -> str:
-    """Returns the JSON output: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}.
+    """Returns the JSON output as text: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}.
 
-    It has no NaN or infinity. rows: of `row`. unmet: results that do not apply. caveats, here and in the other
-    functions: sentences that a problem file asks to be shown.
+    Args:
+        inputs: what the user asked for, by name.
+        rows: the results, each made by `row`.
+        unmet: the theorems that do not apply, with the reasons.
+        caveats: sentences of warning from the problem file.
+
+    NaN or infinity among the numbers raises ValueError.
     """
     refused = [{"id": u.result.id, "calibration": u.calibration, "reason": u.reason} for u in unmet]
     given = {**inputs, "relation": "replace-one", "sampling": "full"}
@@ -79,7 +93,12 @@ def as_json(
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Returns CSV with one line for each result, calibration and form ("closed-form" or "minimised")."""
+    """Returns CSV with one line for each result, calibration and form ("closed-form" or "minimised").
+
+    Args:
+        rows: the results, each made by `row`.
+        caveats: sentences of warning from the problem file, which are put into the column "notes".
+    """
     flat: list[dict[str, Any]] = []
     for item in rows:
         shared = {k: v for k, v in item.items() if k not in ("minimised", "form", "notes")}
@@ -97,16 +116,23 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
 def as_table(
     answers: Sequence[Calculated], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
-    """Returns a text table with a block for each result.
+    """Returns a text table with a block for each result of the calculator.
 
     A block has a row for each of `ROWS`, a column for each calibration and one for the minimised form, and the formula
     from which a number comes.
+
+    Args:
+        answers: the answers of the calculator.
+        unmet: the theorems that do not apply, with the reasons, which are listed below.
+        inputs: what the user asked for, by name, for the heading.
+        caveats: sentences of warning from the problem file.
     """
     numbers = {name: value for name, value in inputs.items() if isinstance(value, (int, float))}
     numbers.pop("directions_per_step", None)
     given = "  ".join(f"{name} = {value:g}" for name, value in numbers.items())
     lines = [given, "privacy: replace-one neighbours, full batches, scalar or vector Gaussian noise"]
-    lines += [f"directions: {inputs['direction']}, {inputs['directions_per_step']} a step"]
+    k, rule = inputs["directions_per_step"], inputs["difference"]
+    lines += [f"directions: {inputs['direction']}, {k} a step; differences: {rule}"]
     lines += [f"caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
         lines += ["", *_block(block)]
@@ -118,7 +144,10 @@ def as_table(
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
     """Returns a text table of a sweep or of --solve-for, with a line for each row.
 
-    variable: the name of what is varied or solved for, the first column.
+    Args:
+        variable: the name of what is varied or solved for, the first column.
+        rows: the results, each made by `row`, with the value of the variable added.
+        caveats: sentences of warning from the problem file.
     """
     table = [[variable, "result", "calibration", "K", "T", "C", "bound", "minimised"]]
     for item in rows:
@@ -178,11 +207,15 @@ def _block(block: Sequence[Calculated]) -> list[str]:
 def _shown(value: float | int) -> str:
     if isinstance(value, int):
         return f"{value:,}" if value < 10**15 else f"{value:.3e}"
-    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
+    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3e}"
 
 
 def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
-    """Returns LaTeX with a booktabs table for each result, ready for \\input."""
+    """Returns LaTeX with a booktabs table for each result, ready for \\input.
+
+    `answers` are the answers of the calculator, made by `calculate`, and `caveats` are sentences of warning from the
+    problem file.
+    """
     out = [f"% caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
         columns = _columns(block)
@@ -207,14 +240,19 @@ def _latex_number(value: float | int) -> str:
     return rf"${mantissa} \times 10^{{{int(exponent)}}}$" if exponent else f"${text}$"
 
 
-PLOT_SUFFIXES = (".png", ".pdf", ".svg")  # The suffixes that the file of --plot may have, which select its format
+PLOT_SUFFIXES = (".png", ".pdf", ".svg")
+"""The suffixes that a file given to --plot may have; the suffix selects the format."""
+
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind readers can tell apart (Okabe and Ito)."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")  # Matplotlib's markers, one for each result in a plot
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+"""The marker shapes of matplotlib that tell the results in a plot apart, one for each."""
 
 
 def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the bounds of a sweep against its variable, log-log, one line for each result, calibration and form.
+    """Draw the bounds of a sweep against the swept variable, both on logarithmic axes, and write the picture to a file.
+
+    There is one line for each result, calibration and form.
 
     Args:
         path: the file, written in whole or not at all; its suffix is one of `PLOT_SUFFIXES`.

@@ -20,9 +20,12 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 GRID = 2.0**-16
-"""The values in `DirectionLaw.table` are multiples of this, so that sums of up to 2^20 squares are exact in float64."""
+"""The spacing of the values in `DirectionLaw.table`, chosen so that sums of up to 2^20 squares are exact in float64."""
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
-"""The coefficients a and b of `quantiles`, which give its table the moments 1 and 3; a test checks that they do."""
+"""The coefficients a and b of the cubic a q + b q^3 in `quantiles`.
+
+They give its table the second moment 1 and the fourth moment 3; a test checks that they do.
+"""
 
 
 def _generator(rng: object) -> np.random.Generator:
@@ -32,13 +35,14 @@ def _generator(rng: object) -> np.random.Generator:
 
 
 def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors uniformly from sqrt(d) S^{d-1}: u = sqrt(d) z/||z||, z ~ N(0, I).
+    """Draw `size` vectors uniformly from the sphere of radius sqrt(d) in R^d.
 
-    Returns an array of shape (size, d); for d = 1 its entries are +1 and -1. Raises ValueError.
+    A vector is u = sqrt(d) z/||z|| with z ~ N(0, I), drawn from `rng`. Returns an array of shape (size, d); for d = 1
+    its entries are +1 and -1. Raises ValueError.
     """
     z = sample_gaussian(rng, size, d)
     norms = np.linalg.norm(z, axis=1)
-    while not norms.all():  # a zero vector has no direction and is drawn again; it practically never occurs
+    while not norms.all():  # A zero vector has no direction and is drawn again; it practically never occurs.
         again = norms == 0
         z[again] = rng.standard_normal((int(again.sum()), z.shape[1]))
         norms = np.linalg.norm(z, axis=1)
@@ -48,13 +52,16 @@ def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
 
 
 def sample_gaussian(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors from N(0, I_d); returns an array of shape (size, d). Raises ValueError."""
+    """Draw `size` vectors from N(0, I_d) with `rng`; returns an array of shape (size, d). Raises ValueError."""
     shape = (check.integer("size", size), check.integer("d", d))
     return _generator(rng).standard_normal(shape)
 
 
 def sample_rademacher(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors of random signs; returns a float64 array of shape (size, d). Raises ValueError."""
+    """Draw `size` vectors of d random signs with `rng`.
+
+    Returns a float64 array of shape (size, d). Raises ValueError.
+    """
     shape = (check.integer("size", size), check.integer("d", d))
     bits: Array = _generator(rng).integers(0, 2, size=shape, dtype=np.int8).astype(np.float64)
     return 2 * bits - 1
@@ -62,11 +69,12 @@ def sample_rademacher(rng: np.random.Generator, size: int, d: int) -> Array:
 
 @lru_cache(maxsize=1)
 def quantiles() -> Array:
-    """The 65,536 values of a Gaussian coordinate in ascending order, multiples of `GRID`, none of them 0.
+    """Returns the table of the 65,536 equally likely values of a discrete Gaussian coordinate, in ascending order.
 
-    Value k is a q + b q^3, rounded to the grid, where q is the normal quantile at (k + 1/2)/65536 and a and b make the
-    mean square 1 and the mean fourth power 3, as for N(0, 1); odd moments are 0 by symmetry. These are all the moments
-    that Lemma lm:sphere uses. The largest value is 4.33.
+    Each value is a multiple of `GRID`, and none is 0. Value k is a q + b q^3, rounded to such a multiple, where q is
+    the normal quantile at (k + 1/2)/65536 and a and b make the mean square 1 and the mean fourth power 3, as for N(0,
+    1); odd moments are 0 by symmetry. These are all the moments that the paper's Lemma lm:sphere uses. The largest
+    value is 4.33.
     """
     q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
     positive = np.round((_LINEAR * q + _CUBIC * q**3) / GRID) * GRID
@@ -89,14 +97,17 @@ def _sign_fourth(d: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionLaw:
-    """A law of u in R^d with E[u] = 0 and E[u u^T] = I, exchangeable and symmetric in its coordinates.
+    """A law of a random direction u in R^d with E[u] = 0 and E[u u^T] = I.
+
+    It is symmetric and exchangeable in the coordinates of u.
 
     Attributes:
         name: what commands and plans call it.
-        sample: (rng, size, d) -> `size` vectors, float64 of shape (size, d).
-        fourth_moments: d -> (E[u_i^4], E[u_i^2 u_j^2] for i != j).
-        table: the equally likely values of a coordinate, in which `optim.weights.directions` looks up random words: 2
-            or 65,536 of them, in ascending order, multiples of `GRID`.
+        sample: a function (rng, size, d) -> `size` vectors drawn with rng, float64 of shape (size, d).
+        fourth_moments: a function d -> (E[u_i^4], E[u_i^2 u_j^2] for i != j).
+        table: a function without arguments that returns the equally likely values of a coordinate, in which
+            `optim.weights.directions` looks up random words: 2 or 65,536 of them, in ascending order, multiples of
+            `GRID`.
         normalised: whether a vector of such coordinates is then scaled to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
     """
@@ -110,7 +121,10 @@ class DirectionLaw:
 
 
 DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
-"""All laws of directions by name, the paper's sphere first; `theory.sharp` has their constants in its theorem."""
+"""All laws of directions by name, the paper's sphere first.
+
+`theory.sharp` has the constants that its theorem needs for each of them.
+"""
 
 for _law in (
     DirectionLaw(
@@ -134,19 +148,20 @@ for _law in (
 
 
 def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
-    """E[u_i^4] and E[u_i^2 u_j^2] for i != j, the numbers w_1 and w_2 in the proof of Lemma lm:sphere.
+    """Returns E[u_i^4] and E[u_i^2 u_j^2], i != j, for a random direction u in R^d with the law named `direction`.
 
-    sphere: (3d/(d+2), d/(d+2)); gaussian: (3, 1); rademacher: (1, 1).
+    They are the numbers w_1 and w_2 in the proof of the paper's Lemma lm:sphere: (3d/(d+2), d/(d+2)) for "sphere", (3,
+    1) for "gaussian" and (1, 1) for "rademacher".
     """
     return DIRECTIONS[direction].fourth_moments(check.integer("d", d))
 
 
 def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
-    """E[(u^T a)^2 u u^T] = w_2 (2 a a^T + ||a||^2 I) + (w_1 - 3 w_2) diag(a_i^2), of shape (d, d), for a of shape (d,).
+    """Returns E[(u^T a)^2 u u^T], a (d, d) matrix, for a vector a of shape (d,) and u with the law named `direction`.
 
-    This is Lemma lm:sphere (iii), with w_1 and w_2 from `fourth_moments`; the last term is zero except for signs. Its
-    trace is E[(u^T a)^2 ||u||^2]. The sum of its products with the entries of H is E[(u^T a)^2 u^T H u], Lemma
-    lm:sphere (iv). Raises ValueError.
+    It is w_2 (2 a a^T + ||a||^2 I) + (w_1 - 3 w_2) diag(a_i^2) with w_1 and w_2 from `fourth_moments`, Lemma lm:sphere
+    (iii) of the paper; the last term is zero except for signs. Its trace is E[(u^T a)^2 ||u||^2]. The sum of its
+    products with the entries of a matrix H is E[(u^T a)^2 u^T H u], Lemma lm:sphere (iv). Raises ValueError.
     """
     vector = check.real_array("a", a)
     if vector.ndim != 1 or vector.size == 0:
@@ -157,10 +172,11 @@ def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
 
 
 def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
-    """P(|u^T a| >= C) exactly, for u uniform on sqrt(d) S^{d-1}: 1 - I_{C^2/(d ||a||^2)}(1/2, (d-1)/2).
+    """Returns P(|u^T a| >= C) exactly, for u uniform on the sphere of radius sqrt(d) in R^d and a fixed vector a.
 
-    threshold is C >= 0, a number or an array; norm is ||a|| > 0. The relative error is below 1e-12; below 1e-308 the
-    value underflows gradually to 0. Raises ValueError.
+    It is 1 - I_{C^2/(d ||a||^2)}(1/2, (d-1)/2), where I is the regularised incomplete beta function. `threshold` is C
+    >= 0, a number or an array; `norm` is ||a|| > 0. The relative error is below 1e-12; below 1e-308 the value
+    underflows gradually to 0. Raises ValueError.
     """
     c, dimension = _scaled(threshold, norm), check.integer("d", d)
     if dimension == 1:
@@ -168,7 +184,7 @@ def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
     near = np.minimum(c, 2 * math.sqrt(dimension))
     high = near.astype(np.float32).astype(np.float64)
     low = near - high
-    # d - c^2 without cancellation: c = high + low, and the square of `high` is exact
+    # This is d - c^2 without cancellation: c = high + low, and the square of `high` is exact.
     gap = np.maximum(((dimension - high * high) - 2 * high * low) - low * low, 0.0)
     a, b = (dimension - 1) / 2, 0.5
     small = near * near < dimension / 2
@@ -176,19 +192,21 @@ def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
 
 
 def subgaussian_tail(threshold: ArrayLike, norm: float) -> Array:
-    """An upper bound on P(|u^T a| >= C): 2 exp(-C^2/(2 ||a||^2)), which is below `paper_tail` for every C.
+    """Returns an upper bound on P(|u^T a| >= C) for a random direction u: 2 exp(-C^2/(2 ||a||^2)).
 
-    The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of N(0, 1), because (d/2)_k >= (d/2)^k. So
-    E[exp(s u_1)] <= exp(s^2/2), and Chernoff's bound at s = C/||a|| on both sides gives the claim. The same holds for
-    Gaussian and Rademacher directions. The value may exceed 1. Arguments as for `sphere_tail`.
+    It is below `paper_tail` for every C. The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of
+    N(0, 1), because (d/2)_k >= (d/2)^k. So E[exp(s u_1)] <= exp(s^2/2), and Chernoff's bound at s = C/||a|| on both
+    sides gives the claim. The same holds for Gaussian and Rademacher directions. The value may exceed 1. `threshold` is
+    C >= 0, a number or an array; `norm` is ||a|| > 0. Raises ValueError.
     """
     return 2 * np.exp(-0.5 * _squared(_scaled(threshold, norm)))
 
 
 def paper_tail(threshold: ArrayLike, norm: float) -> Array:
-    """The upper bound on P(|u^T a| >= C) of Lemma lm:sphere (ii): 2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)).
+    """Returns the paper's upper bound on P(|u^T a| >= C) for a random direction u: 2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)).
 
-    The value may exceed 1. Arguments as for `sphere_tail`.
+    It is Lemma lm:sphere (ii). The value may exceed 1. `threshold` is C >= 0, a number or an array; `norm` is ||a|| >
+    0. Raises ValueError.
     """
     return 2 * math.sqrt(2 * math.pi) * np.exp(-0.125 * _squared(_scaled(threshold, norm)))
 

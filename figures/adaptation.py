@@ -34,8 +34,8 @@ FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
 
 
 def draw(steps: pd.DataFrame, ranks: pd.DataFrame, rows: pd.DataFrame) -> Figure:
-    """Return the figure. steps: rows of the steps to the target; ranks: the measured effective ranks; rows: of
-    `benchmarks.adaptation`."""
+    """Return the figure. steps has the rows of steps to a target loss, ranks those of the measured effective ranks, and
+    rows those of `benchmarks.adaptation`."""
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.8))
     _draw_steps(axes[0], steps, ranks)
     _draw_methods(axes[1], rows)
@@ -64,8 +64,8 @@ def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
 
 
 def ends(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the last row of each run that is shown: of the runs with other seeds than 0, at the setting that was
-    best on the choosing questions with seed 0."""
+    """Return the last row of each run that is shown: of the runs with other seeds than 0, with the step size and clip
+    that were best, with seed 0, on the questions for choosing them."""
     last = rows[rows["step"] == rows["steps"]]
     case = ["family", "width", "method", "epsilon"]
     compared = last[last["seed"] == 0].reset_index(drop=True)

@@ -1,14 +1,15 @@
 """What the audits find, and what they can see.  python -m figures.audit
 
-audit_zoo: every loop of `benchmarks.audit_zoo` with a fault (a row) by every check (a column). A cell is orange where
-the check says "violated" in the first audit, with a dot if it is the check that must find this fault; light blue where
-it says "held"; white where it could not test. Below the line are the sound loops. At the right: in how many of its
-audits a fault was found by that check, and a sound loop was reported by any check.
+The figure audit_zoo has a row for every faulty loop of `benchmarks.audit_zoo` and a column for every check. A cell is
+orange if the check says "violated" in the first audit, with a dot if it is the check that must find this fault; light
+blue if it says "held"; white if it could not test. Below the line are the sound loops. At the right it says in how many
+of its audits a fault was found by that check, or a sound loop was reported by any check.
 
-audit_bounds: (a) lower bounds on epsilon of the Gaussian mechanism, over its exact epsilon, against the number of runs,
-or of canaries in one run (`benchmarks.lower_bounds` at mu = 1/2). Medians of 200 audits, with bars from their 5% to
-their 95% quantile; our methods filled, those of jax_privacy open. A bound outside the frame is above the truth. (b) The
-runs until missing noise is refuted (`benchmarks.audit_power` at mu = 1).
+The figure audit_bounds has two panels. (a) Lower bounds on epsilon of the Gaussian mechanism, over its exact epsilon,
+against the number of runs, or of canaries in one run (`benchmarks.lower_bounds` at mu = 1/2). They are medians of 200
+audits, with bars from their 5% to their 95% quantile; markers of this project's methods are filled, those of
+jax_privacy open. A bound outside the frame is above the truth. (b) The number of runs until missing noise is refuted
+(`benchmarks.audit_power` at mu = 1).
 """
 
 import sys
@@ -81,7 +82,8 @@ def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
 
 
 def bounds(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw panel (a): lower bounds on epsilon over the exact one, against the number of runs or canaries."""
+    """Draw panel (a) from the rows of `benchmarks.lower_bounds`: lower bounds on epsilon over the exact one, against
+    the number of runs or canaries."""
     at = table[(table["mechanism"] == "gaussian") & (table["strength"] == 0.5)]
     for k, (method, label) in enumerate(BOUNDS.items()):
         rows = at[at["method"] == method].sort_values("size")
@@ -99,7 +101,8 @@ def bounds(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def power(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw panel (b): how many runs it takes until missing noise is refuted."""
+    """Draw panel (b) from the rows of `benchmarks.audit_power`: how many runs it takes until missing noise is
+    refuted."""
     for k, (method, label) in enumerate(POWERS.items()):
         rows = table[(table["method"] == method) & (table["claimed"] == 1.0)].sort_values("share")
         axes.plot(rows["share"], rows["q95"], **series(k).line(label=label))
@@ -109,7 +112,7 @@ def power(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def draw(folder: Path, results: Path = RESULTS) -> list[Path]:
-    """Draw both figures; returns their files."""
+    """Draw both figures from the folders of rows below `results`, save them in `folder`, and return their files."""
     use_style()
     paths = save(matrix(read_rows(results / "audit_zoo"), read_rows(results / "audit_zoo_sound")), "audit_zoo", folder)
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.2))

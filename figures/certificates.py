@@ -35,8 +35,8 @@ LOOKS: dict[str, Series] = {
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each cell and parameter set: the certified bound, the trivial bound L^2, the measured mean
-    over seeds and its standard error."""
+    """Return a row for each problem, epsilon and set of parameters: the certified bound, the trivial bound L^2, and the
+    means over seeds of what was measured, with a standard error."""
     groups = rows.groupby(CELL, as_index=False)
     return groups.agg(
         bound=("bound", "first"),
@@ -51,7 +51,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Return the figure of the rows of `benchmarks.certificates`, preset full."""
+    """Return the figure of the rows of `benchmarks.certificates` with the preset full."""
     table = summarise(rows[rows["parameters"].isin(LOOKS)])
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.9))
     huber = table[table["problem"] == "pseudo-huber"]

@@ -12,7 +12,7 @@ from figures.style import FIGURES, save, use_style
 
 
 class Main(Protocol):
-    """The type of a command's `main`, which takes the arguments and returns the exit status."""
+    """The type of a command's function `main`, which takes the command line's arguments and returns the exit status."""
 
     def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
@@ -31,8 +31,8 @@ def command(
     draws them and saves NAME.png and NAME.pdf.
 
     module, text: the command's name and its help text. draw: a function from the tables of rows, in order, to the
-    figure. name: NAME of the files. rows: the default folder of the rows. tables: the folders below it that are
-    read; none if it holds the rows itself. out: the default folder of the picture.
+    figure. name: NAME of the files. rows: the default folder of the rows. tables: the folders below it that are read;
+    if there are none, it holds the rows itself. out: the default folder of the picture.
     """
 
     def parser() -> Parser:

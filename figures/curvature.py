@@ -37,8 +37,8 @@ TASKS = {"digits": "digits, 64 - 16 - 10", "minilm": "SST-2, real encoder"}
 
 
 def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Return the first figure, of effective ranks. rows: those of both folders of `benchmarks.curvature`; measured:
-    the contents of problem files by name."""
+    """Return the first figure, of effective ranks. rows has the rows of both folders of `benchmarks.curvature`, and
+    measured the contents of problem files by name."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 3.2), width_ratios=(1.4, 1.1, 1))
     networks = rows[rows["model"].str.startswith(NETWORKS)]
     models = [name for name in TRANSFORMERS if name in set(rows["model"])]
@@ -67,9 +67,9 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
 def _draw_ranks(
     axis: Axes, rows: pd.DataFrame, column: str, look: int, dash: str, *, shift: float = 0.0, label: str = ""
 ) -> None:
-    """Draw the effective rank at each value of `column`: the mean over seeds of the estimates and of the ends of
-    their intervals. look: the index of the series' colour and marker. dash: its line style. shift: by how much the
-    points are moved aside, so that series do not hide each other."""
+    """Draw the effective rank at each value of `column`: the mean over seeds of the estimates and of the ends of their
+    intervals. look is the index of the series' colour and marker, dash its line style, and label its text in the
+    legend. shift is by how much the points are moved aside, so that series do not hide each other."""
     part = rows.groupby(column)
     mean, low, high = (part[f"rank_{end}"].mean() for end in ("estimate", "low", "high"))
     style = series(look)
@@ -109,8 +109,8 @@ def _draw_paper(axis: Axes, low: float, high: float) -> None:
 
 
 def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: int) -> None:
-    """Draw from a problem file the spectra of the Hessian at the first and the last of the points at which it was
-    measured, the last dashed."""
+    """Draw, from the content of a problem file, the spectra of the Hessian at the first and the last of the points at
+    which it was measured, the last one dashed. label and index are the text and the colour of the lines."""
     points = content["measurements"]["points"]
     for point, dash in ((points[0], "-"), (points[-1], "--")):
         sizes = np.abs(point["density"]["points"]) / point["norm"]["estimate"]
@@ -166,7 +166,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw both figures from benchmarks/results."""
+    """Draw both figures from the rows that the command line names, by default those in benchmarks/results. Returns the
+    exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals("--rows"):

@@ -1,8 +1,9 @@
 """DPZero and DPGD-0th against the dimension, to 10^7.  python -m figures.dimension
 
-Settings are chosen on other seeds; shown are means over seeds with standard errors, the fitted slope of the gradient
-norm with its 95% interval, and the peak memory and processor seconds of a cell (`benchmarks.rank`). rank: r = 5
-whatever d is; log_rank: r grows like log d.
+Shown are means of gradient norms over seeds with standard errors, at parameters that were chosen on other seeds, and
+the fitted slope of the gradient norm with its 95% interval. A further panel has the peak memory and processor seconds
+of the runs on one problem (`benchmarks.rank`). The figure `rank` has effective rank r = 5 whatever the dimension d is;
+in `log_rank`, r grows like log d.
 """
 
 import sys
@@ -25,8 +26,8 @@ OUTPUTS = {"tau": r"mean over iterates ($x_\tau$)", "last": "last iterate"}
 
 
 def draw(rows: pd.DataFrame, selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
-    """Return the figure. rows: of `benchmarks.rank`, for memory and time; selected: of `benchmarks.selection`;
-    slopes: of `benchmarks.slopes`."""
+    """Return the figure. rows has those of `benchmarks.rank`, for memory and time; selected those of
+    `benchmarks.selection`; slopes those of `benchmarks.slopes`."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.6))
     for axis, (output, name) in zip(axes, OUTPUTS.items(), strict=False):
         for method, (label, look) in METHODS.items():
@@ -66,7 +67,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figure from benchmarks/results."""
+    """Draw the figures from the rows that the command line names, by default those in benchmarks/results. Returns the
+    exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals("--rows"):

@@ -1,7 +1,8 @@
 """Accuracy against K at equal privacy and evaluations.  python -m figures.equal_evaluations
 
-There is a panel for each task and a line for each number of evaluations K T of a record in a batch: means over the
-reported seeds of `benchmarks.equal_evaluations`, with standard errors. Settings are chosen on other seeds and records.
+There is a panel for each task and a line for each number of evaluations K T of a record in a batch, for K directions in
+each of T steps. Shown are means over the reported seeds of `benchmarks.equal_evaluations`, with standard errors. Clips
+and step sizes are chosen on other seeds and records.
 """
 
 import sys
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from figures.command import command
 from figures.style import PAGE, label_panels, series
 
-REPORTED = 2  # seeds from this one on choose no settings
+REPORTED = 2  # the smallest seed of runs that are reported; runs with smaller seeds choose clip and step size
 COLUMNS = 2
 TITLES = {
     "trec": "TREC, label vectors", "trec, norm": "TREC, and last normalisation",

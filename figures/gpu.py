@@ -35,7 +35,8 @@ TABLES = ("optimizer_step", "llm_memory_opt", "llm_streamed", "jobs")
 
 
 def draw(tables: dict[str, pd.DataFrame]) -> Figure:
-    """Return the figure. tables: by name those tables of `TABLES` that have rows."""
+    """Return the figure of the tables of rows, given by name. A table of `TABLES` that has no rows is left out of
+    `tables`."""
     figure, axes = plt.subplots(2, 2, figsize=(PAGE, 5.2))
     steps = tables.get("optimizer_step", pd.DataFrame())
     _ratios(axes[0, 0], steps, "ratio", "step / two forwards")
@@ -55,7 +56,7 @@ def _empty(axis: Axes, rows: pd.DataFrame) -> bool:
 
 def _ratios(axis: Axes, rows: pd.DataFrame, column: str, title: str) -> None:
     """Draw the ratios in `column`, in a group for each model with a mark for each method. A method that did not fit
-    into memory has none."""
+    into memory has no mark."""
     axis.set_title(title)
     rows = rows[rows["method"] != BASE] if len(rows) else rows
     if _empty(axis, rows):
@@ -116,7 +117,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figure from the rows that exist."""
+    """Draw the figure from those tables of the folder `--rows` that exist. Returns the exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     use_style()

@@ -1,10 +1,12 @@
 """K directions a step: certified and measured, at equal evaluations.  python -m figures.k_directions
 
-(a) Certified bounds on ||grad F||^2 against K at the paper's setting (`benchmarks.k_directions`, sphere), a line for
-each number of evaluations of a record; a star marks the best K. (b) Runs beside certificates on pseudo-Huber in mode
-(c) with ten times the paper's evaluations (`benchmarks.certificates --preset directions`): the mean over the run and
-the last iterate, means over seeds with standard errors. (c) For every cell of `benchmarks.certificates`: the factors by
-which the best K lowers the bound and the measured mean over the run, with standard errors. On the line both fall alike.
+(a) Certified bounds on ||grad F||^2 against K at the paper's setting (`benchmarks.k_directions`, directions on the
+sphere), a line for each number of evaluations of a record; a star marks the best K. (b) Runs beside certificates on the
+pseudo-Huber loss in mode (c), with eigenvalues 1/i, and with ten times the paper's evaluations
+(`benchmarks.certificates --preset directions`): the mean over the run and the last iterate, means over seeds with
+standard errors. (c) A point for every problem and epsilon of `benchmarks.certificates`: the factors by which the best K
+lowers the bound (across) and the measured mean over the run (up), with standard errors. On the line both fall by the
+same factor.
 """
 
 import sys
@@ -23,8 +25,8 @@ PROBLEMS = {"pseudo-huber": "pseudo-Huber", "digits": "digits", "sst2": "SST-2"}
 
 
 def gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each cell in which the best number K of directions is not 1, with the ratio of the value for K =
-    1 to that for the best K: of the certified bound, the mean over the run, and the last iterate.
+    """Return a row for each problem and epsilon for which the best number K of directions is not 1, with the ratio of
+    the value for K = 1 to that for the best K: of the certified bound, the mean over the run, and the last iterate.
 
     rows: of `benchmarks.certificates`. A column error_NAME is the standard error of the ratio in NAME.
     """
@@ -41,8 +43,8 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(certified: pd.DataFrame, long: pd.DataFrame, cells: pd.DataFrame) -> Figure:
-    """Return the figure. certified: rows of `benchmarks.k_directions`; long and cells: rows of
-    `benchmarks.certificates`, presets directions and full."""
+    """Return the figure. certified has the rows of `benchmarks.k_directions`; long and cells have those of
+    `benchmarks.certificates`, with the presets directions and full."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9))
     _draw_certified(axes[0], certified)
     _draw_measured(axes[1], long)

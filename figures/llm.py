@@ -1,11 +1,11 @@
 """The language-model runs: accuracy of every method, and clip against step size.  python -m figures.llm
 
-llm_accuracy: test accuracy of the small encoder, mean and standard error over seeds, as in the paper's tab:dpzero-mezo;
-the paper's own numbers, of another and larger model, are in grey.
+The figure llm_accuracy has the test accuracy of the small encoder, mean and standard error over seeds, as in the
+paper's tab:dpzero-mezo; the paper's own numbers, of another and larger model, are in grey.
 
-llm_clip_lr: DPZero as in the paper's fig:clip_lr. (a) The dev loss along the run for several clips (the paper shows the
-training loss, which our runs never compute). (b) and (c) Test loss and accuracy over clip and step size, with the best
-step size of each clip in a frame.
+The figure llm_clip_lr shows DPZero as the paper's fig:clip_lr does. (a) The loss on the development set along the run
+for several clips (the paper shows the training loss, which the runs never compute). (b) and (c) Test loss and accuracy
+over clip and step size, with the best step size of each clip in a frame.
 """
 
 import sys
@@ -40,7 +40,7 @@ FRAME = "#D55E00"
 
 
 def accuracy(rows: pd.DataFrame) -> Figure:
-    """Return the figure of accuracies: a panel for each task, a line for each method. rows: the summary that
+    """Return the figure of accuracies, with a panel for each task and a line for each method. rows is the summary that
     `benchmarks.llm.table tab:dpzero-mezo` writes."""
     cells = rows.assign(error=rows["error"].fillna(0.0), epsilon=rows["epsilon"].astype(str))
     tasks = [name for name in TASKS if name in set(cells["task"])]
@@ -81,7 +81,7 @@ def accuracy(rows: pd.DataFrame) -> Figure:
 
 
 def clip_step_size(rows: pd.DataFrame) -> Figure:
-    """Return the figure of clips and step sizes. rows: those that `benchmarks.llm.table fig:clip_lr` writes."""
+    """Return the figure of clips and step sizes. rows has those that `benchmarks.llm.table fig:clip_lr` writes."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.5), width_ratios=(1.1, 1, 1))
     rows = rows.astype({"clip": float, "step_size": float})
     ends = rows[rows["test_metric"].notna()]
@@ -109,8 +109,9 @@ def _grid(ends: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _heat(axis: Axes, grid: pd.DataFrame, title: str, colours: str, number: str) -> None:
-    """Draw a heat map in which light colours are good: small losses, on a logarithmic scale, or large accuracies.
-    colours: the colour map's name. number: the format of the numbers in the cells."""
+    """Draw a heat map of the grid (a row for each step size, a column for each clip) in which light colours are good:
+    small losses, on a logarithmic scale, or large accuracies. colours is the name of the colour map, and number the
+    format of the numbers in the cells."""
     values = grid.to_numpy()
     loss = colours.endswith("_r")
     scale = (LogNorm if loss else Normalize)(np.nanmin(values), np.nanmax(values))
@@ -137,7 +138,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw both figures from benchmarks/results."""
+    """Draw both figures from the rows that the command line names, by default those in benchmarks/results. Returns the
+    exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals("--accuracy"):

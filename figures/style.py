@@ -19,10 +19,10 @@ from benchmarks.kit.rows import shown
 FIGURES = Path(__file__).parent
 COLUMN = 3.4
 PAGE = 7.0
-"""The width in inches of the text block of a two-column paper; COLUMN is that of one column."""
+"""The width in inches of the text block of a two-column paper. COLUMN is the width of one of its columns."""
 CAP = 1.05
-"""The largest ratio by which the last value of a grid may be better than the one before it, if the grid's edge is to
-count as a limit that is reached."""
+"""If the last value of a grid is better than the one before it by at most this ratio, the grid's edge counts as a limit
+that is reached."""
 RING: dict[str, Any] = {
     "marker": "o",
     "markersize": 7.5,
@@ -30,8 +30,8 @@ RING: dict[str, Any] = {
     "markeredgecolor": "black",
     "markeredgewidth": 0.5,
 }
-"""The style of the ring around points whose setting is on an edge of its grid that costs more than CAP: see
-`benchmarks.selection`."""
+"""The style of the ring around points whose parameters are on an edge of their grid that costs more than the ratio CAP
+(see `benchmarks.selection`)."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def series(index: int) -> Series:
 
 
 def use_style() -> None:
-    """Set matplotlib's defaults; every figure's `main` calls it first."""
+    """Set matplotlib's defaults for all figures of this project. Every figure's `main` calls this before it draws."""
     mpl.use("Agg")
     mpl.rcParams.update(
         {
@@ -106,14 +106,15 @@ def use_style() -> None:
 
 
 def label_panels(axes: Any, start: str = "a") -> None:
-    """Put (a), (b), ... before the title of each of these axes."""
+    """Put (a), (b), ... before the titles of these axes, beginning with the letter `start`."""
     for index, axis in enumerate(axes):
         axis.set_title(f"({chr(ord(start) + index)}) {axis.get_title()}", loc="left")
         axis.set_title("")
 
 
 def log_ticks(axis: Axis) -> None:
-    """Label a logarithmic axis without crowding: powers of ten, or 1, 2 and 5 times them where there are few."""
+    """Label a logarithmic axis without crowding: powers of ten, or, if the axis spans few of them, 1, 2 and 5 times
+    powers of ten."""
     low, high = axis.get_view_interval()
     axis.set_minor_formatter(NullFormatter())
     if high < low * 10**1.5 or math.floor(math.log10(high)) == math.ceil(math.log10(low)):

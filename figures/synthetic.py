@@ -1,10 +1,10 @@
 """The paper's synthetic figures from our sweep.  python -m figures.synthetic
 
-synthetic_gradient and synthetic_loss are Figures fig:toy_grad and fig:toy_loss: the best of the grid against the
-dimension, in the paper's three modes, on training and test samples. synthetic_wide goes on to larger dimensions, once
-there are rows. synthetic_slopes puts the fitted growth of the gradient norm beside the exponents of Table tab:compare.
-synthetic_grid_MODE shows the whole grid at one dimension. synthetic_choices shows what changes with the choices that
-the paper leaves open.
+The figures synthetic_gradient and synthetic_loss are the paper's fig:toy_grad and fig:toy_loss: the best values of the
+grid of parameters against the dimension, for the paper's three spectra (modes), on training and test samples.
+synthetic_wide continues them to larger dimensions, once there are rows. synthetic_slopes compares the fitted growth of
+the gradient norm with the exponents of Table tab:compare. synthetic_grid_MODE shows the whole grid at one dimension.
+synthetic_choices shows what changes with the choices that the paper leaves open.
 """
 
 import math
@@ -34,7 +34,7 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
     ("normal", "paper"): {"markerfacecolor": "white", "marker": "o"},
     ("normal", "exact"): {"markerfacecolor": "white", "marker": "D"},
 }
-"""The marker for each start and noise calibration. Filled markers: x_0 = 0; open ones: x_0 from N(0, I). Discs: the
+"""The marker for each start x_0 and noise calibration. Filled markers: x_0 = 0; open ones: x_0 from N(0, I). Discs: the
 noise that the paper states; diamonds: the least noise with the same privacy."""
 
 DOTS = (0, (1, 1))
@@ -46,12 +46,13 @@ BOUNDS: dict[str, dict[str, Any]] = {
 
 
 def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[float]"], told: str) -> Figure:
-    """Return the figure of the value that the chosen settings give, against d. what: the value, 'gradient' or
-    'loss'; selected: rows of `benchmarks.selection`.
+    """Return the figure of the best gradient norm or loss ('gradient' or 'loss', as `what` says) against the dimension
+    d. selected has the rows of `benchmarks.selection`.
 
     Filled markers are the last iterate, open ones the mean over iterates. Bars are standard errors over seeds, where
-    each seed has the setting that is best on the others; a ring marks a setting on an edge of the grid that costs more
-    than 5%. lines: black lines by mode and d on the training sample; told: what the legend says of them.
+    each seed has the parameters that are best on the others; a ring marks parameters on an edge of the grid that costs
+    more than 5%. lines are black lines for the training sample, by mode (spectrum) and d; told is their text in the
+    legend.
     """
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.6), sharex=True, sharey="col")
     for line, (on, sample) in zip(grid, SAMPLES.items(), strict=True):
@@ -74,14 +75,14 @@ def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[
 
 
 def at_infinity(limit: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """Return DPZero's gradient norm at x_tau in the limit of infinitely many steps, by mode and d. limit: rows of
-    the sweep `limit`."""
+    """Return DPZero's gradient norm at x_tau in the limit of infinitely many steps, by mode (spectrum) and d. limit has
+    the rows of the sweep `limit`."""
     cells = {mode: _cells(limit, mode, "dpzero", "gradient") for mode in MODES}
     return {mode: of[of["output"] == "tau"].groupby("d")["train"].mean() for mode, of in cells.items()}
 
 
 def least_loss(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """Return the expected minimum of the loss by mode and d. rows: of `benchmarks.least_loss`."""
+    """Return the expected minimum of the loss by mode (spectrum) and d. rows has those of `benchmarks.least_loss`."""
     return {mode: rows[rows["mode"] == mode].set_index("d")["least_loss"] for mode in MODES}
 
 
@@ -90,7 +91,8 @@ def _cells(selected: pd.DataFrame, mode: str, method: str, what: str) -> pd.Data
 
 
 def _curve_legend(figure: Figure, selected: pd.DataFrame, told: str = "") -> None:
-    """Add a legend for the marks of `_curves`, and, if `told` is not empty, that text for the black line."""
+    """Add a legend for the methods in `selected` and for the marks on their curves. If `told` is not empty, it is the
+    text for the black line."""
     present = _present(selected)
     handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
     seeds = {method: selected.loc[selected["method"] == method, "seed"].nunique() for method in present}
@@ -127,17 +129,17 @@ def _curves(axis: Axes, cells: pd.DataFrame, method: str, on: str) -> None:
 
 
 def held_out(slopes: pd.DataFrame) -> pd.DataFrame:
-    """Return the slopes for settings that were chosen on other seeds; for sweeps with one seed only, those for
-    settings chosen on that seed."""
+    """Return the fitted slopes for parameters that were chosen on other seeds. For sweeps with only one seed, return
+    those for parameters chosen on that seed."""
     return slopes[(slopes["selection"] == "held-out") | (slopes["seeds"] == 1)]
 
 
 def draw_slopes(slopes: pd.DataFrame) -> Figure:
-    """Return the figure of the fitted slopes of the training gradient norm in d with 95% intervals, beside the
-    powers of d in the paper's upper bounds.
+    """Return the figure of the fitted slopes of the training gradient norm in d with 95% intervals, beside the powers
+    of d in the paper's upper bounds.
 
-    Settings are chosen on other seeds than the slope's. Where there is only one seed, they are chosen on that, and
-    there is no interval.
+    Parameters are chosen on other seeds than the slope's. If there is only one seed, they are chosen on that, and there
+    is no interval.
     """
     slopes = held_out(slopes)
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.5), sharey=True)
@@ -182,8 +184,8 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
 
 
 def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
-    """Return the figure of the training gradient norm of the last iterate over the grid of one mode and dimension:
-    minimised over the number of steps, and over the clip."""
+    """Return the figure of the training gradient norm of the last iterate over the grid of parameters, for one spectrum
+    (`mode`) and dimension: minimised over the number of steps, and over the clip."""
     part = rows[(rows["mode"] == mode) & (rows["d"] == d)]
     lanes = part.groupby(["method", "steps", "step_size", "clip"])["gradient_train_last"].mean().reset_index()
     still = lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max()
@@ -221,7 +223,7 @@ def _power(value: float) -> str:
 
 def draw_wide(selected: pd.DataFrame) -> Figure:
     """Return the figure of the best training gradient norm of one seed, for DPZero and DPGD-0th, in dimensions up to
-    the paper's largest and beyond."""
+    the paper's largest and beyond. selected has the rows of `benchmarks.selection`."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9), sharex=True)
     for axis, mode in zip(axes, MODES, strict=True):
         for method in METHODS:
@@ -237,8 +239,9 @@ def draw_wide(selected: pd.DataFrame) -> Figure:
 
 
 def draw_choices(selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
-    """Return the figure of what the choices that the paper leaves open change, for one seed: the best training
-    gradient norm at the largest dimension, and its slope in d."""
+    """Return the figure of what the choices that the paper leaves open change, for one seed: the best training gradient
+    norm at the largest dimension, and its slope in d. selected has the rows of `benchmarks.selection`, and slopes those
+    of `benchmarks.slopes`."""
     rows = selected[selected["measured"] == "gradient"]
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.2), sharex=True)
     largest = rows[rows["d"] == rows["d"].max()]
@@ -284,7 +287,7 @@ def _chosen(table: pd.DataFrame, mode: str, method: str, start: str, calibration
 
 
 def _common(rows: pd.DataFrame, mode: str) -> int:
-    """Return the largest dimension for which every method has rows in this mode."""
+    """Return the largest dimension for which every method has rows with this spectrum (`mode`)."""
     return int(rows[rows["mode"] == mode].groupby("method")["d"].max().min())
 
 
@@ -296,7 +299,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figures from benchmarks/results."""
+    """Draw the figures from the rows that the command line names, by default those in benchmarks/results. Returns the
+    exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals("--rows"):

@@ -3,5 +3,5 @@
 import os
 
 for library in ("OMP", "OPENBLAS", "MKL"):
-    # read when numpy is imported; the checks' matrix products are small, and with more threads they would mostly wait
+    # numpy reads these variables when it is imported; on the checks' small matrices more threads would mostly wait
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")

@@ -16,7 +16,7 @@ from paper_checks import checks, registry, report, sharpened
 
 
 def load_checks() -> None:
-    """Import every module of `paper_checks.checks`, which registers the checks."""
+    """Import every module of `paper_checks.checks`. Importing them registers their checks."""
     for module in pkgutil.iter_modules(checks.__path__):
         importlib.import_module(f"{checks.__name__}.{module.name}")
 
@@ -32,7 +32,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the checks and print the report; returns the exit status (see the module)."""
+    """Run the checks that the command line asks for and print the report. Returns the exit status: 0 if every check
+    agrees with the stated status of its claim, 1 if one does not."""
     parser = _parser()
     options = parser.parse_args(argv)
 

@@ -3,13 +3,14 @@
 A change is of one of these kinds:
 
     table      a number of `tables.toml`;
-    rows       the measured columns of those committed rows of a benchmark in which a grouping column has one value;
+    rows       the measured columns of a benchmark's committed rows, in those rows that have one value in a grouping
+               column;
     statement  a constant, a product or a sum of a formula in `paper_checks.formulas`;
     check      a constant in the check, or in a function of `paper_checks.checks` that it uses, and after those a
                product or a sum.
 
 Thresholds (plain numbers in a comparison) are never changed, nor are seeds, tolerances, sizes from 1,000 on, zeros, and
-what is only shown. So where no change turns the verdict, the verdict does not depend on what the check says it tests.
+what is only shown. So if no change turns the verdict, the verdict does not depend on what the check says it tests.
 """
 
 import ast
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 from paper_checks import registry, rows, tables
 from paper_checks.registry import Claim
 
-FORMULAS = "paper_checks.formulas"  # The module of the paper's formulas
+FORMULAS = "paper_checks.formulas"  # the module that holds the paper's formulas
 FACTORS: tuple[float, ...] = (10, 1000, 2, 1.1)
 """The factors by which a number is multiplied and then divided, tried in this order. Before the first of them an
 integer is raised and lowered by 1."""
@@ -58,11 +59,11 @@ _SHOWN = {"numbers", "plot", "rtol", "atol", "size", "axis", "dtype", "repeat"}
 
 @dataclass(frozen=True)
 class Change:
-    """One changed input.
+    """One changed input of a check.
 
     Attributes:
-        kind: as listed above.
-        place: where it is: a table and column, a folder and its rows, or a module and the name of a definition.
+        kind: "table", "rows", "statement" or "check".
+        place: where the input is: a table and column, a folder and its rows, or a module and the name of a definition.
         index: which input of that place it is: 0, 1, ... for numbers and -1, -2, ... for operators.
         old, new: the input's text before and after the change.
     """
@@ -75,7 +76,7 @@ class Change:
 
 
 def changes(claim: Claim) -> Iterator[Change]:
-    """Every change that the claim's check may notice, the likeliest kind first.
+    """Yield every change that the claim's check may notice, the likeliest kind first.
 
     A claim of kind 'table arithmetic' may only be turned by numbers of tables, and a part of a theorem (such as
     thm1-alpha) only by the formula that it is named after, because that is what these claims are about.
@@ -108,7 +109,8 @@ def _entries(id: str, nodes: Iterable[ast.AST]) -> set[ast.AST]:
 
 
 def smaller(claim: Claim, change: Change) -> list[Change]:
-    """Return the changes of the same input as `change` that change it by a smaller factor, the smallest first."""
+    """Return the changes of the same input as `change` that change it by a smaller factor, the smallest first. They are
+    among those that `changes(claim)` yields."""
 
     def size(other: Change) -> float:
         if other.index < 0:
@@ -135,10 +137,10 @@ def own_formula(id: str) -> str:
 
 
 class Site(NamedTuple):
-    """An input that can be changed.
+    """An input of a check that can be changed.
 
     Attributes:
-        change: what is to be changed; for a number `new` is still empty.
+        change: what is to be changed; for a number its field `new` is still empty.
         value: the number, or None for an operator.
         node: its syntax node; None for numbers of tables and rows.
     """
@@ -149,8 +151,8 @@ class Site(NamedTuple):
 
 
 def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
-    """Yield the changes of these inputs: all inputs with the first of FACTORS, then all with the next. An operator
-    is exchanged once."""
+    """Yield the changes of these inputs: those of all numbers by the first of FACTORS, then those of all by the next.
+    An operator is exchanged once."""
     listed = list(sites)
     for factor in FACTORS:
         for change, value, _ in listed:
@@ -162,7 +164,7 @@ def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
 
 def _values(value: float, factor: float) -> list[float]:
     """Return the values that a number is changed to with this factor of FACTORS."""
-    if value == 0:  # only in tables: a zero in code is never changed
+    if value == 0:  # zeros come only from tables, as a zero in code is never changed
         return [factor * 1000]
     if isinstance(value, int):
         beside = [value + 1, value - 1] if factor == FACTORS[0] else []
@@ -170,7 +172,7 @@ def _values(value: float, factor: float) -> list[float]:
     return [value * factor, value / factor]
 
 
-# --- tables and rows ---
+# --- changes of tables and rows ---
 
 
 def _table_changes(claim: Claim) -> Iterator[Change]:
@@ -199,7 +201,7 @@ def _row_sites(claim: Claim) -> Iterator[Site]:
                     yield Site(Change("rows", f"{folder}/{column}={value}", 0, "measured", ""), 1.0)
 
 
-# --- source ---
+# --- changes of source code ---
 
 
 @cache
@@ -215,8 +217,8 @@ def tree_of(module: str) -> ast.Module:
 
 
 def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
-    """Return the syntax nodes of a module's top-level functions, classes and constants by name, and of each
-    `Statement` of a theorem its fields, as "thm1.alpha"."""
+    """Return the syntax nodes of a module's top-level functions, classes and constants by name, and of each `Statement`
+    of a theorem its fields, as "thm1.alpha". `tree` is the module's syntax tree."""
     found: dict[str, ast.AST] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -319,8 +321,8 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _code_sites(kind: str, place: str, node: ast.AST) -> Iterator[Site]:
-    """Yield the constants of a definition as inputs, with index 0, 1, ..., then its operators, with index -1, -2,
-    ...."""
+    """Yield the constants of a definition (its syntax tree `node`) as inputs, with index 0, 1, ..., then its operators,
+    with index -1, -2, .... The inputs' changes have this kind and place."""
     for k, constant in enumerate(constants_in(node)):
         value = constant.value
         assert isinstance(value, int | float)
@@ -331,7 +333,8 @@ def _code_sites(kind: str, place: str, node: ast.AST) -> Iterator[Site]:
 
 
 def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
-    """Yield those numeric constants of a definition that changes may alter, in the order of the source."""
+    """Yield those numeric constants of a definition that changes may alter, in the order of the source. `node` is the
+    definition's syntax tree."""
     if isinstance(node, ast.Constant):
         if isinstance(node.value, int | float) and not isinstance(node.value, bool) and 1e-5 < abs(node.value) < 1000:
             yield node
@@ -356,7 +359,8 @@ def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
 
 
 def operators_in(node: ast.AST) -> list[ast.BinOp]:
-    """Return the sums, differences, products and quotients in a definition, except those of two plain numbers."""
+    """Return the sums, differences, products and quotients in a definition, except those of two plain numbers. `node`
+    is the definition's syntax tree."""
     return [n for n in ast.walk(node) if isinstance(n, ast.BinOp) and type(n.op) in SWAPS and not _is_plain(n)]
 
 
@@ -368,12 +372,12 @@ def _swapped(node: ast.BinOp) -> ast.BinOp:
     return ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
 
 
-# --- a check with a change ---
+# --- running a check with a change ---
 
 
 def verdict(id: str) -> str:
-    """Run the check as it is registered now and return its verdict: 'failed' where it finds that the library
-    disagrees with the paper, 'crashed' after any other error."""
+    """Run the check of the claim `id` as it is registered now and return its verdict. It is 'failed' if the check finds
+    that the library disagrees with the paper, and 'crashed' after any other error."""
     try:
         return registry.registered()[id](False).verdict
     except registry.Disagreement:
@@ -384,8 +388,8 @@ def verdict(id: str) -> str:
 
 @contextmanager
 def changed(change: Change | None, id: str) -> Iterator[None]:
-    """While the block runs, the check `id` is loaded from the changed source or data (unchanged if `change` is
-    None).
+    """Return a context in which the check of the claim `id` is loaded from the changed source or data (unchanged if
+    `change` is None).
 
     Afterwards everything is as before. Raises ValueError if the source no longer has the value that the change
     replaces.

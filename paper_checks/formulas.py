@@ -22,7 +22,7 @@ _HALF = sp.Rational(1, 2)
 
 @dataclass(frozen=True)
 class Statement:
-    """A theorem or corollary as displayed.
+    """A theorem or corollary as the paper displays it; `id` is thm1 to thm3 or cor1 to cor3.
 
     Attributes:
         alpha, T, C: step size, number of steps and clip.
@@ -31,7 +31,6 @@ class Statement:
         order: the expression of which the number n T of zeroth-order gradients is said to be O(.).
         log_argument: the argument of a logarithm that must be above 1 for the display to make sense.
         tail_argument: the argument of the logarithm in L-tilde.
-
     """
 
     id: str
@@ -138,7 +137,8 @@ is the sensitivity of each of T releases."""
 
 
 def tail_probability() -> sp.Expr:
-    """Return the union bound in the proof of Theorem 3 on the probability that some sample is clipped in the run."""
+    """Return the union bound in the proof of Theorem 3 on the probability that some sample is clipped in the run. It is
+    a function of n, T, L and C_0, the clip without the term for the finite difference's error."""
     return 2 * sp.sqrt(2 * sp.pi) * n * T * sp.exp(-(C0**2) / (8 * L**2))
 
 
@@ -211,8 +211,8 @@ def _compiled(expression: sp.Expr) -> tuple[list[str], Callable[..., float]]:
 
 
 def paper_points(count: int = 6, seed: int = 5) -> list[dict[str, float]]:
-    """Return random settings, without round numbers, in which every theorem and corollary applies (all their
-    logarithms are positive)."""
+    """Return `count` random settings, without round numbers, in which every theorem and corollary applies (all their
+    logarithms are positive). Each has numbers for the constants n, d, r, L, ell, gap, B, eps, delta and mu."""
     rng = np.random.default_rng(seed)
     points = []
     for _ in range(count):

@@ -14,11 +14,12 @@ _LETTERS = {
 
 
 def mathml(latex: str) -> str:
-    """A <math display="block"> element for the formula. Raises ValueError for a LaTeX command that is not known."""
+    """Return a <math display="block"> element for a formula in LaTeX. Raises ValueError for a LaTeX command that cannot
+    be drawn."""
     found = str(convert(latex, display="block")).replace(
         "&#x029F5;",
         "&#x02216;",
-        # a sign for the set difference that common fonts have
+        # the second sign for the set difference is in common fonts, the first is not
     )
     if unknown := re.search(r"\\\w+", found):
         raise ValueError(f"formula must be LaTeX that can be drawn; got {unknown[0]}")
@@ -31,8 +32,8 @@ _WORD = re.compile(rf"(?<![\w-])({'|'.join(_WORDS)})(?![\w-])")
 
 
 def readable(text: str) -> str:
-    """The text as HTML, with the paper's labels as code, and plain-text mathematics made readable: Greek letters,
-    powers, <=."""
+    """Return a sentence as HTML. The paper's labels become code, and plain-text mathematics (Greek letters, powers, <=)
+    becomes readable."""
     text = text.replace("<=", "\u2264").replace(">=", "\u2265").replace("->", "\u2192").replace("sqrt(", "\u221a(")
     parts = re.split(rf"(\b(?:{_LABEL_PREFIX}):[\w.-]*\w)", escape(text, quote=False))
     return "".join(f"<code>{part}</code>" if k % 2 else _mathematics(part) for k, part in enumerate(parts))

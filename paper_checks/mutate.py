@@ -34,8 +34,8 @@ from types import ModuleType
 
 from dpzero_theory.cli import Parser, integer
 
-LEAST_SHARE = 0.95  # The least share of changed library constants that must make a check fail
-FACTOR = 1.1  # The factor by which a constant of the library is multiplied
+LEAST_SHARE = 0.95  # the least share of changed library constants that must make a check fail
+FACTOR = 1.1  # the factor by which a constant of the library is multiplied
 
 TARGETS = {
     "dpzero_theory.theory.theorems": ("theorem_1", "theorem_2", "theorem_3"),
@@ -69,7 +69,8 @@ CHECKS = ("sphere", "sphere_tails", "privacy", "audits", "theorems", "low_rank",
 
 @dataclass(frozen=True)
 class Mutant:
-    """A constant in the library's source that is multiplied by FACTOR, and where it is."""
+    """A constant in the library's source that is multiplied by FACTOR: its value, and the module, function, line and
+    column where it stands."""
 
     module: str
     function: str
@@ -82,7 +83,8 @@ class Mutant:
 
 
 def mutants() -> list[Mutant]:
-    """Return every constant in the functions of `TARGETS`, in the order of the source."""
+    """Return a `Mutant` for every constant in the functions of `TARGETS` that `changes.constants_in` yields, which
+    leaves out those, such as zeros and indices, whose change says nothing about a formula."""
     found = []
     for module, functions in TARGETS.items():
         tree = ast.parse(_path(module).read_text())
@@ -103,9 +105,9 @@ def _path(module: str) -> Path:
 
 
 def _constants(function: ast.FunctionDef) -> Iterator[ast.Constant]:
-    """The numbers that are operands or arguments in the function's body, without zeros.
+    """Yield the numbers other than zero that are operands or arguments in the function's body.
 
-    Skipped are subscripts; arguments given by keyword, unless they are formulas (`step_size=1 / (4 * ...)`); calls of
+    Left out are subscripts; arguments given by keyword, unless they are formulas (`step_size=1 / (4 * ...)`); calls of
     `check` and the text of messages; comparisons, which guard; and factors closer to 1 than 1e-6, which allow for
     rounding.
     """
@@ -128,7 +130,8 @@ def _constants(function: ast.FunctionDef) -> Iterator[ast.Constant]:
 
 
 def _is_check(function: ast.expr) -> bool:
-    """Whether the call validates an argument (check.real(...), for example), or is range or round."""
+    """Return whether the function that is called (its syntax tree) validates an argument, as check.real does, or is
+    range or round."""
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
         return function.value.id == "check"
     return isinstance(function, ast.Name) and function.id in ("range", "round")
@@ -140,7 +143,7 @@ def _is_slack(node: ast.BinOp) -> bool:
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Import hook that loads the mutant's module with its constant multiplied by FACTOR."""
+    """An import hook that loads the mutant's module with its constant multiplied by FACTOR."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.mutant, self.path = mutant, _path(mutant.module)
@@ -224,8 +227,8 @@ def _turned(parser: Parser, ids: list[str], jobs: int, seconds: float) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Change the library's constants one by one, or with --turned search for what turns each check's verdict;
-    returns the exit status."""
+    """Change the library's constants one by one, or with --turned search for what turns each check's verdict. Returns
+    the exit status: 1 if too few changes are noticed or a check is constant, else 0."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.turned is not None:

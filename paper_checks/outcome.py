@@ -1,5 +1,5 @@
-"""What the checks of the sharpened theorem (`paper_checks.sharp`) share: their result, the laws of directions, and
-joint clipping."""
+"""What the checks of the sharpened theorem (`paper_checks.sharp`) share: the form of their result, the drawing of
+directions, and joint clipping."""
 
 import math
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 STANDARD_ERRORS = 4.5
-"""A sampled mean may be off by this many standard errors, on the wrong side of its bound or around its exact value;
-above, the check fails."""
+"""A sampled mean may be off by this many standard errors, on the wrong side of its bound or around its exact value; if
+it is off by more, the check fails."""
 SEED = 20240601
 KINDS = (*DIRECTIONS, "frame")
 BLOCK = 100_000
-"""How many random numbers are drawn at a time: few enough that they stay in the processor's cache with what is
+"""How many random numbers are drawn at a time. So few of them stay in the processor's cache together with what is
 computed from them."""
 
 
@@ -49,5 +49,5 @@ class Checked(NamedTuple):
 
 
 def within(measured: float, threshold: float, text: str) -> Checked:
-    """Return the result of a check that holds if measured <= threshold. NaN fails."""
+    """Return the result of a check that holds if measured <= threshold; NaN fails. `text` says what was measured."""
     return Checked(bool(measured <= threshold), float(measured), threshold, text)

@@ -7,14 +7,14 @@ never reads the stated status. The verdict follows from the finding alone:
     corrected      it does not, and the correction given with the claim does;
     contradicted   neither does.
 
-In the docstring of a check "Stated:" is what must hold for the first, and "Repaired:" for the second.
+In the docstring of a check "Stated:" is what must hold for the first verdict, and "Repaired:" for the second.
 
-A claim of kind 'remark' is no sentence of the paper but a remark of ours about the passage at its line. It is written
-so that it holds, so its status is 'verified', and it is counted apart.
+A claim of kind 'remark' is no sentence of the paper but a remark of this project about the passage at its line. It is
+written so that it holds, so its status is 'verified', and it is counted apart.
 
-A claim with status 'not testable here' has no check, but a reason and, where one exists, the command that would test
-it. A check that compares the library with the paper raises `Disagreement` when they differ, which is a failure whatever
-the verdict.
+A claim with status 'not testable here' has no check. It has a reason instead, and a command that would test it if there
+is one. A check that compares the library with the paper raises `Disagreement` when they differ, which is a failure
+whatever the verdict.
 """
 
 import dataclasses
@@ -38,16 +38,16 @@ CLAIMS = Path(__file__).with_name("claims.toml")
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim of the paper, or a remark of ours on it.
+    """One claim of the paper, or a remark of this project on it.
 
     Attributes:
         id: name of the claim and of its check.
         section: heading it is listed under.
-        label: the paper's label nearest to it ('' where there is none).
+        label: the paper's label nearest to it ('' if there is none).
         line: line of the paper's source.
         anchor: a fragment of that line, as printed.
         claim: what the paper says, in our words; for a remark, what we say.
-        formula: the statement in LaTeX ('' where words suffice).
+        formula: the statement in LaTeX ('' if words suffice).
         kind: one of KINDS.
         status: one of STATUSES.
         method: how the check decides.
@@ -55,7 +55,7 @@ class Claim:
         evidence: what was found, in a sentence or two.
         correction: the statement that does hold (status 'corrected').
         reason: why it cannot be tested here (status 'not testable here').
-        command: the command that would test it ('' where there is none).
+        command: the command that would test it ('' if there is none).
     """
 
     id: str
@@ -89,8 +89,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Plot:
-    """A small picture of a finding: series of points by name, each a sequence of x and one of y. `marks` are
-    horizontal lines by name."""
+    """A small picture of a finding, with its title and the labels x and y of the axes. `series` has lines of points by
+    name, each a sequence of x and one of y. `marks` has the heights of horizontal lines by name. log_x and log_y make
+    an axis logarithmic."""
 
     title: str
     x: str
@@ -107,7 +108,7 @@ class Finding:
 
     Attributes:
         stated: whether the statement as printed holds.
-        repaired: whether the correction holds (only asked where the statement as printed does not).
+        repaired: whether the correction holds (only used if the statement as printed does not).
         numbers: the measured or computed values worth showing, by name.
         plot: a picture of them.
     """
@@ -126,8 +127,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """A claim with the result of its check. `finding` is None if the claim has no check or the check raised an
-    exception, whose last line is then `error`."""
+    """A claim with the result of its check and the seconds that the check took. `finding` is None if the claim has no
+    check or the check raised an exception; `error` is then that exception's last line, otherwise ''."""
 
     claim: Claim
     finding: Finding | None
@@ -142,7 +143,7 @@ class Result:
 
     @property
     def standing(self) -> str:
-        """How the claim is counted: by its verdict, or as 'remark' for a remark of ours that holds."""
+        """How the claim is counted: by its verdict, or as 'remark' for a remark of this project that holds."""
         return REMARK if self.claim.kind == REMARK and self.verdict == "verified" else self.verdict
 
     @property
@@ -151,7 +152,7 @@ class Result:
 
 
 class Disagreement(AssertionError):
-    """Raised where the library and the paper's formula differ."""
+    """The error that a check raises if the library's number and the paper's formula differ."""
 
 
 Check = Callable[[bool], Finding]
@@ -174,12 +175,14 @@ def check(id: str) -> Callable[[Check], Check]:
 
 
 def registered() -> Mapping[str, Check]:
-    """The checks by claim id, in order of definition; import `paper_checks.checks` modules first."""
+    """Return the checks by the id of their claim, in the order in which they were registered. Only the checks of
+    modules that have been imported are registered."""
     return dict(_CHECKS)
 
 
 def load_claims(path: Path = CLAIMS) -> list[Claim]:
-    """Read the claims. Raises ValueError for a missing or unknown field, or an id used twice."""
+    """Read the claims from the TOML file at `path`. Raises ValueError for a missing or unknown field, or an id used
+    twice."""
     names = {f.name for f in dataclasses.fields(Claim)}
     with path.open("rb") as file:
         entries = tomllib.load(file)["claim"]
@@ -195,8 +198,8 @@ def load_claims(path: Path = CLAIMS) -> list[Claim]:
 
 
 def run(claims: Sequence[Claim], full: bool) -> Iterator[Result]:
-    """Run the check of each claim in order, and yield its result. An exception becomes the result's `error`. full:
-    whether to use larger samples and grids."""
+    """Run the check of each claim in order, and yield its result. If a check raises an exception, the result's `error`
+    has the exception's last line. `full` says whether the checks use larger samples and grids."""
     for claim in claims:
         start = time.perf_counter()
         finding, error = None, ""

@@ -15,9 +15,9 @@ _WIDTH = 118
 
 
 def summary(results: Sequence[Result]) -> dict[str, int]:
-    """Return the number of the paper's claims by verdict, in the order of STATUSES; then the number of our own
-    remarks, of checks that 'failed' with an error (if any), and of those whose verdict 'disagrees' with the stated
-    status."""
+    """Return how many results there are of each kind: the paper's claims by verdict, in the order of STATUSES; then
+    this project's own remarks, the checks that 'failed' with an error (if any), and those that 'disagree' with the
+    stated status."""
     counts = Counter(result.standing for result in results)
     numbers = {status: counts[status] for status in (*STATUSES, REMARK)}
     if counts["failed"]:
@@ -27,8 +27,9 @@ def summary(results: Sequence[Result]) -> dict[str, int]:
 
 
 def table(results: Sequence[Result], full: bool, seconds: float) -> str:
-    """Return plain text by section, with the verdict, id and claim of each result. For any verdict but 'verified'
-    the correction follows, or the reason why the claim is not tested here."""
+    """Return the results as plain text by section, each with its verdict, id and claim. For any verdict but 'verified'
+    the correction follows, or the reason why the claim is not tested here. `full` says whether the larger samples were
+    used, and seconds is the time that all checks took."""
     lines = []
     for section, group in groupby(results, key=lambda result: result.claim.section):
         lines += ["", section, "-" * len(section)]
@@ -57,7 +58,8 @@ def _wrapped(text: str, hang: int, first: int = 0) -> list[str]:
 
 
 def as_json(results: Sequence[Result], full: bool, seconds: float) -> str:
-    """Return one JSON object: mode, seconds, summary, and the list of claims with verdict, numbers and error."""
+    """Return the results as one JSON object: mode (full or quick), seconds, summary, and the list of claims with
+    verdict, numbers and error."""
     claims = [_entry(result) for result in results]
     document = {
         "mode": "full" if full else "quick",

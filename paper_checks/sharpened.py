@@ -1,4 +1,5 @@
-"""The checks of the sharpened theorem (`dpzero_theory/theory/sharp`) as claims of their own, run with --full.
+"""Make the checks of the sharpened theorem (`dpzero_theory/theory/sharp`) claims that the command `python -m
+paper_checks --full` runs.
 
 They are not the paper's claims, so they are not in `claims.toml`.
 """
@@ -12,14 +13,15 @@ from paper_checks.sharp import __main__ as sharp
 
 
 def register() -> list[Claim]:
-    """Register every check of `paper_checks.sharp` as `sharp-NAME`; returns their claims, each stated as verified."""
+    """Register every check of `paper_checks.sharp` under the id `sharp-NAME`. Returns their claims, each with the
+    stated status verified."""
     claims = []
     for name, function in sharp.CHECKS.items():
         check(f"sharp-{name}")(partial(_finding, function))
         claims.append(
             Claim(
                 id=f"sharp-{name}",
-                section="The sharpened theorem (this project's, proof.md)",
+                section="The sharpened theorem (this project's, dpzero_theory/theory/sharp/proof.md)",
                 label="",
                 line=0,
                 anchor="",

@@ -16,13 +16,14 @@ SENTENCES, FACTS = "sentences", "facts"
 
 @cache
 def load() -> dict[str, Any]:
-    """Return the whole file, by table and row."""
+    """Return the contents of `tables.toml`: for each section (a table of the paper, or one of SENTENCES and FACTS) its
+    rows by name."""
     with TABLES.open("rb") as file:
         return tomllib.load(file)
 
 
 def row(table: str, name: str) -> NDArray[np.float64]:
-    """Return a row of a table of the paper; `table` is the table's label."""
+    """Return the numbers of the row `name` in a table of the paper; `table` is the table's label."""
     return np.array(load()[table][name], dtype=float)
 
 

@@ -1,4 +1,5 @@
-"""Search, for each check, a change of one of its inputs that turns its verdict, and keep the report of these changes.
+"""Search, for each check, a change of one of its inputs that turns its verdict (makes it another one), and keep the
+report of these changes.
 
 `python -m paper_checks.mutate --turned all` (or `missing`) searches and writes the report `mutations.csv`. A check
 without a row there is constant: its verdict does not depend on its inputs.
@@ -21,11 +22,11 @@ from benchmarks.kit.rows import write_atomically
 from paper_checks.changes import Change, changed, changes, smaller, verdict
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim
 
-REPORT = Path(__file__).with_name("mutations.csv")  # The committed report
-SECONDS = 6  # Default limit on the processor seconds of a check with a change
-TIMES = 3  # With a change, a check may take this many times the processor time that it takes without one, plus 0.5 s
-FIVEFOLD = 5  # A change by this factor or a larger one counts as coarse
-MEMORY = 4 << 30  # Limit on a search process's memory in bytes, because a changed size can ask for any amount
+REPORT = Path(__file__).with_name("mutations.csv")  # the committed report of the changes that turn verdicts
+SECONDS = 6  # the default limit on the processor seconds of a check that runs with a changed input
+TIMES = 3  # with a changed input, a check may take this many times its usual processor time, plus 0.5 s
+FIVEFOLD = 5  # a change of a number by this factor or a larger one counts as coarse
+MEMORY = 4 << 30  # the limit on a search process's memory in bytes, because a changed size can ask for any amount
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class _TooLongError(Exception):
 
 
 def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
-    """Return the verdict of the check `id` with the change, or 'crashed' if the changed code raises an exception or
-    takes more than `seconds` of processor time."""
+    """Return the verdict of the check `id` with the change (None for no change), or 'crashed' if the changed code
+    raises an exception or takes more than `seconds` of processor time."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise _TooLongError
@@ -57,7 +58,7 @@ def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
                 return verdict(id)
     except (_TooLongError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError):
         return "crashed"
-    except SystemError:  # raised in place of _TooLongError if time runs out inside Python's parser
+    except SystemError:  # Python raises SystemError in place of _TooLongError if time runs out inside its parser
         return "crashed"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -65,15 +66,16 @@ def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
 
 
 def _turns(change: Change, claim: Claim, seconds: float) -> Turned | None:
-    """Return the change as a `Turned` if the check has another verdict with it, else None."""
+    """Return the change as a `Turned` if it gives the claim's check another verdict within `seconds` of processor time,
+    else None."""
     found = after(change, claim.id, seconds)
     noticed = found in STATUSES or (found == "failed" and change.kind == "statement")
     return Turned(claim.id, found, change) if noticed and found != claim.status else None
 
 
 def _first(claim: Claim, seconds: float) -> Turned | None:
-    """Return the first change that turns the check's verdict, or, if one does, the smallest change of the same input
-    that still turns it; None if none is found within `seconds` of processor time."""
+    """Return the first change that turns the verdict of the claim's check; if smaller changes of the same input do so,
+    too, return the smallest of them. Returns None if none is found within `seconds` of processor time."""
     start = time.process_time()
     after(None, claim.id, seconds)
     limit = 0.5 + TIMES * (time.process_time() - start)
@@ -94,8 +96,8 @@ def _limited() -> None:
 
 
 def coarse(found: Mapping[str, Turned]) -> str:
-    """Return a sentence that counts how large the changes are: a check that only a large change turns would miss a
-    small error.
+    """Return a sentence that counts how large the changes in the report are: a check that only a large change turns
+    would miss a small error.
 
     For each check the report has the first input whose change turns it, with the smallest change of that input that
     does: by a factor of 1.1, 2, 10 or 1,000, or by 1. Another input of the check may need less.
@@ -145,8 +147,8 @@ def read() -> dict[str, Turned]:
 
 
 def write(found: Mapping[str, Turned], stated: Mapping[str, str]) -> None:
-    """Write the report. `stated` has each check's verdict without a change, in the order in which the rows are
-    written."""
+    """Write the report of the changes found, by id of the check. `stated` has each check's verdict without a change, in
+    the order in which the rows are written."""
     lines = [["check", "verdict", "turned to", "kind", "place", "index", "old", "new"]]
     lines += [[id, stated[id], found[id].verdict, *map(str, astuple(found[id].change))] for id in stated if id in found]
     text = io.StringIO()

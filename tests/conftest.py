@@ -1,9 +1,10 @@
-"""Property tests draw the same examples on every machine and are not timed; without a GPU, kernels are interpreted.
+"""Settings of all tests: property tests draw the same examples on every machine and have no time limit.
 
 The files and tests that `slow.txt` lists are marked `slow`: `make test-fast` leaves them out.
 
-TRITON_INTERPRET is read when Triton is first imported, which other packages do: too late for the tests that need it.
-Each test process computes on one thread, as there is one for each core: threads that wait for each other spin.
+Without a GPU, Triton's kernels are interpreted. TRITON_INTERPRET is read when Triton is first imported, which other
+packages do: too late for the tests that need it. Each test process computes on one thread, as there is one for each
+core: threads that wait for each other would waste time.
 """
 
 import gc
@@ -16,7 +17,7 @@ from hypothesis import settings
 from tests import forks
 
 for library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # read when numpy and torch are imported
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # numpy and torch read this variable when they are imported
 
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
@@ -28,7 +29,7 @@ SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().split())
 
 
 def pytest_configure() -> None:
-    gc.disable()  # the imports of a collection make much, and free little
+    gc.disable()  # Imports during the collection of tests make many objects and free few
 
 
 def pytest_collection_finish() -> None:

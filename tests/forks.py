@@ -1,8 +1,8 @@
-"""Programs as `python` would start them, in forks of a process that has made the tests' imports and nothing else.
+"""Runs Python programs in forks of a process that has made the tests' imports and nothing else.
 
-An import of torch takes two seconds, a fork some milliseconds. What forks is itself a fork of the test process, made
-after its imports and before its tests: without threads, and with nothing that a test could have changed. A program that
-needs an interpreter of its own, for its flags or for what it imports, is run by `subprocess`.
+An import of torch takes two seconds, a fork some milliseconds. The process that forks is itself a fork of the test
+process, made after its imports and before its tests: without threads, and with nothing that a test could have changed.
+A program that needs an interpreter of its own, for its flags or for what it imports, is run by `subprocess`.
 """
 
 import json
@@ -23,13 +23,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 _servers: list[tuple[int, socket.socket]] = []
-"""Its number and the way to ask it: one, between `prepare` and `finish`."""
+"""The process that forks: its process id, and the socket by which it is asked for a fork.
+
+The list has one entry between `prepare` and `finish`, and is empty otherwise.
+"""
 
 
 def prepare() -> None:
-    """Make the process that forks."""
+    """Start the process that forks when it is asked to."""
     ours, theirs = socket.socketpair()
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # a thread of xdist, which waits
+    # The warning is about a thread of pytest-xdist, which only waits.
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         server = os.fork()
     if server == 0:
         ours.close()
@@ -39,7 +43,7 @@ def prepare() -> None:
 
 
 def finish() -> None:
-    """End it; what its forks have used is then known to this process."""
+    """End the process that forks; the resources that its forks have used are then counted for this process."""
     while _servers:
         server, ours = _servers.pop()
         ours.close()
@@ -63,7 +67,11 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _be(asked: dict[str, Any], out: int, err: int, ended: int) -> None:
-    """The process that was asked for: it does not return."""
+    """Become the program that was asked for; this function does not return.
+
+    `asked` has its words, folder and environment; `out` and `err` are the files of its output, and its exit status is
+    written to `ended`.
+    """
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,7 +109,10 @@ def _status(kind: str, what: str) -> int:
 
 
 class Started:
-    """A program that runs."""
+    """A Python program that runs in a fork.
+
+    `words` are the words after `python`, `folder` its working directory, and `environment` its environment variables.
+    """
 
     def __init__(self, words: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> None:
         self.words = words
@@ -113,7 +124,7 @@ class Started:
             os.close(file)
 
     def wait(self) -> CompletedProcess[str]:
-        """What it printed and its status; of one that was killed -9."""
+        """Waits until the program ends, and returns what it printed and its exit status, -9 if it was killed."""
         with open(self._ended, "rb") as ended:
             status = int(ended.read() or b"-9")
         told = [Path(path).read_text() for path in (self._out, self._err)]
@@ -123,10 +134,16 @@ class Started:
 
 
 def start(*words: str | Path, folder: Path = ROOT, environment: Mapping[str, str] | None = None) -> Started:
-    """`python *words` in a folder; words: -m MODULE or -c CODE, and arguments; environment: beside this one's."""
+    """Starts `python *words` in a folder, and returns the running program.
+
+    The words are -m MODULE or -c CODE, and arguments; `environment` has variables beside those of this process.
+    """
     return Started(tuple(map(str, words)), folder, {**os.environ, **(environment or {})})
 
 
 def run(*words: str | Path, folder: Path = ROOT, environment: Mapping[str, str] | None = None) -> CompletedProcess[str]:
-    """`start`, and the end of it."""
+    """Runs `python *words` in a folder to its end, and returns what it printed and its exit status.
+
+    The arguments are those of `start`.
+    """
     return start(*words, folder=folder, environment=environment).wait()

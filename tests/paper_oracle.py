@@ -19,7 +19,10 @@ Numbers = dict[str, Real]
 
 @dataclass(frozen=True)
 class Case:
-    """One random input: the problem's constants and the privacy parameters, as floats and ints."""
+    """One random input of the paper's formulas: the problem's constants and the privacy parameters.
+
+    They are floats and ints.
+    """
 
     n: int
     d: int
@@ -33,36 +36,45 @@ class Case:
     delta: float
 
     def letters(self) -> tuple[Real, ...]:
-        """n, d, r, L, ell, F(x0) - F*, B, mu as mpmath numbers."""
+        """Returns n, d, r, L, ell, F(x0) - F*, B and mu (of the PL inequality) as mpmath numbers."""
         fields = (self.n, self.d, self.r, self.lipschitz, self.smoothness, self.gap, self.loss_bound, self.pl)
         return tuple(mpf(value) for value in fields)
 
     def problem(self) -> dict[str, Any]:
-        """Keyword arguments of `Problem`."""
+        """Returns the problem's constants as keyword arguments of `Problem`."""
         names = ("n", "d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "pl")
         return {name: getattr(self, name) for name in names}
 
 
 def paper_v(case: Case) -> Real:
-    """v = sqrt(log(e + epsilon/delta))/epsilon."""
+    """Returns v = sqrt(log(e + epsilon/delta))/epsilon, by which privacy enters the paper's formulas."""
     eps, delta = mpf(case.epsilon), mpf(case.delta)
     return mp.sqrt(mp.log(mp.e + eps / delta)) / eps
 
 
 def paper_sigma(clip: Real, steps: Real, n: int, case: Case) -> Real:
-    """sigma = 4 C sqrt(2 T log(e + epsilon/delta))/(n epsilon), line 3 of Algorithms 1 and 2."""
+    """Returns the paper's sigma = 4 C sqrt(2 T log(e + epsilon/delta))/(n epsilon), line 3 of Algorithms 1 and 2.
+
+    C is `clip`, T is `steps`, and epsilon and delta are those of `case`.
+    """
     eps, delta = mpf(case.epsilon), mpf(case.delta)
     return 4 * clip * mp.sqrt(2 * steps * mp.log(mp.e + eps / delta)) / (n * eps)
 
 
 def gaussian_delta(epsilon: Real, gdp: Real) -> Real:
-    """delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (Balle and Wang, Theorem 8)."""
+    """Returns delta(epsilon; mu) of mu-GDP (Balle and Wang, Theorem 8).
+
+    It is Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2), where mu is `gdp`.
+    """
     eps, m = mpf(epsilon), mpf(gdp)
     return mp.ncdf(-eps / m + m / 2) - mp.exp(eps) * mp.ncdf(-eps / m - m / 2)
 
 
 def bisect(below: Callable[[Real], bool], low: Real, high: Real, digits: int = 25) -> Real:
-    """The point of [low, high] where `below` turns from true to false, by bisection of the logarithm, then plain."""
+    """Returns the point of [low, high] where the condition `below` turns from true to false, to `digits` digits.
+
+    The search bisects the logarithm, then the number itself.
+    """
     low, high = mpf(low), mpf(high)
     while high > 2 * low:
         middle = mp.sqrt(low * high)
@@ -74,7 +86,10 @@ def bisect(below: Callable[[Real], bool], low: Real, high: Real, digits: int = 2
 
 
 def exact_gdp(epsilon: float, delta: float) -> Real:
-    """The root in mu of delta(epsilon; mu) = delta: bisection, then Newton with d delta/d mu = phi(a)."""
+    """Returns the mu of mu-GDP at which delta(epsilon; mu) = delta, by bisection and then Newton's method.
+
+    The derivative of delta in mu is phi(a), with a = epsilon/mu - mu/2.
+    """
     eps, target = mpf(epsilon), mpf(delta)
     gdp = bisect(lambda m: gaussian_delta(eps, m) < target, mpf(10) ** -12, mpf(10) ** 6, digits=3)
     for _ in range(60):
@@ -86,11 +101,11 @@ def exact_gdp(epsilon: float, delta: float) -> Real:
     raise ArithmeticError(f"no root for epsilon = {epsilon}, delta = {delta}")
 
 
-# The statements as displayed. Each returns None where its logarithms are not positive.
+# These functions are the theorems as displayed. Each returns None where its logarithms are not positive.
 
 
 def theorem_1(case: Case, v: Real) -> Numbers | None:
-    """thm:d-dependent and eq:d-dependent."""
+    """Returns the numbers of Theorem thm:d-dependent and eq:d-dependent for `case`; v is that of `paper_v`."""
     n, d, _, L, ell, gap, _, _ = case.letters()
     return {
         "step_size": 1 / (4 * ell * d),
@@ -102,7 +117,10 @@ def theorem_1(case: Case, v: Real) -> Numbers | None:
 
 
 def theorem_2(case: Case, v: Real) -> Numbers | None:
-    """thm:d-dependent-rank and eq:d-dependent-rank."""
+    """Returns the numbers of Theorem thm:d-dependent-rank and eq:d-dependent-rank for `case`.
+
+    V is that of `paper_v`.
+    """
     n, d, r, L, ell, gap, _, _ = case.letters()
     return {
         "step_size": 1 / (4 * ell * (r + 2)),
@@ -114,7 +132,7 @@ def theorem_2(case: Case, v: Real) -> Numbers | None:
 
 
 def theorem_3(case: Case, v: Real) -> Numbers | None:
-    """thm:d-free and eq:d-free."""
+    """Returns the numbers of Theorem thm:d-free and eq:d-free for `case`; v is that of `paper_v`."""
     n, d, r, L, ell, gap, B, _ = case.letters()
     argument = 2 * mp.sqrt(2 * mp.pi) * n**3 * (r + 2) * (d + 8 * ell * B * (r + 2) / L**2) / (r * v**2)
     if argument <= 1:
@@ -130,7 +148,7 @@ def theorem_3(case: Case, v: Real) -> Numbers | None:
 
 
 def corollary_1(case: Case, v: Real) -> Numbers | None:
-    """cor:pl-d."""
+    """Returns the numbers of Corollary cor:pl-d for `case`; v is that of `paper_v`."""
     n, d, _, L, ell, gap, _, mu = case.letters()
     kappa = ell / mu
     x = n**2 / (kappa * d**3 * v**2)
@@ -146,7 +164,7 @@ def corollary_1(case: Case, v: Real) -> Numbers | None:
 
 
 def corollary_2(case: Case, v: Real) -> Numbers | None:
-    """cor:pl-d-rank."""
+    """Returns the numbers of Corollary cor:pl-d-rank for `case`; v is that of `paper_v`."""
     n, d, r, L, ell, gap, _, mu = case.letters()
     kappa = ell / mu
     x = n**2 / (kappa * r * d**2 * v**2)
@@ -162,7 +180,10 @@ def corollary_2(case: Case, v: Real) -> Numbers | None:
 
 
 def corollary_3(case: Case, v: Real) -> Numbers | None:
-    """cor:pl-free; None also where |F(x_0)| <= B and |F*| <= B exclude the gap."""
+    """Returns the numbers of Corollary cor:pl-free for `case`; v is that of `paper_v`.
+
+    They are None also where |F(x_0)| <= B and |F*| <= B exclude the gap.
+    """
     n, d, r, L, ell, gap, B, mu = case.letters()
     kappa = ell / mu
     x = n**2 / (kappa * r * v**2)
@@ -180,17 +201,25 @@ def corollary_3(case: Case, v: Real) -> Numbers | None:
     }
 
 
-# The last lines of the proofs before alpha, T, lambda, C and C_0 are plugged in. sigma is for T steps at v.
+# These functions are the last lines of the proofs before alpha, T, lambda, C and C_0 are plugged in; their noise is
+# that of T steps at v.
 
 
 def _clipping(case: Case, T: Real, c0: Real) -> Real:
-    """P(Q-bar) <= 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)), appendix app:d-free."""
+    """Returns the bound on the probability that some clip acts, 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)).
+
+    It is that of P(Q-bar) in the appendix app:d-free; C_0 is `c0`.
+    """
     n, _, _, L, *_ = case.letters()
     return 2 * mp.sqrt(2 * mp.pi) * n * T * mp.exp(-(c0**2) / (8 * L**2))
 
 
 def unsubstituted_1(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """eq:onestep1 with 2 ell alpha <= 1, summed over t and divided by T."""
+    """Returns the bound of the proof of Theorem thm:d-dependent before the parameters are plugged in.
+
+    It is eq:onestep1 with 2 ell alpha <= 1, summed over t and divided by T. v is that of `paper_v`, lam is lambda; the
+    threshold c0 is not used.
+    """
     n, d, _, _, ell, gap, _, _ = case.letters()
     variance = (4 * C * v / n) ** 2 * 2 * T
     step = alpha * (1 - 2 * d * ell * alpha) / 2
@@ -198,7 +227,11 @@ def unsubstituted_1(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Rea
 
 
 def unsubstituted_2(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """eq:onestep2 with 2 r ell alpha <= d, summed over t and divided by T."""
+    """Returns the bound of the proof of Theorem thm:d-dependent-rank before the parameters are plugged in.
+
+    It is eq:onestep2 with 2 r ell alpha <= d, summed over t and divided by T. v is that of `paper_v`, lam is lambda;
+    the threshold c0 is not used.
+    """
     n, d, r, _, ell, gap, _, _ = case.letters()
     variance = (4 * C * v / n) ** 2 * 2 * T
     step = alpha * (1 - 2 * (r + 2) * ell * alpha) / 2
@@ -206,7 +239,11 @@ def unsubstituted_2(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Rea
 
 
 def unsubstituted_3(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """eq:onestep3 and eq:onestep3b with 2 r ell alpha <= d, summed over t and divided by T."""
+    """Returns the bound of the proof of Theorem thm:d-free before the parameters are plugged in.
+
+    It is eq:onestep3 and eq:onestep3b with 2 r ell alpha <= d, summed over t and divided by T. v is that of `paper_v`,
+    lam is lambda, and c0 is the threshold C_0.
+    """
     n, d, r, L, ell, gap, B, _ = case.letters()
     variance = (4 * C * v / n) ** 2 * 2 * T
     step = alpha * (1 - 2 * (r + 2) * ell * alpha) / 2
@@ -216,14 +253,23 @@ def unsubstituted_3(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Rea
 
 
 def _geometric(case: Case, alpha: Real, growth: Real, T: Real, per_step: Real) -> Real:
-    """The recursion e_{t+1} <= (1 - rho) e_t + per_step resolved, with (1 - rho)^T <= exp(-rho T) and sum <= 1/rho."""
+    """Returns the bound on e_T from the recursion e_{t+1} <= (1 - rho) e_t + per_step, with e_0 the gap.
+
+    It uses (1 - rho)^T <= exp(-rho T) and bounds the geometric sum by 1/rho, where rho = mu alpha (1 - 2 growth ell
+    alpha).
+    """
     _, _, _, _, ell, gap, _, mu = case.letters()
     rho = mu * alpha * (1 - 2 * growth * ell * alpha)
     return mp.exp(-rho * T) * gap + per_step / rho
 
 
 def unsubstituted_c1(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Proof of cor:pl-d at any step size."""
+    """Returns the bound of the proof of Corollary cor:pl-d at any step size alpha.
+
+    No parameters are plugged in.
+
+    v is that of `paper_v`, lam is lambda; the threshold c0 is not used.
+    """
     n, d, _, _, ell, *_ = case.letters()
     variance = (4 * C * v / n) ** 2 * 2 * T
     per_step = alpha / 4 * ell**2 * lam**2 * d**3 + ell / 2 * alpha**2 * d * variance
@@ -231,7 +277,12 @@ def unsubstituted_c1(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Re
 
 
 def unsubstituted_c2(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Proof of cor:pl-d-rank at any step size."""
+    """Returns the bound of the proof of Corollary cor:pl-d-rank at any step size alpha.
+
+    No parameters are plugged in.
+
+    v is that of `paper_v`, lam is lambda; the threshold c0 is not used.
+    """
     n, d, r, _, ell, *_ = case.letters()
     variance = (4 * C * v / n) ** 2 * 2 * T
     per_step = alpha / 4 * ell**2 * lam**2 * d**3 + ell / 2 * alpha**2 * r * variance
@@ -239,7 +290,12 @@ def unsubstituted_c2(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Re
 
 
 def unsubstituted_c3(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Proof of cor:pl-free at any step size."""
+    """Returns the bound of the proof of Corollary cor:pl-free at any step size alpha.
+
+    No parameters are plugged in.
+
+    v is that of `paper_v`, lam is lambda, and c0 is the threshold C_0.
+    """
     n, d, r, L, ell, _, B, _ = case.letters()
     variance = (4 * C * v / n) ** 2 * 2 * T
     fail = _clipping(case, T, c0)
@@ -268,12 +324,15 @@ UNSUBSTITUTED: dict[str, Callable[..., Real]] = {
 
 
 def largest_threshold(case: Case, lam: Real, C: Real) -> Real:
-    """C_0 = C - ell lambda d/2: the largest with C >= C_0 + ell lambda d/2 (proof of Theorem thm:d-free)."""
+    """Returns the largest threshold C_0 that the proof of Theorem thm:d-free allows at the clip C.
+
+    It is C - ell lambda d/2, since C >= C_0 + ell lambda d/2 is required; lam is lambda.
+    """
     return C - mpf(case.smoothness) * lam * case.d / 2
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """Random inputs, log-uniform over wide ranges; a quarter has r = 1 or r = d."""
+    """Yields random inputs, log-uniform over wide ranges; a quarter of them has r = 1 or r = d."""
     draw = random.Random(seed)
 
     def log(low: float, high: float) -> float:
@@ -298,7 +357,10 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def admissible(id: str, count: int, seed: int) -> list[tuple[Case, Real, Numbers]]:
-    """The first `count` random cases to which the statement applies, with v of the paper and its numbers."""
+    """Returns the first `count` random inputs to which the result called `id` applies.
+
+    Each comes with the paper's v and the numbers of the result. `seed` selects the random inputs.
+    """
     found: list[tuple[Case, Real, Numbers]] = []
     for case in cases(seed):
         v = paper_v(case)

@@ -1,4 +1,4 @@
-"""Quadrature rules for random vectors, exact for polynomials: oracles for expectations over directions."""
+"""Quadrature rules for random vectors, exact for polynomials: oracles of the tests for expectations over directions."""
 
 import itertools
 import math
@@ -12,9 +12,10 @@ Array = NDArray[np.float64]
 
 
 def sphere_rule(d: int, order: int = 4) -> tuple[Array, Array]:
-    """Points (m, d) on sqrt(d) S^{d-1} and weights: exact for polynomials of degree < 2 * order.
+    """Returns points, shape (m, d), and weights of a rule for the uniform law on the sphere of radius sqrt(d).
 
-    Gauss-Gegenbauer in the first coordinate times the rule on the sphere below; equal angles for d = 2.
+    It is exact for polynomials of degree < 2 * order: Gauss-Gegenbauer in the first coordinate times the rule on the
+    sphere below; equal angles for d = 2.
     """
     points, weights = _unit_sphere_rule(d, order)
     return math.sqrt(d) * points, weights
@@ -33,21 +34,27 @@ def _unit_sphere_rule(d: int, order: int) -> tuple[Array, Array]:
 
 
 def ball_rule(d: int, order: int = 4) -> tuple[Array, Array]:
-    """Points (m, d) in the ball sqrt(d) B^d and weights: exact for polynomials of degree < 2 * order."""
-    x, w = roots_jacobi(order, 0, d - 1)  # density of the radius proportional to rho^(d-1)
+    """Returns points, shape (m, d), and weights of a rule for the uniform law on the ball of radius sqrt(d).
+
+    It is exact for polynomials of degree < 2 * order.
+    """
+    x, w = roots_jacobi(order, 0, d - 1)  # The density of the radius is proportional to rho^(d-1)
     sphere, v = sphere_rule(d, order)
     points = ((1 + x) / 2)[:, None, None] * sphere
     return points.reshape(-1, d), np.outer(w / w.sum(), v).ravel()
 
 
 def gaussian_rule(d: int, order: int = 4) -> tuple[Array, Array]:
-    """Points (m, d) and weights for N(0, I_d): exact for degree < 2 * order in each variable."""
+    """Returns points, shape (m, d), and weights of a rule for N(0, I_d).
+
+    It is exact for polynomials of degree < 2 * order in each variable.
+    """
     x, w = hermegauss(order)
     points = np.array(list(itertools.product(x, repeat=d)))
     return points, np.array([math.prod(v) for v in itertools.product(w / w.sum(), repeat=d)])
 
 
 def sign_rule(d: int) -> tuple[Array, Array]:
-    """All 2^d sign vectors with equal weights."""
+    """Returns all 2^d vectors of signs as points, with equal weights."""
     points = np.array(list(itertools.product((-1.0, 1.0), repeat=d)))
     return points, np.full(len(points), 0.5**d)

@@ -1,4 +1,7 @@
-"""`forks.run("-m", "tests.ranks", COUNT, MODULE, ARGUMENT, ...)`: what torchrun does, in forks."""
+"""Starts several ranks of a distributed program, as torchrun does, in forks.
+
+`forks.run("-m", "tests.ranks", COUNT, MODULE, ARGUMENT, ...)` runs MODULE with the arguments in COUNT processes.
+"""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Answers of the accountant, kept for tests of what stands on it: many ask what others have asked.
+"""Keeps answers of the accountant for tests of the code above it, since many tests ask what others have asked.
 
 A `conftest.py` that imports the fixture has it for the tests of its folder.
 """
@@ -18,7 +18,10 @@ _KEPT = (
 
 @pytest.fixture(scope="package", autouse=True)
 def answers_are_kept() -> Iterator[None]:
-    """An equal question, of releases, epsilon and delta, is answered once in each test process."""
+    """A fixture with which equal questions to the accountant are computed once in each test process.
+
+    A question has releases, and an epsilon or a delta.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for module, name, kept in _KEPT:
             patch.setattr(module, name, kept)

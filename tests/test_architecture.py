@@ -1,7 +1,7 @@
-"""The arrows of the design, read from the import statements.
+"""Tests of which parts of the project may import which, read from the import statements.
 
-check, sphere -> privacy -> theory -> optim -> synthetic -> curvature; render and params are on top of the theory;
-benchmarks and paper_checks join them; figures import only the reader of results.
+The order is check, sphere -> privacy -> theory -> optim -> synthetic -> curvature; render and params are on top of the
+theory; benchmarks and paper_checks join them; figures import only the reader of results.
 """
 
 import ast
@@ -28,6 +28,7 @@ RANKS = {
     "problem_file": 1,
     "datasets": 1,
     "document": 1,
+    "difference": 2,
     "sphere": 2,
     "privacy": 3,
     "theory": 4,
@@ -39,11 +40,14 @@ RANKS = {
     "params": 9,
     "_front": 10,
 }
-"""What each part of the library may import: only parts of lower rank, and itself. Imports inside functions count."""
+"""The rank of each part of the library: it may import itself and parts of lower rank. Imports in functions count."""
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """All of them, wherever they stand; what is inside an expression is none."""
+    """Yields all statements below a node of a syntax tree, wherever they stand.
+
+    What is inside an expression is no statement.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield node
@@ -51,7 +55,10 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports_of(name: str, source: str) -> set[str]:
-    """Every module named in an import statement anywhere in the source, submodules included where they exist."""
+    """Returns every module that is named in an import statement anywhere in a source text.
+
+    `name` is the name of the module with the text `source`. Submodules are included where they exist.
+    """
     found: set[str] = set()
     package = name if SOURCES.get(name, Path()).name == "__init__.py" else name.rpartition(".")[0]
     for node in statements(ast.parse(source)):
@@ -71,7 +78,7 @@ IMPORTS = {name: imports_of(name, path.read_text()) for name, path in SOURCES.it
 
 
 def top_level(name: str) -> set[str]:
-    """As `imports_of`, of the statements that run when the module is imported."""
+    """Returns every module that the module `name` imports when it is itself imported, outside of functions."""
     tree = ast.parse(SOURCES[name].read_text())
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -80,7 +87,7 @@ def top_level(name: str) -> set[str]:
 
 
 def for_types_aside(tree: ast.Module) -> ast.Module:
-    """Without what only a type checker reads."""
+    """Returns the syntax tree without the statements that only a type checker reads."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
@@ -88,7 +95,7 @@ def for_types_aside(tree: ast.Module) -> ast.Module:
 
 
 def reachable(start: str) -> set[str]:
-    """Modules of the project and of others that importing `start` imports."""
+    """Returns all modules, of the project and of others, that importing the module `start` imports."""
     seen: set[str] = set()
     waiting = [start]
     while waiting:
@@ -137,7 +144,7 @@ def test_arrows_of_the_library_run_one_way(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if part(name) in ("optim", "synthetic", "curvature")])
 def test_optimisers_and_problems_take_numbers(name: str) -> None:
-    """Of the theory the optimiser knows what a prescription is, and nothing else does."""
+    """Optimisers and problems take numbers: of the theory the optimiser imports what a prescription is, and no more."""
     known = "dpzero_theory.theory.problem" if part(name) == "optim" else ""
     theory = {other for other in IMPORTS[name] if within(other, "dpzero_theory.theory")} - {"dpzero_theory.theory"}
     assert theory <= {known}
@@ -148,7 +155,10 @@ MAY_READ = {
     "paper_checks": ("paper_checks", "benchmarks.kit.rows", "benchmarks.problems", "dpzero_theory"),
     "benchmarks": ("benchmarks", "dpzero_theory"),
 }
-"""Figures compute no formula: of the project they import the reader of rows. Nothing imports a figure or a check."""
+"""What parts that only show results may import.
+
+Figures compute no formula: of the project they import the reader of rows. Nothing imports a figure or a check.
+"""
 
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if name.partition(".")[0] in MAY_READ])
@@ -158,7 +168,7 @@ def test_arrows_between_the_packages_run_one_way(name: str) -> None:
 
 
 def test_no_import_cycles_between_modules() -> None:
-    """Imports inside functions count: a circle of them is a circle."""
+    """There is no cycle of imports between modules; imports inside functions count."""
     edges = {name: {other for other in IMPORTS[name] if other in SOURCES and other != name} for name in SOURCES}
     done: set[str] = set()
 
@@ -175,13 +185,13 @@ def test_no_import_cycles_between_modules() -> None:
 
 
 def test_the_calculator_starts_with_numpy_and_scipy_alone() -> None:
-    """Nothing it imports when it starts comes from outside the library, the standard library, numpy and scipy."""
+    """Starting the calculator imports nothing but the library, the standard library, numpy and scipy."""
     others = {name.split(".")[0] for name in reachable(CALCULATOR)} - set(sys.stdlib_module_names)
     assert others == {"dpzero_theory", "numpy", "scipy"}
 
 
 def test_the_calculator_can_never_import_torch() -> None:
-    """Not inside a function of any module it reaches either."""
+    """No module that the calculator reaches imports torch, not even inside a function."""
     for name in reachable(CALCULATOR):
         if name in SOURCES:
             tree = for_types_aside(ast.parse(SOURCES[name].read_text()))
@@ -189,7 +199,7 @@ def test_the_calculator_can_never_import_torch() -> None:
 
 
 def test_packages_re_export_nothing() -> None:
-    """But for the front door, and those of the accounting and of the audit."""
+    """No package re-exports names, except the library itself and the packages of the accounting and of the audit."""
     doors = ("dpzero_theory", "dpzero_theory.privacy", "dpzero_theory.audit")
     for name, path in SOURCES.items():
         if path.name == "__init__.py" and name not in doors:

@@ -1,4 +1,4 @@
-"""Searches return the side that meets the condition, by brute force over every threshold."""
+"""Tests that searches return the side that meets the condition, by brute force over every threshold."""
 
 import math
 
@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpzero_theory.bisection import halved, largest_integer, last_integer, smallest_integer, smallest_real
+from dpzero_theory.bisection import (
+    LogSecant,
+    halved,
+    largest_integer,
+    last_integer,
+    roots,
+    smallest_integer,
+    smallest_real,
+)
 
 
 @pytest.mark.parametrize("low", [1, 2, 7])
@@ -87,3 +95,72 @@ def test_each_entry_of_an_array_is_a_search_of_its_own() -> None:
     for k, square in enumerate(squares):
         alone = halved(lambda x, square=square: x * x < square, 0.0, 4.0, 30)
         assert (ends[0][k], ends[1][k]) == alone
+
+
+@pytest.mark.parametrize("low", [0, -3])
+def test_a_search_that_doubles_refuses_to_start_at_0(low: int) -> None:
+    with pytest.raises(ValueError, match=f"0 < low < inf; got {low}$"):
+        smallest_integer(lambda k: k > 5, low, 100)
+    with pytest.raises(ValueError, match=f"0 < low < inf; got {low}$"):
+        largest_integer(lambda k: k < 5, low, 100)
+    with pytest.raises(ValueError, match="0 < low < inf; got nan"):
+        smallest_real(lambda x: x > 5, math.nan, 100.0)
+
+
+def test_halving_arrays_ends_where_each_entry_has_its_two_floats() -> None:
+    thresholds, calls = np.array([0.0, 1e-3, 0.75, 1e300, 1.5e308]), 0
+
+    def before(x: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        return np.asarray(x <= thresholds)
+
+    low, high = halved(before, np.zeros(5), np.full(5, 1.7e308), 10_000)
+    assert (low == thresholds).all()
+    assert (high == np.nextafter(low, math.inf)).all()
+    assert calls < 2200
+
+
+@pytest.mark.parametrize("rising", [True, False])
+def test_roots_are_the_float_on_the_side_that_is_at_most_0(rising: bool) -> None:
+    thresholds, calls = 10.0 ** np.linspace(-9, 9, 41), 0
+
+    def function(x: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        return np.asarray((x - thresholds) * (1 if rising else -1) / thresholds)
+
+    found = roots(function, thresholds / 3, thresholds * 2.5, rising=rising)
+    assert (found == thresholds).all()
+    beyond = np.nextafter(found, math.inf if rising else 0.0)
+    assert (function(beyond) > 0).all()
+    assert calls < 40
+
+
+@given(st.floats(-20, 20), st.floats(-20, 20), st.floats(0.2, 5.0), st.floats(-8, -0.2))
+def test_secants_in_log_x_find_the_root_from_any_guess(
+    log_root: float, log_start: float, power: float, slope: float
+) -> None:
+    search = LogSecant(math.exp(log_start), slope)
+    for _ in range(200):
+        value = -math.sinh(min(max(power * (math.log(search.x) - log_root), -50.0), 50.0))
+        search.measure(value)
+        if abs(value) < 1e-9:
+            break
+        search.move(value)
+    # Points of a search that are closer to each other would not show the slope of its function.
+    assert math.log(search.x) == pytest.approx(log_root, abs=1e-5)
+    assert search.slope < 0
+    assert math.log(search.low or 1e-300) <= log_root + 1e-9 <= math.log(search.high) + 2e-9
+
+
+def test_secants_take_no_slope_from_an_error() -> None:
+    search = LogSecant(1.0, -3.0)
+    search.move(0.5)
+    search.measure(0.6, error=0.2)
+    assert search.slope == -3.0
+    search.measure(0.6)
+    assert search.slope == -1e-6
+    search.retreat()
+    assert search.high < math.inf
+    assert 1.0 < search.x < search.high

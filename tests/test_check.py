@@ -1,4 +1,7 @@
-"""Validators: what passes, what is refused, and that the message names argument, rule and value."""
+"""Tests of the validators of arguments: what passes, and what is refused.
+
+The message must name the argument, the rule and the value.
+"""
 
 import math
 from decimal import Decimal

@@ -1,4 +1,7 @@
-"""One line for every refusal, with the flag; words checked as they are parsed; flags that may be repeated."""
+"""Tests of the command-line parser.
+
+Every refusal is one line with the flag, words are checked as they are parsed, and some flags may be repeated.
+"""
 
 import argparse
 import os

@@ -1,7 +1,9 @@
-"""Every command refuses every bad command line: status 2, one line that names the flag, at once, nothing written.
+"""Tests that every command refuses every bad command line.
 
-`drive` imports the commands and runs their lines in forks that a limit on time ends. A flag that a command
-gains needs a bad line: by its type it has some already, otherwise in BY_HAND.
+It must do so with exit status 2 and one line that names the flag, at once, with nothing written.
+
+`drive` imports the commands and runs their lines in forks that a limit on time ends. A flag that a command gains needs
+a bad line: by its type it has some already, otherwise in BY_HAND.
 """
 
 import argparse
@@ -24,7 +26,8 @@ import pytest
 from benchmarks.__main__ import scripts
 from tests import forks
 
-pytestmark = pytest.mark.xdist_group("command lines")  # what its fixtures make is made once
+pytestmark = pytest.mark.xdist_group("command lines")
+"""One test worker runs these tests, so that their fixtures are made once."""
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("dpzero_theory", "benchmarks", "figures", "paper_checks")
@@ -51,20 +54,23 @@ GOOD: dict[str, dict[str, str]] = {
     "benchmarks.side_by_side": {"--other": str(ROOT)},
     "figures.demo": {"--rows": "folder"},
 }
-"""What a command needs; flags under test replace theirs. Commands with --out get --out OUT as well."""
+"""For each command, the flags that it needs, with good values; a flag under test replaces its good value.
+
+Commands with the flag --out get --out OUT as well.
+"""
 
 ZERO = {
     "dpzero_theory.curvature": ("--path-steps", "--power", "--directions", "--seed"),
     "benchmarks.llm": ("--min-words", "--dev", "--seed"),
     "benchmarks.reproduce": ("--seed",),
 }
-"""Numbers that may be 0."""
+"""Flags whose numbers may be 0, by command."""
 
 WORDS = ("nan", "-inf", "-1", "1e400", "many", "")
 WHOLE = ("1.5",)
 NO_PATH = ("", "a\0b", "file/inside", "n" * 300)
 LEFT_OUT = {"--noise-multiplier": ("--epsilon",)}
-"""What a flag under test takes the place of."""
+"""For a flag under test, the needed flags that must be left out, since it takes their place."""
 
 BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
     "dpzero_theory.params": [
@@ -229,11 +235,14 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
 
 
 APART = "dpzero_theory.privacy.checker"
-"""The checker of certificates shares no code with the library, so it has no such parser: it takes names of files."""
+"""The checker of certificates, whose command line is different.
+
+It shares no code with the library, so it has no such parser: it takes names of files.
+"""
 
 
 def commands() -> dict[str, str]:
-    """Of every command its name and its module."""
+    """Returns the module of every command, by the command's name."""
     found = {"benchmarks": "benchmarks.__main__"}
     for name, path in scripts().items():
         found[f"benchmarks.{name}"] = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -252,7 +261,7 @@ def flag_of(action: argparse.Action) -> str:
 
 
 def bad_words(command: str, action: argparse.Action) -> Iterator[str]:
-    """Words that a flag of this type must refuse."""
+    """Yields words that a flag of this type must refuse; `command` is the command and `action` the flag."""
     kind = getattr(action.type, "__qualname__", "").split(".")[0]
     if action.choices is not None:
         yield from ("unknown", "")
@@ -275,7 +284,7 @@ def bad_words(command: str, action: argparse.Action) -> Iterator[str]:
 
 
 def bad_lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
-    """(flag, arguments) for all flags of a command."""
+    """Yields, for all flags of a command, the flag and words that must be refused."""
     yield "--bogus", ["--bogus"]
     yield "stray", ["stray"]
     for action in parser._actions:
@@ -293,7 +302,7 @@ def bad_lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[s
 
 
 def whole(command: str, parser: argparse.ArgumentParser, given: list[str]) -> list[str]:
-    """The line with what the command needs beside what is tested."""
+    """Returns the words `given`, which are tested, with the words that the command needs besides."""
     flags = {word.split("=")[0] for word in given}
     good = {k: v for k, v in GOOD.get(command, {}).items() if k not in LEFT_OUT.get(given[0], ())}
     if any("--out" in action.option_strings for action in parser._actions) and command != "dpzero_theory.curvature":
@@ -305,7 +314,10 @@ def whole(command: str, parser: argparse.ArgumentParser, given: list[str]) -> li
 
 
 def lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
-    """(flag, whole line), and the lines that lack what is required."""
+    """Yields, for all flags of a command, the flag and a whole command line that must be refused.
+
+    Command lines that lack a required flag are among them.
+    """
     for flag, given in bad_lines(command, parser):
         yield flag, whole(command, parser, given)
     good = GOOD.get(command, {})
@@ -315,7 +327,7 @@ def lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, 
             yield flag, [w for k, v in good.items() if k != flag for w in ((k, v) if k.startswith("--") else (v,))]
 
 
-# The process that runs them.
+# The functions from here on are those of the process that runs the commands.
 
 
 def drive() -> None:
@@ -327,8 +339,8 @@ def drive() -> None:
         experiment = getattr(loaded, "EXPERIMENT", None)
         parser = experiment.parser() if experiment else loaded._parser()
         if command == "paper_checks":
-            loaded.load_checks()  # whose first import compiles them, and sympy
-        gc.freeze()  # a collection in a child would copy all that it shares
+            loaded.load_checks()  # Its first import compiles the checks, and imports sympy
+        gc.freeze()  # A garbage collection in a child process would copy all memory that it shares
         flags[command] = [flag_of(action) for action in parser._actions]
         tested = list(lines(command, parser))
         helps[command], *done = run((experiment or loaded).main, [["--help"], *(words for _, words in tested)])
@@ -345,12 +357,16 @@ def _endless(words: list[str]) -> int:
 
 
 def _weight(command: str) -> int:
-    """A fork costs what the process holds: torch and transformers come last."""
+    """Returns the order of importing a command: torch and transformers come last, since forks copy what is imported."""
     return 2 if ".llm" in command else 1 if command.startswith("benchmarks") or "curvature" in command else 0
 
 
 def run(main: Any, tested: list[list[str]]) -> list[dict[str, Any]]:
-    """What each line did, in one child; a line that ends the child is followed by another child for the rest."""
+    """Runs command lines of a command in a child process, and returns what each did.
+
+    `main` is the command's function and `tested` are the lines. A line that ends the child is followed by another child
+    for the rest.
+    """
     outcomes: list[dict[str, Any]] = []
     while len(outcomes) < len(tested):
         with TemporaryFile() as log:
@@ -371,7 +387,11 @@ def run(main: Any, tested: list[list[str]]) -> list[dict[str, Any]]:
 
 
 def one(main: Any, words: list[str]) -> dict[str, Any]:
-    """Status, output, processor seconds, growth of the memory and whether files changed; too long ends the process."""
+    """Runs one command line, `words`, by the command's function `main`.
+
+    Returns exit status, output, processor seconds, growth of the memory and whether files changed. A line that takes
+    too long ends the process.
+    """
     before, held = snapshot(Path()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with TemporaryFile() as out, TemporaryFile() as err:
         os.dup2(out.fileno(), 1)
@@ -405,12 +425,12 @@ def snapshot(folder: Path) -> list[tuple[str, int, int]]:
     return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-# The tests.
+# The tests begin here.
 
 
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `drive` printed, run in a folder with files of every wrong kind."""
+    """What `drive` printed, run once in a folder with files of every wrong kind."""
     place = tmp_path_factory.mktemp("lines")
     (place / "file").write_text("kept\n")
     (place / "table.tsv").write_text("no\ttable\n")
@@ -441,7 +461,10 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def fault(line: dict[str, Any]) -> str:
-    """What is wrong with the refusal of a bad line; empty if nothing is."""
+    """Returns what is wrong with the refusal of a bad command line; the text is empty if nothing is.
+
+    `line` is what the line did, as `drive` printed it.
+    """
     checks = {
         f"status {line['status']}": line["status"] == 2,
         "standard output": line["out"] == "",

@@ -1,4 +1,7 @@
-"""The digits and SST-2: shapes, order, layouts and what is said where they are missing."""
+"""Tests of the data sets, scikit-learn's digits and SST-2: their shapes, order and layouts.
+
+They also test what is said where a data set is missing.
+"""
 
 import sys
 from pathlib import Path
@@ -14,7 +17,8 @@ def test_digits_are_shuffled_together() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     pixels, digit = digits()
     assert pixels.shape == (1797, 64)
-    assert np.bincount(digit).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # of their data sheet
+    # The data sheet of scikit-learn's digits has these numbers of images of the digits 0 to 9.
+    assert np.bincount(digit).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     shuffled, names = digits(seed=3)
     assert not np.array_equal(names, digit)
     place = {row.tobytes(): name for row, name in zip(pixels, digit, strict=True)}

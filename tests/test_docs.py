@@ -1,4 +1,4 @@
-"""The README and docs/: their Python runs in order as a reader would paste it, their commands run or exist."""
+"""Tests of the README and docs/: their Python runs, in order, as a reader would paste it, and their commands exist."""
 
 import re
 import shlex
@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of libraries that commands import
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+"""The warnings come from libraries that the commands import."""
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -59,7 +60,7 @@ def test_what_a_page_shows_runs(
 
 @cache
 def _flags(module: str) -> str:
-    """What --help says."""
+    """Returns what the command of this module says for --help."""
     with redirect_stdout(StringIO()) as words:
         _main(module, ["--help"])
     return words.getvalue()
@@ -100,7 +101,7 @@ NO_PROSE = re.compile(
     r"|`[^`]*`|\$[^$]*\$|!?\[[^]]*\]\([^)]*\)",
     re.MULTILINE | re.DOTALL,
 )
-"""Code, tables that a command makes, headings, targets, formulas, pictures and links."""
+"""What is no prose on a page: code, tables that a command makes, headings, targets, formulas, pictures and links."""
 GENERATED = {"checks.md", "training-arguments.md"}
 
 
@@ -115,7 +116,7 @@ def test_words_of_the_glossary_are_linked_at_first_use(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"], ids=_name)
 def test_links_outside_the_site_lead_somewhere(page: Path) -> None:
-    """Sphinx checks those of docs/."""
+    """Links of pages outside the documentation site lead to files that exist; Sphinx checks the links of docs/."""
     text = page.read_text()
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
         assert (page.parent / link).exists(), link

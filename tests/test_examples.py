@@ -1,4 +1,4 @@
-"""Every example runs as a reader would start it, on tiny models."""
+"""Tests that every example runs as a reader would start it, on tiny models."""
 
 import re
 import runpy
@@ -20,13 +20,13 @@ from tests.optim.trainers.test_arguments import Hub
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 HELPERS = {"reviews.py"}
-ELSEWHERE = {"workbench.py"}  # tests/test_workbench.py
+ELSEWHERE = {"workbench.py"}  # tests/test_workbench.py has the tests of this example
 KINDS = {"causal_lm.py": "causal"}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A folder with a tiny pretrained model and its tokenizer, by kind."""
+    """The folder of a tiny pretrained model with its tokenizer, for each kind of model."""
     folders = {}
     for kind in ("encoder", "causal"):
         folder = tmp_path_factory.mktemp(kind)
@@ -42,7 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def started(
     name: str, arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """What the example prints, in a folder of its own."""
+    """Runs the example called `name` in `folder` with these arguments, and returns what it prints."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -52,16 +52,17 @@ def started(
 
 
 def form(told: str) -> str:
-    """Without its numbers, which noise and the model change."""
+    """Returns a text without its numbers, which change with the noise and the model."""
     return re.sub(r"-?\d[\d.,e-]*", "#", told).strip()
 
 
 def as_committed(name: str, told: str) -> bool:
-    """What the page of examples shows is what the example prints."""
+    """Whether the example `name` prints, as `told`, what the page of examples shows of it."""
     return form(told) == form((EXAMPLES / "outputs" / name).with_suffix(".txt").read_text())
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an attribute that transformers renames
+# The warning comes from peft, which reads an attribute that transformers renames.
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 @pytest.mark.parametrize(
     "name", ["trainer.py", "lora.py", "causal_lm.py", "error_as_loss.py", "quantised_base.py", "starting.py"]
@@ -102,7 +103,7 @@ def test_a_push_takes_the_card_and_not_the_key(
     assert "(2, 1e-05)" in (tmp_path / "out" / "push" / "README.md").read_text()
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus on its secure mode and on hooks
+@pytest.mark.filterwarnings("ignore::UserWarning")  # The warnings come from Opacus, about its secure mode and its hooks
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_opacus_calibrates_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     pytest.importorskip("opacus")
@@ -133,7 +134,8 @@ def test_two_ranks_share_a_run(tmp_path: Path) -> None:
     assert float(told.split()[1].rstrip(",")) <= 2.0
 
 
-@pytest.mark.filterwarnings("ignore")  # opacus warns of its defaults, torch of Opacus's hooks
+# The warnings come from Opacus, about its defaults, and from torch, about Opacus's hooks.
+@pytest.mark.filterwarnings("ignore")
 def test_opacus_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     pytest.importorskip("opacus", reason="the dev extra is not installed")
     told = started("audit_opacus.py", ["noise-from-seed", "not-finite", "denominator"], tmp_path, monkeypatch, capsys)

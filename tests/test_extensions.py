@@ -1,4 +1,7 @@
-"""A further algorithm, noise law, direction law and sampling, each in this file with one registration, end to end."""
+"""Tests that users can add an algorithm, a noise law, a law of directions and a sampling.
+
+Each is defined in this file and registered once, and then used from calibration to a verified run.
+"""
 
 import math
 import random
@@ -35,7 +38,7 @@ from tests.optim.small import STEP, D, Logistic, N, data, losses
 
 
 class Signs(Algorithm):
-    """Every record votes: +1 or -1, the sign of its difference, in lattice units of the clip."""
+    """An algorithm in which every record votes: +1 or -1 clip, the sign of its difference, in units of the lattice."""
 
     name = "votes"
     levels = 2**30
@@ -47,7 +50,10 @@ class Signs(Algorithm):
 
 
 class Wide(Mechanism):
-    """Discrete Laplace noise of twice the parameter that the plan names: half the epsilon at equal multipliers."""
+    """A noise law for the tests: discrete Laplace noise of twice the parameter that the plan names.
+
+    At equal noise multipliers it costs half the epsilon.
+    """
 
     name = "wide-laplace"
     noise = "wide"
@@ -74,7 +80,7 @@ class Wide(Mechanism):
 
 @dataclass(frozen=True)
 class EveryOther(Sampling):
-    """Poisson batches of even-numbered records at twice the rate; odd ones are never used."""
+    """A sampling by Poisson batches of even-numbered records at twice the rate; odd-numbered ones are never used."""
 
     name = "every-other"
     runnable = True
@@ -99,7 +105,7 @@ TWO_POINT = DirectionLaw(
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """One registration each; taken back after the test."""
+    """Registers each extension once, and removes it after the test."""
     additions: list[tuple[Registry[Any], Any]] = [
         (ALGORITHMS, Signs()), (MECHANISMS, Wide()), (SAMPLINGS, EveryOther), (DIRECTIONS, TWO_POINT),
     ]  # fmt: skip
@@ -126,7 +132,7 @@ def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_an_extension_runs_end_to_end(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Calibrated, run, paid for, resumed, reported and replayed bit for bit."""
+    """A run with an extension is calibrated, paid for, resumed, reported and replayed, bit for bit."""
     module = Logistic()
     run = make_private_with_epsilon(module, losses, data(), **arguments(tmp_path, **changes))
     for _ in range(3):
@@ -176,11 +182,12 @@ def test_an_unknown_kind_is_refused_by_name() -> None:
 
 
 def test_laws_compose_with_each_other() -> None:
-    """Pure epsilon adds to what the Gaussian releases cost, and nothing is forgotten."""
+    """The pure epsilon of the added noise law adds to what Gaussian releases cost, and no release is forgotten."""
     gaussian = Release(5.0, 10, sampling="full", relation="add-remove")
     wide = Release(20.0, 4, sampling="full", relation="add-remove", mechanism="wide-laplace")
     alone = epsilon_of_history([gaussian], 1e-5).upper
     both = epsilon_of_history([gaussian, wide], 1e-5).upper
     assert both == pytest.approx(alone + 0.1, rel=1e-9)
-    assert both >= (alone + 0.1) * (1 - 1e-12)  # each is the upper end of a bracket of its own
+    # Both epsilons are upper ends, each of its own bracket, so their sum may be off in the last digits.
+    assert both >= (alone + 0.1) * (1 - 1e-12)
     assert delta_of_history([gaussian, wide], both).upper == pytest.approx(1e-5, rel=1e-6)

@@ -1,4 +1,4 @@
-"""A fork is what `python` would be: its words, folder, environment, output and status."""
+"""Tests that a program in a fork behaves as one started by `python`: words, folder, environment, output and status."""
 
 import json
 import os

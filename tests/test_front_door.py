@@ -1,4 +1,7 @@
-"""What `import dpzero_theory as dz` offers: few names, loaded when they are used, under old paths too."""
+"""Tests of what `import dpzero_theory as dz` offers: few names, loaded when they are used.
+
+Old import paths must still work.
+"""
 
 import importlib
 import inspect
@@ -16,7 +19,7 @@ from tests.optim.small import Logistic, losses
 
 
 def fresh(program: str) -> str:
-    """What a new interpreter prints."""
+    """Returns what a program prints in a new interpreter."""
     return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -30,7 +33,11 @@ def test_few_names_and_every_one_is_there() -> None:
 
 
 def test_names_come_when_they_are_used() -> None:
-    """Listing them imports neither torch nor numpy; accounting imports no torch; the audit is a call and a package."""
+    """The package's names are loaded when they are used.
+
+    Listing them imports neither torch nor numpy, accounting imports no torch, and `audit` is both a function and a
+    package.
+    """
     assert fresh("import dpzero_theory, sys; dir(dpzero_theory); print('numpy' in sys.modules)") == "False"
     step = "dz.Step(noise=9., sampling=dz.Poisson(.1), relation='zero-out') * 9"
     said = fresh(f"import dpzero_theory as dz, sys; print(dz.epsilon({step}, 1e-5).upper < 1, 'torch' in sys.modules)")
@@ -83,7 +90,11 @@ def test_histories_add_and_multiply() -> None:
 
 
 def test_a_schedule_begins_anew_with_each_part() -> None:
-    """Turns of two groups: a record is in one of steps 1 and 2 of one run, but may be in step 1 of both of two runs."""
+    """In a history with several parts, a schedule of batches begins anew with each part.
+
+    With two groups taking turns, a record is in one of steps 1 and 2 of one run, but may be in step 1 of both of two
+    runs.
+    """
     step = dz.Step(noise=1, sampling=dz.CyclicPoisson(0.5, groups=2), relation="add-remove")
     whole = dz.Step(noise=1, sampling=dz.FullBatch(), relation="add-remove")
     assert dz.epsilon(step * 2, 1e-5).upper == pytest.approx(dz.epsilon(whole, 1e-5).upper)

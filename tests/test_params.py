@@ -1,4 +1,4 @@
-"""The command line of the calculator: the contract's JSON, every format, solving, sweeping, and bad input."""
+"""Tests of the command line of the calculator: its JSON, every format, solving, sweeping, and bad input."""
 
 import csv
 import itertools
@@ -43,7 +43,10 @@ KEYS = {
 
 
 def arguments(*more: str, **changes: str | None) -> list[str]:
-    """The paper's setting, with flags replaced, added or (None) left out, restricted to Theorem 3 unless told."""
+    """Returns a command line for the paper's setting, with flags replaced, added or (None) left out.
+
+    Unless `more` has --result, only Theorem 3 is asked for.
+    """
     flags = {**SETTING, **changes}
     words = [word for name, value in flags.items() if value is not None for word in (f"--{_flag(name)}", value)]
     return [*words, *more] if "--result" in more else [*words, "--result", "theorem-3", *more]
@@ -69,7 +72,7 @@ def run_json(capsys: Capture, argv: list[str]) -> dict[str, Any]:
     return found
 
 
-# The contract.
+# The next tests are of the JSON output.
 
 
 def test_json_contract(capsys: Capture) -> None:
@@ -105,7 +108,10 @@ def test_must_show(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("id", list(paper.STATEMENTS))
 def test_json_numbers_are_the_papers(capsys: Capture, id: str) -> None:
-    """Six random inputs through the command line (200 in test_theorems), both calibrations, 1e-9 against mpmath."""
+    """The JSON output has the paper's numbers to 1e-9, computed in mpmath, for both calibrations.
+
+    Six random inputs go through the command line; test_theorems has 200.
+    """
     for case, v, _ in paper.admissible(id, 6, 600):
         fields = {name: repr(value) for name, value in case.problem().items()}
         argv = arguments("--result", id, epsilon=repr(case.epsilon), delta=repr(case.delta), **fields)
@@ -146,7 +152,7 @@ def test_max_steps_caps_the_minimised_form(capsys: Capture) -> None:
         assert result["steps"] > 100
 
 
-# Formats.
+# The next tests are of the output formats.
 
 
 def test_every_format_works(capsys: Capture) -> None:
@@ -165,7 +171,7 @@ def test_every_format_works(capsys: Capture) -> None:
     assert latex.count("$") % 2 == 0
 
 
-# Solving.
+# The next tests are of solving for a number.
 
 
 def bound_at(capsys: Capture, argv: list[str]) -> float:
@@ -197,7 +203,10 @@ def test_the_solution_meets_the_target_and_one_step_back_does_not(
 
 
 def test_solving_for_the_known_point(capsys: Capture) -> None:
-    """The bound at n = 10,000 as the target gives n = 10,000 back; so for epsilon = 2 and d = 2,000."""
+    """Solving for a number that is known gives it back.
+
+    The bound at n = 10,000 as the target gives n = 10,000, and so for epsilon = 2 and d = 2,000.
+    """
     for calibration, (name, known) in itertools.product(
         ("paper", "exact"), (("n", 10_000), ("epsilon", 2.0), ("d", 2000))
     ):
@@ -229,7 +238,7 @@ def test_solving_prints_in_every_flat_format(capsys: Capture) -> None:
     assert all(float(row["bound"]) <= 0.5 for row in rows)
 
 
-# Sweeps and plots.
+# The next tests are of sweeps and plots.
 
 
 def test_a_sweep_gives_the_rows_of_single_runs(capsys: Capture) -> None:
@@ -258,7 +267,10 @@ def test_sweep_values(capsys: Capture, spec: str, values: list[float]) -> None:
 
 
 def test_rate_against_dimension(capsys: Capture) -> None:
-    """Theorem 1 grows as d^(3/2), Theorem 2 as d at fixed r, Theorem 3 slower than any power."""
+    """The bounds of the theorems grow with the dimension d as they should.
+
+    Theorem 1's grows as d^(3/2), Theorem 2's as d at fixed rank r, and Theorem 3's slower than any power of d.
+    """
     argv = arguments(
         "--result",
         "theorem-1",
@@ -323,11 +335,14 @@ def test_plots_go_to_named_files_of_known_formats(capsys: Capture, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
 
 
-# Bad input.
+# The next tests are of bad input.
 
 
 def assert_refused(capsys: Capture, argv: list[str], flag: str) -> str:
-    """Exit status 2, one line on standard error that names the flag, nothing on standard output."""
+    """Requires that the command refuses the words `argv`, and returns its line of error.
+
+    It must end with exit status 2 and one line on standard error that names `flag`, with nothing on standard output.
+    """
     with pytest.raises(SystemExit) as stop:
         params.main(argv)
     out, err = capsys.readouterr()
@@ -346,7 +361,10 @@ WORDS = ("nan", "inf", "-inf", "-1", "0", "1e400", "abc", "", "True", "1,5", "0x
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_bad_number_is_refused_by_name(capsys: Capture, name: str, word: str) -> None:
-    """`--flag=value`, so that argparse cannot take a negative number for a flag."""
+    """A bad number is refused with a line that names its flag.
+
+    It is given as --flag=value, so that argparse cannot take a negative number for a flag.
+    """
     result = ("--result", "corollary-3" if name == "pl" else "theorem-3")
     argv = [*arguments(*result, **({name: None} if name in SETTING else {})), f"--{_flag(name)}={word}"]
     err = assert_refused(capsys, argv, f"--{_flag(name)}")
@@ -414,7 +432,11 @@ SWEPT = {
 
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_flag_that_is_swept_is_not_given_as_well(capsys: Capture, name: str) -> None:
-    """Neither told that it must be found, nor replaced without a word; without it there is a row for each value."""
+    """A flag that is swept and given as well is refused.
+
+    The message does not say that the flag must be found, and the value is not silently replaced. Without the flag there
+    is a row for each value.
+    """
     sweep = ("--sweep", f"{name}={SWEPT[name]}:log:2", "--result", "corollary-3" if name == "pl" else "theorem-3-sharp")
     given = {"r": "8", "pl": "0.5", "max-steps": "100", "max-evaluations": "1e8"}.get(name, "1")
     both = [*arguments(*sweep, **({name: None} if name in SETTING else {})), f"--{name}", SETTING.get(name, given)]
@@ -458,7 +480,7 @@ def test_an_unmet_corollary_does_not_hide_the_theorems(capsys: Capture) -> None:
     assert "theorem-3" in {result["id"] for result in found["results"]}
 
 
-# A real process.
+# The next test starts a real process.
 
 
 def test_the_process_imports_no_torch_and_no_plotting_library() -> None:
@@ -492,7 +514,7 @@ def test_the_direction_law_reaches_the_sharpened_results(capsys: Capture, direct
     law = direction or "sphere"
     assert content["inputs"]["direction"] == row["direction"] == law
     assert (row["directions_per_step"], row["relation"], row["sampling"]) == (1, "replace-one", "full")
-    low, high = {"sphere": (0.00507, 0.00508), "gaussian": (0.00507, 0.00509), "rademacher": (0.0073, 0.0074)}[law]
+    low, high = {"sphere": (0.00507, 0.00508), "gaussian": (0.00507, 0.00509), "rademacher": (0.0058, 0.0060)}[law]
     assert low < row["bound"] < high
 
 

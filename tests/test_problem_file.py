@@ -1,4 +1,4 @@
-"""Problem files: what is written is read, and one line for anything else."""
+"""Tests of problem files: what is written is read again, and anything else is refused in one line."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The proofs that ship with the library: their links lead somewhere, and each check is linked where it belongs."""
+"""Tests of the proofs that come with the library.
+
+Their links lead somewhere, and each check is linked where it belongs.
+"""
 
 import re
 from pathlib import Path
@@ -19,7 +22,7 @@ SINGLE = re.compile(r"(?<!\])\[(`[^`\]]+`|(?:[Ss]ection|step) \w+)\](?![\[:(])")
 
 
 def _anchors(text: str) -> set[str]:
-    """The anchors of the headings, as GitHub and MyST make them."""
+    """Returns the anchors of the headings of a page, as GitHub and MyST make them."""
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
@@ -45,7 +48,10 @@ def test_links_lead_somewhere_and_are_used(path: Path) -> None:
 
 @PROOFS
 def test_formulas_survive_markdown(path: Path) -> None:
-    """Some renderers read Markdown's escapes and lists before formulas: \\{ is {, and a line's first + is a list."""
+    """Formulas have nothing that Markdown would change.
+
+    Some renderers read Markdown's escapes and lists before formulas: \\{ is {, and a line's first + is a list.
+    """
     for formula in re.findall(r"\$\$.*?\$\$|\$[^$]+\$", path.read_text(), re.S):
         assert not re.search(r"(?<!\\)\\[^a-zA-Z\\ ]|\n *[-+=#>]|\n\n", formula), formula
 
@@ -77,7 +83,10 @@ def test_the_code_cites_sections_that_exist_and_is_linked_from_the_derivation() 
 
 
 def test_the_assumption_asks_for_no_second_derivative() -> None:
-    """The family of section 9 has none where its slope ends, and is said to be within the assumption."""
+    """The theorem's assumption asks for no second derivative.
+
+    The family of losses of section 9 has none where its slope ends, and is said to meet the assumption.
+    """
     text = " ".join(THEOREM.read_text().split())
     asked = text[text.index("*Assumption*") : text.index("*Algorithm*")]
     assert "No second derivative is needed" in asked
@@ -93,7 +102,7 @@ def test_what_is_printed_of_signs_and_of_the_last_steps_is_what_the_checks_test(
         strict=True,
     ):
         assert f"{price:.0%} {where}" in text
-    for (_, evaluations, price), unit in zip(promises.SIGNS_BEST, (" evaluations of a record", ""), strict=True):
+    for (_, evaluations, price), unit in zip(promises.SIGNS_BEST, (" evaluations of a record", "", ""), strict=True):
         assert f"{price:.0%} for {evaluations:,}{unit}" in text
     (many, first), (few, second) = promises.LAST_STEPS
     assert f"{first} in place of 50 at $T = {many:,}$ and {second} at $T = {few}$" in text
@@ -101,6 +110,9 @@ def test_what_is_printed_of_signs_and_of_the_last_steps_is_what_the_checks_test(
 
 
 def test_every_check_is_named_in_the_proof() -> None:
-    """Those of the other laws by the check they repeat, or by their first law."""
+    """Every check of the theorem is named in the proof.
+
+    A check for another law of directions is named by the check that it repeats, or by its first law.
+    """
     named = {label.strip("`") for label, link in REFERENCE.findall(THEOREM.read_text()) if "checks.md" in link}
     assert {name for name in sharp.CHECKS if re.sub(r"^(gaussian|frame|sign)-", "", name) not in named} <= named

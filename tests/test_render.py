@@ -1,4 +1,4 @@
-"""What the renderers print is what the prescriptions hold."""
+"""Tests that the printed forms of the calculator's answers have the numbers of the prescriptions."""
 
 import csv
 import json
@@ -66,7 +66,9 @@ def test_csv_holds_every_bit_of_both_forms(calculated: tuple[list[Calculated], l
 def test_table_shows_every_result_and_every_reason(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
     answers, unmet = calculated
     text = render.as_table(
-        answers, unmet, {"n": 10_000, "epsilon": 2.0, "direction": "sphere", "directions_per_step": 1}
+        answers,
+        unmet,
+        {"n": 10_000, "epsilon": 2.0, "direction": "sphere", "directions_per_step": 1, "difference": "central"},
     )
     for answer in answers:
         assert answer.result.title in text

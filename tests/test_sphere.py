@@ -1,4 +1,7 @@
-"""Lemma lm:sphere and the tails: against quadrature, enumeration, mpmath, scipy.stats and sampling."""
+"""Tests of Lemma lm:sphere and of the tails of random directions.
+
+The oracles are quadrature, enumeration, mpmath, scipy.stats and sampling.
+"""
 
 import math
 
@@ -43,7 +46,10 @@ def test_moments_agree_with_quadrature(data, d, direction):
 
 @pytest.mark.parametrize("direction", sphere.DIRECTIONS)
 def test_moments_agree_with_sampling(direction):
-    """200,000 draws in d = 8, threshold 5 standard errors; the formula of another direction is 10 off."""
+    """The moments agree with 200,000 draws in dimension 8, within 5 standard errors.
+
+    The formula of another law of directions is more than 10 standard errors off.
+    """
     rng = np.random.default_rng(1)
     a, h = np.array([3.0, -2, 1, 1, 0, 0, 0, 0]), np.diag([4.0, 3, 2, 1, 1, 1, 1, 1])
     u = sphere.DIRECTIONS[direction].sample(rng, 200_000, 8)
@@ -59,7 +65,10 @@ def test_moments_agree_with_sampling(direction):
 
 @pytest.mark.parametrize("d", [2, 3, 4, 30])
 def test_sphere_samples_have_the_beta_law_in_any_direction(d):
-    """Kolmogorov-Smirnov, 20,000 draws, p > 1e-4; for d <= 4 the normal law is refused at p < 1e-6."""
+    """Along any direction, samples from the sphere have the law with u_1^2/d ~ Beta(1/2, (d-1)/2).
+
+    It is tested by Kolmogorov-Smirnov on 20,000 draws, p > 1e-4; for d <= 4 the normal law is refused at p < 1e-6.
+    """
     rng = np.random.default_rng(2)
     u = sphere.sample_sphere(rng, 20_000, d)
     np.testing.assert_allclose(np.linalg.norm(u, axis=1), math.sqrt(d), rtol=1e-14)
@@ -107,7 +116,10 @@ def test_tails_are_ordered(c, norm, d):
 
 
 def test_the_subgaussian_exponent_is_the_best():
-    """With 1.9 instead of 2 in 2 exp(-C^2/2) the bound fails, so the ordering test can fail."""
+    """The exponent of the subgaussian bound 2 exp(-C^2/2) cannot be improved: with 1.9 for 2 the bound fails.
+
+    So the test of the bounds' order can fail.
+    """
     c, d = 12.0, 10**6
     assert sphere.sphere_tail(c, 1.0, d) <= sphere.subgaussian_tail(c, 1.0)
     assert sphere.sphere_tail(c, 1.0, d) > 2 * math.exp(-c * c / 1.9)
@@ -120,8 +132,10 @@ def test_tail_formulas():
     assert sphere.sphere_tail(1e300, 1e-300, 7) == 0
     assert sphere.sphere_tail(1.0, 1.0, 1) == 1
     assert sphere.sphere_tail(1.0 + 1e-12, 1.0, 1) == 0
-    assert sphere.sphere_tail(1.0, 1.0, 2) == pytest.approx(0.5, rel=1e-14)  # arcsine law
-    assert sphere.sphere_tail(1.0, 1.0, 3) == pytest.approx(1 - 1 / math.sqrt(3), rel=1e-14)  # uniform law
+    # In two dimensions a coordinate has the arcsine law.
+    assert sphere.sphere_tail(1.0, 1.0, 2) == pytest.approx(0.5, rel=1e-14)
+    # In three dimensions a coordinate has a uniform law.
+    assert sphere.sphere_tail(1.0, 1.0, 3) == pytest.approx(1 - 1 / math.sqrt(3), rel=1e-14)
 
 
 @exact
@@ -133,7 +147,10 @@ def test_tail_agrees_with_scipy(fraction, d):
 
 
 def tail(c: float, d: int) -> mp.mpf:
-    """P(|u_1| >= c) in high precision: the incomplete beta function for small d, else quadrature in u_1."""
+    """Returns P(|u_1| >= c) on the sphere in R^d in high precision.
+
+    For small d it is the incomplete beta function, else quadrature in u_1.
+    """
     with mp.workdps(400 if d < 400 else 40):
         x, n = mp.mpf(c), mp.mpf(d)
         b = (n - 1) / 2

@@ -1,4 +1,4 @@
-"""What is installed: one package, that works outside the checkout with its dependencies and nothing else of ours.
+"""Tests of the installed package: it works outside the checkout, with its dependencies and nothing else of ours.
 
 Processes run without `site`, so that no editable install is found: their path is the wheel's folder and that of the
 libraries.
@@ -20,7 +20,7 @@ import pytest
 
 import dpzero_theory
 
-pytestmark = pytest.mark.xdist_group("wheel")  # what its fixtures make is made once
+pytestmark = pytest.mark.xdist_group("wheel")  # One test worker runs these tests, so that their fixtures are made once
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "dpzero_theory"
@@ -74,7 +74,10 @@ def metadata(installed: Path) -> Message:
 
 
 def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python without `site` in `folder`, finding the wheel and the libraries beside this checkout's."""
+    """Runs Python with these arguments in `folder`, without `site`; it finds the wheel and the libraries alone.
+
+    `installed` is the folder of the wheel.
+    """
     path = os.pathsep.join([str(installed), *LIBRARIES])
     environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-S", *arguments]
@@ -112,7 +115,7 @@ def test_what_the_metadata_says(installed: Path, metadata: Message) -> None:
 
 
 def test_the_description_has_no_link_into_the_checkout(metadata: Message) -> None:
-    """An index shows the README without the files beside it."""
+    """The package's description has no link into the checkout, since an index shows the README without those files."""
     assert metadata["Description-Content-Type"] == "text/markdown"
     text = metadata.get_payload()
     assert isinstance(text, str)
@@ -140,7 +143,7 @@ def test_the_accountant_runs(installed: Path, tmp_path: Path) -> None:
 
 
 def test_a_private_run(installed: Path, tmp_path: Path) -> None:
-    """The README's, with ten steps."""
+    """The private run of the README, with ten steps, works from the installed package."""
     (example,) = re.findall(r"```python\n(import torch\n.*?make_private_with_epsilon.*?)```", README, re.DOTALL)
     assert "steps=100," in example
     script = example.replace("steps=100,", "steps=10,") + "import dpzero_theory\nprint(dpzero_theory.__file__)"

@@ -1,4 +1,4 @@
-"""The workbench shows what the library says: without a browser, and by a slider in one."""
+"""Tests that the interactive workbench shows what the library says, without a browser, and by a slider in one."""
 
 import json
 import runpy
@@ -21,13 +21,13 @@ pytest.importorskip("marimo", reason="the workbench extra is not installed")
 PAGE = Path(__file__).resolve().parents[1] / "examples" / "workbench.py"
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the page's server
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # The page's server gives such warnings
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
 
 def _said(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The calculator's exact answer to a command that the page shows."""
+    """Returns the calculator's answer, with the exact calibration, to a command that the page shows."""
     assert main([*shlex.split(command)[3:], "--format", "json"]) == 0
     (answer,) = [one for one in json.loads(capsys.readouterr().out)["results"] if one["calibration"] == "exact"]
     return dict(answer)
@@ -45,7 +45,7 @@ def test_what_is_shown_is_what_the_command_says(capsys: pytest.CaptureFixture[st
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """Of the page, served by a program of its own."""
+    """Serves the page by a program of its own, and yields the page's address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

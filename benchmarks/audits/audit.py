@@ -48,8 +48,12 @@ CLIP, STEP_SIZE, SMOOTHING, SLOPE = 1.0, 0.01, 1e-3, 10.0
 
 @dataclass(frozen=True)
 class AuditSetting:
-    """What is audited. epsilon is claimed for all steps together; the losses of the canaries among the n records are
-    linear, in d >= canaries dimensions."""
+    """The size of the problem that is audited, and the privacy that is claimed for it.
+
+    n is the number of records, and the first `canaries` of them are canaries (records made to be noticed). Their losses
+    are linear in the weights, of which there are d >= canaries. epsilon is claimed for all `steps` together, with delta
+    = 1e-5.
+    """
 
     n: int
     canaries: int
@@ -67,19 +71,20 @@ class AuditSetting:
 
     @cached_property
     def centres(self) -> Array:
-        """The records that are no canaries."""
+        """The records that are not canaries, as points of shape (n - canaries, d)."""
         return np.random.default_rng(0).normal(size=(self.n - self.canaries, self.d))
 
 
 ATTACK = AuditSetting(n=10, canaries=1, d=8, steps=4, epsilon=2.0)
 ONE_RUN = AuditSetting(n=2_000, canaries=2_000, d=2_000, steps=12_000, epsilon=3.0)
 GUESSES = 300
-"""How many signs the one-run audit guesses. In a simulation with normal scores, half-sigma is then flagged with
-probability above 99%."""
+"""The number of canaries whose sign the one-run audit guesses. With 300 guesses, a simulation with normal scores flags
+the fault half-sigma with probability above 99%."""
 
 
 class Canaries:
-    """The losses: signs_i * SLOPE * x_i for the canaries, and |x - c_i|^2/2 for the other records."""
+    """The losses of all records at the weights x: signs_i * SLOPE * x_i for the i-th canary, |x - c_i|^2/2 for every
+    other record with centre c_i. `signs` are the secrets +1 or -1 that the audit guesses."""
 
     def __init__(self, setting: AuditSetting, signs: NDArray[np.int64]) -> None:
         self.n, self.d = setting.n, setting.d
@@ -92,7 +97,8 @@ class Canaries:
 
 
 class Reduced:
-    """The mean of the losses as a single loss. Clipping it is the fault batch-clip."""
+    """A problem with a single loss: the mean of the losses of `problem`. An algorithm that clips it clips the mean
+    instead of each record's term, which is the fault batch-clip."""
 
     n = 1
 
@@ -105,7 +111,8 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Audited:
-    """An algorithm, sound or with a fault, as the auditor sees it."""
+    """An algorithm to audit: a name of ALGORITHMS, the variant ("sound" or the name of a fault), and the problem's
+    setting."""
 
     algorithm: str
     variant: str
@@ -116,8 +123,12 @@ class Audited:
         return Reduced(problem) if self.variant == "batch-clip" else problem
 
     def run(self, signs: NDArray[np.int64], public_seed: int, secret_seed: int) -> tuple[Array, Array, Array]:
-        """Run it; returns all that is public: directions (T, d), iterates (T, d), and releases along the directions
-        (T,)."""
+        """Run the algorithm on canaries with these signs. The public seed draws the directions, the secret one the
+        noise.
+
+        Returns all that is public: the directions (T, d) of the T steps, the iterates (T, d) at which they begin, and
+        the releases along the directions (T,).
+        """
         setting = self.setting
         directions = sample_sphere(np.random.default_rng(public_seed), setting.steps, setting.d)
         sigma = setting.noise_std * {"no-noise": 0.0, "half-sigma": 0.5}.get(self.variant, 1.0)
@@ -142,27 +153,35 @@ class Audited:
 
     @property
     def length(self) -> float:
-        """The length of the direction by which <x_t - x_{t+1}, u_t>/alpha is divided to have the release in units of
-        its noise."""
+        """The number by which <x_t - x_{t+1}, u_t>/alpha is divided so that the release has the noise's standard
+        deviation as its unit. Here x_t are the iterates, u_t the directions, and alpha is the step size."""
         return self.setting.d if self.algorithm == "dpzero" else float(np.sqrt(self.setting.d))
 
     def _replayed(self, sigma: float, public_seed: int, directions: Array) -> Array:
-        """The noise of the fault seed-noise, which anyone can draw again."""
+        """Return the noise of the fault seed-noise, one number a step: it comes from the public seed, so anyone can
+        draw it again. sigma is its standard deviation. `directions` are those of the run's steps."""
         noise = SeededNoise(public_seed)
         if self.algorithm == "dpzero":
             return np.array([noise.gaussian(sigma) for _ in directions])
         return np.array([noise.gaussian(sigma, u.size) @ u for u in directions]) / self.length
 
     def contributions(self, problem: Canaries | Reduced, x: Array, u: Array) -> Array:
-        """The clipped terms whose mean is released at x along u."""
+        """Return the clipped terms of all records, whose mean is released at the iterate x along the direction u.
+        `problem` has the losses of the records."""
         plus, minus = problem.losses(x + SMOOTHING * u), problem.losses(x - SMOOTHING * u)
-        factor = self.setting.d / self.length  # the length of what is clipped: 1 for a scalar, ||u|| for a vector
+        # d/length is the norm of what multiplies a record's difference before clipping: 1 for a scalar, ||u|| for a
+        # vector
+        factor = self.setting.d / self.length
         return clip_scalars(factor * two_point_difference(plus, minus, SMOOTHING), CLIP)
 
 
 def attacker(audited: Audited, seed: int) -> Mechanism:
-    """The auditor with many runs and one canary. The score is the log-likelihood ratio of the releases, times 2
-    sigma^2."""
+    """Return the auditor that makes many runs with one canary: a function from the canary's sign to the score of one
+    run. `audited` is the algorithm that is attacked.
+
+    The score is the log-likelihood ratio of the releases for the signs +1 and -1, times 2 sigma^2, with sigma the
+    noise's standard deviation. `seed` draws the seeds of the runs.
+    """
     seeds = np.random.default_rng(seed)
     worlds = [audited.problem(np.array([sign])) for sign in (1, -1)]
 
@@ -182,8 +201,9 @@ def attacker(audited: Audited, seed: int) -> Mechanism:
 
 
 def decoder(audited: Audited, seed: int) -> Mechanism:
-    """The auditor with one run in which every record is a canary. Ridge regression is the Bayes estimate for normal
-    signs."""
+    """Return the auditor that makes one run in which every record is a canary: a function from the canaries' signs to
+    their scores. A score is a ridge regression of the sign on the releases, the Bayes estimate if the signs were
+    normal. `seed` draws the seeds of the run. `audited` is the algorithm that is attacked."""
     setting = audited.setting
     public_seed, secret_seed = (int(s) for s in np.random.default_rng(seed).integers(2**62, size=2))
 
@@ -202,7 +222,8 @@ def decoder(audited: Audited, seed: int) -> Mechanism:
 
 
 def audit_row(kind: str, audited: Audited, seed: int, runs: int) -> dict[str, float | int]:
-    """One audit: its bounds, and the numbers that they were computed from."""
+    """Audit an algorithm once and return the bounds on epsilon and mu, with the counts that they were computed from.
+    kind is "attack" (`runs` runs with one canary) or "one-run" (a single run; `runs` is not used)."""
     if kind == "attack":
         found = attack(attacker(audited, seed), runs=runs, delta=DELTA, confidence=CONFIDENCE)
         return {"runs": runs, "epsilon": found.epsilon, "gdp": found.gdp}
@@ -223,7 +244,8 @@ def flagged(row: dict[str, float | int], setting: AuditSetting) -> bool:
 
 
 def _jobs(quick: bool) -> list[tuple[str, str, str, int, int]]:
-    """The cells: (kind, algorithm, variant, repetition, runs)."""
+    """Return the audits to make, as (kind of audit, algorithm, variant, number of the repetition, number of runs).
+    `quick` sets the number of runs to 2,000."""
     jobs = []
     for algorithm in ALGORITHMS:
         for variant in VARIANTS:
@@ -235,7 +257,8 @@ def _jobs(quick: bool) -> list[tuple[str, str, str, int, int]]:
 
 
 def _summary(folder: Path) -> int:
-    """Print the verdicts; returns the number of failures."""
+    """Print for each kind of audit, algorithm and variant how many audits flagged it. Returns how many of these are
+    wrong: a fault that an audit missed, or a sound algorithm that was flagged more often than CONFIDENCE allows."""
     table = read_rows(folder)
     limit = int(stats.binom.isf(0.01, REPETITIONS, 2 * (1 - CONFIDENCE)))
     failures = 0
@@ -255,7 +278,9 @@ def _summary(folder: Path) -> int:
 
 
 def _outcome(kind: str, algorithm: str, variant: str, repetition: int, runs: int) -> dict[str, float | int | str]:
-    """The columns of a row after its key."""
+    """Make one audit and return the columns of its row without the key: what is claimed, the bounds found, whether the
+    algorithm is flagged, and the seconds taken. kind is "attack" or "one-run", the seed is the number of the
+    repetition, and `runs` is the number of runs of an attack."""
     setting = {"attack": ATTACK, "one-run": ONE_RUN}[kind]
     start = time.perf_counter()
     row = audit_row(kind, Audited(algorithm, variant, setting), repetition, runs)

@@ -2,16 +2,19 @@
 
     python -m benchmarks.audit_power [--quick] [--out DIR]
 
-The mechanism has Gaussian noise. It would be mu-GDP with all of its noise, and only a share of the noise is there.
-Methods:
+The audited mechanism has Gaussian noise. With all of its noise it would be mu-GDP, but it only has a share of that
+noise. There are three methods to refute the claim of mu-GDP:
 
-- noise-size: the auditor sees the noise itself (runs whose records contribute nothing) and counts numbers of noise
-  until a chi-square test refutes the claim. Exact;
-- clopper-pearson: pairs of runs on two data sets, `audit.power.runs_to_see`. Exact, at the fewest power of two;
-- sequential: pairs of runs until `audit.sequential` stops; 50 audits, their median and 95% quantile. An audit that has
-  not stopped after 2^16 pairs counts as that many, and a row where half have not stopped is empty.
+- noise-size: the auditor sees the noise itself (in runs whose records contribute nothing) and draws more of it until a
+chi-square test of its size refutes the claim. The number of draws is exact;
+- clopper-pearson: the auditor makes pairs of runs on two neighbouring data sets, and Clopper-Pearson intervals of the
+test's errors refute the claim (`audit.power.runs_to_see`). The smallest sufficient power of two is exact;
+- sequential: the auditor makes pairs of runs until the test of `audit.sequential` stops. The row has the median and the
+95% quantile of 50 audits. An audit that has not stopped after 2^16 pairs counts as that many, and a column whose value
+would be 2^16 is left empty.
 
-All refute at level 1e-6, and with probability 95%, except where the column is a median.
+Every method wrongly refutes a true claim with probability at most 1e-6. The counts suffice with probability 95%, except
+those in the column of medians.
 """
 
 from argparse import Namespace
@@ -32,8 +35,8 @@ _CHUNK = 64
 
 
 def numbers_of_noise(share: float) -> int:
-    """The fewest numbers of noise whose sum of squares is below the chi-square quantile of LEVEL with probability
-    POWER; share < 1."""
+    """Return how many draws of the noise the auditor needs to see that only a `share` < 1 of its standard deviation is
+    there: the least count whose sum of squares is below the chi-square quantile of LEVEL with probability POWER."""
 
     def seen(count: int) -> bool:
         return bool(share**2 * stats.chi2.ppf(POWER, count) <= stats.chi2.ppf(LEVEL, count))
@@ -49,7 +52,8 @@ def numbers_of_noise(share: float) -> int:
 
 
 def pairs_until_refuted(mu: float, share: float, rng: np.random.Generator, most: int) -> int:
-    """How many pairs of runs one sequential audit takes; `most` where it has not stopped by then."""
+    """Simulate a sequential audit of the claim mu-GDP for a mechanism with a `share` of its noise, and return how many
+    pairs of runs it takes; `most` if it has not refuted the claim by then."""
     game, limit = sequential.Betting(mu), -np.log(LEVEL)
     while game.pairs < most:
         before = game.pairs
@@ -60,8 +64,11 @@ def pairs_until_refuted(mu: float, share: float, rng: np.random.Generator, most:
 
 
 def row(method: str, mu: float, share: float, repeats: int, most: int) -> dict[str, str | int | float | None]:
-    """The row of a cell. median: the median number of pairs, or of numbers of noise. q95: how many suffice with
-    probability 95%. None stands for more than `most`."""
+    """Return the columns of the row for one method, claimed mu, and share of the noise that is there.
+
+    "median" is the median number of pairs of runs over `repeats` sequential audits. "q95" is the number of pairs, or of
+    draws of noise for the method noise-size, that suffices with probability 95%. None stands for `most` or more.
+    """
     if method == "noise-size":
         return {"q95": numbers_of_noise(share)}
     if method == "clopper-pearson":

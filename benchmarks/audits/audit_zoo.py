@@ -29,7 +29,8 @@ LOOPS = {specimen.name: specimen for specimen in ZOO}
 
 
 def audit_row(specimen: Specimen, repeat: int = 0) -> dict[str, str | int | float]:
-    """One audit: the verdict of each check by its name, and the message of the check that is to find the fault."""
+    """Audit one loop of the zoo by all checks, on the records of the given repeat. Returns the columns of its row: the
+    verdict of each check, the message of the check that ought to find the loop's fault, and the costs."""
     claim, begun = specimen.claimed(), time.process_time()
     report = check(
         specimen.make(),
@@ -55,7 +56,8 @@ def audit_row(specimen: Specimen, repeat: int = 0) -> dict[str, str | int | floa
 
 
 def _summary(folder: Path) -> int:
-    """Print a line for each loop; returns the number of failures."""
+    """Print a line for each loop with how often its fault was found. Returns the number of loops for which this went
+    wrong: a missed fault, or a sound loop that was reported."""
     table, failures = read_rows(folder), 0
     for name, rows in table.groupby("loop", sort=False):
         specimen, found = LOOPS[str(name)], int((rows["found"] == "yes").sum())

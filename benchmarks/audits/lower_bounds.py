@@ -1,20 +1,18 @@
-"""Lower bounds on epsilon for mechanisms whose epsilon is known exactly: how often they exceed it, how far they are
-below.
+"""Lower bounds on epsilon where the exact value is known: how often they exceed it, and how far they are below.
 
     python -m benchmarks.lower_bounds [--quick] [--out DIR]
 
-The mechanisms release one number. With relation replace-one it is +1/2 or -1/2 of the sensitivity 1, with Gaussian
-noise of standard deviation 1/mu, with Laplace noise of pure epsilon, or by randomised response of pure epsilon. With
-relation add-remove it is 1 or 0, with Gaussian noise of standard deviation 1/mu, where the record is in the batch with
-probability RATE only.
+Each mechanism releases one number. With relation replace-one it is +1/2 or -1/2, with Gaussian noise of standard
+deviation 1/mu, with Laplace noise of pure epsilon, or by randomised response of pure epsilon. With relation add-remove
+it is 1 or 0, with Gaussian noise of standard deviation 1/mu, and the record is in the batch with probability RATE only.
 
-A row is 200 audits of one mechanism by one method, at 95% confidence and delta 1e-5, with so many runs, or so many
-canaries in one run. It has the number of bounds above the exact value, the bounds' quartiles and 5% and 95% quantiles,
-and the seconds an audit takes. The methods are those of `audit.bounds` and `audit.sequential`, and on the same scores
-those of jax_privacy.auditing where it is installed (`pip install jax_privacy`; otherwise its rows say so). Methods
-named gdp bound the smallest mu for which the mechanism is mu-GDP, written as the epsilon of that mu at delta; their
-exact value is that of the smallest mu. jax_privacy's one-run audit by f-DP takes a second and is made for the Gaussian
-mechanism only.
+A row is for 200 audits of one mechanism by one method, at 95% confidence and delta 1e-5, each with the same number of
+runs, or of canaries in one run. The row has the number of bounds above the exact value, the bounds' quartiles and 5%
+and 95% quantiles, and the seconds that an audit takes. The methods are those of `audit.bounds` and `audit.sequential`,
+and, on the same scores, those of jax_privacy.auditing if it is installed (`pip install jax_privacy`; if it is not, its
+rows say so). A method whose name ends in gdp bounds the smallest mu for which the mechanism is mu-GDP. Its bound is
+written as the epsilon of that mu at delta, and compared with the epsilon of the true smallest mu. jax_privacy's one-run
+audit by f-DP takes a second and is made for the Gaussian mechanism only.
 """
 
 import importlib.util
@@ -37,16 +35,18 @@ DELTA, CONFIDENCE, REPEATS = 1e-5, 0.95, 200
 RUNS, FEWER = (1000, 4000, 16000), (1000, 4000)
 RATE = 0.25
 _UNLIKELY = 1e-3
-"""A count of bounds above the truth fails if it, or more, has less than this probability when each bound is above with
-5%."""
+"""If every bound is above the truth with probability 5%, then a count of such bounds fails the experiment if a count so
+large, or larger, has less than this probability."""
 _JAX = "jax_privacy"
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """strength: mu, or the pure epsilon. noisy: from signs +-1 and a generator to scores. exact: epsilon at DELTA.
+    """A mechanism that releases one number about a secret sign, and whose privacy is known exactly.
 
-    smallest: the smallest mu for which the mechanism is mu-GDP.
+    strength is mu, or the pure epsilon. noisy(signs, generator, strength) returns a noisy score for each sign +1 or -1.
+    exact(strength) is the mechanism's epsilon at DELTA. smallest(strength) is the smallest mu for which the mechanism
+    is mu-GDP.
     """
 
     name: str
@@ -56,7 +56,8 @@ class Mechanism:
     smallest: Callable[[float], float]
 
     def truth(self, gdp: bool) -> float:
-        """The value that a lower bound must not exceed."""
+        """Return the value that a valid lower bound on epsilon must not exceed: the exact epsilon at DELTA, or, if
+        `gdp`, the epsilon at DELTA of the smallest mu for which the mechanism is mu-GDP."""
         return _from_gdp(self.smallest(self.strength)) if gdp else self.exact(self.strength)
 
     def scores(self, signs: Array, rng: np.random.Generator) -> Array:
@@ -72,33 +73,37 @@ def _laplace(signs: Array, rng: np.random.Generator, epsilon: float) -> Array:
 
 
 def _response(signs: Array, rng: np.random.Generator, epsilon: float) -> Array:
-    """Each sign, flipped with probability 1/(1 + e^epsilon)."""
+    """Return randomised response: each sign divided by 2, and flipped with probability 1/(1 + e^epsilon)."""
     return np.where(rng.random(signs.size) < special.expit(-epsilon), -signs, signs) / 2
 
 
 def _laplace_epsilon(epsilon: float) -> float:
-    """epsilon at DELTA, from delta(e) = 1 - exp((e - epsilon)/2) for 0 <= e <= epsilon."""
+    """Return the epsilon at DELTA of the Laplace mechanism of pure `epsilon`, from its delta(e) = 1 - exp((e -
+    epsilon)/2) for 0 <= e <= epsilon."""
     return max(0.0, epsilon + 2 * float(np.log1p(-DELTA)))
 
 
 def _response_epsilon(epsilon: float) -> float:
-    """epsilon at DELTA, from delta(e) = p - e^e (1 - p) with p = 1/(1 + e^-epsilon)."""
+    """Return the epsilon at DELTA of randomised response of pure `epsilon`, from its delta(e) = p - e^e (1 - p), where
+    p = 1/(1 + e^-epsilon) is the probability of the true answer."""
     right = float(special.expit(epsilon))
     return float(np.log((right - DELTA) / (1 - right)))
 
 
 def _subsampled(signs: Array, rng: np.random.Generator, mu: float) -> Array:
-    """Scores that have 1/2 added where the sign is +1 and the record is drawn, and 1/2 subtracted elsewhere, so that 0
-    is in the middle."""
+    """Return the scores of the subsampled Gaussian mechanism. A score is Gaussian noise of standard deviation 1/mu,
+    plus 1/2 if the sign is +1 and its record is drawn (with probability RATE), minus 1/2 otherwise."""
     drawn = (signs > 0) & (rng.random(signs.size) < RATE)
     return np.asarray(drawn - 0.5 + rng.normal(size=signs.size) / mu)
 
 
 def _subsampled_epsilon(mu: float) -> float:
-    """The epsilon at which the larger of both directions' delta is DELTA.
+    """Return the epsilon at DELTA of the subsampled Gaussian mechanism: that at which the larger of delta(P, Q) and
+    delta(Q, P) is DELTA.
 
-    With P = (1 - RATE) N(0, 1) + RATE N(mu, 1) and Q = N(0, 1), the sets {P > e^e Q} and {Q > e^e P} are half-lines
-    that begin at the z where the density ratio 1 - RATE + RATE exp(mu z - mu^2/2) is e^e, or e^-e.
+    Its two laws are P = (1 - RATE) N(0, 1) + RATE N(mu, 1) and Q = N(0, 1). For each epsilon e, the sets {P > e^e Q}
+    and {Q > e^e P} are half-lines that begin at the z where the density ratio 1 - RATE + RATE exp(mu z - mu^2/2) is
+    e^e, or e^-e.
     """
 
     def excess(epsilon: float) -> float:
@@ -114,8 +119,8 @@ def _subsampled_epsilon(mu: float) -> float:
 
 
 def _balanced_gdp(wrong: float) -> float:
-    """The mu that the test with both errors equal to `wrong` needs, for mechanisms where that test needs the largest
-    mu."""
+    """Return the mu of Gaussian differential privacy whose best test has both errors equal to `wrong`. It is the
+    smallest mu of a mechanism for which no other test needs a larger one."""
     return -2 * float(special.ndtri(wrong))
 
 
@@ -141,7 +146,7 @@ def _from_gdp(mu: float) -> float:
 
 
 def _balanced(runs: int) -> Array:
-    """As many signs of each kind, in turn."""
+    """Return `runs` signs +1, -1, +1, ..., half of each kind."""
     return np.where(np.arange(runs) % 2 == 0, 1.0, -1.0)
 
 
@@ -158,8 +163,8 @@ def _sequential(scores: Array, signs: Array) -> float:
 
 
 def _guessed(scores: Array, signs: Array, share: float) -> tuple[int, int, int]:
-    """How many guesses are right, how many there are, and the number of canaries. Guessed are the share of the scores
-    that are furthest out, on both sides."""
+    """Guess the signs of the `share` of canaries with the most extreme scores: +1 for the highest, -1 for as many of
+    the lowest. Returns the number of right guesses, of guesses, and of canaries."""
     half = max(1, int(share * signs.size / 2))
     order = np.argsort(scores, kind="stable")
     return int((signs[order[-half:]] > 0).sum() + (signs[order[:half]] < 0).sum()), 2 * half, signs.size
@@ -185,8 +190,13 @@ def _jax(method: str) -> Callable[[Array, Array], float]:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of audit. kind: `runs`, with balanced signs in so many runs, or `one run`, with fair signs of so many
-    canaries."""
+    """A method of audit.
+
+    bound(scores, signs) returns a lower bound on epsilon. sizes are the numbers of runs, or of canaries, to try. kind
+    is "runs" (one score a run, with as many signs +1 as -1) or "one run" (one score a canary, with fair random signs).
+    gdp says that the method bounds mu, package is what must be installed for it, and `on` are the names of the
+    mechanisms to audit.
+    """
 
     name: str
     bound: Callable[[Array, Array], float]
@@ -211,7 +221,8 @@ METHODS = (
 
 
 def row(mechanism: Mechanism, method: Method, size: int, repeats: int) -> dict[str, str | int | float]:
-    """All repeats of one cell. The scores are the same for every method of a kind."""
+    """Audit a mechanism `repeats` times by a method, with `size` runs or canaries, and return the columns of the row.
+    All methods of one kind are given the same scores."""
     if method.package and importlib.util.find_spec(method.package) is None:
         return {"status": f"{method.package} is not installed"}
     found, seconds = [], 0.0
@@ -255,7 +266,8 @@ def _measure(options: Namespace, at: Cell) -> dict[str, str | int | float]:
 
 
 def _report(options: Namespace) -> int:
-    """Print the rows; returns 1 where our bounds are above the truth more often than errors of 5% allow."""
+    """Print the rows. Returns 1 if bounds of this project's methods are above the truth more often than their error of
+    5% explains, else 0."""
     table = read_rows(options.out)
     print(table[["mechanism", "strength", "method", "size", "exact", "above", "median", "seconds"]].to_string())
     ours = table[~table["method"].str.startswith(_JAX) & (table["status"] == OK)]

@@ -1,12 +1,12 @@
-"""Everything that a GPU should show, in the time that one is available.
+"""Everything that a GPU should show, in the time that one is available. The modules are:
 
-- cards.toml, cards: what GPUs can do, by their data sheets; the GPU at hand
-- jobs: the jobs, the most valuable first, and what each needs
+- cards.toml, cards: the speed and memory of GPUs by their data sheets, and which of them this machine has
+- jobs: the list of jobs, the most valuable first, and the time and memory that each needs
 - planning: which jobs fit into the time and the memory, and why the others do not
-- execute: a job in a process of its own, which ends at its limit, and whenever this command ends
-- tests: the tests marked `gpu`, a row for each
-- sentences: data for the smoke run
-- plans: what would run on some GPUs, as rows
-- __main__: the command
-- kills: the smoke run, killed at random and resumed, gives the rows of an undisturbed one
+- execute: runs a job in a process of its own, which is ended at its time limit and whenever this command ends
+- tests: runs the tests marked `gpu` and writes a row for each
+- sentences: made-up data for the preset `smoke`, which runs every job at a small size
+- plans: rows that say what would run on some GPUs
+- __main__: the command `python -m benchmarks.gpu`
+- kills: shows that a `smoke` run that is killed at random and resumed gives the rows of an undisturbed one
 """

@@ -4,12 +4,13 @@
     python -m benchmarks.gpu --minutes 40 --data DIR --model DIR         (DIR: local files, RoBERTa-large)
     python -m benchmarks.gpu --minutes 40 --preset smoke --device cpu    the whole list, made small
 
-Jobs come in the order of their value, each in a process of its own that is ended after 9 minutes and goes on in
-another. A job that does not fit into the time or the memory is left out, with a line that says so. A job that takes
-more than twice its estimate waits until the others have had their turn. The command may be ended at any moment; the
-same command then goes on, and tries again what failed. Every row is written as soon as it is measured, below --out: a
-folder for each benchmark, whose manifest has the GPU, its driver, clocks and TF32 state, and `jobs`, with a row for
-each job. At the end a table is printed and a figure drawn (`python -m figures.gpu`), in OUT/figures.
+Jobs come in the order of their value. Each runs in a process of its own, which is ended after 9 minutes; the job then
+continues in another process. A job that does not fit into the time or the memory is left out, with a line that says so.
+A job that takes more than twice its estimate waits until the others have had their turn. The command may be ended at
+any moment; the same command then continues, and tries again what failed. Every row is written as soon as it is
+measured. Below --out there is a folder for each benchmark, whose manifest has the GPU, its driver, clocks and TF32
+state, and a folder `jobs` with a row for each job. At the end a table is printed, and a figure is drawn (`python -m
+figures.gpu`) in OUT/figures.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from dpzero_theory.cli import Parser, Several, input_folder, number, output_fold
 NAMES = tuple(job.name for job in JOBS)
 FIELDS = ("estimate_s", "memory_gib", "wall_s", "processes")
 PATIENCE, SLACK = 2.0, 60.0
-"""A job may take so many times its estimate, and so many seconds more, before the others have their turn."""
+"""A job may take PATIENCE times its estimate plus SLACK seconds; then the other jobs have their turn first."""
 LATE = "unfinished: it takes longer than it should, the others go first"
 INTERRUPTED = "unfinished: interrupted"
 
@@ -45,7 +46,8 @@ def _name(text: str) -> str:
 
 
 def _body(parser: Parser, options: argparse.Namespace) -> int:
-    """Run the jobs, or print the plan. Returns 1 where a job failed, 130 after Ctrl-C."""
+    """Run the jobs, or print the plan if `--dry-run` is given. Returns the exit status: 1 if a job failed, 130 after
+    Ctrl-C."""
     label, card = _card(parser, options)
     smoke = options.preset == "smoke"
     jobs = [job.in_smoke() if smoke else job for job in JOBS if job.name in (options.only or NAMES)]
@@ -70,7 +72,8 @@ def _body(parser: Parser, options: argparse.Namespace) -> int:
 
 
 def _card(parser: Parser, options: argparse.Namespace) -> tuple[str, Card]:
-    """The name and the card to plan for: the one that is asked about, the one at hand, or the processor."""
+    """Return the name and the properties of the GPU to plan for: the one that `--card` names, or the one of this
+    machine, or the processor if there is none."""
     if options.card and not options.dry_run:
         parser.error(f"--card must be given with --dry-run alone; got {options.card!r}")
     if options.card:
@@ -97,7 +100,8 @@ def _print_plan(jobs: Sequence[Job], card: Card, seconds: float, given: dict[str
 
 @dataclass(frozen=True)
 class Session:
-    """What all jobs of a call share. out: the parent of their folders. results: a row for each job."""
+    """What all jobs of one call of the command share: the GPU's name and properties, the parsed options, the folder
+    `out` that the jobs' own folders are in, and `results`, which holds a row for each job."""
 
     label: str
     card: Card
@@ -106,16 +110,19 @@ class Session:
     results: Results
 
     def row(self, job: Job, spent: float, processes: int, status: str) -> None:
-        """Write the job's row in place of an earlier one, whose time is counted in."""
+        """Write the row of a job in place of an earlier one: its total wall time `spent` in seconds and number of
+        processes, earlier calls of the command included, and how it ended. `status` is "ok" or the reason why the job
+        is not done."""
         key, measured = {"job": job.name, "card": self.label}, {"wall_s": round(spent, 1), "processes": processes}
         estimate = {"estimate_s": round(job.work.on(self.card), 1), "memory_gib": round(job.memory_gib, 1)}
         self.results.add([{**key, **estimate, **measured, "status": status}])
 
 
 def _run(jobs: Sequence[Job], session: Session, seconds: float) -> bool:
-    """Run the jobs in order, then those that took longer than they should; returns whether Ctrl-C ended them.
+    """Run the jobs in order within `seconds`, then again those that took longer than estimated. Returns whether Ctrl-C
+    ended them. The session has what all jobs share, such as the options and the folder.
 
-    So a job whose estimate is far off leaves the others their time, and has what they leave.
+    So a job whose estimate is far too low does not take the other jobs' time, and gets what they leave.
     """
     ends, waiting = time.monotonic() + seconds, list(jobs)
     for patience in (PATIENCE, math.inf):
@@ -138,8 +145,12 @@ def _run(jobs: Sequence[Job], session: Session, seconds: float) -> bool:
 def _job(
     job: Job, session: Session, ends: float, patience: float, jobs: Sequence[Job], place: str
 ) -> tuple[float, int, str]:
-    """Run one job in as many processes as it needs. Returns its seconds and processes, earlier calls included, and how
-    it ended."""
+    """Run one job in as many processes as it needs, until the clock shows `ends` or the job has taken `patience` times
+    its estimate and SLACK seconds. `place` is printed before its lines. The session has what all jobs share, and `jobs`
+    are all jobs of the call.
+
+    Returns the job's seconds and processes, those of earlier calls included, and its status: ok, or why it is not done.
+    """
     estimate, folder = job.work.on(session.card), session.out / job.out
     before, processes = _earlier(session.out, job.name)
     spent, allowed = 0.0, patience * estimate + SLACK
@@ -167,7 +178,7 @@ def _job(
 
 
 def _earlier(out: Path, name: str) -> tuple[float, int]:
-    """The seconds and processes of a job in earlier calls."""
+    """Return the seconds and the number of processes that earlier calls of the command spent on the job `name`."""
     try:
         rows = read_rows(out / "jobs", failed=True)
     except FileNotFoundError:
@@ -183,7 +194,7 @@ def _command(job: Job, session: Session) -> list[str]:
 
 
 def _held(folder: Path) -> int:
-    """The bytes of all files below a folder."""
+    """Return how many bytes all files below a folder have. Whether this grows shows whether a job makes progress."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -196,7 +207,7 @@ def _draw(folder: Path) -> None:
 
 
 def _summary(folder: Path, names: Sequence[str]) -> int:
-    """Print a line for each job; returns 1 if one of these failed."""
+    """Print a line for each job that has a row. Returns 1 if one of the jobs in `names` failed, else 0."""
     rows = read_rows(folder / "jobs", failed=True)
     rows = rows.set_index("job").reindex([name for name in NAMES if name in set(rows["job"])])
     for name, row in rows.iterrows():

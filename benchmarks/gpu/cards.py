@@ -1,4 +1,4 @@
-"""What a GPU (a card) can do, and how long work takes on it."""
+"""Properties of GPUs (called cards here): what each can do by its data sheet, and how long work takes on it."""
 
 import tomllib
 from dataclasses import dataclass, replace
@@ -6,13 +6,17 @@ from functools import cache
 from pathlib import Path
 
 _REACHED = 0.4
-"""The share of its peak rates that work reaches. It is for planning only; no measurement uses it."""
+"""The share of a GPU's peak rates that work is assumed to reach. It is used for planning only, never for a
+measurement."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """words: all of them are in the device's name. The rates are those of the data sheet, see cards.toml; the processor
-    is a card without rates."""
+    """A GPU. It is recognised by `words`, all of which are in the name that the device gives itself.
+
+    memory_gib is its memory. float64, float32 and half are its peak rates in TFLOP/s, bandwidth that of its memory in
+    TB/s, all by its data sheet (cards.toml). The processor stands in this list as a card whose rates are 0.
+    """
 
     words: tuple[str, ...]
     memory_gib: float
@@ -27,8 +31,8 @@ PROCESSOR = Card(("cpu",), float("inf"))
 
 @dataclass(frozen=True)
 class Work:
-    """An amount of work. seconds: time that no card shortens (imports, launches, the processor's share). float64,
-    float32, half: TFLOP by type. traffic: TB read and written."""
+    """An amount of work: `seconds` that no GPU shortens (imports, launches, the processor's share), the operations in
+    TFLOP by type (float64, float32, half), and `traffic`, the memory read and written, in TB."""
 
     seconds: float
     float64: float = 0.0
@@ -37,7 +41,7 @@ class Work:
     traffic: float = 0.0
 
     def on(self, card: Card) -> float:
-        """The seconds that the work takes on a card."""
+        """Return the estimate of the seconds that the work takes on a card."""
         parts = (
             (self.float64, card.float64), (self.float32, card.float32), (self.half, card.half),
             (self.traffic, card.bandwidth),
@@ -47,15 +51,15 @@ class Work:
 
 @cache
 def known() -> dict[str, Card]:
-    """The cards of cards.toml by name; of two whose words match the same device, the one with more words comes
-    first."""
+    """Return the cards of cards.toml by name. If the words of two cards match the same device, the one with more words
+    comes first."""
     entries = tomllib.loads((Path(__file__).parent / "cards.toml").read_text())
     return {name: Card(**{**entry, "words": tuple(entry["words"])}) for name, entry in entries.items()}
 
 
 def card_named(name: str, memory_gib: float) -> tuple[str, Card]:
-    """The name and the card of a device. An unknown one is taken to be, in each respect, as slow as the slowest known
-    one."""
+    """Return the name and the properties of the card of a device, given the device's name and memory in GiB. A device
+    that is not in cards.toml is called "unknown", and each of its rates is that of the slowest known card."""
     for label, card in known().items():
         if all(word in name for word in card.words):
             return label, replace(card, memory_gib=memory_gib)

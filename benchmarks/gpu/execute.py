@@ -1,8 +1,8 @@
-"""A job's command in a process group of its own, which is ended at its limit, and whenever this process ends.
+"""Run a job's command in a process group of its own, which is ended at its time limit, and whenever this process ends.
 
-A guard process starts the command and waits at the end of a pipe from here. The pipe is closed at the limit, at Ctrl-C,
-and when this process is killed; then the guard kills its group, the command's own worker processes included. Commands
-save what they have done at every moment, so they may be ended at any.
+A guard process starts the command and reads from a pipe that this process holds open. The pipe closes at the time
+limit, at Ctrl-C, and if this process is killed. Then the guard kills its whole group, including worker processes of the
+command. Commands save their results as they go, so they may be ended at any moment.
 """
 
 import subprocess
@@ -25,8 +25,8 @@ _LOOK = 0.2
 
 
 class Ended(NamedTuple):
-    """How a process ended. status: its exit status; None where it was ended at the limit. last: the last line it
-    printed."""
+    """How a process ended: its exit status (None if it was ended at the time limit), the seconds it took, and the last
+    line that it printed."""
 
     status: int | None
     seconds: float
@@ -34,8 +34,8 @@ class Ended(NamedTuple):
 
 
 def run_command(command: Sequence[str], limit: float, log: Path, say: Callable[[str], None]) -> Ended:
-    """Run the command for at most `limit` seconds. Its output is appended to `log`, and each line is passed to
-    `say`."""
+    """Run the command for at most `limit` seconds and return how it ended. Its output is appended to the file `log`,
+    and `say` is called with each line of it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     started, last = time.monotonic(), ""
     with log.open("ab") as out, log.open(errors="replace") as lines:
@@ -56,7 +56,7 @@ def run_command(command: Sequence[str], limit: float, log: Path, say: Callable[[
 
 
 def _told(lines: Sequence[str], say: Callable[[str], None]) -> str:
-    """Pass on the lines that are not empty; returns the last of them."""
+    """Call `say` with each of the lines that is not empty, and return the last of these, or "" if there is none."""
     found = [line.strip() for line in lines if line.strip()]
     for line in found:
         say(line)

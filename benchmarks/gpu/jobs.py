@@ -1,8 +1,9 @@
-"""The jobs for a GPU, the most valuable first: commands, and estimates of what they need.
+"""The jobs for a GPU, the most valuable first: commands, and estimates of the time and memory that they need.
 
-An estimate of time is a sum of work (`cards.Work`). A step of a model of d weights on t tokens is two forward passes, 4
-d t FLOP, and the weights are read or written 8 times; layers come from files at 4 GB/s. Memory is the least with which
-the job shows what it should; what does not fit in a job is a row that says so.
+An estimate of time is a sum of work (`cards.Work`). For a model of d weights and t tokens, a step makes two forward
+passes, which is 4 d t FLOP, and reads or writes the weights 8 times. Layers that do not fit into memory come from
+files, at 4 GB/s. The estimate of memory is the least with which the job still shows what it is for; a part of a job
+that does not fit becomes a row that says so.
 """
 
 from collections.abc import Sequence
@@ -12,17 +13,19 @@ from benchmarks.gpu.cards import Work
 
 PRESETS = ("smoke", "full")
 _START = 30.0
-"""Seconds until a command that imports transformers has its device."""
+"""The estimated seconds until a command that imports transformers begins to use the GPU."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One command.
+    """One command to run on a GPU.
 
-    shows: what it is for. command: module and arguments, in which {device}, {data} and {model} stand for options; --out
-    is added. smoke: its arguments in the preset `smoke`. out: the folder of its rows, below the command's own. work,
-    memory_gib: what the full preset needs. parts: into how many equal parts the work is cut; one part alone is worth
-    beginning. needs: options without which it cannot run. unless: the job that makes this one needless where it fits.
+    `shows` says what the job is for. `module` and `command` are the module and its arguments, in which {device}, {data}
+    and {model} stand for values of options; --out is added when it runs. `smoke` has the arguments of the small run of
+    the preset `smoke`. `out` is the folder of the rows, relative to that of the whole call. `work` and `memory_gib` are
+    what the full run needs. `parts` is the number of equal parts of the work, so that time for one part is enough to
+    begin. `needs` are the options without which the job cannot run. `unless` names a job that makes this one needless
+    if it fits.
     """
 
     name: str
@@ -38,12 +41,13 @@ class Job:
     unless: str = ""
 
     def words(self, preset: str, **options: object) -> list[str]:
-        """The words that follow `python -m`, without --out."""
+        """Return the words that follow `python -m` to run the job with a preset ("smoke" or "full"), without --out.
+        `options` has the values of {device}, {data} and {model}."""
         arguments = self.command if preset == "full" else self.smoke
         return [self.module, *(word.format(**options) for word in arguments.split())]
 
     def in_smoke(self, seconds: float = 15.0) -> "Job":
-        """The job as the preset `smoke` runs it: for some seconds, in any memory, on any device."""
+        """Return the job as the preset `smoke` runs it: a job of `seconds` seconds that needs only 1 GiB of memory."""
         values = {**vars(self), "work": Work(seconds), "memory_gib": 1.0, "parts": 1, "unless": ""}
         return Job(**{**values, "needs": [name for name in self.needs if f"{{{name}}}" in self.smoke]})
 
@@ -56,18 +60,21 @@ _WEIGHTS = {
     "opt-30b": 30.0,
     "opt-66b": 65.7,
 }
-"""The number of weights of each model, in 10^9."""
+"""The number of weights of each model, in units of 10^9."""
 
 
 def _steps(model: str, count: float, tokens: int, kind: str) -> Work:
-    """The work of so many steps of a model, from its making on."""
+    """Return the work of loading a model and making `count` steps on `tokens` tokens each. `kind` is the type of its
+    numbers: "half" or "float32"."""
     weights, size = _WEIGHTS[model] * 1e-3, 2 if kind == "half" else 4
-    moved = (8 * count + 20) * size * weights  # 20: random weights are also drawn, read and written at the start
+    # drawing random weights and moving them at the start reads and writes them 20 times
+    moved = (8 * count + 20) * size * weights
     return Work(_START, traffic=moved, **{kind: 4 * weights * tokens * count})
 
 
 def _hashed(model: str, kind: str, passes: int) -> Work:
-    """The work of copying weights to the processor and hashing them there at 5 GB/s, twice for each run."""
+    """Return the work of copying a model's weights to the processor and hashing them there at 5 GB/s, `passes` times.
+    `kind` is the type of its numbers: "half" or "float32"."""
     return Work(passes * _WEIGHTS[model] * (2 if kind == "half" else 4) / 5)
 
 
@@ -76,7 +83,8 @@ def _sum(*works: Work) -> Work:
 
 
 def _opt(size: str, steps: int) -> Job:
-    """The job of three cells, a process each; DPZero is timed a second time, in turns with a further run of MeZO."""
+    """Return the job that measures OPT of this size ("1.3b" ... "66b") with three methods, each in a process of its
+    own, for `steps` timed steps. DPZero's steps are timed twice, the second time in turns with MeZO's."""
     model, smoke = f"opt-{size}", {"1.3b": 7, "6.7b": 8, "13b": 9, "30b": 10, "66b": 11}[size]
     method = "dpzero" if size == "1.3b" else "forwards"
     cells = _sum(*(_steps(model, count * (steps + 2), 2048, "half") for count in (1, 1, 3)), _hashed(model, "half", 6))

@@ -1,11 +1,11 @@
 """The smoke run, killed at random and resumed, gives the rows of an undisturbed one.  python -m benchmarks.gpu.kills
 
-`benchmarks.gpu --preset smoke --device cpu` is killed by SIGKILL after a random time and started again, --kills times,
-each time beginning with a random job, so that kills fall everywhere in the list. Then it is left to end. Its rows are
-compared, file by file, with those of an undisturbed run, in all columns but those that are measured (times, memory,
-rates); of private runs, whose noise does not come from a seed, only keys and status are compared. There is a row for
-each kill. The last row has how many rows were compared, how many differ, and the seconds of the jobs of the undisturbed
-run.
+The small run `benchmarks.gpu --preset smoke --device cpu` is killed by SIGKILL after a random time and started again,
+--kills times. Each start begins with a random job, so that kills fall everywhere in the list. Then the run is left to
+end. Its rows are compared, file by file, with those of an undisturbed run, in all columns but those that are measured
+(times, memory, rates). Of private runs, whose noise does not come from a seed, only the keys and the status are
+compared. There is a row for each kill. The last row says how many rows were compared, how many differ, and how many
+seconds the jobs of the undisturbed run took.
 """
 
 import re
@@ -29,22 +29,23 @@ from dpzero_theory.cli import Parser, Several, integer, number, output_folder
 MEASURED = re.compile(
     r"(_s|_mb|_mib|_error)$|second|ratio|peak|gflops|share|wall|turns|processes|to_mezo|to_non_private"
 )
-"""The names of columns that hold times, memory or rates."""
+"""A pattern that matches the names of columns that hold times, memory or rates."""
 SEED = 2121
 FIELDS = ("begun_at", "delay_s", "exit", "rows", "differ", "whole_s")
 NAMES = [job.name for job in JOBS]
 
 
 def differences(folder: Path, other: Path) -> tuple[int, int]:
-    """For all tables below two folders: how many rows were compared, and how many only one of the folders has. All rows
-    of a table that one folder lacks differ."""
+    """Compare all tables of rows below two folders. Returns how many different rows there are in all, and how many of
+    them only one folder has. If one folder lacks a table, all of its rows differ."""
     paths = {path.parent.relative_to(root) for root in (folder, other) for path in root.rglob("rows.csv*")}
     tables = [[_lines(root / path) for root in (folder, other)] for path in sorted(paths)]
     return sum(len(one | two) for one, two in tables), sum(len(one ^ two) for one, two in tables)
 
 
 def _lines(folder: Path) -> set[tuple[str, ...]]:
-    """The rows of a table without the columns that are measured or depend on noise."""
+    """Return the rows of the table in `folder` as tuples of texts, without the columns that are measured. In rows of
+    private runs, everything but key and status is replaced by the word "private". A missing table has no rows."""
     try:
         rows: pd.DataFrame = read_rows(folder, failed=True)
     except FileNotFoundError:
@@ -63,7 +64,8 @@ def _start(only: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Exit status 1 where rows differ."""
+    """Kill and resume the run, compare its rows with those of an undisturbed one, and return the exit status: 1 if rows
+    differ, if none were compared, or if the last run failed; else 0."""
     results = Results(
         options.out, key=("kill",), fields=FIELDS, seeds=[SEED], device="cpu", dtype="",
         settings={"kills": options.kills, "only": " ".join(options.only), "longest": options.longest},

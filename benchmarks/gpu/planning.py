@@ -7,12 +7,13 @@ from benchmarks.gpu.cards import Card
 from benchmarks.gpu.jobs import Job
 
 LONGEST = 540.0
-"""The seconds after which a process is ended; a job that needs more goes on in another process."""
+"""The seconds after which a job's process is ended. A job that needs more continues in another process."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the plan. start: seconds from now. why: why the job is left out, empty for one that is to run."""
+    """A line of the plan: a job, the estimated seconds that it needs, the seconds from now at which it starts, and the
+    reason `why` it is left out, which is empty for a job that is to run."""
 
     job: Job
     seconds: float
@@ -21,9 +22,10 @@ class Entry:
 
 
 def refusal(job: Job, card: Card, left: float, given: Mapping[str, object], jobs: Iterable[Job]) -> str:
-    """Why a job cannot run with `left` seconds; empty if it can.
+    """Return the reason why a job cannot run on a card in the `left` seconds, or "" if it can.
 
-    given: options by name, for what a job needs. jobs: all jobs, among them the one that may make this one needless.
+    `given` has the values of the command's options by name, some of which the job may need. `jobs` are all jobs, among
+    which may be one that makes this one needless.
     """
     absent = [name for name in job.needs if not given.get(name)]
     if absent:
@@ -41,7 +43,9 @@ def refusal(job: Job, card: Card, left: float, given: Mapping[str, object], jobs
 
 
 def planned(jobs: Iterable[Job], card: Card, seconds: float, given: Mapping[str, object]) -> Iterator[Entry]:
-    """The jobs in their order. A job that begins and does not end in time takes all the time that is left."""
+    """Yield a line of the plan for each job, in the given order. A job that would begin in time but not end in time is
+    planned for all the seconds that are left. `given` has the values of the command's options by name. The jobs run on
+    `card`, for at most `seconds` seconds in all."""
     chosen, start = list(jobs), 0.0
     for job in chosen:
         needed = job.work.on(card)
@@ -52,5 +56,5 @@ def planned(jobs: Iterable[Job], card: Card, seconds: float, given: Mapping[str,
 
 
 def shown(seconds: float) -> str:
-    """A time in words: in seconds below two minutes, else in minutes."""
+    """Return a time as text: in seconds if it is below two minutes, else in minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

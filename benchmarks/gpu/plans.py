@@ -1,8 +1,9 @@
 """What would run on cards that are not here, in 10, 40 and 400 minutes.  python -m benchmarks.gpu.plans
 
-There is a row for each card, time and job, in order: the estimate, and when the job begins or why it is left out.
-`python -m benchmarks.gpu --minutes M --dry-run --card NAME --data DIR --model DIR` prints the same. Nothing is
-measured, so the rows are made anew each time; a test compares the committed rows with what the code says today.
+There is a row for each card (GPU), time and job, in the order in which jobs run: the estimated seconds, and when the
+job begins or why it is left out. `python -m benchmarks.gpu --minutes M --dry-run --card NAME --data DIR --model DIR`
+prints the same. Nothing is measured, so the rows are made anew each time; a test compares the committed rows with what
+the code says today.
 """
 
 import sys
@@ -20,7 +21,7 @@ GIVEN = {"data": "DIR", "model": "DIR"}
 
 
 def plans() -> Iterator[dict[str, Any]]:
-    """The rows."""
+    """Yield the rows of all plans: one for each card in CARDS, time in MINUTES, and job."""
     for card in CARDS:
         for minutes in MINUTES:
             entries = planned(JOBS, known()[card], 60.0 * minutes, GIVEN)

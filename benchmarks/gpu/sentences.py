@@ -1,4 +1,5 @@
-"""Made-up sentences for the preset `smoke`, which shows that the tables run, and nothing about language."""
+"""Made-up sentences for the preset `smoke`, which shows that the language-model benchmarks run, and nothing about
+language."""
 
 from pathlib import Path
 
@@ -9,7 +10,8 @@ _TRAIN, _TEST, _QUESTIONS = 240, 48, 740
 
 
 def write(folder: Path) -> Path:
-    """Write files like SST-2's and TREC's, always the same ones; returns the folder."""
+    """Write files in the formats of the data sets SST-2 and TREC into `folder`, with the same contents at each call,
+    and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", _TRAIN), ("test", _TEST)):
         lines = [f"the {_SUBJECTS[i // 2 % 8]} is {_WORDS[i % 2][i // 16 % 4]} {i}\t{i % 2}" for i in range(count)]

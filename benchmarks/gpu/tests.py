@@ -34,19 +34,20 @@ FILES = (
 )
 """The files with tests marked `gpu`, the most valuable first."""
 WHOLE = "all of them"
-"""The value of the column `test` in the row of a whole file."""
+"""The value of the column `test` in the row that stands for all tests of a file."""
 PRESETS = {
     "full": dict.fromkeys(FILES, ("-m", "gpu")),
     "smoke": {FILES[0]: ("-k", "test_words and interpreter and place0")},
 }
 """For each file, the arguments of pytest that choose the tests to run."""
 LONGEST = 240.0
-"""The seconds after which a file's tests are ended."""
+"""The number of seconds after which the tests of a file are ended."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def found(report: Path) -> Iterator[dict[str, Any]]:
-    """A row for each test of a JUnit report; none where there is no report."""
+    """Yield a row (name of the test, seconds, status) for each test in a JUnit report, or no row if the file does not
+    exist."""
     for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
         outcome = next((part for part in case if part.tag in ("failure", "error", "skipped")), None)
         status = OK if outcome is None else f"{outcome.tag}: {outcome.get('message', '')[:200]}"
@@ -54,10 +55,11 @@ def found(report: Path) -> Iterator[dict[str, Any]]:
 
 
 def run(path: str, chosen: Sequence[str], report: Path) -> tuple[str, float]:
-    """Run some tests of a file; returns ok, or why not, and the seconds.
+    """Run with pytest the tests of the file `path` that the arguments `chosen` choose, and write a JUnit report.
+    Returns "ok" or the reason why it is not ok, and the seconds that it took.
 
-    They run in a process of their own, because after an illegal access to its memory a GPU does not answer that process
-    any more. Warnings, which are errors in other runs of the tests, are only printed here: a warning of the driver
+    The tests run in a process of their own, because a GPU no longer answers a process that has made an illegal access
+    to its memory. Warnings are errors in other runs of the tests, but are only printed here, because a driver's warning
     would hide what the GPU computes.
     """
     command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", f"--junitxml={report}"]

@@ -20,12 +20,12 @@ COMMITTED = {"math": "a7f2709ef27f", "numpy": "64579f8b77fc", "scipy": "359b4e6f
 
 
 def arithmetic() -> dict[str, str]:
-    """A name, for each library, of how this process computes with it: a digest of its results on fixed numbers.
+    """Return for each library a name of how this process computes with it: a digest of its results on fixed numbers.
 
     For `math` these are results of the functions of the C library; for numpy and scipy sums, functions, products and
     factorisations, since each brings a BLAS of its own; for torch the same in both precisions, with random normal
-    numbers and with layers of networks. Where all names are equal, the same program gives the same digits. Where one
-    differs, the last digits may differ, and with them whatever a run makes of small differences.
+    numbers and with layers of networks. If all names are equal, the same program gives the same digits. If one differs,
+    the last digits may differ, and with them whatever a run makes of small differences.
     """
     rng = np.random.default_rng(0)
     left, right = rng.standard_normal((130, 2000)), rng.standard_normal((2000, 77))
@@ -35,7 +35,7 @@ def arithmetic() -> dict[str, str]:
 
 def others() -> list[str]:
     """Return the names of the libraries that compute in another way here than on the machine that made the committed
-    rows (see `arithmetic`)."""
+    rows, which shows in other digests from `arithmetic`."""
     return [name for name, found in arithmetic().items() if found != COMMITTED[name]]
 
 

@@ -38,8 +38,8 @@ class Command:
 
     name: the command is `python -m benchmarks.NAME`. about: the text of `--help`. work: the body; it is given the
     parser, whose `error` refuses a command line, and the parsed options, and it returns the exit status, None for 0.
-    flags: the flags of the command line. aliases: as in `Parser`. one_of: flags of which a command line may have one at
-    most.
+    flags: the flags of the command line. aliases: old names of flags and the new ones, as in `Parser`. one_of: flags of
+    which a command line may have one at most.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Command:
         return parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run a command line, that of this process if None; returns the exit status."""
+        """Run the command line `argv`, or that of this process if it is None. Returns the exit status."""
         parser = self.parser()
         return self.run(parser, parser.parse_args(argv))
 
     def run(self, parser: Parser, options: Namespace) -> int:
-        """Run the command with the options that `parser` has parsed; returns the exit status."""
+        """Run the command with the options that `parser` has parsed. Returns the exit status."""
         return self.work(parser, options) or 0
 
 
@@ -150,12 +150,12 @@ class Experiment:
         return Command(self.name, self.about, self.run, [*self.flags, *more]).parser()
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run a command line, that of this process if None; returns the exit status."""
+        """Run the command line `argv`, or that of this process if it is None. Returns the exit status."""
         parser = self.parser()
         return self.run(parser, parser.parse_args(argv))
 
     def run(self, parser: Parser, options: Namespace) -> int:
-        """Run the command with the options that `parser` has parsed; returns the exit status."""
+        """Run the experiment with the options that `parser` has parsed. Returns the exit status."""
         if options.out is None:
             options.out = self.folder(options) if callable(self.folder) else RESULTS / (self.folder or self.name)
         if self.summary and options.summary:
@@ -216,7 +216,8 @@ class Experiment:
         tolerates that, with the exception's message."""
         measure = partial(_tried, self.measure, options) if self.tolerant else partial(self.measure, options)
         if self.workers:
-            from benchmarks.kit.jobs import completed  # imported here because it imports torch
+            # this module imports torch, so it is imported only when it is needed
+            from benchmarks.kit.jobs import completed
 
             count = vars(options)[self.workers_flags[0].strip("-")]
             yield from ((cell, made) for (cell,), made in completed(measure, [(cell,) for cell in left], count))
@@ -236,8 +237,8 @@ def _tried(measure: Callable[[Namespace, Any], Rows], options: Namespace, cell: 
 
 
 def presets(name: str, about: str | None, flags: Sequence[Flag], each: Mapping[str, Command | Experiment]) -> Command:
-    """Return a command whose flag `--preset` chooses one of the experiments in `each`, by name. `flags` are the
-    flags of all of them."""
+    """Return a command whose flag `--preset` chooses one of the experiments in `each`, by name. `flags` are the flags
+    of all of them. `name` and `about` are the command's name and help text."""
     choice = flag("--preset", choices=tuple(each), required=True)
     return Command(name, about, lambda parser, options: each[options.preset].run(parser, options), [choice, *flags])
 
@@ -253,6 +254,8 @@ def numbered(
     report: Callable[[Path], None] | None = None,
 ) -> Experiment:
     """Return an experiment with one row for each setting, whose key is the setting's number in the column `setting`.
+    `folder` is the experiment's name and that of its folder of rows, `fields` are the columns of a row beside the
+    number, `about` is the help text, and `seeds` go into the manifest.
 
     settings: yields the settings, each with its number. answer: makes the row of a setting. report: prints a summary
     of the folder of rows at the end.

@@ -30,7 +30,8 @@ class Folder:
     """The parts of a run's folder.
 
     header: the values of the transcript's first line. releases: the numbers of the releases in the transcript. sums:
-    what was released, in units of the noise's grid, shape (T, K). lines: the ledger's lines as values.
+    the noisy sums that were released, as integers in the unit that the plan rounds to, shape (T, K) for T releases of K
+    directions. lines: the ledger's lines as values.
     """
 
     header: Any

@@ -47,7 +47,7 @@ if sys.version_info >= (3, 12):  # from 3.12 on sys.settrace skips some instruct
             sys.monitoring.restart_events()
 
     def stop() -> None:
-        """Stop calling `event`."""
+        """End the calls of `event` that `traced` began."""
         sys.monitoring.set_events(_TOOL, sys.monitoring.events.NO_EVENTS)
 
 else:
@@ -73,7 +73,7 @@ else:
             sys.settrace(before)
 
     def stop() -> None:
-        """Stop calling `event`."""
+        """End the calls of `event` that `traced` began."""
         sys.settrace(None)
 
 
@@ -82,8 +82,8 @@ def _watched(code: CodeType) -> bool:
 
 
 def instructions(work: Callable[[], object]) -> list[Instruction]:
-    """Run `work` and return the traced instructions that it runs, each once, in the order in which they are first
-    run."""
+    """Run `work` and return the instructions of watched files that it runs, each once, in the order in which they are
+    first run."""
     found: dict[Instruction, None] = {}
     with traced(lambda instruction: found.setdefault(instruction)):
         work()

@@ -46,7 +46,7 @@ def completed(
             yield job, work(*job)
         return
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # so that torch is imported once for all
+    context.set_forkserver_preload([__name__])  # torch is then imported once for all workers
     with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
         waiting = {pool.submit(work, *job): job for job in jobs}
         try:

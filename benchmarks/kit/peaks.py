@@ -21,7 +21,7 @@ def in_new_process(
 ) -> Answer:
     """Call a function of a module in a new process and return its result. That process gives freed memory back at once
     (glibc), so that its peak is that of the call."""
-    # the C library reads this when a process starts, so it changes only the new process
+    # the C library reads this variable when a process starts, so it changes only the new process
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments, **named).result()
@@ -29,7 +29,8 @@ def in_new_process(
 
 def reset_peak(device: str) -> float:
     """Forget the peak so far and return the memory held now. Outside Linux the peak of a CPU process cannot be
-    forgotten, and the peak is returned."""
+    forgotten, and the peak is returned. The memory is in MiB: that of torch's allocator if `device` is "cuda", else
+    that of the process."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated() / 2**20
@@ -39,7 +40,8 @@ def reset_peak(device: str) -> float:
 
 
 def peak(device: str) -> float:
-    """Return the largest amount of memory, in MiB, that was held at any moment since `reset_peak`."""
+    """Return the largest amount of memory, in MiB, that was held at any moment since `reset_peak`. It is the memory of
+    torch's allocator if `device` is "cuda", else that of the process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     try:

@@ -20,10 +20,10 @@ FOUR_DIGITS, SIX_DIGITS = 1.001e-3, 1.001e-5
 """The relative difference allowed between numbers that are written to four or six digits: one unit of the last digit.
 """
 _OF_WIDTH = 0.05
-"""The share of a bracket's width that its ends may move by."""
+"""The ends of a bracket may differ from the committed ones by this share of the bracket's width."""
 _ELSEWHERE = 1e-9
-"""The default of the relative difference that is allowed on a machine whose libraries compute in another way
-(`kit.arithmetic`) than where the rows were made."""
+"""The relative difference that is allowed, if an experiment says nothing else, on a machine whose libraries compute in
+another way (`kit.arithmetic`) than on the machine that made the rows."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Remake:
         make: makes rows from a committed row; one of them is that row, made anew.
         varies: columns of times and memory, which are not compared.
         tolerance, why: the relative difference that is allowed, and the reason for it.
-        width: the column of a bracket's relative width, a twentieth of which its ends may move by, as searches end
-            elsewhere inside it.
+        width: the column with a bracket's relative width. The bracket's ends may move by a twentieth of it, as a search
+            may end elsewhere inside the bracket.
         errors: the standard errors of those columns of a row that depend on the operating system's noise.
-        elsewhere: the relative difference that is allowed on a machine with another `arithmetic`, where iterations
-            enlarge differences in the libraries' last digits.
-        upset: whether a row is of a run that enlarges rounding errors so much that its digits come back only on the
-            arithmetic that made them.
+        elsewhere: the relative difference that is allowed on a machine whose libraries compute in another way
+            (`kit.arithmetic`), where iterations enlarge differences in the last digits.
+        upset: whether a row is of a run that enlarges rounding errors so much that its digits come back only where
+            libraries compute as on the machine that made them.
     """
 
     key: Sequence[str]
@@ -68,8 +68,8 @@ class Remake:
     upset: Callable[[Row], bool] = lambda row: False
 
     def differences(self, row: Row, elsewhere: bool = False) -> list[Difference]:
-        """Make a row again and return the columns that are not equal. elsewhere: whether this machine's libraries
-        compute in another way (`kit.arithmetic`) than where the row was made."""
+        """Make a row again and return the columns that are not equal. elsewhere says whether this machine's libraries
+        compute in another way (`kit.arithmetic`) than on the machine that made the row."""
         again = self._again(row)
         if again is None:
             return [Difference("key", "of the row", None, near=False)]
@@ -82,13 +82,15 @@ class Remake:
         ]
 
     def allowed(self, row: Row, elsewhere: bool) -> float:
-        """Return the relative difference from the committed value within which a column of a row counts as having
-        come back."""
+        """Return the relative difference from the committed value within which a column of a row counts as having come
+        back. elsewhere says whether this machine's libraries compute in another way than on the machine that made the
+        row."""
         inside = _OF_WIDTH * float(row[self.width]) if self.width else 0.0
         return max(self.tolerance, inside, self.elsewhere if elsewhere else 0.0)
 
     def reason(self, elsewhere: bool) -> str:
-        """Return the reason why a row that is near the committed one, but not equal, counts as having come back."""
+        """Return the reason why a row that is near the committed one, but not equal, counts as having come back.
+        elsewhere says whether this machine's libraries compute in another way than on the machine that made the row."""
         return "; ".join(filter(None, [self.why, f"within {self.elsewhere:g} elsewhere" if elsewhere else ""]))
 
     def _again(self, row: Row) -> Row | None:
@@ -106,8 +108,9 @@ def plain(row: Mapping[Any, Any]) -> Row:
 
 
 def _near(value: Any, other: Any, tolerance: float = 0.0, error: float | None = None) -> bool:
-    """Return whether two values agree: numbers within the relative `tolerance`, or within STANDARD_ERRORS of
-    `error`; anything else if equal. A missing value agrees only with another one."""
+    """Return whether `value` and `other` agree: numbers if they differ by at most the relative `tolerance`, or, if a
+    standard error is given as `error`, by at most STANDARD_ERRORS of their difference's; anything else if it is equal.
+    A missing value agrees only with another one."""
     if value is None or other is None:
         return value is other
     try:

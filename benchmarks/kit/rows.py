@@ -3,16 +3,16 @@
 Every experiment and figure relies on this:
 
 - A row is known by its key columns. A run may be interrupted at any moment; started again, it skips the keys that are
-  complete. No complete row is lost, because both files are replaced whole and never edited in place.
+complete. No complete row is lost, because both files are replaced whole and never edited in place.
 - The last column, `status`, is `ok` or the reason why the row failed. A failed row is kept, and the next run tries it
-  again. A missing value is an empty field. NaN and infinity are refused, so that a failure cannot hide.
+again. A missing value is an empty field. NaN and infinity are refused, so that a failure cannot hide.
 - The manifest holds what is needed to repeat the run: command, commit, settings, seeds, versions, device, the state of
-  the GPU, dtype and wall time. It also holds the SHA-256 of the rows, which every reader checks, and a digest of each
-  cell, which is a group of rows that are made together. A run that finds rows that are not those of the manifest keeps
-  the cells whose digests fit, and makes the other cells again.
+the GPU, dtype and wall time. It also holds the SHA-256 of the rows, which every reader checks, and a digest of each
+cell, which is a group of rows that are made together. If the rows do not fit the SHA-256, a new run keeps the cells
+whose digests fit, and makes the other cells again.
 
-The store is text because the rows are committed and reviewed: a database under it would need the same code for the text
-files, and more.
+The rows are text because they are committed and reviewed: a database would need the same code for the text files, and
+more.
 """
 
 import csv
@@ -152,7 +152,8 @@ class Results:
             os.close(self._lock)
 
     def done(self, **key: Value) -> bool:
-        """Whether the row with these key columns (all of them must be given) is there and its status is ok."""
+        """Return whether the row with these values in its key columns, all of which must be given, is there with status
+        ok."""
         return self._key(key) in self._complete
 
     def add(self, rows: Iterable[Mapping[str, Value]]) -> None:
@@ -222,7 +223,8 @@ class Results:
         self._earlier += [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
 
     def _digest(self, cells: set[tuple[str, ...]]) -> None:
-        """Compute and keep a digest of each of these cells, over its lines in the file and the names of the columns."""
+        """Compute and store the digest of each of these cells (given as the first columns of the key) from its lines in
+        the file and the names of the columns."""
         texts = defaultdict(list)
         for key, line in self._lines.items():
             if key[: self._of_cell] in cells:
@@ -231,8 +233,8 @@ class Results:
             self._digests[cell] = _sha256((_line(self.columns) + "".join(lines)).encode())[:16]
 
     def _drop_damaged(self, digests: Sequence[str]) -> None:
-        """Empty the lines of every cell whose digest is not among `digests`, which come from the manifest. The empty
-        lines stay, so that rows made again stand where they stood."""
+        """Empty the lines of every cell whose digest is not among `digests`, which come from the manifest. The lines
+        stay as empty ones, so that rows that are made again get the places that they had."""
         if not digests:
             raise ValueError(
                 f"{self.folder} holds rows that are not those of its manifest, which has no digests to tell which: "
@@ -285,7 +287,8 @@ _RUN = ("command", "commit", "started", "device", "wall_s")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest in `folder`. Raises ValueError where there is none that can be read."""
+    """Return the contents of the manifest in `folder`. Raises ValueError if there is no manifest or it cannot be
+    read."""
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         absent = {*_RUN, "dtype", "settings", "seeds", "sha256", "earlier"} - set(manifest)
@@ -297,9 +300,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
-    """The rows in `folder` whose status is ok, or all of them with `failed`; an empty field is a missing value.
+    """Return the rows in `folder` whose status is ok, or all of them if `failed`. An empty field becomes a missing
+    value.
 
-    Raises FileNotFoundError where there are no rows, and ValueError where they are not the rows of the manifest.
+    Raises FileNotFoundError if there are no rows, and ValueError if they are not those that the manifest describes.
     """
     text = _rows_text(folder)
     if text is None:
@@ -323,7 +327,7 @@ def shown(path: Path) -> str:
 
 
 def revision(checkout: Path) -> str:
-    """Return the commit that is checked out in a folder."""
+    """Return the commit that is checked out in the folder `checkout`, or "no revision" if git knows none."""
     run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
     return run.stdout.strip() or "no revision"
 
@@ -335,14 +339,14 @@ def discard(folder: Path) -> None:
 
 
 def _rows_text(folder: Path) -> bytes | None:
-    # Both files exist only while a resumed run is under way, and then rows.csv is the newer one.
+    # rows.csv and rows.csv.gz both exist only while a resumed run is under way, and then rows.csv is the newer file.
     if (folder / "rows.csv").exists():
         return (folder / "rows.csv").read_bytes()
     if (folder / "rows.csv.gz").exists():
         try:
             return gzip.decompress((folder / "rows.csv.gz").read_bytes())
         except (OSError, EOFError, zlib.error):
-            return b""  # so damaged that it cannot be decompressed
+            return b""  # no rows can be recovered from a file that cannot be decompressed
     return None
 
 
@@ -351,8 +355,8 @@ def _sha256(text: bytes) -> str:
 
 
 def _difference(name: str, theirs: Any, ours: Any) -> str:
-    """Return how the manifest's entry `name` in a folder (`theirs`) differs from the one wanted (`ours`), for
-    example "dtype float64, not float32". Of settings only those that differ are named."""
+    """Return how the manifest's entry `name` in a folder (`theirs`) differs from the one wanted (`ours`), for example
+    "dtype float64, not float32". If the entry is a dictionary of settings, only those that differ are named."""
     if not isinstance(theirs, dict):
         return f"{name} {theirs}, not {ours}"
     names = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]

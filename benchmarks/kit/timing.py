@@ -28,8 +28,9 @@ def timed(ask: Callable[[], T]) -> Timed[T]:
 
 
 def least_timed(ask: Callable[[], T]) -> Timed[T]:
-    """Time a call as `timed` does. A call of more than 0.4 processor seconds is made three times and the shortest
-    time counts, because other work on the machine only adds time."""
+    """Call `ask` with the accountant's caches emptied, and return its value and its time. If the call takes more than
+    0.4 processor seconds, it is made three times and the shortest time counts, because other work on the machine only
+    adds time."""
     asked = [timed(ask)]
     while asked[0].cpu_seconds > _AGAIN and len(asked) < _TIMES:
         asked.append(timed(ask))

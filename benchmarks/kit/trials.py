@@ -1,5 +1,5 @@
-"""A private run that is disturbed on purpose. The number of every release is also written to a file outside the
-run's folder, which the fault does not touch.
+"""A private run that is disturbed on purpose, for experiments on interruptions and faults. The number of every release
+is also written to a file outside the run's folder, which the fault does not touch.
 
 The run is by Algorithm 2 (dpzero), by Algorithm 1 (dpgd-0th), or by Algorithm 2 inside the Hugging Face Trainer.
 """
@@ -59,7 +59,8 @@ class Told(SystemNoise):  # type: ignore[misc]
     def discrete_gaussian(self, scale: Any, size: Any = None) -> Any:
         found, files = super().discrete_gaussian(scale, size), self.run._files
         release = (files.ledger._spent if files.ledger else 0) - len(files.paid) - 1
-        if release != self.last:  # a vector's noise is drawn in several blocks; only the first one is noted
+        # the noise of a vector is drawn in several blocks, and the release's number is written before the first one
+        if release != self.last:
             self.last = release
             with self.path.open("ab", buffering=0) as file:
                 file.write(b"%d\n" % release)
@@ -67,7 +68,7 @@ class Told(SystemNoise):  # type: ignore[misc]
 
 
 class Stop(transformers.TrainerCallback):  # type: ignore[misc]
-    """Trainer callback that ends training after a given number of further steps."""
+    """A callback of the Hugging Face Trainer that ends training after `steps` further steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -81,10 +82,11 @@ class Stop(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 class Trial:
-    """One private run, and the fault that disturbs it.
+    """One private run, and the random numbers of the fault that disturbs it.
 
-    root: the folder that a fault may copy or move. block: how many releases the ledger pays for at once. made: after
-    how many releases the fault comes. told: the file to which `Told` writes.
+    place is the folder of the trial. root is the run's folder in it, which a fault may copy or move. block is how many
+    releases the ledger pays for at once, and made is the number of releases after which the fault comes. told is the
+    file outside root to which the class `Told` writes.
     """
 
     def __init__(self, place: Path, method: str, rng: np.random.Generator) -> None:
@@ -97,7 +99,8 @@ class Trial:
         self.module = fresh()
 
     def keep(self, run: Run) -> None:
-        """Save a checkpoint. If that is interrupted, either the old or the new checkpoint is there, complete."""
+        """Save a checkpoint of the run. If saving is interrupted, either the old or the new checkpoint is there,
+        complete."""
         part = self.checkpoint.with_suffix(".part")
         torch.save(run.state_dict(), part)
         part.replace(self.checkpoint)
@@ -107,8 +110,9 @@ class Trial:
         return where / OF_TRAINER if self.method == "trainer" else where
 
     def start(self, *, resume: bool | str, root: Path | None = None) -> Run:
-        """Start or resume the run and return it. A run inside the Trainer is resumed from its folder, without the
-        Trainer."""
+        """Start or resume the run and return it. resume is False, True, or "moved" for a folder that is not where the
+        run began; root is the run's folder if it is not the trial's. A run inside the Trainer is resumed from its
+        folder, without the Trainer."""
         self.module = fresh()
         data: Any = ROWS if self.method == "trainer" else DATA
         run = make_private_with_epsilon(
@@ -123,8 +127,8 @@ class Trial:
         return run
 
     def train(self, count: int, *, resume: bool | str, root: Path | None = None) -> None:
-        """Start or resume the run, make `count` further steps (all that are left if they are fewer), and close its
-        files."""
+        """Start or resume the run, make `count` further steps (all that are left if there are fewer), and close its
+        files. resume and root are those of the method `start`."""
         if self.method != "trainer":
             run = self.start(resume=resume, root=root)
             try:
@@ -157,7 +161,8 @@ class Trial:
         self.train(STEPS, resume=resume, root=root)
 
     def child(self, work: Callable[[], object], after: float | None, number: int) -> None:
-        """Do `work` in a child process that is sent a signal after so many seconds, or no signal if None."""
+        """Call `work` in a child process, which is sent the signal `number` after `after` seconds, or no signal if
+        `after` is None."""
         child = os.fork()
         if child == 0:
             try:
@@ -172,7 +177,9 @@ class Trial:
         os.waitpid(child, 0)
 
     def untidy(self) -> int:
-        """1 if the module or torch's modes are not as they were before the fault, else 0."""
+        """Return 1 if a fault has left the module or torch in another state than before, else 0. Then torch reads other
+        weights than are stored, a part of the module is not in training mode, gradients are off, or a dispatch mode is
+        still active."""
         module: Any = self.module
         shown, there = module[1].weight.detach().clone(), module[1].weight.detach()
         same = (shown.numpy() == there.numpy()).all()

@@ -51,7 +51,7 @@ NO_ROOM = "out of memory"
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """The cells of a table: every method with every model."""
+    """What a table measures: every one of its methods with every one of its models is a cell."""
 
     models: tuple[str, ...]
     methods: tuple[str, ...]
@@ -92,7 +92,7 @@ class MemoryCell:
 
 
 def measure(cell: MemoryCell) -> dict[str, Any]:
-    """The row of a cell, measured in this process."""
+    """Measure time and peak memory of the cell's method on its model in this process; returns the row of results."""
     row: dict[str, Any] = cell.key()
     full_float32()
     try:
@@ -124,7 +124,11 @@ def _examples(words: int, length: int, kind: str) -> tuple[Example, ...]:
 def _steps(
     cell: MemoryCell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
 ) -> tuple[int, list[float], Run | None]:
-    """The number d of weights, the seconds of each step, and the run if it can make as many steps again."""
+    """Make the steps of a cell and time them.
+
+    Returns the number d of trained weights, the seconds of each step, and the run, for a method with one that can make
+    as many steps again; for the other methods None.
+    """
     c = _configuration(cell, "zero-shot" if cell.method == "forwards" else cell.method)
     lora = "lora" in cell.method
     d = first_order.add_lora(module, c) if lora else train(module, cell.weights)
@@ -175,7 +179,8 @@ def _configuration(cell: MemoryCell, method: str) -> Configuration:
 
 
 def _in_turns(run: Run, other: Run, cell: MemoryCell) -> tuple[float, float]:
-    """The time of a step of one run over that of the other, which take turns; and the standard error."""
+    """How much slower a step of `run` is than one of `other`, when the two take turns: the median ratio of their times,
+    and its standard error."""
     pairs = [(run, _Clock(cell.device)), (other, _Clock(cell.device))]
     for turn in range(cell.steps + WARM_UP):
         for one, clock in pairs[:: 1 if turn % 2 else -1]:
@@ -226,7 +231,7 @@ def _cells(options: Namespace) -> Iterator[MemoryCell]:
 
 
 def _report(options: Namespace) -> int:
-    """Exit status 1 where a cell failed for another reason than its memory."""
+    """The exit status of the command: 1 where a cell failed for another reason than too little memory, else 0."""
     return int(not set(read_rows(options.out, failed=True)["status"]) <= {OK, NO_ROOM})
 
 

@@ -41,14 +41,14 @@ class LanguageModel:
 
     @property
     def pad(self) -> int:
-        """The id that pads; an arbitrary one where the tokenizer has none."""
+        """The token id that fills prompts up to one length; an arbitrary one where the tokenizer has none."""
         return int(self.tokenizer.pad_token_id or 0)
 
 
 def load(
     name: str, *, kind: str | None = None, dtype: str = "float32", device: str = "cpu", tokenizer: str | None = None
 ) -> LanguageModel:
-    """A pretrained model.
+    """Load a pretrained model in evaluation mode, with its tokenizer.
 
     name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: the kind that
     the model was trained as, if left out. tokenizer: a folder or an id; the model's own, if left out.

@@ -84,7 +84,7 @@ def turned_round(lines: pd.DataFrame) -> str:
 
 
 def sentences(lines: pd.DataFrame) -> list[str]:
-    """A line for each claim: the difference on every task, marked where the claim does not hold."""
+    """A line of text for each claim on `lines`: the difference on every task, marked where the claim does not hold."""
     parts: dict[str, list[str]] = {}
     for claim, name, difference, error, holds in ordering(lines).itertuples(index=False):
         title = "mean" if name == "all" else task(name).title

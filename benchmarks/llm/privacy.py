@@ -12,8 +12,8 @@ from dpzero_theory.privacy.step import Release
 
 @dataclass(frozen=True)
 class Privacy:
-    """(epsilon, delta) of one run. The true epsilon is between `lower` and `epsilon`, and `epsilon` is the one to rely
-    on. `how` names the mechanism that it is of."""
+    """The (epsilon, delta) of one run. The true epsilon is between `lower` and `epsilon`, and `epsilon` is the one to
+    rely on. `how` names the mechanism that the run releases through."""
 
     lower: float
     epsilon: float
@@ -52,7 +52,10 @@ def first_order_noise(configuration: Configuration, n: int) -> float:
 
 
 def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: float) -> Privacy:
-    """The privacy of `steps` noisy sums of clipped gradients."""
+    """The privacy of a run of DP-AdamW: as many noisy sums of clipped gradients as the configuration has steps.
+
+    n: the number of training records. noise_multiplier: the standard deviation of the noise on a sum over the clip.
+    """
     c = configuration
     unit = Release(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)
     found = epsilon_of_history([unit], c.delta)

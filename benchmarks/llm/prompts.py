@@ -1,4 +1,4 @@
-"""Templates to token ids.
+"""Turns records into prompts, as token ids, by the template of their task.
 
 A template is cut into pieces (fixed text, the mask, the record's texts) that are tokenised one by one; a space before a
 text belongs to that text. The model's own start and end tokens go around them. A prompt that is too long is shortened

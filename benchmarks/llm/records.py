@@ -17,7 +17,7 @@ from benchmarks.llm.tasks import Source, Task
 from dpzero_theory import check, datasets
 
 TEST_SEED = 42
-"""The seed of the shuffle that picks the test records: all runs have the same."""
+"""The seed of the shuffle that picks the test records, so that all runs have the same test records."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ FIELDS = ("method", "epsilon", "mean", "error", "seeds", "search", "paper", "pap
 
 
 def last_step(c: Configuration) -> int:
-    """The column `step` in the last row of a run."""
+    """The value of the column `step` in the last row of a run of this configuration."""
     return 0 if c.method == "zero-shot" else c.steps
 
 

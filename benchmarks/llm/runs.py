@@ -35,8 +35,8 @@ the wall time of training until then."""
 
 @dataclass(frozen=True)
 class RunResult:
-    """rows: in the order of their steps, with the columns KEY and FIELDS. metric: the name of the metric of dev and
-    test."""
+    """What a run gives. rows: its rows of results in the order of their steps, with the columns KEY and FIELDS. metric:
+    the name of the metric on the dev and test records, which is the task's."""
 
     rows: tuple[dict[str, Any], ...]
     privacy: Privacy | None
@@ -50,7 +50,8 @@ def run_folder(parent: Path, configuration: Configuration) -> Path:
 
 
 def evaluation_steps(steps: int, count: int) -> frozenset[int]:
-    """`count` numbers of steps, evenly spaced, of which the last is `steps`."""
+    """The numbers of steps after which a run is evaluated: `count` of them, evenly spaced, the last of which is
+    `steps`."""
     return frozenset(round(steps * (index + 1) / count) for index in range(count))
 
 
@@ -99,8 +100,8 @@ def execute(
 
 
 class _Progress:
-    """The rows of a run: the dev records are evaluated after the chosen steps, beside the seconds of training until
-    then."""
+    """Collects the rows of a run while it trains: after each of the chosen steps it evaluates the dev records and notes
+    the seconds of training until then."""
 
     def __init__(
         self,
@@ -180,7 +181,8 @@ def _zeroth_order(
 
 
 def _prepared(language_model: LanguageModel, prompter: Prompter, c: Configuration) -> tuple[nn.Module, int]:
-    """A copy whose trained weights are marked, and their number."""
+    """A copy of the model for the configuration c, in which only the weights to train require gradients, and the number
+    of these weights."""
     module = deepcopy(language_model.module)
     if language_model.kind == "encoder":
         module = classifier(module, prompter, language_model.pad)

@@ -48,7 +48,7 @@ def scorer(prompter: Prompter, pad: int, rows: int = 16) -> Scorer:
 
 
 class _Classifier:
-    """The loss is the cross-entropy over the classes."""
+    """A scorer of records that have classes: the loss is the cross-entropy over the scores of the classes."""
 
     def __init__(self, pad: int, rows: int) -> None:
         self.pad = pad
@@ -110,7 +110,8 @@ class AnswerScorer:
 
 
 class EncoderScorer(_Classifier):
-    """The scores of a `SentenceClassifier`, which `classifier` makes."""
+    """For sentence encoders: the scores of the classes are what a `SentenceClassifier` puts out, which `classifier`
+    makes."""
 
     def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
         scores: Tensor = model(**_inputs(model, [example.ids for example in batch], self.pad))

@@ -63,7 +63,11 @@ class _OneLayer(Tensors):
 
 
 def measure(model: str, method: str, steps: int, length: int, device: str) -> dict[str, Any]:
-    """The row of a method."""
+    """Measure the steps of `method` on `model` with layers read from files; returns the row of results.
+
+    steps: how many steps are timed, after one that is not. length: tokens of a record. device: where the model runs,
+    for example `cuda`.
+    """
     dtype = "float32" if device == "cpu" else "float16"
     config, kind = models.configuration(model)
     module: Any = models.random_model(config, kind, seed=0, dtype=dtype, device="meta")

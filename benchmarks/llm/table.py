@@ -44,7 +44,12 @@ def run_table(
     load_model: Load,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Run what is not in `results` yet, seed by seed, so that every cell has a number early."""
+    """Make the runs of the table that are not in `results` yet, seed by seed, so that every cell has a number early.
+
+    entry: the table. results: where the rows are kept. data: a folder of local files, else Hugging Face. runs: the
+    parent of the runs' folders. rows: records in one forward pass. load_model: loads a model by name and dtype. say: is
+    called with lines that say what happens.
+    """
     loaded: dict[tuple[str, str], LanguageModel] = {}
     for seed in entry.seeds:
         for model in entry.models:
@@ -88,7 +93,7 @@ def results_of(entry: Table, folder: Path, device: str, dtype: str) -> Results:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Run, print and resume."""
+    """The command: make the runs of the table that are missing, and print the table beside the paper's numbers."""
     device = chosen_device(parser, options.device)
     with parser.refusals():
         entry = _narrowed(table(options.name, options.preset), options)

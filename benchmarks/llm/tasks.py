@@ -14,7 +14,11 @@ KINDS = ("masked", "causal", "encoder")
 
 @dataclass(frozen=True)
 class Prompt:
-    """How one kind of model is asked, as in tasks.toml; `options` are the words that a masked model may predict."""
+    """How one kind of model is asked for a record's class or answer, as in tasks.toml.
+
+    `template` is the text around the record's texts, `max_length` the most tokens that a prompt has, and `options` are
+    the words that a masked model may predict.
+    """
 
     template: str
     max_length: int

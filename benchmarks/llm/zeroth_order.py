@@ -26,7 +26,11 @@ EVERY = 50
 def start(
     module: nn.Module, scorer: Scorer, train: Sequence[Example], configuration: Configuration, folder: Path
 ) -> Run:
-    """The run, which is resumed if `folder` holds it, from its checkpoint if there is one.
+    """Start a zeroth-order run of the configuration's method; if `folder` holds the run, resume it, from its checkpoint
+    if there is one.
+
+    module: the model, whose trainable weights are trained. scorer: gives each record's loss. train: the training
+    records as token ids. folder: where the run keeps its ledger, transcript and checkpoint.
 
     Raises what `make_private_with_epsilon` raises.
     """
@@ -37,8 +41,8 @@ def start(
 
 
 def save(run: Run, step: int, folder: Path) -> None:
-    """Save a checkpoint now and then; call it after each step. It concerns DPGD-0th, whose releases are vectors that no
-    transcript replays.
+    """Save a checkpoint of the run in `folder` now and then, for DPGD-0th only: its releases are vectors, which no
+    transcript replays. It is to be called after each step, where `step` is the number of steps made.
 
     Checkpoints are saved after the first step, every `EVERY` steps and after the last. Steps that an interruption
     undoes stay paid for.
@@ -87,7 +91,7 @@ def _made(
 
 
 def privacy_of(run: Run, delta: float) -> Privacy:
-    """The privacy of the run's releases so far."""
+    """The (epsilon, delta) that the releases of the run so far cost at the given delta."""
     plan = run.plan
     what = "clipped scalars" if plan.scalars else "clipped vectors along the direction"
     how = f"discrete Gaussian noise from the operating system on an integer sum of {what}; its lattice is accounted for"

@@ -1,24 +1,26 @@
-"""Forged, damaged and threaded folders of private runs: what verify makes of them.
+"""Forged, damaged and threaded folders of private runs: what the command that verifies a folder makes of them.
 
     python -m benchmarks.forged_folders
 
-Each of 1,000 folders is of a small run, with a random direction law and number of directions, that is
+Each of 1,000 folders is of a small run, with a random method (direction law, number of directions), to which one of
+three things happens:
 
-    forged     one to three of the lies below are written into it, and every checksum is computed anew
+    forged     one to three of the lies listed in this module are written into it, and every checksum is made anew
     damaged    one to three times bytes are lost, changed, added, moved, or replaced by those of another run
-    threaded   stepped by two to four threads at once, while another thread verifies it
+    threaded   two to four threads step the run at once, while another thread verifies it
 
-The folder is verified, as text, JSON or HTML; then the run is resumed; then its files are put back, and it is run to
-its end. A row counts what went wrong:
+The folder is verified, with the answer as text, JSON or HTML. Then the run is resumed. Then the folder's files are
+replaced by the intact ones, and the run is continued to its end. A row counts what went wrong:
 
-    accepted   verify passes although it could know that something is wrong: a lie of the list, or, in a damaged folder,
-               a transcript that is no beginning of what was released, or a ledger that counts fewer releases
-    unclear    a refusal is not exactly one line, or has a character that is not printable ASCII
-    traceback  an exception that is none of the refusals
-    wedged     no end within two minutes, or the run does not go on with its files put back, or is refused at its end
+    accepted   the folder was found to be right although it could be known that something is wrong: a listed lie, or, in
+               a damaged folder, a transcript that is no beginning of what was released, or a ledger that counts fewer
+    unclear    a refusal was not exactly one line, or had a character that is not printable ASCII
+    traceback  an exception was raised that is none of the refusals
+    wedged     there was no end within two minutes, or the run could not be continued with its files put back, or it
+               was refused at its end
 
-Lies that nobody could notice (other texts, another order of the numbers) are written too; they do not count as
-accepted.
+Some changes cannot be noticed by anyone (other texts, another order of the numbers). They are made too, and do not
+count as accepted.
 """
 
 import contextlib
@@ -90,7 +92,8 @@ def started(folder: Path, method: str, block: int, resume: bool | str = False) -
 
 
 def _sums(change: Callable[[Any], Any]) -> Forge:
-    """A lie about the released numbers."""
+    """Return a lie about the released numbers: a function that replaces the sums in a folder's parts by `change` of
+    fresh noise of the same size."""
 
     def forge(parts: Folder, rng: Rng) -> None:
         plan, source = parts.header["plan"], SystemNoise()
@@ -115,7 +118,7 @@ ODD: tuple[Any, ...] = (None, True, -1, 1.5, 10**40, math.nan, math.inf, "x\ny\x
 
 
 def _odd(values: Any, rng: Rng) -> Any:
-    """The values with one of them, anywhere, replaced by a value of another kind."""
+    """Return a copy of the JSON values in which one value, anywhere, is replaced by a value of another type."""
     found = [place for place in places(values) if place[0] not in ("check", "format")]
     place = found[int(rng.integers(len(found)))]
     now = value_at(values, place)
@@ -195,7 +198,8 @@ UNTOLD: dict[str, Forge] = {
 
 
 def _forged(folder: Path, rng: Rng, method: str) -> tuple[str, bool]:
-    """Write lies into the folder; returns their names, and whether verify can notice them."""
+    """Write lies into the folder of a run by `method`. Returns the lies' names joined by " + ", and whether the
+    verification can notice them."""
     parts, texts = Folder.read(folder), dumped
     if rng.random() < 0.1:
         name = str(rng.choice(list(UNTOLD)))
@@ -252,8 +256,8 @@ def _damaged(folder: Path, rng: Rng, method: str) -> str:
 
 
 def _true(folder: Path, whole: dict[str, bytes], made: int) -> bool:
-    """Whether all that is left is true: the transcript is a beginning of the real one, torn or not, and the ledger
-    counts it."""
+    """Return whether all that is left in a damaged folder is true: the transcript is a beginning of the real one, whole
+    or torn, and the ledger counts at least the `made` releases. `whole` has the intact files by name."""
     before, now = whole[TRANSCRIPT], (folder / TRANSCRIPT).read_bytes()
     start = before.find(b"\n") + 1
     size = (len(before) - start) // made
@@ -265,7 +269,8 @@ def _true(folder: Path, whole: dict[str, bytes], made: int) -> bool:
 
 
 def _verified(folder: Path, form: str) -> tuple[int, bool]:
-    """The exit status of verify, and whether its message is clear. Raises what verify raises."""
+    """Verify the folder, with the answer as "text", "json" or "html" (`form`). Returns the exit status and whether its
+    message is clear, and raises what the verification raises."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = verify([str(folder), "--format", form])
@@ -277,7 +282,9 @@ def _verified(folder: Path, form: str) -> tuple[int, bool]:
 
 
 def _threaded(folder: Path, rng: Rng, method: str, block: int) -> dict[str, int]:
-    """Step the run by several threads until all steps are made, while another thread verifies it."""
+    """Let several threads step a run until all of its steps are made, while another thread verifies its folder. `block`
+    is how many releases the ledger pays for at once. Returns how often each thing that may go wrong did. `method` is a
+    key of METHODS."""
     run, wrong = started(folder, method, block), {"unclear": 0, "traceback": 0, "accepted": 0}
     made: list[int] = []
 
@@ -313,14 +320,15 @@ def _threaded(folder: Path, rng: Rng, method: str, block: int) -> dict[str, int]
 
 
 def measure(options: Namespace, cell: dict[str, Any]) -> dict[str, Any]:
-    """The row of one folder."""
+    """Make the folder of one trial, disturb it, verify it, continue the run, and return the columns of the trial's row.
+    `cell` has the number of the trial, which is also its seed."""
     rng = np.random.default_rng([SEED, cell["trial"]])
     kind, method = KINDS[cell["trial"] % len(KINDS)], str(rng.choice(list(METHODS)))
     block, made, form = int(rng.choice([1, 4])), int(rng.integers(12, 21)), str(rng.choice(["text", "json", "html"]))
     row: dict[str, Any] = {"kind": kind, "method": method, "made": made, "said": "", **dict.fromkeys(JUDGED, 0)}
     torch.set_num_threads(1)
     try:
-        # fsync is left out: the machine keeps its power, so files need not reach the disk
+        # fsync is replaced by nothing: the machine does not lose power here, so files need not reach the disk
         with TemporaryDirectory() as name, limited(SECONDS), mock.patch("os.fsync", return_value=None):
             folder = Path(name) / "run"
             if kind == "threaded":
@@ -366,7 +374,9 @@ def _judged(folder: Path, form: str, kind: str, told: bool, whole: dict[str, byt
 def _gone_on(
     folder: Path, method: str, block: int, row: dict[str, Any], whole: dict[str, bytes], state: Any
 ) -> dict[str, Any]:
-    """Resume the run as its folder is, and again with its files put back."""
+    """Resume the run with its folder as it is, then with the intact files `whole` put back and, for dpgd-0th, the
+    checkpoint `state` loaded. Returns the columns of the row that say whether the run could be continued to its end.
+    `method` and `block` are those with which the run was started, and `row` has the columns known so far."""
     traceback, unclear = row["traceback"], row["unclear"]
     for back in (False, True):
         if back:

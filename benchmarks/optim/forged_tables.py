@@ -7,7 +7,8 @@ from benchmarks.kit.tables import paragraphs
 
 
 def forged_folders(folder: Path = RESULTS / "forged_folders") -> str:
-    """What verify and a resumption made of folders that were forged, damaged and stepped by threads."""
+    """Return the sentence that says what became of the folders in the committed rows: how many were accepted although
+    something was wrong with them, and how many ended in another fault."""
     rows = read_rows(folder)
     kinds = ", ".join(f"{count} {kind}" for kind, count in rows["kind"].value_counts().sort_index().items())
     wrong = {name: int(rows[name].sum()) for name in ("accepted", "wedged", "traceback", "unclear")}

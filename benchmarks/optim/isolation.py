@@ -7,12 +7,14 @@ A BERT of random weights in float32 reads texts of 5 to 64 tokens. There is a ro
 
     probed              micro-batches of up to 64, padded to their longest record; what a run does by default
     probed, one by one  micro-batches of one record
-    exact               micro-batches filled up to 64, 32, 16 or 8 records, all padded to 64 tokens; or to 16, 8, 4, 2
+    exact               micro-batches filled up to 64, 32, 16 or 8 records, all padded to 64 tokens
+    exact, rows of 16   the same with micro-batches filled up to 16, 8, 4 or 2 records
 
-moved_...: 16 texts of at most 40 tokens are evaluated without and with a text of 64 tokens beside them, along 20
-directions. The columns have the largest change of one of the 16 differences, at these values of lambda, and as a share
-of the clip, which is 1. seconds: processor time of a private step (Poisson batches of 64 of 1,024 records), the ways in
-turns. ratio: the time over that of `probed`, the median over turns, and its standard error.
+The columns moved_... are for the smoothings lambda = 1e-3, 1e-6 and 2.6e-7. For each, 16 texts of at most 40 tokens are
+evaluated without and with a text of 64 tokens beside them, along 20 directions; the column has the largest change of
+one of the 16 texts' differences, as a share of the clip, which is 1. The column seconds is the processor time of a
+private step with Poisson batches of about 64 of 1,024 records, where the ways of keeping records apart take turns. The
+column ratio is that time over the time of `probed`: the median over turns, and beside it its standard error.
 """
 
 import tempfile
@@ -55,15 +57,16 @@ def texts(lengths: Sequence[int]) -> list[Tensor]:
 
 
 def padded(records: Sequence[Tensor], to: int = 0) -> tuple[Tensor, Tensor]:
-    """The tokens, padded to the longest record and to at least `to`, and a mask that is 1 at tokens."""
+    """Return the tokens of the records as one tensor, padded with 0 to the longest record and to at least `to` tokens,
+    and a mask of the same shape that is 1 at tokens and 0 at padding."""
     longest = max(to, *(len(record) for record in records))
     ids = torch.stack([nn.functional.pad(record, (0, longest - len(record))) for record in records])
     return ids, (ids > 0).long()
 
 
 def losses(module: nn.Module, batch: Any) -> Tensor:
-    """The loss of each record. At the full length the mask has four dimensions, because transformers looks at the
-    values of one with two."""
+    """Return the loss of each record of a batch (token ids, mask). If texts have the full LENGTH, the mask is given
+    four dimensions, because transformers chooses its kernels by the values of a mask of two."""
     ids, mask = batch
     if ids.shape[1] == LENGTH:
         mask = mask.bool()[:, None, None, :].expand(-1, 1, LENGTH, -1)
@@ -80,7 +83,8 @@ def model() -> nn.Module:
 
 
 def start(way: str, smoothing: float, folder: str) -> Run:
-    """A run whose records 0 to 15 are short and whose record 16 is the longest."""
+    """Return a run with one `way` of keeping records apart (a key of WAYS). Its records 0 to 15 are short, and record
+    16 is the longest possible. The smoothing is lambda, and `folder` is the parent of the run's folder."""
     isolation, micro_batch = WAYS[way]
     draw = np.random.default_rng(0)
     lengths = [*draw.integers(5, SHORT + 1, BESIDE), LENGTH, *draw.integers(5, LENGTH + 1, RECORDS - BESIDE - 1)]
@@ -96,7 +100,8 @@ def start(way: str, smoothing: float, folder: str) -> Run:
 
 
 def moved(way: str, smoothing: float) -> float:
-    """The largest change of a difference of the 16 short records when the longest record joins them."""
+    """Return the largest change of a short record's difference of losses, among 16 records and DIRECTIONS directions,
+    when the longest record joins them. `way` is a key of WAYS, and the smoothing is lambda."""
     micro_batch, largest = WAYS[way][1], 0.0
     with tempfile.TemporaryDirectory() as folder:
         run = start(way, smoothing, folder)
@@ -116,7 +121,8 @@ def moved(way: str, smoothing: float) -> float:
 
 
 def seconds(turns: int) -> dict[str, list[float]]:
-    """Processor times of a step, each way in turn; the first turn warms up."""
+    """Return for each way of keeping records apart the processor seconds of a step in each turn. The ways alternate,
+    and a first turn is made only to warm up."""
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
         runs = {}

@@ -31,7 +31,8 @@ SEED = 20260
 
 
 def spend_until_killed(path: Path, published: Path) -> None:
-    """Be the child; never returns."""
+    """Spend releases of the ledger at `path` and append each paid number to the file `published`, until this child
+    process is killed or the budget is spent. The function does not return."""
     status = 1
     try:
         sink = os.open(published, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -59,7 +60,9 @@ def damage(path: Path, kind: str, rng: np.random.Generator) -> None:
 
 
 def one_round(path: Path, published: Path, rng: np.random.Generator) -> dict[str, str | float | int]:
-    """Kill, damage, open again, and compare."""
+    """Start a child that spends releases, kill it, perhaps damage the ledger's end, and open the ledger again. Returns
+    the columns of a row: what was done, and how many published releases the ledger does not count or were published
+    twice."""
     child = os.fork()
     if child == 0:
         spend_until_killed(path, published)
@@ -84,7 +87,8 @@ def one_round(path: Path, published: Path, rng: np.random.Generator) -> dict[str
 
 
 def _parts(options: Namespace) -> list[tuple[int, int]]:
-    """The steps of the plan and the number of rounds, by part; the last part has a small plan."""
+    """Return for each part of the experiment the number of steps in its plan and its number of kills. Only the last
+    part has a plan that is small enough to be spent."""
     full = [(STEPS, min(BATCH, options.kills - start)) for start in range(0, options.kills, BATCH)]
     return [*full, (SMALL_PLAN, BATCH // 4)]
 

@@ -1,11 +1,14 @@
 """A step of K directions in one pass, beside one point after the other.  python -m benchmarks.one_pass [--turns N]
 
-A sentence classifier on texts of 16 tokens is evaluated at the 2 K points x +- lambda u_k of a step, with
-`points_at_once=2K` and with 1, in turns. The rows have the processor time, the median over turns of the ratio, and its
-standard error. small: RoBERTa of two layers of width 64 with random weights; minilm: the sentence encoder, 6 layers of
-width 384. What is trained beside the label vectors: nothing (head), the last normalisation (top-norm), adapters of rank
-8 in the last layer (top-lora) or in all layers (lora), all biases and normalisations (biases), or all but the
-embeddings (body). change: the largest change of a record's difference of losses, relative to the largest difference.
+A sentence classifier on texts of 16 tokens is evaluated at the 2 K points x +- lambda u_k of a step. Here x are the
+weights, u_k the K directions, and lambda is the smoothing. Evaluations with `points_at_once=2K` and with 1 take turns.
+The rows have the processor seconds of both, the median over turns of their ratio, and its standard error.
+
+The model `small` is a RoBERTa of two layers of width 64 with random weights; `minilm` is a trained sentence encoder
+with 6 layers of width 384. The column `trained` says which weights are trained in addition to the label vectors: none
+(head), the last normalisation (top-norm), adapters of rank 8 in the last layer (top-lora) or in all layers (lora), all
+biases and normalisations (biases), or all but the embeddings (body). The column `change` is the largest difference
+between the two ways in a record's difference of losses, relative to the largest difference of losses.
 """
 
 import itertools
@@ -36,13 +39,14 @@ TOKENS, CLASSES = 16, 6
 MODELS = ("small", MINILM)
 TRAINED = ("head", "top-norm", "top-lora", "lora", "biases", "body")
 CASES = (("small", 16, 4), ("small", 16, 16), ("small", 256, 4), (MINILM, 16, 4))
-"""Model, number of texts, and K."""
+"""The combinations that are measured: the model, the number of texts, and the number K of directions in a step."""
 KEY = ("model", "texts", "trained", "directions")
 FIELDS = ("d", "turns", "seconds", "seconds_apart", "ratio", "ratio_error", "change")
 
 
 def classifier(model: str, trained: str) -> tuple[nn.Module, int]:
-    """A module and the number of its trained weights."""
+    """Return a classifier made of the encoder `model`, with the weights named by `trained` set to be trained, and how
+    many weights that are."""
     encoder = load(MINILM).module if model == MINILM else random_model(config("roberta", 64), "encoder", seed=0)
     torch.manual_seed(0)
     module = SentenceClassifier(encoder, nn.functional.normalize(torch.randn(CLASSES, _width(encoder)), dim=-1))
@@ -76,7 +80,8 @@ def start(module: nn.Module, texts: int, k: int, points_at_once: int) -> Run:
 
 
 def measure(model: str, texts: int, trained: str, k: int, turns: int) -> dict[str, Any]:
-    """A row; the first turn warms up."""
+    """Return the row of one model, number of texts, set of trained weights, and number k of directions. A turn
+    evaluates one step each way, and `turns` of them are timed after one that only warms up."""
     module, d = classifier(model, trained)
     counts = (2 * k, 1)
     runs = [start(module, texts, k, count) for count in counts]

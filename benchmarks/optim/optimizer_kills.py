@@ -44,7 +44,7 @@ SEED = 20261
 RECORDS, STEPS, PART = 64, 1000, 100
 CHECKPOINT_EVERY = 7
 LONGEST = 0.25
-"""The most seconds from the start of the child's work to the kill."""
+"""The largest number of seconds between the start of the child's work and the kill."""
 
 
 def fresh() -> nn.Module:
@@ -86,7 +86,9 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def train(folder: Path, checkpoints: bool, ready: int) -> None:
-    """Be the child; never returns."""
+    """Train the run in `folder` until this child process is killed or the budget is spent, and write each released
+    number to the file `told`. `checkpoints` says whether checkpoints are saved, and a byte is written to the pipe
+    `ready` once the files are open. The function does not return."""
     status = 1
     try:
         run, saved = start(folder, fresh(), resume=True), folder / "checkpoint.pt"
@@ -111,8 +113,8 @@ def train(folder: Path, checkpoints: bool, ready: int) -> None:
 
 
 def fork(folder: Path, checkpoints: bool, delay: float | None) -> int:
-    """Run a child that is killed `delay` seconds after it has opened its files (never if None); returns its exit
-    code."""
+    """Train the run in `folder` in a child process, and kill the child `delay` seconds after it has opened its files,
+    or never if None. Returns the child's exit code. `checkpoints` says whether the child saves checkpoints."""
     wait, ready = os.pipe()
     child = os.fork()
     if child == 0:
@@ -121,7 +123,8 @@ def fork(folder: Path, checkpoints: bool, delay: float | None) -> int:
     os.close(ready)
     if delay is not None:
         if delay > LONGEST / 10:
-            os.read(wait, 1)  # children that are to be killed sooner are killed while they open the files and replay
+            # a child with a smaller delay is killed while it opens the files and replays the transcript
+            os.read(wait, 1)
         time.sleep(delay)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -150,7 +153,9 @@ def inspect(folder: Path) -> dict[str, int]:
 
 
 def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
-    """Kill one run `kills` times, then let it end; the last row says whether the replay gives the weights."""
+    """Kill one run `kills` times, then let it continue to its end, and return a row for each kill and one for the end.
+    The last row says whether a replay of the transcript gives the final weights. `part` is the run's number; in every
+    second part the child saves checkpoints."""
     rng, checkpoints = np.random.default_rng([SEED, part]), part % 2 == 1
     start(folder, fresh(), resume=False).close()
     rows: list[dict[str, Any]] = []
@@ -173,7 +178,7 @@ def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
 
 
 def _parts(options: Namespace) -> list[int]:
-    """The number of kills, by part."""
+    """Return the number of kills in each part of the experiment; a part is one run."""
     return [min(PART, options.kills - first) for first in range(0, options.kills, PART)]
 
 
@@ -183,7 +188,8 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
 
 
 def _report(options: Namespace) -> int:
-    """Print the counts; returns 1 if anything was lost, counted too little, or differs from the replay."""
+    """Print the counts over all rows. Returns 1 if a release was lost, counted too little or repeated, or if weights
+    differ from those of the replay, else 0."""
     table = read_rows(options.out)
     killed = table[table["child"] == -signal.SIGKILL]
     bad = int(table[["under_counted", "twice", "contradicted"]].to_numpy().sum())

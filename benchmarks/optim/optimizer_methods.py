@@ -33,12 +33,13 @@ SMALL = {
         vocab_size=10000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048
     ),
 }
-"""Sizes of models beside those in llm/sizes.toml."""
+"""Configurations of RoBERTa that are smaller than those in llm/sizes.toml."""
 
 
 @dataclass(frozen=True)
 class StepCase:
-    """A model, and a batch of records with so many tokens each. methods: the methods that are measured."""
+    """What a step is measured on: the size of the model, the number of records in the batch, their length in tokens,
+    the dtype of the weights, and the names of the methods to measure."""
 
     size: str
     batch: int
@@ -48,7 +49,8 @@ class StepCase:
 
 
 class Bench:
-    """One model on one device, and the steps on it."""
+    """One model and one batch on one device, and the methods' steps on them. `stack` closes the runs' files at the
+    end."""
 
     def __init__(self, case: StepCase, device: str, stack: ExitStack) -> None:
         self._stack = stack
@@ -62,7 +64,7 @@ class Bench:
         self._data = TensorDataset(*self._batch)
 
     def step(self, method: str) -> Step:
-        """A function that makes one step of this method."""
+        """Return a function that makes one step of the method with this name."""
         if method in DIRECTIONS:
             return self._ours(method, private=False)
         if method == PRIVATE:
@@ -108,7 +110,8 @@ class Bench:
             plan = Plan.without_privacy(n=rows, **common)
             run = make_from_seed_not_private(self.module, _losses, self._data, plan, seed=0, micro_batch=rows)
         self._stack.callback(run.close)
-        run.catch_up()  # before another method changes the weights: the methods take turns on one module
+        # the run must read the initial weights before another method changes them, as all methods use one module
+        run.catch_up()
         return lambda: _void(run.step())
 
     def _four_pass(self) -> Step:
@@ -149,7 +152,8 @@ class Bench:
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
-        own = classification_model(self._case, self._device).train()  # its hooks must not slow the other methods
+        # a model of its own, so that the hooks of Opacus do not slow the other methods
+        own = classification_model(self._case, self._device).train()
         wrapped = GradSampleModule(own)
         optimizer = DPOptimizer(
             torch.optim.AdamW(wrapped.parameters(), lr=STEP_SIZE),
@@ -171,13 +175,14 @@ def _void(_: object) -> None:
 
 
 def _losses(module: nn.Module, batch: Any) -> Tensor:
-    """The cross entropy of each record, in float32, shape (batch,)."""
+    """Return the cross entropy of each record of a batch (tokens, labels), in float32, shape (batch,)."""
     tokens, labels = batch
     return F.cross_entropy(module(input_ids=tokens).logits.float(), labels, reduction="none")
 
 
 def classification_model(case: StepCase, device: str) -> Any:
-    """A model with random weights, made on the device, in evaluation mode."""
+    """Return a classification model of the case's size and dtype with random weights, made on the device, in evaluation
+    mode."""
     config = SMALL[case.size] if case.size in SMALL else configuration(case.size)[0]
     torch.manual_seed(0)
     with torch.device(device):

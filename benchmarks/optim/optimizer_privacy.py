@@ -3,14 +3,15 @@
 
 There is one row for each part:
 
-- attack-private, attack-seeded: an attacker who knows x_t, x_{t+1}, the public direction and the run's key computes the
-  released sum, draws noise again from the key, and removes it where that helps. `measured` is the root mean square
-  error of the clipped sum recovered in this way, in units of the noise's sigma: 1 within 5% for a private run, 0 for a
-  seeded one.
-- sensitivity: over generated pairs of neighbouring data sets with NaN, infinities and duplicates (K from 1 to 4, both
-  relations, lattices of 1 to 2^30 integers to a clip), the largest change of the integer sum over the stated
-  sensitivity; it must be at most 1.
-- ranks-2, ranks-4: how many processes under torchrun end with other weights than a single process; it must be 0.
+- attack-private, attack-seeded: an attacker knows the weights x_t and x_{t+1} before and after a step, the public
+direction, and the run's key. The attacker computes the released sum, draws noise again from the key, and subtracts it
+if that helps. `measured` is the root mean square error of the clipped sum recovered in this way, in units of the
+noise's standard deviation sigma. It must be 1 within 5% for a private run, and 0 for a seeded one.
+- sensitivity: random pairs of neighbouring data sets have losses that contain NaN, infinities and duplicates, K from 1
+to 4 directions, both relations, and lattices of 1 to 2^30 integers to a clip. `measured` is the largest change of the
+integer sum between neighbours over the stated sensitivity; it must be at most 1.
+- ranks-2, ranks-4: `measured` is the number of processes under torchrun that end with other weights than a single
+process; it must be 0.
 """
 
 import os
@@ -74,8 +75,9 @@ def data() -> TensorDataset:
 
 
 def attack(run: Run, key: bytes, steps: int) -> float:
-    """The attacker's root mean square error. The run must have one parameter. `truth` is used only to score the
-    attack."""
+    """Attack `steps` steps of a run with one parameter, given the run's key, and return the root mean square error of
+    the recovered clipped sums in units of the noise's standard deviation. The better of two guesses counts: with and
+    without subtracting noise drawn from the key. The true sum is used only to compute this error."""
     weight = run.weights.parameters[0]
     redrawn = SeededNoise(int.from_bytes(key, "little") % 2**64)
     errors = np.empty((2, steps))
@@ -104,7 +106,8 @@ def attack_seeded(cases: int) -> float:
 
 
 def sensitivity(cases: int) -> float:
-    """The largest change over what is allowed, over `cases` pairs of neighbours."""
+    """Return the largest change of the released integer sum over the change allowed, among `cases` random pairs of
+    neighbouring data sets, or infinity as soon as one change exceeds what is allowed."""
     rng, worst = np.random.default_rng(SEED), 0.0
     base = Plan.for_target(n=RECORDS, steps=1, **SETTINGS)
     for _ in range(cases):
@@ -152,7 +155,8 @@ def _torchrun(folder: Path, count: int, steps: int) -> list[torch.Tensor]:
 
 
 def work(folder: Path, steps: int) -> None:
-    """One of several processes: a seeded run of an MLP in float32, with eight micro-batches of four records."""
+    """Be one of several processes under torchrun: make a seeded run of `steps` steps of an MLP in float32, with eight
+    micro-batches of four records, and save the final weights in `folder`."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(SEED)
@@ -172,7 +176,8 @@ PARTS: dict[str, tuple[Callable[[int], float], int, float, float]] = {
     "ranks-2": (ranks(2), 50, 0.0, 0.0),
     "ranks-4": (ranks(4), 50, 0.0, 0.0),
 }
-"""For each part: its work, the number of cases, and the lowest and highest value that pass."""
+"""For each part of the experiment: the function that measures it, the number of cases, and the lowest and highest value
+that pass."""
 
 
 def _check(parser: Parser, options: Namespace) -> None:

@@ -1,21 +1,23 @@
 """Time and peak memory of one step, beside two plain forward passes.  python -m benchmarks.optimizer_step
 
     two-forwards         the losses at x, twice, without gradients: what any two-point method must pay
-    rademacher, ...      our step without clip and noise, per kind of direction (`Plan.without_privacy`)
-    private-rademacher   our private step: ledger and transcript on disk, discrete noise (`make_private_with_epsilon`)
+    rademacher, ...      a step of this library without clip and noise, per direction law (`Plan.without_privacy`)
+    private-rademacher   a private step: ledger and transcript on disk, discrete noise (`make_private_with_epsilon`)
     four-pass            the published way: u drawn again from a seed four times, the weights perturbed in place
     adamw                forward, backward, AdamW
     dp-adamw             the same with Opacus: per-sample gradients, clipped and noised
 
-Models have random weights and a classifier of two classes; the loss of a record is its cross entropy. The methods take
-turns in one process, and a ratio is taken within a turn; the median is reported, with the smallest and the largest. The
-private step, AdamW and DP-AdamW are timed apart, beside the two forwards. The private step is also timed beside the
-same step without clip and noise (to_non_private: the median, and its standard error from the quartiles). Seconds are
-processor time on the CPU, as the machine may be shared (wall time stands beside it), and synchronised wall time on a
-GPU.
+Here x are the weights and u is a step's direction. Models have random weights and a classifier of two classes; the loss
+of a record is its cross entropy. The methods take turns in one process, and a ratio of two methods' times is taken
+within a turn. The median ratio is reported, with the smallest and the largest. The private step, AdamW and DP-AdamW are
+each timed apart from the other methods, in turns with the two forwards. The private step is also timed in turns with
+the same step without clip and noise (column to_non_private: the median ratio, and its standard error from the
+quartiles). On the CPU, seconds are processor time, as the machine may be shared, and wall time stands in another
+column; on a GPU, seconds are synchronised wall time.
 
-On the CPU, peak memory is that of a new process for each method, less what it held before the model was built, with
-freed memory given back at once (otherwise it varies by a quarter from run to run). On a GPU it is the allocator's peak.
+On the CPU, peak memory is measured in a new process for each method, less what the process held before the model was
+built. Freed memory is given back at once there; otherwise the peak varies by a quarter from run to run. On a GPU it is
+the allocator's peak.
 
     python -m benchmarks.optimizer_step --preset cpu
     python -m benchmarks.optimizer_step --preset lengths --turns 5     (9 batches of 1 to 64 records, 16 to 256 tokens)
@@ -96,15 +98,17 @@ PRESETS = {
         *(StepCase(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-2]) for size in ("13b", "30b", "66b")),
     ],
 }
-"""The cases of each preset. RoBERTa is measured at the paper's batch of 64, and on the CPU also at smaller ones; OPT at
-its batch of 8. The preset `lengths` has direction laws by batch and length, beside the published step."""
+"""The models and batches that each preset measures. RoBERTa is measured at the paper's batch of 64, and on the CPU also
+at smaller ones; OPT is measured at the paper's batch of 8. The preset `lengths` measures direction laws at several
+batches and lengths, beside the published step."""
 
 
 def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
-    """One row per method. A method that does not run has a status that says why, in place of numbers.
+    """Return a row for each method of a case (a model and a batch) on the device. A method that does not run has a
+    status that says why, in place of numbers.
 
-    turns: the most turns of each group of methods; fewer are made if they do not fit into `budget` seconds, but at
-    least 2.
+    turns: the number of turns in which methods that are compared are timed. Fewer turns are made if they do not fit
+    into `budget` seconds, but at least 2.
     """
     memory = {method: _tried(device, _peak_megabytes, case, device, method) for method in case.methods}
     runs = [method for method in case.methods if not isinstance(memory[method], str)]
@@ -153,8 +157,10 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
 
 
 def _turns(case: StepCase, device: str, methods: Sequence[str], turns: int, budget: float) -> dict[str, list[Any]]:
-    """For each method the seconds (processor time, or synchronised) and the wall seconds of each turn. The first turn
-    warms up and is dropped."""
+    """Time steps of the methods in turns, and return for each method the pairs (processor seconds, or synchronised
+    seconds on a GPU; wall seconds), one for each turn. One turn more is made first to warm up, and dropped. After 2
+    turns, a further one is made only if it is expected to end within `budget` seconds. `case` has the model and
+    batch."""
     samples: dict[str, list[Any]] = {method: [] for method in methods}
     with ExitStack() as stack:
         bench = Bench(case, device, stack)
@@ -183,7 +189,8 @@ def _timed(step: Step, device: str) -> tuple[float, float]:
 
 
 def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer | str:
-    """What `work` returns, or why it failed; the device's memory is free again."""
+    """Return what `work` returns, or a text that says why it failed. Either way unused memory of the device is
+    released."""
     try:
         return work(*arguments)
     except (torch.OutOfMemoryError, MemoryError):
@@ -195,7 +202,8 @@ def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer 
 
 
 def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
-    """The peak of a method's first steps. Raises MemoryError where the device has less memory than the method needs."""
+    """Return the peak memory, in MiB, of a method's first steps. Raises MemoryError if the machine has less memory than
+    the method needs. `case` has the model and batch; the device is "cpu" or "cuda"."""
     if device == "cuda":
         return _peak_of_steps(case, device, method, 1)
     if _needed_megabytes(case, method) > 0.25 * _available_megabytes():
@@ -204,25 +212,27 @@ def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
 
 
 def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> float:
-    """Megabytes above what was held before the model was built."""
+    """Return the largest memory in MiB held during a method's first steps, less what was held before the model was
+    built. `case` has the model and batch, and `threads` is the number of torch's threads on the CPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
     with ExitStack() as stack:
         classification_model(
             StepCase("tiny", 1, 8), device
-        )  # building a model imports modules, whose memory is not the method's
+        )  # a first model is built only to import the modules that building needs, whose memory is not the method's
         before = reset_peak(device)
         bench = Bench(case, device, stack)
         step = bench.step(method)
         if method == "dp-adamw":
             del bench.module
-        for _ in range(2 if "adamw" in method else 1):  # the first step creates the optimizer's state
+        for _ in range(2 if "adamw" in method else 1):  # the first step of AdamW only creates the optimizer's state
             step()
         return peak(device) - before
 
 
 def _needed_megabytes(case: StepCase, method: str) -> float:
-    """A lower bound on what the method holds beside the model, so that a hopeless attempt is not made."""
+    """Return a lower bound, in MiB, on the memory that the method needs for weights, gradients and optimizer state, so
+    that no attempt is made that must fail. `case` has the model and batch."""
     parameters, _ = _sizes(case)
     copies = {"adamw": 4, "dp-adamw": 6 + case.batch}.get(method, 1)
     return copies * parameters * 4 / 2**20
@@ -237,7 +247,8 @@ def _available_megabytes() -> float:
 
 
 def _sizes(case: StepCase) -> tuple[int, float]:
-    """The number of parameters, tied ones counted once, and the megabytes of the largest."""
+    """Return the number of the model's parameters, tied ones counted once, and the size in MiB of the largest tensor of
+    parameters. `case` has the name of the model and its dtype."""
     counts = [parameter.numel() for parameter in classification_model(case, "meta").parameters()]
     return sum(counts), max(counts) * DTYPES[case.dtype].itemsize / 2**20
 
@@ -249,7 +260,8 @@ def _release(device: str) -> None:
 
 
 def _share(megabytes: float, inference: float) -> float | None:
-    """Memory over that of an inference; None where the inference's was too small to be seen."""
+    """Return the memory of a method over that of inference, both in MiB, or None if the memory of inference was too
+    small to be seen."""
     return rounded(megabytes / inference) if inference > 0 else None
 
 

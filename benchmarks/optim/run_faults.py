@@ -1,13 +1,13 @@
 """Random faults in the folder of a private run, then its resumption.  python -m benchmarks.run_faults
 
 A run of `STEPS` releases, by Algorithm 2, by Algorithm 1 or in the Trainer, is cut short by one fault after a random
-number of releases, resumed by the same call, and run to its end. The number of each release is written to a file
+number of releases, resumed by the same call, and continued to its end. The number of each release is written to a file
 outside the folder before the transcript has it. After each fault the run must be
 
 - refused: by one line that says what to do (`unclear` if not), with the files left as they are (`changed` if not). When
-  that is done and the files are as they were, it goes on (`wedged` if not); or
+the advice is followed and the files are as they were, the run must continue (`wedged` if not); or
 - resumed: the ledger counts every release that was written outside (`under_counted` are the others), none of them is
-  made twice (`twice`), and at the end, where a transcript is kept, its replay gives the weights (`unequal` if not).
+made twice (`twice`), and at the end, where a transcript is kept, its replay gives the weights (`unequal` if not).
 
 The faults:
 
@@ -20,9 +20,10 @@ The faults:
     full                      a disk that is full after a random number of bytes (RLIMIT_FSIZE, in a child)
     read-only, clock          files that cannot be opened for writing; a clock that was set back
 
-`back-both`, a snapshot of the disk put back, cannot be noticed in place: its rows are shown and not judged. After kill,
-signal, instruction, opening, full, clock and move a run must be resumed and not refused. --walk interrupts a step, or
-the opening of the files, at every instruction instead. fsync is left out, as the machine keeps its power.
+The fault `back-both` puts a snapshot of the disk back, which nobody can notice inside the folder: its rows are shown
+and not judged. After kill, signal, instruction, opening, full, clock and move a run must be resumed and not refused.
+With --walk the experiment instead interrupts a step, or the opening of the files, at every instruction. fsync is
+replaced by nothing, as the machine does not lose power.
 """
 
 import contextlib
@@ -64,7 +65,7 @@ ADVICE = ("put", "resume", "start", "close", "open it as moved", "must be")
 
 
 def go_on(trial: Trial) -> None:
-    """Run to the end, and go on after each interrupt as long as the run allows it."""
+    """Run the trial's run to its end, and resume it after each KeyboardInterrupt."""
     done = False
     while not done:
         with contextlib.suppress(KeyboardInterrupt):
@@ -78,7 +79,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def read_only() -> Iterator[None]:
-    """In this block os.open refuses to write for every user (without it, root may write where nobody else may)."""
+    """Return a context in which os.open refuses to open a file for writing, whoever the user is. File permissions alone
+    would not stop root."""
     opened = os.open
 
     def refusing(path: Any, flags: int, *rest: Any, **named: Any) -> int:
@@ -94,7 +96,8 @@ def read_only() -> Iterator[None]:
 
 
 def limited(trial: Trial) -> None:
-    """Run until no file may grow further."""
+    """Resume the trial's run with a limit on the size of files, a random number of bytes above the largest one's, so
+    that it ends with an error as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     largest = max(path.stat().st_size for path in trial.folder().iterdir())
     trial.told.touch()
@@ -105,7 +108,8 @@ def limited(trial: Trial) -> None:
 
 
 def instruction(trial: Trial) -> int:
-    """Interrupt a step in this process; the run goes on or refuses. Returns 1 if the module is left untidy, else 0."""
+    """Interrupt a step at a random instruction, then let the run continue or refuse to. Returns 1 if the module is not
+    as it was before the step, else 0."""
     run = trial.start(resume=True)
     found, untidy = instructions(run.step) if run.releases_left else [], 0
     if found and run.releases_left:
@@ -122,8 +126,8 @@ def instruction(trial: Trial) -> int:
 
 
 def opening(trial: Trial) -> int:
-    """Interrupt a resumption (of a run in the Trainer, the whole training). Returns 1 if the module is left untidy,
-    else 0."""
+    """Interrupt the resumption of a run at a random instruction (for a run in the Trainer, anywhere in the training).
+    Returns 1 if the module is not as it was, else 0."""
     work: Callable[[], object] = lambda: trial.train(1, resume=True)  # noqa: E731
     found = instructions(work)
     interrupt(work, found[int(trial.rng.integers(len(found)))])
@@ -131,8 +135,8 @@ def opening(trial: Trial) -> int:
 
 
 def damage(trial: Trial, fault: str, before: dict[str, bytes]) -> int:
-    """Do to the folder what the fault does while no process has it open. Returns 1 if the module is left untidy, else
-    0."""
+    """Do to the trial's folder what the fault with this name does, while no process has the folder open. `before` has
+    the files as they were some releases earlier. Returns 1 if the module is not as it was, else 0."""
     kind, _, which = fault.partition("-")
     path, rng = trial.folder() / FILES.get(which, "none"), trial.rng
     if kind == "cut":
@@ -181,7 +185,8 @@ FAULTS = (
 
 
 def attempt(trial: Trial, fault: str) -> dict[str, Any]:
-    """The row of one fault."""
+    """Make one run with one fault, resume it, and return the columns of its row: the outcome, and a count of each thing
+    that may go wrong. `trial` has the run's method and its random numbers."""
     early = int(trial.rng.integers(0, trial.made))
     trial.train(early, resume=False)
     before = files(trial.folder())
@@ -238,7 +243,8 @@ def judged(trial: Trial) -> dict[str, int]:
 
 
 def walk(method: str, place: Path) -> int:
-    """Interrupt a step at every instruction, each in a run of its own. Returns how often something went wrong."""
+    """Interrupt a step at every instruction, each in a resumption of the same run by this method, in the folder
+    `place`. Returns how often something went wrong."""
     probe = Trial(place / "probe", method, np.random.default_rng(SEED))
     probe.place.mkdir()
     probe.train(2, resume=False)
@@ -269,8 +275,8 @@ def walk(method: str, place: Path) -> int:
 
 
 def walk_opening(place: Path) -> int:
-    """Open the files again after an interrupt at every instruction of opening and closing them. Returns how often
-    something went wrong."""
+    """Interrupt the opening and closing of a run's files at every instruction, and open the files again after each. The
+    run is made in the folder `place`. Returns how often something went wrong."""
     probe = Trial(place / "probe", METHODS[0], np.random.default_rng(SEED))
     probe.place.mkdir()
     probe.train(2, resume=False)
@@ -293,7 +299,8 @@ def walk_opening(place: Path) -> int:
 
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
-    """In this block fsync does nothing, and calibrations and prices that repeat are computed once."""
+    """Return a context in which fsync does nothing, and in which calibrations and epsilons that repeat are computed
+    once."""
     priced = cache(lambda history, delta: epsilon_of_history(list(history), delta))
     with (
         mock.patch("os.fsync", return_value=None),
@@ -306,7 +313,8 @@ def _quick() -> Iterator[None]:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Exit status 1 if a fault that can be noticed was not, or anything was lost."""
+    """Run the random faults, or the walk through all instructions. Returns 1 if a fault that can be noticed was not, or
+    if anything was lost, else 0."""
     torch.set_num_threads(1)
     with _quick():
         if options.walk:

@@ -39,7 +39,11 @@ FIELDS = ("d", "tokens", "own_perplexity", "questions_perplexity", "seconds")
 
 
 class Reading(NamedTuple):
-    """The tokens of all sentences, one after the other, and the ids of the mask and of the first ordinary word."""
+    """What a model is trained on and how long.
+
+    `stream` has the tokens of all sentences, one after the other. `mask` is the id of the mask token, negative where
+    the model is not a masked one. `steps` is the number of training steps.
+    """
 
     stream: Tensor
     mask: int
@@ -47,7 +51,10 @@ class Reading(NamedTuple):
 
 
 def stream(found: Sequence[str], words: Any) -> Tensor:
-    """All sentences with their first and last tokens, one after the other."""
+    """The token ids of all sentences in `found`, one sentence after the other, each with its first and last tokens.
+
+    words: the tokenizer.
+    """
     return torch.tensor([token for ids in words([line.strip() for line in found])["input_ids"] for token in ids])
 
 
@@ -84,7 +91,8 @@ def _share(step: int, steps: int) -> float:
 
 
 def _batch(work: Reading, step: int) -> dict[str, Tensor]:
-    """Blocks that begin anywhere, drawn from the number of the step; for a masked model with masks."""
+    """The batch of a step: blocks of tokens that begin at random places, drawn with the number of the step as the seed;
+    for a masked model with masks."""
     source = torch.Generator().manual_seed(step)
     begins = torch.randint(len(work.stream) - BLOCK + 1, (ROWS, 1), generator=source)
     ids = work.stream[begins + torch.arange(BLOCK)]

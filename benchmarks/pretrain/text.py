@@ -33,8 +33,8 @@ DEV = 500
 
 
 def sentences(data: Path | None) -> list[str]:
-    """The sentences for pretraining, each once, in a fixed order. data: as for `records.load`, whose errors it
-    raises."""
+    """The sentences for pretraining, each once, in a fixed order. data: a folder of local files, or None for Hugging
+    Face. Raises what `records.load` raises."""
     return list(dict.fromkeys(text for name in READ for text in _texts(name, "train", data)))
 
 

@@ -10,7 +10,8 @@
     python -m benchmarks.accounting --preset ask        calibrate, then ask, at 2,000 random settings of all kinds
     python -m benchmarks.accounting --preset lattice    discrete noise of one release against direct sums
 
-The rows go into results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
+A setting is a training run with its privacy target: numbers of records and steps, sampling, epsilon and delta. The rows
+go into results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
 """
 
 import math
@@ -43,7 +44,7 @@ from dpzero_theory.privacy.gaussian import (
 from dpzero_theory.privacy.step import Release
 
 SETTINGS = (
-    # each setting is n, batch, steps, epsilon, delta, sampling
+    # each setting is: number of records n, mean batch size, steps, epsilon, delta, sampling
     (1024, 64, 10_000, 2.0, 1e-5, "poisson"),
     (1024, 64, 10_000, 6.0, 1e-5, "poisson"),
     (1000, 8, 20_000, 2.0, 1e-5, "poisson"),
@@ -92,9 +93,9 @@ _KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 
 
 def _compared(options: Namespace, at: Cell) -> dict[str, Any]:
-    """Return the row of a setting and an accountant: its noise multiplier, its time, and the epsilon that this
-    multiplier really gives. Times are processor seconds, which other work on the machine does not change.
-    """
+    """Return the row for a setting and an accountant, both named by the columns `at`: the accountant's noise
+    multiplier, its time, and the epsilon that this multiplier really gives. Times are processor seconds, which other
+    work on the machine does not change."""
     setting = next(one for one in SETTINGS if one[:5] == tuple(at[name] for name in _KEY[:5]))
     exact = _ours(setting)
     if at["accountant"] == OURS:
@@ -116,8 +117,9 @@ def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
     """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
     releases `unit`.
 
-    Of the two orders of the neighbouring data sets only the first is evaluated, which has the larger delta. If it
-    had the smaller one, the certified bracket would not contain the value, which the comparison would show.
+    A bound for two neighbouring data sets must hold in both orders. Only the first order is evaluated here, which has
+    the larger delta. If it had the smaller one, the certified bracket would not contain the value, which the comparison
+    would show.
     """
     pair: Pair = unit.composition.directions()[0][0][0]
     question = (pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
@@ -134,7 +136,7 @@ def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
 
 
 def _random_settings(count: int) -> list[dict[str, Any]]:
-    """Draw `count` settings, each parameter log-uniform. A setting that needs no noise at all is drawn again."""
+    """Draw `count` settings, whose parameters are log-uniform. A setting that needs no noise at all is drawn again."""
     rng = np.random.default_rng(SEED)
     found: list[dict[str, Any]] = []
     while len(found) < count:

@@ -15,8 +15,8 @@ def _seconds(seconds: float) -> str:
 
 
 def five_settings() -> str:
-    """Return a table of every accountant's noise multiplier and processor time at five settings, and of how many
-    times faster this package is."""
+    """Return a table, for five settings from the literature, of every accountant's noise multiplier and processor time,
+    and of how many times faster this package is."""
     rows = read_rows(RESULTS / "accounting_rows")
     lines, below, ratios = [], 0, []
     for setting, group in rows.groupby(list(five.KEY[:-1]), sort=False):
@@ -42,8 +42,8 @@ def five_settings() -> str:
 
 
 def corners() -> str:
-    """Return a table by sampling and relation: how many of the random settings raised an exception, and quantiles of
-    the time and of the relative width of the bracket."""
+    """Return a table of the random settings by sampling and relation: how many there are, the share of answers within a
+    second, the longest time, and how narrow the accountant's brackets are."""
     rows = read_rows(RESULTS / "accounting_corners", failed=True)
     good = rows[rows["status"] == "ok"]
     groups = [(f"{key[0]}, {key[1]}", group) for key, group in good.groupby(["sampling", "relation"])]
@@ -65,8 +65,8 @@ def corners() -> str:
 
 
 def asked() -> str:
-    """Return a table of the preset `ask` by sampling: whether noise that is calibrated for a target is then said to
-    meet it. Below it stands the comparison of discrete noise with direct sums."""
+    """Return a table of the preset `ask`, a row for each way of sampling: whether noise that was calibrated for a
+    target is afterwards said to meet it. The text below it compares delta for discrete noise with direct sums."""
     rows = read_rows(RESULTS / "accounting_ask")
     kinds = rows.assign(kind=rows["sampling"].str.partition(":")[0]).groupby("kind")
     lines = []
@@ -86,8 +86,8 @@ def asked() -> str:
 
 
 def random_allocation() -> str:
-    """Return a table for random allocation: width and time of epsilon's brackets, and whether estimates of delta by
-    sampling agree with them."""
+    """Return a table for random allocation, by relation: the width of the brackets of epsilon, the time they take, and
+    whether estimates of delta by sampling agree with them."""
     rows = read_rows(RESULTS / "accounting_allocation")
     lines = []
     for relation, group in rows.groupby("relation"):
@@ -104,8 +104,8 @@ def random_allocation() -> str:
 
 
 def random_allocation_k() -> str:
-    """Return a table of the relative width of epsilon's bracket where a record is in K of t steps, with a column for
-    each noise multiplier."""
+    """Return a table of the relative width of epsilon's bracket if a record takes part in K of t steps, with a line for
+    each K, t and relation, and a column for each noise multiplier."""
     rows = read_rows(RESULTS / "accounting_allocation_k")
     lines = []
     for (epoch, taken, relation), group in rows.groupby(["epoch", "taken", "relation"]):

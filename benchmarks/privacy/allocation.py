@@ -2,8 +2,8 @@
 checked.
 
 The settings are log-uniform: epochs of 2 to 10^4 steps, 1 to 1,000 epochs, noise multipliers from 0.5 to 10, delta from
-1e-9 to 1e-4, both relations. The 8 corners of these ranges at delta = 1e-5 come first. Where a setting has few enough
-steps, delta is also estimated by sampling, at both ends of the bracket of epsilon: at the lower end the estimate must
+1e-9 to 1e-4, both relations. The 16 corners of these ranges at delta = 1e-5 come first. If a setting has few enough
+steps, delta is also estimated by sampling, at both ends of the bracket of epsilon. At the lower end the estimate must
 not be below the delta that was asked for, and at the upper end not above it, by more than `ERRORS` standard errors. The
 sampling is importance sampling: outputs are drawn from a density tilted towards those that make up delta, and weighted.
 It shares no code with `dpzero_theory.privacy`.
@@ -39,11 +39,12 @@ _FEWEST, _MOST = 400, 20_000
 """The fewest and the most sampled runs for one estimate of delta. A setting that would get fewer from `_DRAWS`
 numbers is not checked by sampling."""
 _PILOT, _TRIES = 64, 20
-"""The samples of each try, and the number of tries, in the search for a tilt under which the mean privacy loss is
-about epsilon."""
+"""In the search for a tilt under which the mean privacy loss is about epsilon, at most _TRIES tilts are tried, each
+with _PILOT samples."""
 _AT_ONCE = 1e6
 _CELLS = 40
-"""How many cells there are per standard deviation of the noise. The tilt of a density is constant on each cell."""
+"""A density is tilted by a factor that is constant on each cell of the line; there are this many cells per standard
+deviation of the noise."""
 OF_SETTING = ("setting", "epoch", "epochs", "noise_multiplier", "relation", "delta")
 
 
@@ -60,8 +61,8 @@ def settings(count: int) -> list[dict[str, Any]]:
 
 
 class _Tilted:
-    """The tilted law of a number x: the density of N(mean, s^2) multiplied by e^{h(x)}, with h constant on cells,
-    and divided by e^`log_total` so that it integrates to 1."""
+    """The tilted law of a number x. Its density is that of N(mean, s^2), multiplied by e^{h(x)} and divided by
+    e^`log_total` so that it integrates to 1. The function h is constant between neighbouring `edges`."""
 
     def __init__(self, mean: float, s: float, edges: Floats, h: Floats) -> None:
         self.mean, self.s, self.h = mean, s, h
@@ -73,8 +74,8 @@ class _Tilted:
         self.below = np.cumsum(tilted / tilted.sum())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Floats, Floats]:
-        """Draw numbers x from the tilted density, and return them with the logarithm of their importance weights
-        (normal density over tilted one)."""
+        """Draw an array of numbers x from the tilted density, and return it with the logarithm of each number's
+        importance weight, which is the normal density over the tilted one. `shape` is that of the array."""
         cell = np.minimum(np.searchsorted(self.below, rng.random(shape)), len(self.h) - 1)
         low, high = (end[cell] for end in self.ends)
         right = low > 0
@@ -85,8 +86,8 @@ class _Tilted:
 
 @dataclass(frozen=True)
 class _Question:
-    """The question for delta(epsilon) when a record is removed, added or replaced, for `epochs` epochs of `epoch`
-    steps with noise multiplier `s`."""
+    """What is estimated: delta(epsilon) for `epochs` epochs of `epoch` steps with noise multiplier `s`, if one record
+    is removed, added or replaced, as `direction` says."""
 
     s: float
     epoch: int
@@ -95,11 +96,11 @@ class _Question:
     epsilon: float
 
     def laws(self, rate: float) -> tuple[_Tilted, _Tilted]:
-        """Return the laws of a step's output, tilted by e^{rate l}: first for the step in which the record takes
-        part, then for the other steps.
+        """Return the laws of a step's output, tilted by e^{rate l}: first for the step in which the record takes part,
+        then for every other step.
 
-        Here l is the privacy loss if only this output carried information. Where losses tilted like that are too small
-        together (for add, with few steps), l is minus the output.
+        Here l is the privacy loss if only this output carried information. If privacy losses of a run would stay too
+        small under such a tilt (direction "add" with few steps), l is minus the output instead.
         """
         inner = np.arange(-16 * self.s, 1 + 16 * self.s, self.s / _CELLS)
         edges = np.concatenate([[-np.inf], inner, [np.inf]])
@@ -114,8 +115,8 @@ class _Question:
         return _Tilted(record, self.s, edges, rate * loss), _Tilted(0.0, self.s, edges, rate * loss)
 
     def draw(self, rate: float, rng: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """Draw privacy losses of the whole run with the given tilt, and return them with the logarithms of their
-        importance weights."""
+        """Draw `size` privacy losses of the whole run under the tilt `rate`, and return them with the logarithms of
+        their importance weights."""
         record, other = self.laws(rate)
         half = 1 / (2 * self.s**2)
         loss, log_weight = np.zeros(size), np.zeros(size)
@@ -130,7 +131,7 @@ class _Question:
         return loss, log_weight
 
     def rate(self, rng: np.random.Generator) -> float:
-        """Return a tilt under which the mean privacy loss is about epsilon."""
+        """Return the strength of the tilt under which the mean privacy loss is about epsilon."""
         low, high, rate = 0.0, math.inf, 1.0
         for _ in range(_TRIES):
             mean = float(self.draw(rate, rng, _PILOT)[0].mean())
@@ -146,8 +147,9 @@ class _Question:
 def sampled(
     noise: float, epoch: int, epochs: int, direction: str, epsilon: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Estimate delta(epsilon) by importance sampling and return it with its standard error. direction: whether a
-    record is removed, added or replaced."""
+    """Estimate delta(epsilon) by importance sampling and return it with its standard error. noise is the noise
+    multiplier, epoch the number of steps of an epoch, and direction "remove", "add" or "replace", for what happens to a
+    record."""
     question = _Question(noise, epoch, epochs, direction, epsilon)
     count, rate = int(min(max(_DRAWS / (epoch * epochs), _FEWEST), _MOST)), question.rate(rng)
     gains = []
@@ -159,8 +161,9 @@ def sampled(
 
 
 def _checked(row: Mapping[str, Any], lower: float, upper: float) -> dict[str, Any]:
-    """Return columns for both ends of epsilon's bracket: the estimate of delta over the delta that was asked for
-    (the larger one of both orders of the data sets), and `ERRORS` standard errors of that ratio."""
+    """Return the columns that check both ends of epsilon's bracket [lower, upper] by sampling. For each end they have
+    the estimate of delta (the larger one for both orders of the data sets) over the delta that was asked for, and
+    `ERRORS` standard errors of that ratio."""
     rng = np.random.default_rng([SEED, row["setting"]])
     found: dict[str, Any] = {}
     for name, end in (("lower", lower), ("upper", upper)):
@@ -199,7 +202,8 @@ FIELDS = (
 
 
 def report(out: Path) -> None:
-    """Print the widest bracket, the longest time, and how many estimates of delta agree with their bracket."""
+    """Print the widest bracket, the longest time, and how many estimates of delta agree with their bracket, from the
+    rows in the folder `out`."""
     rows = read_rows(out)
     checked = rows[rows["contained"].notna()]
     print(

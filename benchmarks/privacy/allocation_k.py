@@ -12,7 +12,8 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Release
 
 EPOCHS = ((12, 2), (12, 3), (64, 8), (1000, 30))
-"""The tried epochs: the number t of steps, and in how many of them, K, a record takes part."""
+"""The pairs (t, K) that are tried: the number t of steps of an epoch, and the number K of them in which a record takes
+part."""
 MULTIPLIERS = (0.5, 1.0, 2.0, 5.0)
 DELTA = 1e-5
 OF_SETTING = ("setting", "epoch", "taken", "noise_multiplier", "relation", "delta")
@@ -38,7 +39,7 @@ FIELDS = (*OF_SETTING[1:], "epsilon_lower", "epsilon", "width", "seconds", "cpu_
 
 
 def settings() -> Iterator[dict[str, Any]]:
-    """Yield every setting, numbered from 1."""
+    """Yield every combination of epoch, noise multiplier and relation, numbered from 1."""
     for number, (epoch, noise, relation) in enumerate(
         itertools.product(EPOCHS, MULTIPLIERS, ("add-remove", "replace-one")), 1
     ):
@@ -46,7 +47,7 @@ def settings() -> Iterator[dict[str, Any]]:
 
 
 def report(out: Path) -> None:
-    """Print the widest bracket and the longest time."""
+    """Print the widest bracket and the longest time, from the rows in the folder `out`."""
     rows = read_rows(out)
     print(
         f"{len(rows)} settings: brackets of epsilon at most {100 * rows['width'].max():.1f}% wide, at most"

@@ -30,7 +30,7 @@ SEED = 20_261_123
 COUNT = 2000
 LATTICES = 200
 SECONDS = 8.0
-"""The processor seconds after which a setting is given up, which its row then says."""
+"""The processor seconds after which a setting is given up; its row says then that it took too long."""
 _SELDOM = ("random-allocation", "truncated-poisson")
 """The samplings that are drawn a quarter as often as the others, because a question to the accountant about them
 takes seconds."""
@@ -39,8 +39,8 @@ _CHUNK, _MOST_TERMS = 2**20, 2**27
 _LOUD = 1e6
 """A noise multiplier so large that every mechanism's cost can be computed."""
 _NEEDED = 1.01
-"""A setting is kept only if a record is used at all with probability above this multiple of delta. Otherwise it
-would need no noise."""
+"""A random setting is used only if the probability that a record is in any batch is above this multiple of delta.
+Otherwise the setting would need no noise."""
 
 _Draw = np.random.Generator
 _ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
@@ -49,8 +49,8 @@ _ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
     ":B": lambda rng, q: _cyclic(rng, q),
     ":B/n": lambda rng, q: _truncated(rng, q),
 }
-"""By the form of argument that a sampling declares: a function of a random generator and a sample rate that returns
-the text after the sampling's name (":4096", for example) and the sample rate."""
+"""For each form of argument that a sampling may declare, a function of a random generator and a sample rate. It returns
+the random text that follows the sampling's name (":4096", for example) and the sample rate to use with it."""
 
 
 def _allocation(rng: _Draw, q: float) -> tuple[str, float]:
@@ -65,8 +65,9 @@ def _cyclic(rng: _Draw, q: float) -> tuple[str, float]:
 
 
 def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
-    """Return the argument of truncated Poisson sampling and its sample rate: the largest batch is the mean batch
-    size or some standard deviations more."""
+    """Return the argument ":B/n" of truncated Poisson sampling, with a largest batch B and n records, and its sample
+    rate. B is the mean batch size plus 0 to 8 standard deviations. `q` is the wanted sample rate, which is moved into
+    the range that n allows."""
     n = int(10 ** rng.uniform(1, 8))
     rate = min(max(q, 0.01 / n), 1 - 1 / n)
     batch = n * rate + rng.uniform(0, 8) * math.sqrt(n * rate)
@@ -120,7 +121,7 @@ def _release(row: dict[str, Any], noise: float) -> Release:
 def answer(setting: dict[str, Any]) -> dict[str, Any]:
     """Calibrate the noise at a setting, ask for epsilon and delta with that noise, and return the row.
 
-    `exception` is the type and message of an exception, or "none"; `too_long` is true where the setting took more than
+    `exception` is the type and message of an exception, or "none"; `too_long` says whether the setting took more than
     `SECONDS` of processor time.
     """
     row = dict(setting)
@@ -137,7 +138,7 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
             row |= {"excess": excess, "exception": "none", "too_long": False}
     except TooLong:
         row |= {"exception": "none", "too_long": True}
-    except Exception as error:  # exceptions are what this experiment counts
+    except Exception as error:  # the experiment counts exceptions of every type
         row |= {"exception": f"{type(error).__name__}: {error}".splitlines()[0][:120], "too_long": False}
     return row | {"status": "ok"}
 
@@ -150,8 +151,8 @@ FIELDS = (
 
 
 def report(out: Path) -> None:
-    """Print how many settings raised an exception, how many cost more than was asked for, and quantiles of the
-    times."""
+    """Print how many settings raised an exception, how many were told a cost above their target, and quantiles of the
+    times, from the rows in the folder `out`."""
     rows = read_rows(out)
     asked = rows[rows["excess"].notna()]
     failed = rows[rows["exception"] != "none"]
@@ -187,11 +188,11 @@ _LATTICE_LAWS = tuple(name for name in MECHANISMS.families if MECHANISMS[f"{name
 
 
 def _above(law: str, first: int, scale: float) -> float:
-    """Return the sum over the integers x >= first of e^{-|x|/scale} (Laplace), or of e^{-(x/scale)^2/2} (Gaussian),
-    as `law` says.
+    """Return the sum over the integers x >= first of e^{-|x|/scale} if `law` is "laplace", or of e^{-(x/scale)^2/2} if
+    it is "gaussian".
 
-    The terms are added one by one. Of more than `_MOST_TERMS` terms, a Laplace tail is summed as a geometric series,
-    and a Gaussian one is the integral from half an integer before `first`, whose relative error is at most 1/(24
+    Up to `_MOST_TERMS` terms are added one by one. Of more terms, a Laplace tail is summed as a geometric series, and a
+    Gaussian one is replaced by the integral from half an integer before `first`, whose relative error is at most 1/(24
     scale^2) where the sum matters.
     """
     last = math.ceil((80 if law == "laplace" else 40) * scale) + max(first, 0)
@@ -213,10 +214,12 @@ def _mass(law: str, x: Array) -> Array:
 
 
 def direct_delta(law: str, shift: int, scale: float, epsilon: float) -> tuple[float, float]:
-    """Return delta(epsilon) of one release with discrete noise, and a bound on its error.
+    """Return delta(epsilon) of one release with discrete noise of this `scale`, and a bound on its error. A record
+    shifts the released integer by `shift`.
 
-    It is the sum over the integers k of max(0, P(k - shift) - e^epsilon P(k)), where P is the discrete law. The ratio
-    of the two probabilities rises in k, so the terms are positive from one integer on.
+    delta is the sum over the integers k of max(0, P(k - shift) - e^epsilon P(k)), where P is the discrete law
+    ("laplace" or "gaussian"). The ratio of the two probabilities rises in k, so the terms are positive from one integer
+    on.
     """
     middle = epsilon * scale if law == "laplace" else epsilon * scale**2 / shift
     first = math.floor((shift + middle) / 2 if law == "laplace" else middle + shift / 2) + 1
@@ -226,7 +229,8 @@ def direct_delta(law: str, shift: int, scale: float, epsilon: float) -> tuple[fl
 
 
 def lattice_answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a setting: the accountant's bracket of delta of one release, and the direct sum."""
+    """Return the row of a setting with discrete noise: the accountant's bracket of delta of one release, the direct
+    sum, and whether the bracket contains it."""
     row, law = dict(setting), MECHANISMS[setting["mechanism"]]
     levels, noise = int(setting["mechanism"].partition(":")[2]), setting["noise_multiplier"]
     shift, scale = Relation.of(setting["relation"]).sensitivity * levels, noise * levels
@@ -247,6 +251,6 @@ LATTICE_FIELDS = (
 
 
 def report_lattices(out: Path) -> None:
-    """Print how many direct sums lie in the accountant's bracket."""
+    """Print how many direct sums lie in the accountant's bracket, from the rows in the folder `out`."""
     found = read_rows(out)
     print(f"{len(found)} releases on lattices, {int(found['contained'].sum())} direct sums in their bracket")

@@ -43,7 +43,8 @@ def settings(count: int) -> list[dict[str, Any]]:
         sampling = _SAMPLINGS[int(rng.integers(len(_SAMPLINGS)))]
         relation = ("add-remove", "replace-one")[int(rng.integers(2))]
         if sampling == "fixed-order":
-            relation = "replace-one"  # with add-remove, a removed record would move the others between batches
+            # in a fixed order, removing a record would move the others to other batches, so add-remove does not apply
+            relation = "replace-one"
         if sampling == "full":
             rate = 1.0
         if -math.expm1(steps * math.log1p(-min(rate, 1 - 1e-12))) > 1.0001 * delta:
@@ -54,7 +55,8 @@ def settings(count: int) -> list[dict[str, Any]]:
 
 def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
     """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
-    releases `unit`, the larger one of both orders of the data sets. The name is empty if no method applies."""
+    releases `unit`. The value is for the order of the two neighbouring data sets that has the larger delta. If no
+    method applies, the name is empty."""
     parts = unit.composition.directions()
     with mpmath.workdps(50):
         if not parts[0]:
@@ -75,7 +77,8 @@ def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
 
 
 def answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """Calibrate the noise at a setting, check every `_CHECKED`-th one independently, and return the row."""
+    """Calibrate the noise at a setting, check the result independently if the setting's number is a multiple of
+    `_CHECKED`, and return the row."""
     rate, steps, epsilon, delta = (setting[name] for name in ("sample_rate", "steps", "epsilon", "delta"))
     batches = {"sampling": setting["sampling"], "relation": setting["relation"], "sample_rate": rate}
 
@@ -84,7 +87,7 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
 
     try:
         found, seconds, cpu_seconds = least_timed(ask)
-    except Exception as error:  # exceptions are what this experiment counts
+    except Exception as error:  # the experiment counts exceptions of every type
         return setting | {"status": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
     row = {
         "seconds": seconds,
@@ -115,7 +118,8 @@ FIELDS = (
 
 
 def report(out: Path) -> None:
-    """Print how many settings raised an exception, quantiles of time and width, and how many checks failed."""
+    """Print how many settings raised an exception, quantiles of time and width, and how many checks failed, from the
+    rows in the folder `out`."""
     rows = read_rows(out, failed=True)
     good = rows[rows["status"] == "ok"]
     print(f"{len(rows)} settings, {len(rows) - len(good)} exceptions")

@@ -3,8 +3,8 @@
 Batches are Poisson, the relation is add-remove. The time is the processor time of one call, without imports; for this
 package it is the median of calls made before each of the others and after the last. An accountant that is not
 installed, that fails, or that takes more than ten minutes has a row that says so. To have them all: `pip install
-PLD-accounting jax-privacy opacus '.[compare]'`. An accountant counts as accurate where its multiplier is within 0.1% of
-this package's certified bracket.
+PLD-accounting jax-privacy opacus '.[compare]'`. An accountant counts as accurate if its multiplier differs by less than
+0.1% from the multiplier that this package certifies.
 """
 
 import importlib
@@ -29,7 +29,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 SETTINGS = (
-    # each setting is n, batch, steps, epsilon, delta
+    # each setting is: number of records n, mean batch size, steps, epsilon, delta
     (60_000, 256, 14_000, 3.0, 1e-5),
     (50_000, 4096, 1_000, 8.0, 1e-5),
     (10**6, 10**4, 5_000, 1.0, 1e-8),
@@ -39,7 +39,8 @@ SETTINGS = (
 KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 OURS = "this package"
 NEAR = 1e-3
-"""The relative distance from the certified multiplier within which an accountant counts as accurate."""
+"""An accountant counts as accurate if its multiplier is within this relative distance of the one that this package
+certifies."""
 TURN = 5
 """How many times this package is timed before each other accountant, and again after the last one."""
 _LIMIT = 600.0
@@ -70,8 +71,8 @@ def _jax_privacy(*, epsilon: float, delta: float, sample_rate: float, steps: int
 
 
 def _pld_accounting(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
-    """Return the noise multiplier by the package PLD_accounting, which subsamples the privacy loss distribution of a
-    Gaussian, and by dp-accounting, which composes it."""
+    """Return the noise multiplier for the target (epsilon, delta), found by bisection. The package PLD_accounting
+    subsamples the privacy loss distribution of a Gaussian, and dp-accounting composes it."""
     package = importlib.import_module("PLD_accounting")
     losses = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
 
@@ -121,15 +122,15 @@ def _ask(name: str, question: dict[str, Any], answer: Any) -> None:
             row = {"status": "not finite"}
     except ImportError as error:
         row["status"] = f"{_ABSENT}: {error}".splitlines()[0][:100]
-    except Exception as error:  # another package's failure is a row of the table
+    except Exception as error:  # if another package fails, its row says how
         row["status"] = f"{type(error).__name__}: {error}".splitlines()[0][:100]
     row |= {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - working}
     answer.send(row)
 
 
 def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of an accountant for a question, computed in a process of its own that is ended when it takes
-    too long."""
+    """Return the row of the accountant `name` for a question (epsilon, delta, sample_rate, steps, n). It is computed in
+    a process of its own, which is ended if it takes more than ten minutes."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_ask, args=(name, question, send))
@@ -173,7 +174,8 @@ def _question(setting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the row of the accountant `name` at a setting, given by all columns of `KEY` but the last."""
+    """Return the row of the accountant `name` at a setting, a dictionary with the columns n, batch, steps, epsilon and
+    delta."""
     question = _question(setting)
     found = _row(_ours(question)) if name == OURS else _apart(name, question)
     return {column: setting[column] for column in KEY[:-1]} | {"accountant": name} | found
@@ -188,8 +190,8 @@ def again(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_rows(parser: Parser, options: Namespace) -> None:
-    """Make a row for each setting and accountant, and ask this package before each of the others; then print the
-    verdicts."""
+    """Make and save a row for each of the five settings and each accountant, and print the verdicts. This package is
+    timed before each of the others."""
     fields = ("noise_multiplier", "noise_lower", "seconds", "cpu_seconds")
     out, skip = options.out or RESULTS / "accounting_rows", options.skip
     with parser.opened(
@@ -213,8 +215,9 @@ def _add(results: Results, row: dict[str, Any]) -> None:
 
 
 def report(out: Path) -> None:
-    """Print for each setting how this package's noise multiplier compares with the least of the others, and how many
-    times faster it is."""
+    """Print a comparison for each of the five settings, from the rows in the folder `out`: this package's noise
+    multiplier over the least of the other packages', and the time of the fastest of those that come within 0.1% of
+    this package's multiplier over its time."""
     rows = read_rows(out)
     for setting, group in rows.groupby(["n", "batch", "steps", "epsilon", "delta"], sort=False):
         ours = group[group["accountant"] == OURS].iloc[0]

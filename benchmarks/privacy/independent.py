@@ -2,12 +2,12 @@
 
 Nothing here shares code with dpzero_theory.privacy, and nothing is certified.
 
-- `independent_delta` inverts the characteristic function of the privacy loss. Both integrals (over the output x, with
-  respect to the tilted Gaussian, and over the frequency t) are plain trapezoid sums in 80-bit floats. Each is compared
-  with the same sum at double the step.
-- `lattice_delta`, for few steps and rare events, rounds the privacy loss to a lattice, tilts its distribution, and
-  composes it by a Fourier transform. It is compared with the same at half the spacing. Without the tilt, as in other
-  packages, rounding in the transform hides a delta below about 1e-15 times the number of steps.
+- `independent_delta` inverts the characteristic function of the privacy loss. Both of its integrals (over the output x,
+with respect to the exponentially tilted Gaussian, and over the frequency t) are plain trapezoid sums in 80-bit floats.
+Each is compared with the same sum at double the step.
+- `lattice_delta`, for few steps and rare events, rounds the privacy loss to a lattice, tilts its distribution
+exponentially, and composes it by a Fourier transform. The result is compared with that at half the spacing. Without the
+tilt, as in other packages, rounding in the transform hides a delta below about 1e-15 times the number of steps.
 """
 
 import math
@@ -34,9 +34,12 @@ def _log_mixture(x: Long, q: np.longdouble, s: np.longdouble) -> Long:
 
 
 def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[Long, Long, Long]:
-    """Return nodes x on the line of outputs, their weights under the first of the pair's two laws (normal, or a
-    mixture of two normals), and the privacy losses there. They reach far enough for the tilt `tau`, and are
-    noise/parts apart, or closer where the loss bends sharply."""
+    """Return nodes x on the line of outputs, their weights under the first of the two laws that are compared (normal,
+    or a mixture of two normals), and the privacy losses at the nodes.
+
+    kind is "remove", "add" or "replace", rate the sample rate. The nodes reach far enough to integrate e^{tau * loss},
+    and are noise/parts apart, or closer where the loss bends sharply.
+    """
     q, s = np.longdouble(rate), np.longdouble(noise)
     centre = (1 + tau) if kind != "add" else 1.0
     if kind == "replace":
@@ -60,11 +63,11 @@ def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[
 def independent_delta(
     kind: str, sample_rate: float, noise: float, steps: int, epsilon: float, *, parts: int = 12
 ) -> tuple[float, float]:
-    """Return delta(epsilon) and its observed relative error, for `steps` releases of the subsampled Gaussian
-    mechanism. kind: whether a record is removed, added or replaced. parts: nodes per standard deviation of the
-    noise.
+    """Return delta(epsilon) and its observed relative error, for `steps` releases of the subsampled Gaussian mechanism.
+    kind is "remove", "add" or "replace", for what happens to a record. noise is the noise multiplier, and parts the
+    number of nodes per standard deviation of the noise. sample_rate is the probability that a record is in a batch.
 
-    The error is the largest relative change when the step in x, or the step in t, is doubled.
+    The error is the largest relative change when the step in the output x, or the step in the frequency t, is doubled.
 
     Raises:
         OverflowError: more than six million exponentials would be needed.
@@ -95,10 +98,10 @@ def _evaluate(
     for place in grid:
         heights.append(height(place))
         if len(heights) > 2 and heights[-1] > heights[-2] > heights[-3]:
-            break  # the search for the minimum ends here: far above the minimum the sums would be long
+            break  # the minimum has been passed, and sums further above it would be long
     best = grid[int(np.argmin(heights))]
     found = minimize_scalar(height, bounds=(best - 0.5, best + 0.5), method="bounded", options={"xatol": 1e-3})
-    # away from the saddle point, so that this is not the contour of the certified evaluation
+    # tau is 0.9 times the saddle point, so that this contour of integration is not the one of the certified evaluation
     tau = 0.9 * math.exp(float(found.x))
     fine = _invert(kind, rate, noise, steps, epsilon, tau, parts)
     coarse = _invert(kind, rate, noise, steps, epsilon, tau, parts // 2)
@@ -109,8 +112,8 @@ def _evaluate(
 def _invert(
     kind: str, sample_rate: float, noise: float, steps: int, epsilon: float, tau: float, parts: int
 ) -> tuple[np.longdouble, np.longdouble]:
-    """Return the trapezoid sum over the frequency t, which is delta up to a factor, and the same sum at double the
-    step."""
+    """Return the trapezoid sum over the frequency t, which is delta(epsilon), and the same sum at double the step in t.
+    tau is the exponential tilt of the privacy losses; the other arguments are those of `independent_delta`."""
     _, mass, loss = _law(kind, sample_rate, noise, tau, parts)
     big = float(np.max(tau * loss))
     log_scale_one = np.log((mass * np.exp(tau * loss)).sum()) if big > 1 else None
@@ -129,7 +132,7 @@ def _invert(
     total = even = np.longdouble(0)
     start, largest = 0, 0.0
     while True:
-        index = np.arange(start, start + block)  # the block begins at an even index
+        index = np.arange(start, start + block)  # every block begins at an even index
         t = h * index.astype(np.longdouble)
         phase = t[:, None] * (loss - mean)
         change = (-2 * np.sin(phase / 2) ** 2) @ tilted + 1j * (np.sin(phase) @ tilted)
@@ -156,8 +159,9 @@ def _invert(
 
 
 def lattice_delta(kind: str, sample_rate: float, noise: float, steps: int, epsilon: float) -> tuple[float, float]:
-    """Return delta(epsilon) by the tilted lattice, and its observed relative error, which is twice the change when
-    the lattice's spacing is halved. The arguments are those of `independent_delta`."""
+    """Return delta(epsilon) for `steps` releases of the subsampled Gaussian mechanism, computed on a lattice of privacy
+    losses, and its observed relative error. The error is twice the change when the lattice's spacing is halved. The
+    arguments are those of `independent_delta`."""
     q, s = sample_rate, noise
     x = _grid(kind, s)
 

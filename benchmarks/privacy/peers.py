@@ -26,8 +26,12 @@ from benchmarks.kit.rows import read_rows
 
 @dataclass(frozen=True)
 class Peer:
-    """Another package's test module, how this package's accountant is put into it, and the reasons of known
-    failures, each by a part of the failing tests' ids."""
+    """Another package's test module, and what is known about it.
+
+    package and module are their names. install puts this package's accountant into the loaded module. reasons has, for
+    a part of the ids of tests that are known to fail, the reason why. left_out has parts of the ids of tests that are
+    not run.
+    """
 
     package: str
     module: str
@@ -101,8 +105,9 @@ def tests_of(module: Any) -> Iterator[unittest.TestCase]:
 
 
 def outcome(test: unittest.TestCase, peer: Peer) -> dict[str, str]:
-    """Run a test and return its row: whether it passed, was skipped, was left out or failed; for a failure also the
-    message and the known reason ('' if none is known)."""
+    """Run a test and return its row: whether it passed, was skipped, was left out or failed. For a failure the row also
+    has the message and the known reason, which is "" if none is known. `peer` is the package that the test comes
+    from."""
     if any(part in test.id() for part in peer.left_out):
         return {"outcome": "left out", "said": "", "reason": "hundreds of calibrations by bisection: minutes"}
     result = unittest.TestResult()

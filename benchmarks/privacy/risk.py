@@ -1,9 +1,10 @@
 """What an attacker gains, beside closed forms, quadrature and two other packages: python -m benchmarks.risk
 
-200 random settings. Full batches have closed forms and one sampled step is integrated; there the brackets of
-`privacy.risk` must hold the exact advantage and true positive rate. Compositions of Poisson batches are compared with
-dp-accounting, whose privacy-loss distributions ("connect the dots", rounded upwards) give an upper bound on the same
-number, and with riskcal where it is installed (the extra `audits`). Times are processor seconds of one answer each.
+There are 200 random settings. For full batches there are closed forms, and a single sampled step is integrated
+numerically; for both, the brackets of `privacy.risk` must hold the exact advantage and true positive rate of the
+attacker. Compositions of Poisson batches are compared with dp-accounting, whose privacy-loss distributions ("connect
+the dots", rounded upwards) give an upper bound on the same number, and with riskcal if it is installed (the extra
+`audits`). Times are processor seconds of one answer each.
 """
 
 import math
@@ -35,7 +36,7 @@ SEED = 20261123
 OF_SETTING = ("setting", "kind", "noise_multiplier", "sample_rate", "steps", "false_positive_rate")
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 _INTERVAL = 1e-4
-"""The spacing at which dp-accounting and riskcal round privacy losses; it is the default of both."""
+"""The spacing of the lattice to which dp-accounting and riskcal round privacy losses; it is the default of both."""
 _ROUNDING = 1e-9
 """The relative rounding error that is allowed to closed forms and quadrature."""
 
@@ -48,7 +49,7 @@ def settings(options: Namespace) -> Iterator[Cell]:
         kind = ("full", "full", "step", "poisson", "poisson")[number % 5]
         noise = float(f"{10 ** draw.uniform(-0.3, 1):.4g}")
         rate = 1.0 if kind == "full" else float(f"{10 ** draw.uniform(-2.5, -0.5):.4g}")
-        # so many steps that mu of Gaussian differential privacy is about 0.1 to 3
+        # the number of steps is chosen so that the run's mu of Gaussian differential privacy is about 0.1 to 3
         steps = max(int((10 ** draw.uniform(-1, 0.5) * noise / rate) ** 2), 1)
         yield {
             "setting": number,
@@ -67,8 +68,8 @@ def _timed(answer: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """Ask for the attacker's gain at a setting, compare it with exact values or other packages, and return the
-    row."""
+    """Ask this package for the attacker's advantage and true positive rate at a setting (`cell`), compare them with
+    exact values or other packages, and return the row."""
     kind, a = cell["kind"], cell["false_positive_rate"]
     sampling = FullBatch() if kind == "full" else Poisson(cell["sample_rate"])
     relation = Relation.REPLACE_ONE if kind == "step" else Relation.ADD_REMOVE
@@ -93,8 +94,9 @@ def _closed_form(cell: Cell) -> dict[str, Any]:
 
 
 def _quadrature(cell: Cell) -> dict[str, Any]:
-    """Return the exact columns, by quadrature, of one sampled step whose record is replaced: those of the best test
-    of (1-q) N(0, s^2) + q N(1, s^2) against (1-q) N(0, s^2) + q N(-1, s^2), with rate q and noise s."""
+    """Return the exact columns, by quadrature, for one sampled step in which a record is replaced. They are the
+    advantage and true positive rate of the best test of (1-q) N(0, s^2) + q N(1, s^2) against (1-q) N(0, s^2) + q N(-1,
+    s^2), with sample rate q and noise multiplier s. `cell` is the setting with q, s and the false positive rate."""
     s, q = cell["noise_multiplier"], cell["sample_rate"]
     reach = 40 * s + 2
 
@@ -134,8 +136,8 @@ def _others(cell: Cell) -> dict[str, Any]:
 
 
 def table(folder: Path = RESULTS / "risk") -> str:
-    """Return the table for docs/results/accounting.md: how many brackets contain the exact value, how wide they are,
-    and what two other packages say."""
+    """Return the table for docs/results/accounting.md, from the rows in `folder`: how many brackets contain the exact
+    value, how wide they are, and what two other packages say."""
     rows = read_rows(folder)
     exact, others = rows[rows["kind"] != "poisson"], rows[rows["kind"] == "poisson"]
     lines = []

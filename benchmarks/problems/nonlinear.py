@@ -1,16 +1,17 @@
-"""DPZero on the pseudo-Huber loss and on logistic regression, for many settings ("lanes") at once.
+"""DPZero on the pseudo-Huber loss and on logistic regression, for many runs at once. Each run, called a lane, has its
+own step size, smoothing lambda, clip and noise; all lanes share their random directions.
 
-Each loss depends on x through one number per sample, which a step along u changes by a formula:
+Each loss depends on the weights x through one number per sample, which a step along a direction u changes by a formula:
 
-- pseudo-Huber, with y = A^(1/2) (x - center) and w = A^(1/2) u: the number is q_i = ||y - y_i||^2, and with v_i = w^T
-  (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w the two-point difference is 2 v/(sqrt(1 + q+) + sqrt(1 + q-)); a
-  step -c w turns q into q - 2 c v + c^2 w^T w;
-- logistic: the number is the margin m_i = b_i a_i^T x, and with h_i = lambda b_i a_i^T u the difference is -sign(h)
-  log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda); a step -c u adds -c b_i a_i^T u.
+- pseudo-Huber, with data points y_i, y = A^(1/2) (x - center) and w = A^(1/2) u: the number is q_i = ||y - y_i||^2.
+With v_i = w^T (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w, the two-point difference is 2 v/(sqrt(1 + q+) +
+sqrt(1 + q-)); a step -c w turns q into q - 2 c v + c^2 w^T w;
+- logistic, with features a_i and labels b_i: the number is the margin m_i = b_i a_i^T x. With h_i = lambda b_i a_i^T u
+the difference is -sign(h) log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda); a step -c u adds -c b_i a_i^T u.
 
 So a lane keeps that number for every sample, and one matrix product for a block of steps serves all lanes. No
-difference subtracts two nearly equal losses, as the algorithm's definition does. The K directions of a step are rows of
-that product one after the other, and the number follows a step along each of them in turn.
+difference is computed by subtracting two nearly equal losses, as the algorithm's definition would do. The K directions
+of a step are consecutive rows of that product, and the number is updated for a step along each of them in turn.
 """
 
 import warnings
@@ -37,14 +38,13 @@ Schedule = Callable[[np.random.Generator, int, int], dict[int, float]]
 
 @dataclass(frozen=True, eq=False)
 class NonlinearRuns:
-    """The results of the lanes, in the order in which the lanes were given.
+    """The results of L runs ("lanes") of T steps, in the order in which they were given.
 
     Attributes:
         last: x_T, shape (L, d).
-        gradient_squared: mean of ||grad F_S(x_t)||^2 over t = 0..T-1, shape (L,): exact where T <= evaluations,
-            otherwise
-            an unbiased estimate from one t in each of about that many pieces of the run, of which the first are the
-            smallest.
+        gradient_squared: mean of ||grad F_S(x_t)||^2 over t = 0..T-1, shape (L,). It is exact if T <= evaluations;
+            otherwise it is an unbiased estimate from one t in each of about that many pieces of the run, of which the
+            first are the smallest.
         last_gradient_squared: ||grad F_S(x_T)||^2, shape (L,).
     """
 
@@ -69,18 +69,24 @@ def dpzero(
     device: str = "cpu",
     block: int = 128,
 ) -> NonlinearRuns:
-    """Run Algorithm 2 on every lane, all with the same directions and standard noise, as `optim.step.reference` does.
+    """Run Algorithm 2 (DPZero) for each lane, which is one run with its own parameters. All lanes share directions and
+    standard noise, drawn in the order of `optim.step.reference`.
 
     Args:
-        problem: the loss; x0: shape (d,), every lane's start.
+        problem: the loss.
+        x0: the start of every lane, shape (d,).
+        lanes: the parameters of the runs: steps T, step sizes, smoothings, clips and noise standard deviations.
         directions: stream of u, rows of length d, K for each step (public; a seed is fine, see `lanes.directions_of`).
         noise: stream of standard normal scalars, K for each step, which each lane multiplies by its noise_std. A seeded
             stream is for experiments without a privacy claim.
         rng: picks the iterates whose gradient is evaluated, at most `evaluations` per lane.
-        directions_per_step: K >= 1, whose differences are clipped jointly.
-        schedule: from `rng`, T and `evaluations` the iterates t to evaluate and their weights (default: one at random
-            in each of so many pieces, half of them geometric, because the gradient falls fastest in the first steps).
-        block: directions per matrix product, at least K. dtype, device: of the computation, on torch.
+        directions_per_step: K >= 1, the number of directions of a step, whose differences are clipped jointly.
+        evaluations: about how many gradients are evaluated in each lane.
+        schedule: a function of `rng`, T and `evaluations` that returns the steps t at which to evaluate gradients, and
+            their weights. By default one t is drawn at random from each of so many pieces of the run, half of them
+            geometric, because the gradient falls fastest in the first steps.
+        dtype, device: those of the computation, on torch.
+        block: directions per matrix product, at least K.
     """
     start = checked_start(x0, problem.d)
     check.integer("evaluations", evaluations)
@@ -109,8 +115,9 @@ def dpzero(
 
 
 def _early(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
-    """The t and their weights: one random t in each piece; half of the cuts between pieces are equally spaced, half
-    geometric."""
+    """Return the steps t at which the gradient is evaluated, with their weights in the mean over all `steps`. One t is
+    drawn from each piece of the run. Half of the cuts between pieces are equally spaced, half geometric. There are
+    about `evaluations` pieces."""
     if steps <= evaluations:
         return dict.fromkeys(range(steps), 1 / steps)
     half = max(evaluations // 2, 1)
@@ -120,30 +127,34 @@ def _early(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, 
 
 
 Seen = list[tuple[int, int]]
-"""Pairs of a lane and the first row of a step."""
+"""Pairs of the number of a lane (a run) and the first row of a step among the directions of its block."""
 
 
 class _Loss(Protocol):
-    """The state of all lanes. Each block of steps calls start, then for each step clipped_sum and step, then stop.
+    """The state of all lanes (runs with parameters of their own) on one loss. Each block of steps calls start, then for
+    each step clipped_sum and step, then stop.
 
-    A step is the slice of its K rows among the directions of the block; `last` is the block's last step.
+    A step is given as the slice of its K rows among the directions of the block.
     """
 
     def start(self, u: Tensor, live: int) -> None:
-        """Begin a block with directions u, shape (S, d), for the first `live` lanes."""
+        """Begin a block with directions u, shape (S, d), for the first `live` lanes, which are those that have steps
+        left."""
 
     def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
-        """sum_i clip_C(differences_i), shape (K, live). The weights for the gradients of the lanes `due` are
-        remembered."""
+        """Return the sum over samples i of the clipped differences of this step, shape (K, live). The smoothings lambda
+        and the clips C have one value per lane. The samples' weights in the gradient are kept for the lanes in
+        `due`."""
 
     def step(self, step: slice, move: Tensor) -> None:
-        """Move every lane by -move, shape (K, live), along this step's directions."""
+        """Move every lane by -move along this step's directions; `move` has shape (K, live)."""
 
     def stop(self, last: slice) -> tuple[Seen, Tensor]:
-        """End the block. Returns which gradients were remembered, and ||grad F_S||^2 of each."""
+        """End the block, whose last step is `last`. Returns at which (lane, row) gradients were due, and ||grad F_S||^2
+        at each."""
 
     def points(self) -> Array:
-        """The x of all lanes, shape (L, d)."""
+        """Return the weights x of all L lanes, shape (L, d)."""
 
 
 def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tensor: Place) -> _Loss:
@@ -158,20 +169,21 @@ def _chunks(n: int, width: int) -> Iterator[slice]:
 
 
 def _before(step: slice) -> slice:
-    """The step before this one; an empty slice before the first."""
+    """Return the slice of rows of the step before this one, or an empty slice if this is the first step."""
     return slice(max(2 * step.start - step.stop, 0), step.start)
 
 
 def _clipped(differences: Tensor) -> Tensor:
-    """The sum over samples of differences in units of the clip, shape (K, live, n), with each vector of K numbers
-    clipped to norm 1."""
+    """Clip the differences, of shape (K, live, n) and in units of the clip, so that each sample's K numbers have norm
+    at most 1 in each lane. Returns their sum over the n samples, shape (K, live)."""
     if len(differences) == 1:
         return differences.clamp_(-1, 1).sum(dim=2)
     return differences.div_(differences.norm(dim=0).clamp_(min=1)).sum(dim=2)
 
 
 class _PseudoHuber:
-    """Its state is y, shape (L, d), at the block's start, and q, shape (L, n), which is one step behind."""
+    """The pseudo-Huber loss in all L lanes (runs): y, shape (L, d), is A^(1/2) (x - center) at the block's start, and
+    q, shape (L, n), the squared distances ||y - y_i||^2 to the n data points before the latest step."""
 
     def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: Place) -> None:
         self.root = tensor(np.sqrt(problem.spectrum))
@@ -218,7 +230,8 @@ class _PseudoHuber:
 
     def step(self, step: slice, move: Tensor) -> None:
         self.move[step] = move
-        for row in range(step.start + 1, step.stop):  # the difference is at the point that the rows before it lead to
+        # the inner products along a row are those at the point to which the rows before it have moved
+        for row in range(step.start + 1, step.stop):
             self.own[row] -= self.gram[row, step.start : row] @ self.move[step.start : row]
 
     def stop(self, last: slice) -> tuple[Seen, Tensor]:
@@ -240,7 +253,8 @@ class _PseudoHuber:
 
 
 class _Logistic:
-    """Its state is x, shape (L, d), at the block's start, and the margins, shape (L, n), which are one step behind."""
+    """Logistic regression in all L lanes (runs): x, shape (L, d), are the weights at the block's start, and the
+    margins, shape (L, n), are those of the n samples before the latest step."""
 
     def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: Place) -> None:
         self.rows = _matrix(problem.rows, tensor)
@@ -250,7 +264,7 @@ class _Logistic:
 
     def start(self, u: Tensor, live: int) -> None:
         self.u = u
-        # This is a copy, because a single row that is transposed counts as contiguous whatever its strides are.
+        # The product is copied, because torch calls a single transposed row contiguous whatever its strides are.
         self.data_part = (self.rows @ u.T).T.clone(memory_format=torch.contiguous_format)
         self.move = u.new_zeros((len(u), live))
         self.live = live

@@ -1,16 +1,18 @@
 """A quadratic whose spectrum ends in many equal eigenvalues, in no more coordinates than its runs can tell apart.
 
-The d coordinates have the p eigenvalues `head`, and then the eigenvalue `tail` D = d - p times. In the tail's
+The d coordinates have first the p eigenvalues `head`, and then the eigenvalue `tail`, D = d - p times. In the tail's
 coordinates data, directions and noise are Gaussian, so only their inner products matter, and those of k vectors live in
-k dimensions. An orthonormal basis is made from the vector of ones, then the directions u_1, ..., u_S, then the noise
-vectors z_1, ..., z_S by the Gram-Schmidt process. In this basis (Bartlett's decomposition of a Wishart matrix)
+k dimensions. For runs of S steps, an orthonormal basis is made by the Gram-Schmidt process from the vector of ones, the
+directions u_1, ..., u_S, and the noise vectors z_1, ..., z_S. In this basis (Bartlett's decomposition of a Wishart
+matrix)
 
     ones = (sqrt(D), 0, ...),   u_t = (N, ..., N, chi_{D-t}, 0, ...),   z_t = (N, ..., N, chi_{D-S-t}, 0, ...),
 
-where every N is an independent standard normal number. A sample is sqrt(D) in the first coordinate plus N in all of
-them. No direction meets what is left of the samples; of it only the length of the mean matters, chi_{D-1-2S}/sqrt(n),
-which is a last coordinate. Every law is exact, and D enters through chi alone: a run with d = 10^9 costs what one with
-d = 2 S costs.
+where every N is an independent standard normal number, and chi_m the root of a chi-square number with m degrees of
+freedom. A sample is sqrt(D) in the first coordinate plus N in all of them. No direction meets the part of the samples
+outside this basis; only the length of that part's mean over the n samples matters. It is chi_{D-1-2S}/sqrt(n), and is
+kept as a last coordinate. Every law is exact, and D enters through chi alone: a run with d = 10^9 costs what one with d
+= 2 S costs.
 """
 
 import math
@@ -26,13 +28,13 @@ from dpzero_theory.synthetic.lanes import Draw
 from dpzero_theory.synthetic.problems import Quadratic
 
 FREE = ("sphere", "gaussian")
-"""The direction laws that no rotation of the tail changes."""
+"""The laws of directions that do not change when the tail's coordinates are rotated."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A problem and its streams of random vectors; each row of `directions` and `noise` (that of Algorithm 1) is in the
-    problem's coordinates."""
+    """A problem and its streams of random vectors. Each call of `directions` or `noise` with a count returns so many
+    rows in the problem's coordinates; `noise` is the vector noise of Algorithm 1."""
 
     problem: Quadratic
     directions: Draw
@@ -42,12 +44,12 @@ class Drawn:
 def draw(
     rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int, law: str = "sphere"
 ) -> Drawn:
-    """A problem with n samples from N(1, I) in R^d and the eigenvalues head, then tail, for runs of at most `steps`
-    directions.
+    """Return a quadratic with n samples from N(1, I) in R^d and the eigenvalues head, then tail, for runs of at most
+    `steps` directions, with its streams of random vectors.
 
-    rng: a generator for each of the streams data (0), directions (1) and noise (2). The coordinates of the tail are
-    drawn one by one where they are few, or where the law (a name of `sphere.DIRECTIONS`) is not in `FREE`. Raises
-    ValueError for a value out of its range.
+    rng returns a generator for each of the streams data (0), directions (1) and noise (2). `law` is the law of the
+    directions, a name of `sphere.DIRECTIONS`. If the coordinates of the tail are few, or if the law is not in `FREE`,
+    the problem is drawn in all d coordinates. Raises ValueError for a value out of its range.
     """
     values = check.real_array("head", head, above=0)
     check.real("tail", tail, above=0)
@@ -82,8 +84,8 @@ def _collapsed(
 
 
 class _Triangle:
-    """Gaussian rows in the basis: p + t normal coordinates, then the length of what is left; t grows by one with each
-    row."""
+    """A stream of Gaussian rows in the basis of the module: p + t normal coordinates, then the length of what is left
+    of the `rest` coordinates, then zeros up to `width`. The number t grows by one with each row."""
 
     def __init__(self, rng: np.random.Generator, p: int, rest: int, t: int, width: int) -> None:
         self.rng, self.p, self.rest, self.t, self.width = rng, p, rest, t, width

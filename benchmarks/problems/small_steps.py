@@ -1,16 +1,19 @@
-"""The zeroth-order methods on the quadratic as T goes to infinity with alpha T fixed.
+"""The zeroth-order methods on the quadratic as the number of steps T goes to infinity with alpha T fixed, where alpha
+is the step size.
 
-Let g_i = A (x - x_i) be the gradient of sample i, and s = alpha T. With Gaussian directions u, E[u clip_C(u^T g_i)] =
-erf(C/(sqrt(2) ||g_i||)) g_i, and the variance of the directions themselves, about alpha times the motion, disappears.
-The noise is the sum of T steps of size alpha sigma, which grows like sqrt(T) alpha sigma = 2 C s/(n mu) in every
-direction: calibration to mu-GDP makes it independent of T. So x follows
+Let x_i be the n samples, A the Hessian, g_i = A (x - x_i) the gradient of sample i, C the clip, and s = alpha T. With
+Gaussian directions u, E[u clip_C(u^T g_i)] = erf(C/(sqrt(2) ||g_i||)) g_i, and the variance from the directions
+themselves, about alpha times the motion, disappears. The noise is the sum of T steps of size alpha sigma, which grows
+like sqrt(T) alpha sigma = 2 C s/(n mu) in every direction. Calibration of sigma to mu-GDP makes it independent of T. So
+x follows
 
     dx = -(1/n) sum_i erf(C/(sqrt(2) ||g_i||)) g_i dt + (noise/sqrt(s)) dW,    0 <= t <= s,
 
-which is DP-GD with a softer clip. For DPGD-0th, C here is the clip of the vector's norm divided by sqrt(d), and the
-noise is that of its own clip. On the sphere of radius sqrt(d) the weights differ by O(1/d).
+with noise = sqrt(T) alpha sigma and a Brownian motion W. This is DP-GD with a softer clip. For DPGD-0th (Algorithm 1),
+C here is the clip of the vector's norm divided by sqrt(d), and the noise is that of its own clip. For directions on the
+sphere of radius sqrt(d) the weights erf(...) differ by O(1/d).
 
-Time is cut into pieces. In each the equation is solved exactly with the weights at its beginning, with which it is
+Time is cut into pieces. In each the equation is solved exactly with the weights fixed at its beginning, which makes it
 linear. The pieces are shortest at the beginning, where the gradient falls fastest.
 """
 
@@ -32,7 +35,8 @@ PIECES = 128
 
 @dataclass(frozen=True, eq=False)
 class LimitRuns:
-    """last: x at the end, shape (L, d). gradient_squared: the mean over time of ||grad F_S||^2, shape (L,)."""
+    """The results of L settings: `last` is x at the end, shape (L, d); `gradient_squared` is the mean over time of
+    ||grad F_S||^2, shape (L,)."""
 
     last: Array
     gradient_squared: Array
@@ -52,13 +56,18 @@ def many_small_steps(
     product_dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> LimitRuns:
-    """Follow the equation above for L settings ("lanes"), all with the same standard noise.
+    """Follow the stochastic equation of the module, the limit of many small steps, for L settings with the same
+    standard noise.
 
     Args:
-        problem: the quadratic loss; x0: shape (d,), the start of every lane.
-        time: s = alpha T > 0; clip: C > 0 of the scalar; noise: sqrt(T) alpha sigma >= 0; shape (L,) each.
+        problem: the quadratic loss.
+        x0: the start in every setting, shape (d,).
+        time: s = alpha T > 0, step size times steps, shape (L,).
+        clip: C > 0 of the scalar, shape (L,).
+        noise: sqrt(T) alpha sigma >= 0, shape (L,).
         normals: a stream of standard normal rows of length d.
-        pieces: of time. dtype, product_dtype, device: as in `first_order.dpgd`.
+        pieces: the number of pieces into which time is cut.
+        dtype, product_dtype, device: those of the computation, and of its matrix products, as in `first_order.dpgd`.
 
     Raises ValueError for a value out of its range.
     """
@@ -86,8 +95,8 @@ def _soft(q: Tensor) -> Tensor:
 
 
 def _piece(h: Tensor, goal: Tensor, pull: Tensor, rate: Tensor, time: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """The solution h of dh = -pull (h - goal) dt + sqrt(rate) dW after `time`, and the expected integral of ||h||^2
-    until then."""
+    """Solve dh = -pull (h - goal) dt + sqrt(rate) dW exactly for a duration `time`, with the normal numbers z as noise.
+    Returns h at the end, and the expected integral of ||h||^2 over that time."""
     away, decay = h - goal, torch.exp(-pull * time)
     once, twice = (1 - decay) / pull, (1 - decay.square()) / (2 * pull)
     squares = away.square() * twice + 2 * goal * away * once + goal.square() * time

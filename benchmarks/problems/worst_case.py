@@ -3,15 +3,16 @@
     f(x; i) = a_i phi(x_1) + psi(x_2, ..., x_(k+1)),     F_S = slope phi + psi,
 
 with phi(t) = 0 for t <= 0, t^2/(2 w) up to t = w, then t - w/2, and psi(y) = (rho^2/h) (sqrt(1 + h^2 ||y||^2/rho^2) -
-1). The slopes a_i are `forward` > 0 for some records and -`backward` < 0 for the others; of such opposing gradients
-clipping keeps the least of their mean, `slope`. A run starts at x_1 = start and goes down the slope at a constant
-gradient until the slope ends. Meanwhile the noise keeps the coordinates of psi, whose curvature is h, as large as the
-certificate says. No other coordinate matters, so d is free.
+1). The slopes a_i are `forward` > 0 for some records and -`backward` < 0 for the others, and `slope` is their mean.
+Clipping keeps the smallest part of the mean gradient if gradients oppose each other like this. A run starts at x_1 =
+start and goes down the slope at a constant gradient until the slope ends. Meanwhile the noise keeps the coordinates of
+psi, whose curvature is h, as large as the certificate says. No other coordinate matters, so d is free.
 
-The loss and the gradient depend on x only through x_1 and ||y||. With Gaussian directions and as lambda -> 0 these two
-numbers are a Markov chain. The clipped means and the step depend on the directions through the inner products of three
-Gaussian vectors in R^K, which six numbers determine, and on the directions orthogonal to both gradients through one
-chi-square number. `run` draws those, so a step costs the same for every n, d, k and K.
+The loss and the gradient depend on x only through x_1 and ||y||, where y = (x_2, ..., x_(k+1)). With Gaussian
+directions and as the smoothing lambda -> 0 these two numbers are a Markov chain. The clipped means and the step depend
+on the K directions through the inner products of three Gaussian vectors in R^K, which six numbers determine, and on the
+directions orthogonal to both gradients through one chi-square number. `run` draws those, so a step costs the same for
+every n, d, k and K.
 """
 
 import math
@@ -28,16 +29,21 @@ _BLOCK = 256
 
 @dataclass(frozen=True, kw_only=True)
 class WorstCase:
-    """The problem above.
+    """The convex problem f(x; i) = a_i phi(x_1) + psi(x_2, ..., x_(k+1)) that is defined at the top of the module.
 
     Attributes:
-        n: samples. d: dimension, at least curved + 1.
+        n: the number of samples.
+        d: the dimension, at least curved + 1.
         opposing: how many samples slope backward, less than n.
-        forward, backward: the slopes a_i and minus those of the opposing samples.
-        width: w, over which the slope ends. start: x_1 of the start.
-        curved: k >= 1. curvature: h. saturation: rho, which ||grad psi|| does not reach.
+        forward: the slope a_i > 0 of the other samples.
+        backward: minus the slope a_i of the opposing samples, >= 0.
+        width: w > 0, the length over which the slope ends.
+        start: x_1 of the start, larger than the width.
+        curved: k >= 1, the number of coordinates in psi.
+        curvature: h > 0, that of psi.
+        saturation: rho > 0, which ||grad psi|| stays below.
 
-    Raises ValueError for a value out of its range, and where F_S would not slope forward.
+    Raises ValueError for a value out of its range, and if the mean slope is not positive.
     """
 
     n: int
@@ -67,17 +73,21 @@ class WorstCase:
 
     @property
     def slope(self) -> float:
-        """The mean of the a_i, which is ||grad F_S|| on the slope where y = 0."""
+        """The mean of the slopes a_i, which is ||grad F_S|| wherever x_1 >= w and psi is at its minimum."""
         return self.share * self.forward - (1 - self.share) * self.backward
 
     @property
     def lipschitz(self) -> float:
-        """The Lipschitz constant L."""
+        """The Lipschitz constant L of every f(x; i)."""
         return math.hypot(max(self.forward, self.backward), self.saturation)
 
     @property
     def smoothness(self) -> float:
-        """The smoothness ell: that of phi for the steepest sample, or h if that is larger."""
+        """The smoothness constant ell of every f(x; i).
+
+        It is that of the slope's rounded end (phi) for the steepest sample, or the curvature h of the curved
+        coordinates if that is larger.
+        """
         return max(max(self.forward, self.backward) / self.width, self.curvature)
 
     @property
@@ -86,35 +96,35 @@ class WorstCase:
         return max(1.0, (self.slope / self.width + self.curved * self.curvature) / self.smoothness)
 
     def gap(self, x0: Array) -> float:
-        """F_S(x0) - F_S^*, where F_S^* = 0."""
+        """Return F_S(x0) - F_S^*, where the minimum F_S^* is 0."""
         return self.loss(x0)
 
     @property
     def x0(self) -> Array:
-        """The start: x_1 = start, zero elsewhere."""
+        """The start of every run: x_1 = start, and zero in all other coordinates."""
         x: Array = np.zeros(self.d)
         x[0] = self.start
         return x
 
     def losses(self, x: Array) -> Array:
-        """f(x; i), shape (n,)."""
+        """Return f(x; i) for every sample i, shape (n,)."""
         phi, psi = self._parts(x)
         values: Array = self._slopes() * phi + psi
         return values
 
     def gradients(self, x: Array) -> Array:
-        """The gradients of the f(x; i), shape (n, d)."""
+        """Return the gradients of f(x; i) for every sample i, shape (n, d)."""
         found = np.tile(self._gradient(x, 0.0), (self.n, 1))
         found[:, 0] = self._slopes() * min(max(x[0] / self.width, 0.0), 1.0)
         return found
 
     def loss(self, x: Array) -> float:
-        """F_S(x)."""
+        """Return F_S(x), the mean loss."""
         phi, psi = self._parts(x)
         return self.slope * phi + psi
 
     def gradient(self, x: Array) -> Array:
-        """grad F_S(x), shape (d,)."""
+        """Return grad F_S(x), the gradient of the mean loss, shape (d,)."""
         return self._gradient(x, self.slope)
 
     def _slopes(self) -> Array:
@@ -124,7 +134,7 @@ class WorstCase:
         return math.sqrt(1 + (self.curvature / self.saturation) ** 2 * float(y @ y))
 
     def _parts(self, x: Array) -> tuple[float, float]:
-        """phi(x_1) and psi(y)."""
+        """Return phi(x_1) and psi(x_2, ..., x_(k+1)), the two parts of the loss at x."""
         y = x[1 : self.curved + 1]
         end = min(max(x[0], 0.0), self.width)
         phi = end * end / (2 * self.width) + max(x[0] - self.width, 0.0)
@@ -140,13 +150,15 @@ class WorstCase:
 
 @dataclass(frozen=True, eq=False)
 class WorstCaseRuns:
-    """||grad F_S||^2 of independent runs, shape (chains,).
+    """Values of ||grad F_S||^2 in independent runs of T steps; every array has one entry per run, or a row of such
+    entries.
 
     Attributes:
-        mean: the mean over x_0, ..., x_(T-1). last: at x_T.
-        suffix: the mean over the last share of the steps, a row for each share asked for.
-        least: the smallest value over the same steps, likewise.
-        left: the share of the steps at which a run was on the slope.
+        mean: the mean over the iterates x_0, ..., x_(T-1).
+        last: the value at x_T.
+        suffix: the mean over the last part of the steps, a row for each share of the steps asked for.
+        least: the smallest value over the same last part, a row for each share.
+        left: the share of the steps at which a run was where the slope is constant (x_1 >= w).
     """
 
     mean: Array
@@ -168,12 +180,18 @@ def run(
     rng: np.random.Generator,
     shares: Sequence[float] = (),
 ) -> WorstCaseRuns:
-    """Run Algorithm 2 with Gaussian directions and full batches, as lambda -> 0, in independent runs ("chains").
+    """Run Algorithm 2 with Gaussian directions and full batches, in the limit of smoothing lambda -> 0, in independent
+    runs ("chains").
 
     Args:
-        step_size, steps, clip, noise_std, directions_per_step: alpha, T, C (of the norm of K scalars), sigma, K.
-        chains: how many runs; rng: draws everything.
-        shares: of the last steps, for `WorstCaseRuns.suffix` and `WorstCaseRuns.least`.
+        problem: the convex problem.
+        step_size, steps: alpha > 0 and T >= 1.
+        clip: C > 0, for the norm of a record's K scalars.
+        noise_std: sigma >= 0, of the noise of each of the K means.
+        directions_per_step: K >= 1.
+        chains: how many runs are made.
+        rng: draws everything.
+        shares: the shares of the last steps for `WorstCaseRuns.suffix` and `WorstCaseRuns.least`, each in (0, 1].
     """
     check.integer("steps", steps)
     k = check.integer("directions_per_step", directions_per_step)
@@ -183,7 +201,8 @@ def run(
     total, left = np.zeros(chains), np.zeros(chains)
     suffix, least = np.zeros((len(starts), chains)), np.full((len(starts), chains), math.inf)
     h, ratio = problem.curvature, problem.curvature / problem.saturation
-    weights = np.array([[problem.share], [1 - problem.share]])  # the shares of the samples with either slope
+    # the shares of the samples that slope forward and backward
+    weights = np.array([[problem.share], [1 - problem.share]])
     slopes = np.array([[problem.forward], [-problem.backward]])
     slope = problem.slope
 
@@ -219,10 +238,11 @@ def run(
 def _draws(
     rng: np.random.Generator, steps: int, chains: int, k: int, curved: int, noise_std: float
 ) -> Iterator[tuple[Array, ...]]:
-    """For each step |u|^2, u'v, |v|^2, u'z, v'z, |z|^2 and a chi-square number of curved - 1 degrees of freedom.
+    """Yield for each step and run the random numbers |u|^2, u'v, |v|^2, u'z, v'z, |z|^2 and a chi-square number of
+    `curved` - 1 degrees of freedom; each is an array of shape (chains,).
 
-    u, v ~ N(0, I_K) and z ~ N(0, sigma^2 I_K). In the basis of u and the part of v orthogonal to it, u = (l, 0, ..) and
-    v = (a, b, 0, ..).
+    Here u, v ~ N(0, I_K) and z ~ N(0, sigma^2 I_K) are independent, K is `k` and sigma is `noise_std`. In the basis of
+    u and the part of v orthogonal to it, u = (l, 0, ..) and v = (a, b, 0, ..).
     """
 
     def square(degrees: int, size: tuple[int, int]) -> Array:

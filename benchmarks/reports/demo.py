@@ -44,15 +44,15 @@ Array = NDArray[np.float64]
 
 
 def calculator() -> None:
-    """Step 1: print what the calculator says at n = 10,000, d = 2,000, eigenvalues 1/i, and (2, 1e-6)-DP."""
+    """Do step 1: print what the calculator prescribes at n = 10,000, d = 2,000, eigenvalues 1/i, and (2, 1e-6)-DP."""
     command = f"--n 10000 --epsilon {EPSILON:g} --delta {DELTA:g} --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
     print(f"\n1. python -m dpzero_theory.params {command}\n")
     params.main(command.split())
 
 
 def train() -> None:
-    """Step 2: run DPZero on digits with the prescribed parameters, and print the measured value beside the certified
-    one."""
+    """Do step 2: run DPZero on digits with the prescribed parameters, and print the measured ||grad F||^2 beside the
+    certified bound."""
     features, labels = binary_digits()
     loss = LogisticRegression(features, labels)
     x0 = np.zeros(loss.d)
@@ -82,8 +82,8 @@ def train() -> None:
 
 
 def _run(loss: LogisticRegression, x0: Array, p: Prescription) -> tuple[float, Array]:
-    """Run DPZero from x0 with the prescribed parameters. Returned are the mean of ||grad F(x_t)||^2 over t = 0..T-1,
-    which is its expectation at a uniformly random step, and the last iterate x_T."""
+    """Run DPZero from x0 with the prescribed parameters p. Returns the mean of ||grad F(x_t)||^2 over t = 0..T-1, which
+    is its expectation at a uniformly random step, and the last iterate x_T."""
     total = 0.0
 
     def measure(t: int, x: Array) -> None:
@@ -120,8 +120,8 @@ def _accuracy(loss: LogisticRegression, x: Array) -> float:
 
 
 def sweep(folder: Path) -> None:
-    """Step 3: sweep the paper's quadratic loss over modes and dimensions, and save a row for each method with its
-    smallest gradient norm over a small grid."""
+    """Do step 3: run the methods on the paper's quadratic loss for several spectra (modes) and dimensions. Saves in
+    `folder` a row for each method, with its smallest gradient norm over a small grid of parameters."""
     print(f"\n3. The paper's quadratic, n = 10,000, ({EPSILON:g}, {DELTA:g}): best of a small grid for each dimension")
     print("   (one seed; the full grid, all methods and five seeds: python -m benchmarks.synthetic)\n")
     discard(folder)
@@ -135,7 +135,8 @@ def sweep(folder: Path) -> None:
 
 
 def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
-    """Return for each method the smallest gradient norm of the last iterate over the grid of settings."""
+    """Return for each method the smallest gradient norm of the last iterate over the grid of steps, step sizes and
+    clips, on the quadratic with the spectrum `mode` in dimension d."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     problem = Quadratic(gaussian_data(rng, 10_000, d), paper_spectrum(mode, d))
     lanes = Lanes.grid(
@@ -162,7 +163,7 @@ def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
 
 
 def draw(folder: Path) -> Path:
-    """Draw the rows in `folder` with `figures.demo`, which imports nothing from here; returns the picture's path."""
+    """Draw the rows in `folder` with the command `figures.demo`, and return the path of the picture."""
     subprocess.run([sys.executable, "-m", "figures.demo", "--rows", str(folder), "--out", str(folder)], check=True)
     return folder / "rate_vs_dimension.png"
 

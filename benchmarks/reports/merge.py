@@ -1,16 +1,16 @@
 r"""Put the rows of several folders into one.  python -m benchmarks.merge FOLDER FOLDER ... --out FOLDER
 
-Cells are independent, so several machines can share them: job I of N measures its share in a folder of its own, and
-then the folders are merged. With a Slurm array of 64 jobs:
+Cells (groups of rows that are made together) are independent, so several machines can share them: job I of N measures
+its share in a folder of its own, and then the folders are merged. With a Slurm array of 64 jobs:
 
     sbatch --array=1-64 --wrap 'python -m benchmarks.synthetic --preset paper --seeds 5 --jobs 1 \
         --share $SLURM_ARRAY_TASK_ID/64 --out out/parts/$SLURM_ARRAY_TASK_ID'
     python -m benchmarks.merge out/parts/*[0-9] --out out/whole
     python -m benchmarks.synthetic --preset paper --seeds 5 --out out/whole     # makes what is missing: nothing
 
-The rows of each folder are checked against its manifest. Columns, settings and dtype must be the same in all folders,
-and so must rows that several folders have, except that a failed row gives way. The merged manifest names the runs of
-all.
+The rows of each folder are checked against its manifest. Columns, settings and dtype must be the same in all folders. A
+row that several folders have must be the same in all of them, except that a row that is ok replaces one that failed.
+The merged manifest lists the runs of all folders.
 """
 
 import csv
@@ -29,8 +29,8 @@ SAME = ("key", "cell", "dtype", "settings")
 
 
 def merge(folders: Sequence[Path], out: Path) -> Results:
-    """Return a `Results` in the folder `out` for the rows of all folders, which is not opened yet. Raises ValueError
-    if columns, settings or dtypes of the folders differ."""
+    """Return a `Results` for the rows of all folders, to be stored in `out`. It is not opened yet, so nothing is
+    written. Raises ValueError if columns, settings or dtypes of the folders differ."""
     manifests = [read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in SAME:
@@ -63,8 +63,8 @@ def _table(folder: Path) -> list[list[str]]:
 
 
 def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield every row of the folders once. If several folders have a row, one that is ok replaces one that failed.
-    Raises ValueError if two that are ok differ."""
+    """Yield every row of the folders once, where the columns in `key` tell rows apart. If several folders have a row,
+    one that is ok replaces one that failed. Raises ValueError if two that are ok differ."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for folder in folders:
         header, *lines = _table(folder)
@@ -82,7 +82,7 @@ def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Merge the folders into --out, whose own rows are kept."""
+    """Merge the given folders into --out, which keeps the rows that it has, and return the exit status 0."""
     with parser.refusals("folders"):
         results = merge(options.folders, options.out)
         rows = list(_rows(options.folders, results.key))

@@ -40,7 +40,7 @@ def quickstarts(text: str) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def table() -> str:
-    """Return the table of the committed times."""
+    """Return a table of the committed times: for each quickstart the wall seconds that it took."""
     rows = read_rows(RESULTS / "newcomer")
     return markdown(
         ["quickstart", "seconds"], [[row["section"], f"{row['seconds']:.0f}"] for _, row in rows.iterrows()]

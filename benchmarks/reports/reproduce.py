@@ -1,15 +1,15 @@
 """Do the committed rows come back?  python -m benchmarks.reproduce [--minutes M] [--list]
 
 In the minutes given, rows drawn at random are made again and compared, in every column except times and memory. A row
-has come back if it is equal to the last digit; or as near as its experiment allows, with a reason (`kit.remake`); or
-within six standard errors where noise comes from the operating system. The folders of results take turns by the time
-spent on them. A row that takes more than a tenth of the minutes is left, and one that needs a package that is not
+has come back if it is equal to the last digit; or as near as its experiment allows, with a reason (`kit.remake`); or,
+if its noise comes from the operating system, within six standard errors. The folders of results take turns by the time
+spent on them. A row that takes more than a tenth of the minutes is given up, and one that needs a package that is not
 installed is not checked. Everything runs on one thread, because more threads add in another order. On a machine whose
 libraries compute in another way (`kit.arithmetic`), rows come back as near as the experiment allows for that, and rows
 of runs that enlarge rounding errors are passed over.
 
-The last line says whether that passes. The exit status is 0 if it does, 1 if a row does not come back or none was made
-again.
+The last line says whether the check passes. The exit status is 0 if it does, and 1 if a row does not come back or none
+was made again.
 
 `--list` prints for every folder of results its rows, age, commit, command and cost, whether its rows can be made again,
 and which numbers of the README and of docs/, and which claims of the paper, rest on it.
@@ -45,12 +45,12 @@ from dpzero_theory.cli import Parser, input_folder, integer, number
 
 ROOT = RESULTS.parents[1]
 SHARE = 10
-"""Making one row again may take the given minutes divided by this number; a row that takes longer is left."""
+"""Making one row again may take the given minutes divided by this number; a row that takes longer is given up."""
 
 
 @dataclass(frozen=True, eq=False)
 class Committed:
-    """A folder of committed rows."""
+    """A folder of committed rows, with the contents of its manifest."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -61,14 +61,14 @@ class Committed:
 
     @property
     def module(self) -> str:
-        """The module whose command made the rows; empty where the command names none."""
+        """The module whose command made the rows, or "" if the manifest's command names no module."""
         words = shlex.split(self.manifest["command"])
         return words[2] if words[1:2] == ["-m"] else ""
 
     @cached_property
     def remake(self) -> Remake | None:
-        """How the folder's rows are made again; None if they cannot be, or if the code of their experiment no longer
-        exists."""
+        """How the folder's rows are made again. It is None if they cannot be, or if the code of their experiment no
+        longer exists."""
         if not self.module.startswith("benchmarks.") or importlib.util.find_spec(home(self.module)) is None:
             return None
         found: Remake | None = getattr(importlib.import_module(home(self.module)), "REMAKES", {}).get(self.name)
@@ -79,20 +79,23 @@ class Committed:
         return [plain(row) for row in read_rows(self.folder).to_dict("records")]
 
     def shuffled(self, rng: random.Random) -> Iterator[Row]:
-        """Yield all rows of the folder in a random order. The file is read when the first is asked for."""
+        """Yield all rows of the folder in a random order. The file is read only when the first row is asked for."""
         yield from rng.sample(self.rows, len(self.rows))
 
 
 def committed(results: Path) -> list[Committed]:
-    """Return every folder of rows below `results`. Raises ValueError for one without a manifest."""
+    """Return every folder of rows below `results`. Raises ValueError if one has no manifest."""
     folders = sorted({path.parent for path in results.glob("*/rows.csv*")})
     return [Committed(folder, read_manifest(folder)) for folder in folders]
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What came of making a row again. verdict: `equal`, `near` (within the allowed difference), `too long`, `not
-    checked` or `DIFFERENT`."""
+    """What came of making a row again.
+
+    name is that of the folder, and row has the key columns of the row. verdict is `equal`, `near` (within the allowed
+    difference), `too long`, `not checked` or `DIFFERENT`, and said explains it. seconds is the time that it took.
+    """
 
     name: str
     row: Row
@@ -106,8 +109,9 @@ class Reproduced:
 
 
 def again(one: Committed, remake: Remake, row: Row, limit: float, elsewhere: bool) -> Reproduced:
-    """Make a row again, in at most `limit` seconds. elsewhere: whether this machine's libraries compute in another
-    way (`kit.arithmetic`) than where the row was made."""
+    """Make a row of the folder `one` again, in at most `limit` seconds, and return what came of it. elsewhere says
+    whether this machine's libraries compute in another way (`kit.arithmetic`) than on the machine that made the row.
+    `remake` says how rows of this folder are made again and compared."""
     started, key = time.perf_counter(), {name: row[name] for name in remake.key}
     try:
         with limited(limit):
@@ -129,8 +133,8 @@ def _is_ours(error: ModuleNotFoundError) -> bool:
 
 
 def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -> Iterator[Reproduced]:
-    """Make random rows again until the time is over or all are made; the next row is of the folder that has had the
-    least time."""
+    """Make random rows of the folders `tables` again until `seconds` have passed or all are made, and yield what came
+    of each. The next row is always of the folder on which the least time was spent so far."""
     ends = time.perf_counter() + seconds
     elsewhere = bool(others())
     spent: dict[Committed, float] = {}
@@ -155,8 +159,9 @@ def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -
 
 
 def listing(tables: Sequence[Committed], pages: Mapping[str, str], checks: Path) -> Iterator[str]:
-    """The lines of `--list`: for each folder what it is, and which numbers of the pages (their texts by name) and
-    claims use it."""
+    """Yield the lines that `--list` prints: for each folder its contents, cost and age, and which numbers and claims
+    rest on it. pages has the texts of pages by name, and checks is the folder of the modules that check the paper's
+    claims. `tables` are the folders of committed rows."""
     commands = {one.name: one.manifest["command"] for one in tables}
     read = _of_summary(list(commands))
     shown = [(name, block) for name, page in pages.items() for block in sources.blocks(page, commands, read)]
@@ -203,8 +208,8 @@ def _begins(folder: str, start: str) -> bool:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Make rows again for the given minutes, or list the folders; returns 1 if a row does not come back or none was
-    made."""
+    """Make rows again for the given minutes, or list the folders. Returns the exit status: 1 if a row does not come
+    back or none was made, else 0."""
     with parser.refusals("--results"):
         tables = committed(options.results)
     if options.list:
@@ -231,8 +236,8 @@ def _compared() -> str:
 
 
 def verdict(found: Sequence[Reproduced]) -> tuple[bool, str]:
-    """Return whether all rows that were made again came back (False also if there were none), and a sentence that
-    says so."""
+    """Return whether all rows that were made again came back (False also if there were none), and a sentence that says
+    so. `found` says for each row what came of making it again."""
     of = {name: [one for one in found if one.verdict == name] for name in ("equal", "near", *_UNDECIDED, "DIFFERENT")}
     back, wrong = of["equal"] + of["near"], of["DIFFERENT"]
     passed = bool(back) and not wrong

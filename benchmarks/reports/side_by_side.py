@@ -56,8 +56,8 @@ timed(lambda: [run.step() for _ in range(STEPS)])
 
 
 def private_steps(width: int, hidden: int, steps: int, paid_at_once: int) -> str:
-    """Return the source of a program that makes `steps` private steps with the README's function, on a perceptron
-    with `width` inputs and `hidden` hidden units."""
+    """Return the source of a program that makes `steps` private steps with the README's function, on a perceptron with
+    `width` inputs and `hidden` hidden units. The ledger pays for `paid_at_once` steps at a time."""
     values = {"WIDTH": width, "HIDDEN": hidden, "STEPS": steps, "PAID": paid_at_once}
     return "\n".join(f"{name} = {value}" for name, value in values.items()) + PRIVATE
 
@@ -92,7 +92,8 @@ timed(work)
 
 
 class Worker:
-    """A process that does some work in a checkout whenever it is asked to. Raises RuntimeError where it fails."""
+    """A process that does the work of this name (a key of WORK) in a checkout whenever it is asked to. Raises
+    RuntimeError if the process fails."""
 
     def __init__(self, work: str, checkout: Path) -> None:
         self.name = f"{work} in {checkout}"
@@ -123,7 +124,7 @@ class Worker:
 
 def turns(work: str, other: Path, count: int) -> Iterator[dict[str, float]]:
     """Yield the seconds that the work takes in this checkout and in `other`, for each of `count` turns. Two new
-    processes take the turns, and a first turn is not counted."""
+    processes, one in each checkout, alternate within a turn, and one turn before these is not counted."""
     with Worker(work, HERE) as mine, Worker(work, other) as theirs:
         for turn in range(count + 1):
             order = (mine, theirs) if turn % 2 else (theirs, mine)

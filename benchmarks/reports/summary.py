@@ -3,7 +3,7 @@
     python -m benchmarks.summary            prints them
     python -m benchmarks.summary --write    puts each between its two marks, in every page that has them
 
-A test compares the pages with what this prints.
+A test compares the pages with what this command prints.
 """
 
 import contextlib
@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
-from benchmarks.llm.grids import table
+from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.report import report
 from benchmarks.privacy import accounting_tables
 from benchmarks.reports import newcomer, sentences
@@ -38,7 +39,8 @@ PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.m
 CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
 
 SEEDS = 3
-"""A cell of the certificates is counted in the summary only if it was run with at least this many seeds."""
+"""A combination of problem and privacy budget counts in the summary of certificates only if it was run with at least
+this many seeds."""
 
 CERTIFIED = (
     ("pseudo-huber", "a", 10_000, 200, 2.0),
@@ -51,13 +53,14 @@ CERTIFIED = (
     ("digits", "-", 1_797, 65, 2.0),
     ("sst2", "-", 60_614, 16_384, 0.5),
 )
-"""The cells that the table of certificates shows: problem, mode (spectrum), n, d, epsilon. The rows and the figure
-have all cells."""
+"""The combinations that the table of certificates shows: problem, mode (the name of a spectrum), n, d, epsilon. The
+committed rows and the figure have more of them."""
 
 
 def certificates() -> str:
-    """Return a table of the certified and the measured ||grad F||^2 (means over seeds), for the sharpened theorem
-    with one direction per step and with the best number of them, and for the paper's theorem."""
+    """Return a table of the certified bound and the measured ||grad F||^2 (means over seeds), for the parameters of the
+    sharpened theorem with one direction per step and with the best number of them, and for those of the paper's
+    theorem."""
     rows = read_rows(RESULTS / "certificates")
     cell = ["problem", "mode", "n", "d", "epsilon"]
     values = rows.groupby([*cell, "parameters"])[["bound", "gradient_squared", "last_gradient_squared"]].mean()
@@ -86,8 +89,8 @@ def certificates() -> str:
 
 
 def directions() -> str:
-    """Return a table that compares one direction per step with the best number K at equal numbers of evaluations,
-    ten times the paper's at its setting."""
+    """Return a table that compares numbers K of directions per step at the paper's setting, with equal numbers of
+    evaluations of a record, ten times the paper's: the certified bound, and what runs measure."""
     rows = read_rows(RESULTS / "certificates_directions")
     lines = []
     for k in sorted({int(k) for k in rows["directions_per_step"]}):
@@ -95,6 +98,40 @@ def directions() -> str:
         shown = [mean_error(part[column], ".3g") for column in ("gradient_squared", "last_gradient_squared")]
         lines.append([f"{k}", f"{int(part['steps'].iloc[0]):,}", f"{part['bound'].iloc[0]:.2g}", *shown])
     return markdown(["K", "steps", "certified", "measured", "last"], lines)
+
+
+def correlated_noise() -> str:
+    """Return the table of what correlated noise gains where directions are used again: means over pools with intervals
+    of 95%, from `benchmarks.correlated_noise`."""
+    rows = read_rows(RESULTS / "correlated_noise")
+    lines = []
+    for d, size in sorted({(int(d), int(size)) for d, size in zip(rows["d"], rows["pool"], strict=True)}):
+        part = rows[(rows["d"] == d) & (rows["pool"] == size)]
+        half = float(student.ppf(0.975, len(part) - 1))
+        shown = [
+            f"{np.mean(part[name]):.2f} +- {half * float(part[name].std()) / len(part) ** 0.5:.2f}"
+            for name in ("gain_known", "runs_known", "gain_unknown", "signal")
+        ]
+        lines.append([f"{d:,}", f"{size}", *shown])
+    return markdown(["d", "P", "noise knows the directions", "on runs", "noise does not", "signal left"], lines)
+
+
+def shapes() -> str:
+    """Return the table of what directions of another shape gain on the paper's quadratics, as means over seeds of the
+    loss's height at the last iterate and the mean squared gradient, over the start's (`benchmarks.shapes`)."""
+    rows = read_rows(RESULTS / "shapes")
+    lines = []
+    for mode in ("b", "c"):
+        for power in sorted({float(power) for power in rows["power"]}):
+            part = rows[(rows["mode"] == mode) & (rows["power"] == power)]
+            known = part[part["public"] == 0]
+            cells = [f"{np.mean(known['rank']):.1f}", f"{np.mean(known['gradient']):.2g}"]
+            for public in (0, 1000, 50):
+                heights = part[part["public"] == public]["height"]
+                cells.append(f"{np.mean(heights):.2g}" if len(heights) else "")
+            lines.append([f"({mode})", f"A^{power:g}", *cells])
+    header = ["mode", "B", "tr(BA)/norm", "gradient", "height", "estimated from 1,000", "from 50"]
+    return markdown(header, lines)
 
 
 def optimizer_directions() -> str:
@@ -117,8 +154,9 @@ def optimizer_directions() -> str:
 
 
 def _held(rows: pd.DataFrame, key: list[str]) -> str:
-    """Return a sentence that says in how many cells each certified bound is above the measured mean by three
-    standard errors, and how close the sharpened bounds are to it."""
+    """Return a sentence that says for how many combinations the certified bound is at least the measured mean plus
+    three standard errors, and how close the sharpened bounds are to the mean. The columns in `key` tell combinations
+    apart."""
     run = rows.dropna(subset="gradient_squared").groupby(key).filter(lambda cell: len(cell) >= SEEDS).groupby(key)
     value = run["gradient_squared"]
     upper = value.mean() + 3 * value.std(ddof=1) / np.sqrt(value.count())
@@ -155,8 +193,8 @@ def accounting() -> str:
 
 
 def sweep_speed() -> str:
-    """Return a table of the time in which the sweep engine makes the 880 runs of a cell, over that of running them
-    one by one (medians over repetitions). Below it stands the comparison with an older version of the engine."""
+    """Return a table of the time in which the sweep engine makes 880 runs, and of how many times longer they take one
+    by one (medians over repetitions). The text below it compares the engine with an older version."""
     rows, before = read_rows(RESULTS / "sweep_speed"), read_rows(RESULTS / "sweep_speed_before")
     shown = rows.groupby(["device", "method", "d"], sort=False).median(numeric_only=True).reset_index()
     lines = [
@@ -195,6 +233,29 @@ def opt_prompts() -> str:
     return report(table("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls"))
 
 
+def last_norm() -> str:
+    """Return a table of the accuracy of a pretrained language model before and after its last normalisation was
+    trained: mean over the reported runs and 95% interval of it (Student's t), by method, epsilon and n."""
+    rows = read_rows(RESULTS / "llm_last_norm")
+    final = rows[(rows["setting"].astype(str) == "chosen")].sort_values("step")
+    start = 100 * float(final[final["method"] == "zero-shot"]["test_accuracy"].iloc[0])
+    ends = final[final["step"] == final.groupby("method")["step"].transform("max")]
+    lines: list[tuple[int, float, list[str]]] = []
+    for (n, method, epsilon), part in ends.groupby(["n", "method", "epsilon"]):
+        found = 100 * np.asarray(part["test_accuracy"], dtype=float)
+        mean, count = float(found.mean()), len(found)
+        error = float(np.std(found, ddof=1)) / count**0.5 if count > 1 else 0.0
+        half = f" +- {student.ppf(0.975, count - 1) * error:.1f}" if count > 1 else ""
+        name = LABELS[str(method)] + ("" if str(epsilon) == "none" else f" ({epsilon})")
+        tuned = [f"{n:,}", f"{part['step_size'].iloc[0]:g}"] if method != "zero-shot" else ["-", "-"]
+        shown = [f"{mean:.1f}{half}", f"{mean - start:+.1f}", f"{count}", f"{part['seconds'].median():.0f} s"]
+        lines.append((int(str(n)) if method != "zero-shot" else 0, mean, [name, *tuned, *shown]))
+    return markdown(
+        ["method (epsilon)", "n", "step size", "test accuracy (%)", "gain", "runs", "a run"],
+        [line for *_, line in sorted(lines)],
+    )
+
+
 HEADS = {
     "trec": "TREC, label vectors on frozen embeddings",
     "trec, norm": "TREC, label vectors and last normalisation",
@@ -207,9 +268,9 @@ HEADS = {
 
 
 def equal_evaluations() -> str:
-    """Return a table of the accuracy in percent by the number K of directions: that of the grid's best setting, and
-    in parentheses that of starting values without a search. Then follows the gain over K = 1 of the K that was
-    chosen together with its setting."""
+    """Return a table of the accuracy in percent by the number K of directions: that of the best parameters of a grid,
+    and in parentheses that of starting values without a search. A last part has the gain over K = 1 if K is chosen
+    together with the other parameters."""
     rows, started = plain(committed()), read_rows(RESULTS / "starting")
     gained = gains(rows)
     rows = reported(rows)
@@ -229,8 +290,8 @@ def equal_evaluations() -> str:
 
 
 def step_lengths() -> str:
-    """Return a table by batch size and text length: the time of a private step with each law of directions, and of
-    the published step (four passes over the weights in place), over the time of two forward passes."""
+    """Return a table by batch size and text length of the time of a private step with each law of directions, over the
+    time of two forward passes. It also has that of the published step (four passes over the weights in place)."""
     rows = read_rows(RESULTS / "optimizer_step_lengths")
     names = {law: law.capitalize() for law in reversed(tuple(DIRECTIONS))}
     names["four-pass"] = "four passes in place, as published"
@@ -245,8 +306,8 @@ def step_lengths() -> str:
 
 
 def one_pass() -> str:
-    """Return a table, by what is trained, of the processor time of evaluating all points of a step in one forward
-    pass over that of evaluating them one after the other."""
+    """Return a table, by which weights are trained, of the processor time of evaluating all points of a step in one
+    forward pass, over that of evaluating them one after the other."""
     rows = read_rows(RESULTS / "one_pass")
     cases = rows[["model", "texts", "directions"]].drop_duplicates()
     lines = []
@@ -257,8 +318,20 @@ def one_pass() -> str:
     return markdown(["trained", *names], lines)
 
 
+def differences() -> str:
+    """Return a table of the certified bounds of each difference rule at its best K, by the law of the directions and
+    the evaluations of each record."""
+    rows = having(read_rows(RESULTS / "differences"), chosen="best")
+    names = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs", "frame": "frame"}
+    lines = []
+    for (points, law), group in rows.groupby(["points", "law"], sort=False):
+        cells = (f"{row.bound:.5f} (K = {row.K})" for row in group.itertuples())
+        lines.append([f"{points:,}", names[str(law)], *cells])
+    return markdown(["evaluations of a record", "directions", *rows["difference"].unique()], lines)
+
+
 def calculator() -> str:
-    """Return what the calculator prints at the paper's synthetic setting."""
+    """Return what the calculator prints at the paper's synthetic setting, as a block of Markdown."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         params.main(CALCULATOR.split())
@@ -309,6 +382,19 @@ def alternatives() -> str:
     )
 
 
+def differences_step() -> str:
+    """Return a table of the processor time of a step's evaluations by each difference rule, in units of central ones,
+    with the peak memory in parentheses."""
+    rows = read_rows(RESULTS / "differences_step")
+    methods = list(rows["method"].unique())
+    lines = []
+    for (model, trained, k), group in rows.groupby(["model", "trained", "directions"], sort=False):
+        found = {row.method: f"{row.ratio:.2f} ({row.peak_mb:.0f} MiB)" for row in group.itertuples()}
+        counted = group.set_index("method")["evaluations"]["forward"]
+        lines.append([f"{model}, {trained}", str(k), f"{counted:.2f}", *(found.get(name, "") for name in methods)])
+    return markdown(["model, trained", "K", "(K + 1)/(2 K)", *methods], lines)
+
+
 def gpu_plans() -> str:
     """Return a table for each GPU model of the planned jobs, and of when each would begin within the available
     minutes, or why it would not."""
@@ -334,9 +420,12 @@ def gpu_plans() -> str:
 TABLES = {
     "alternatives": alternatives,
     "calculator": calculator,
+    "differences": differences,
     "certificates": certificates,
     **sentences.TABLES,
     "directions": directions,
+    "correlated_noise": correlated_noise,
+    "shapes": shapes,
     "optimizer_directions": optimizer_directions,
     "accounting": accounting,
     **accounting_tables.TABLES,
@@ -344,8 +433,10 @@ TABLES = {
     "sweep_speed": sweep_speed,
     "language_models": language_models,
     "opt_prompts": opt_prompts,
+    "last_norm": last_norm,
     "equal_evaluations": equal_evaluations,
     "one_pass": one_pass,
+    "differences_step": differences_step,
     "gpu_plans": gpu_plans,
     "step_lengths": step_lengths,
     "newcomer": newcomer.table,
@@ -355,7 +446,8 @@ TABLES = {
 
 
 def filled(page: str) -> str:
-    """Return the page with every generated table replaced by the present one."""
+    """Return the text of a page of Markdown with every generated table, between its two marks, made anew from the
+    rows."""
     return re.sub(
         r"<!-- (\w+) -->\n.*?<!-- /\1 -->",
         lambda found: f"<!-- {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- /{found[1]} -->",

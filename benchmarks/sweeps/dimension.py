@@ -1,16 +1,16 @@
-"""How DPZero and DPGD-0th grow with the dimension, to 10^6 and beyond.  python -m benchmarks.dimension
+"""How DPZero and DPGD-0th grow with the dimension d, to 10^6 and beyond.  python -m benchmarks.dimension
 
-The loss is quadratic with eigenvalues 1/i (mode c). Data, directions and noise are drawn in blocks of coordinates, from
-the seed and the number of the block. A run needs only inner products of them, which add over blocks, so memory does not
-depend on d (`peak_mb` is the most that the process has held). Under torchrun the processes share the blocks, and all of
-them hold the same sums afterwards:
+The loss is quadratic with eigenvalues 1/i (called mode c). Data, directions and noise are drawn in blocks of
+coordinates, from the seed and the number of the block. A run needs only inner products of them, which add over blocks,
+so memory does not depend on d (`peak_mb` is the most that the process has held). Under torchrun the processes share the
+blocks, and all of them hold the same sums afterwards:
 
     torchrun --nproc-per-node 4 -m benchmarks.dimension --preset full
     python -m benchmarks.dimension --preset gpu --seeds 1 --device cuda     (d = 10^8; the GPU draws for itself)
 
 Each of the 1,000 samples stands for 10 equal records, so that the noise is that of the paper's n = 10,000. There is one
-row per setting of a grid in steps, step size and clip; runs are (2, 1e-6)-DP with exact calibration and start at 0.
-Noise comes from seeds: no row is a private release.
+row for each combination of steps, step size and clip in a grid. Runs are (2, 1e-6)-DP with exact calibration and start
+at 0. Noise comes from seeds: no row is a private release.
 """
 
 import math
@@ -49,16 +49,16 @@ BLOCKS = {"cpu": 1024, "cuda": 32_768}
 """How many coordinates a block has, by device. On a CPU, larger blocks let freed temporaries fragment the heap, and
 memory grows with d. On a GPU, small blocks spend their time on launching kernels."""
 GROUPS = 8
-"""The number of groups in which the blocks are summed. Their order is fixed, so that the sums do not depend on which
-process makes them."""
+"""The number of groups in which the blocks are summed. The groups are added in a fixed order, so that the sums do not
+depend on which process makes them."""
 KEY = ("method", "d", "seed", "steps", "step_size", "clip")
 FIELDS = ("r", "gradient_squared", "last_gradient_squared", "seconds", "peak_mb")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a sweep. Step sizes are in units of 1/(r + 2); clips are in units of 1, or of sqrt(d) for
-    DPGD-0th."""
+    """The sizes of a sweep: the number of samples, the dimensions, and the grid of steps, step sizes and clips. Step
+    sizes are in units of 1/(r + 2), with r the effective rank. Clips are in units of 1, or of sqrt(d) for DPGD-0th."""
 
     samples: int
     dimensions: tuple[int, ...]
@@ -76,7 +76,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class _Worker:
-    """The part that this process has in the work: its rank, the number of processes that share the blocks, and its
+    """The part that this process has in the work: its rank, the count of processes that share the blocks, and its
     device."""
 
     rank: int
@@ -105,8 +105,9 @@ def _rank(d: int) -> float:
 
 
 def run_cell(preset: Sizes, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
-    """Run both methods in dimension d with one seed, and return a row for each setting. The methods share data and
-    directions. Every process returns all rows."""
+    """Run both methods in dimension d with one seed, and return a row for each combination of parameters in the
+    preset's grid. The methods share data and directions. Every process under torchrun returns all rows. `worker` is
+    this process's part in the work."""
     started = time.perf_counter()
     room = _Room(preset.samples, max(preset.steps), worker.device)
     steps, blocks = room.steps, -(-d // room.width)
@@ -119,7 +120,7 @@ def run_cell(preset: Sizes, d: int, seed: int, worker: _Worker) -> list[dict[str
     for more, more_squares in parts[1:]:
         given += more
         squares += more_squares
-    scale = (d / squares).sqrt()  # scales each direction to the sphere of radius sqrt(d)
+    scale = (d / squares).sqrt()  # the factor that scales each step's direction to length sqrt(d)
     given = _scaled(given, scale)
     scalars = worker.tensor(np.random.default_rng([seed, 3]).standard_normal(steps))
     lanes = [_lanes(preset, method, d, _rank(d)) for method in METHODS]
@@ -144,8 +145,9 @@ def run_cell(preset: Sizes, d: int, seed: int, worker: _Worker) -> list[dict[str
 def _path(
     method: str, lanes: Lanes, given: Products, starts: Sequence[Start], d: int, scalars: Tensor, worker: _Worker
 ) -> Tensor:
-    """Return the squared gradient norm of every iterate for every setting, shape (S + 1, L) for S steps and L
-    settings. `given` has the inner products of which a step is computed."""
+    """Return the squared gradient norm of every iterate of a method, shape (S + 1, L) for S steps and L lanes, which
+    are runs with parameters of their own. `given` has the inner products from which steps are computed, `starts` those
+    of the method's start and noise, and `scalars` the standard noise of the S steps."""
     alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
     own = starts[0].own(alpha * std)
     vector = method == "dpgd-0th"
@@ -156,7 +158,8 @@ def _path(
 
 
 class _Room:
-    """Memory for the random numbers of one block, which all blocks and dimensions use in turn."""
+    """Memory for the random numbers of one block of coordinates. All blocks and dimensions use the same memory in
+    turn."""
 
     def __init__(self, samples: int, steps: int, device: str) -> None:
         self.samples, self.steps, self.width = samples, steps, BLOCKS[device]
@@ -165,8 +168,8 @@ class _Room:
         ]
 
     def draw(self, stream: int, seed: int, number: int, width: int) -> Tensor:
-        """Draw the standard normals of block `number`, for data (stream 0), directions (1) or noise (2). They
-        overwrite those drawn before."""
+        """Draw the standard normals of block `number` of coordinates: for data (stream 0), directions (1) or noise (2),
+        in `width` columns. They overwrite those that this stream drew before."""
         rows = (self.samples, self.steps, self.steps)[stream]
         values = self._space[stream][: rows * width].view(rows, width)
         fill_normal(values, [seed, number, stream])
@@ -186,8 +189,9 @@ def fill_normal(values: Tensor, key: Sequence[int]) -> None:
 
 
 def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Worker) -> tuple[Products, Tensor]:
-    """Return the inner products summed over the blocks with these numbers, and the squared lengths of the Gaussian
-    directions there."""
+    """Return the inner products summed over the blocks of coordinates with these numbers, and the squared lengths of
+    the Gaussian directions in these coordinates. `room` is the memory for a block's random numbers, and `worker` this
+    process's part in the work."""
     total, squares = _nothing(room.samples, room.steps, worker)
     for number in numbers:
         first = number * room.width
@@ -206,7 +210,8 @@ def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Work
 
 
 def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tensor]:
-    """Return sums over no blocks, which are zeros, to which the blocks' inner products are added."""
+    """Return the sums over no blocks of coordinates: inner products and squared lengths that are all zero, to which
+    those of blocks are added. The sums are for `samples` samples and `steps` steps, on the worker's device."""
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=worker.device)
@@ -222,8 +227,8 @@ def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tenso
 def _share(
     part: tuple[Products, Tensor] | None, group: int, samples: int, steps: int, worker: _Worker
 ) -> tuple[Products, Tensor]:
-    """Return the sums of a group of blocks on every process: the process that made them (where `part` is not None)
-    sends them to the others."""
+    """Return the sums of a group of blocks on every process. The process that made them has them as `part` and sends
+    them to the others, where `part` is None. The sums are for `samples` samples and `steps` steps."""
     found = _nothing(samples, steps, worker) if part is None else part
     if worker.count > 1:
         given, squares = found
@@ -233,7 +238,8 @@ def _share(
 
 
 def _scaled(given: Products, scale: Tensor) -> Products:
-    """Return the inner products as they are after the direction of each step t has been multiplied by scale[t]."""
+    """Return the inner products as they are after the direction of each step t has been multiplied by scale[t]. `given`
+    are the inner products of samples, directions and noise, summed over all blocks."""
     column, both = scale[:, None], scale[:, None] * scale
 
     def start(one: Start) -> Start:
@@ -256,7 +262,8 @@ REMAKES = {
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Run the cells that are not in the results yet, dimensions in ascending order."""
+    """Run the combinations of dimension and seed that are not in the results yet, dimensions in ascending order.
+    Returns the exit status."""
     device = chosen_device(parser, options.device)
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count > GROUPS:
@@ -303,7 +310,8 @@ Todo = list[tuple[int, int]]
 
 
 def _todo(mine: Todo | None, worker: _Worker) -> Todo:
-    """Return the cells to run on every process: rank 0 passes them as `mine` and sends them to the others."""
+    """Return on every process the pairs of dimension and seed that are left to run. Rank 0 passes them as `mine` and
+    sends them to the others, which pass None. `worker` is this process's part in the work."""
     if worker.count == 1:
         return mine or []
     told = [mine]

@@ -1,11 +1,12 @@
 """Why a seed of DP-GD on the paper's grid takes so long.  python -m benchmarks.dpgd_products
 
-A step of DP-GD that clips needs the distance of every sample and a weighted sum of the samples: 4 n d operations for
-each setting of the grid, once settings that clip nothing, and settings that move together, have been left out. For each
-cell of the paper's grid, its runs of T <= 160 (3% of its steps) are made. A row has the number of such steps, the
-processor time of their matrix products and of everything, and the speed of the products beside that of a large square
-product in the same precision, which no product exceeds. From these follows how long the whole grid would take at that
-peak speed. Everything is on a single thread.
+A step of DP-GD that clips needs the distance of every sample and a weighted sum of the samples. That takes 4 n d
+operations for each combination of parameters in the grid. Combinations that clip nothing, and combinations that move
+together, need not be computed one by one and have been left out. For each spectrum (mode) and dimension of the paper's
+grid, its runs of T <= 160 (3% of its steps) are made. A row has the number of such steps, the processor time of their
+matrix products and of everything, and the speed of the products beside that of a large square product in the same
+precision, which no product exceeds. From these follows how long the whole grid would take at that peak speed.
+Everything is on a single thread.
 """
 
 import time
@@ -55,7 +56,8 @@ class _Products(TorchDispatchMode):
 
 
 def peak(size: int = 1500, times: int = 5) -> float:
-    """Return the floating-point operations per second of the fastest of `times` products of square float32 matrices."""
+    """Return the floating-point operations per second of the fastest of `times` products of square float32 matrices.
+    The matrices have `size` rows and columns."""
     a, fastest = torch.randn(size, size), np.inf
     for _ in range(times):
         started = time.process_time()
@@ -65,7 +67,8 @@ def peak(size: int = 1500, times: int = 5) -> float:
 
 
 def measure(grid: Preset, mode: str, d: int) -> dict[str, Any]:
-    """Run DP-GD on one cell of the grid with seed 0, and return the measured columns."""
+    """Run DP-GD on the grid's quadratic with the spectrum `mode` in dimension d, with seed 0, and return the measured
+    columns."""
     train, _, _ = samples(grid.n, d, 0)
     problem, lanes = Quadratic(train, paper_spectrum(mode, d)), paper_lanes(grid, "paper")
     fastest, started = peak(), time.process_time()

@@ -1,9 +1,10 @@
 """DP-GD on further seeds, at the settings that were best on the first.  python -m benchmarks.dpgd_seeds
 
-The whole grid takes DP-GD 58 processor minutes a seed (`benchmarks.dpgd_products` says why). So seeds 1 to 4 are run
-only at the settings whose last gradient or x_tau was smallest on seed 0 (rows synthetic_dpgd), in every cell of the
-paper's grid: the `--best` settings of each. `benchmarks.selection` chooses among these on the other seeds and reports
-seeds 1 to 4, which had no part in choosing them.
+A setting is a combination of steps, step size and clip. The whole grid of settings takes DP-GD 58 processor minutes a
+seed (`benchmarks.dpgd_products` says why). So for each spectrum and dimension of the paper's grid, seeds 1 to 4 are run
+only at the settings that were best on seed 0 (rows synthetic_dpgd): those with the smallest gradient norm at the last
+iterate, and those with the smallest at x_tau, the iterate at a random time; `--best` of each. `benchmarks.selection`
+chooses among these on the other seeds and reports seeds 1 to 4, which had no part in choosing them.
 """
 
 from argparse import Namespace
@@ -38,8 +39,8 @@ CHOSEN_BY = ("gradient_train_last", "gradient_train_tau")
 
 
 def best(rows: pd.DataFrame, count: int) -> tuple[Setting, ...]:
-    """Return the settings with the smallest values among rows of one cell and seed: `count` for each measured
-    column."""
+    """Return the settings (steps, step size, clip) with the smallest gradient norms among rows of one seed: the `count`
+    best by the last iterate, and the `count` best by x_tau."""
     chosen = pd.concat([rows.nsmallest(count, column)[SETTING] for column in CHOSEN_BY]).drop_duplicates()
     return tuple((int(steps), step_size, clip) for steps, step_size, clip in chosen.to_numpy().tolist())
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.least_loss [--out DIR]
 
-F(x) = mean_i (x - x_i)' A (x - x_i)/2 is least at the mean of the samples. There it is tr(A S)/2, where S is their
-covariance (normalised by n), whose expectation is (1 - 1/n) I: so E min F is tr(A)/2 up to one part in n.
+F(x) = mean_i (x - x_i)' A (x - x_i)/2 is least if x is the mean of the samples x_i. Its value is then tr(A S)/2, where
+S is the samples' covariance (normalised by n), whose expectation is (1 - 1/n) I. So E min F is tr(A)/2 up to one part
+in n.
 """
 
 from typing import Any

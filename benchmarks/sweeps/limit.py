@@ -1,10 +1,11 @@
 """What the paper's synthetic experiment gives with any number of steps.  python -m benchmarks.limit
 
-The grid of `benchmarks.synthetic` ends at T = 5,120, and DPZero's best x_tau is at that end in every cell. Here T goes
-to infinity with alpha T fixed (`benchmarks.problems.small_steps`), at the same privacy, on the same samples, from x_0 =
-0. There is one row per alpha T and clip, and their grid is wide enough that the best is inside it. Its unit is the
-length alpha T C, on which alone the result depends where every sample is clipped. `benchmarks.selection` has the best
-settings as the sweep `limit`, with T = 0 and with alpha T as the step size. Noise comes from seeds: no row is a private
+The grid of `benchmarks.synthetic` ends at T = 5,120 steps, and DPZero's best x_tau is at that end for every spectrum
+and dimension. Here T goes to infinity with alpha T fixed, where alpha is the step size
+(`benchmarks.problems.small_steps`), at the same privacy, on the same samples, from x_0 = 0. There is one row for each
+alpha T and clip C, in a grid that is wide enough for the best to be inside it. The grid is made of values of the length
+alpha T C, on which alone the result depends if every sample is clipped. `benchmarks.selection` has the best of these
+rows as the sweep `limit`, with T = 0 and with alpha T as the step size. Noise comes from seeds: no row is a private
 release.
 """
 
@@ -46,8 +47,8 @@ def _keys(method: str, mode: str, d: int, seed: int) -> Iterator[dict[str, Any]]
 
 
 def run_cell(method: str, mode: str, d: int, seed: int) -> list[dict[str, Any]]:
-    """Return the rows of a method, mode, dimension and seed, one for each alpha T (step size times number of steps)
-    and clip."""
+    """Return the rows of a method on the quadratic with the spectrum `mode` in dimension d, with one seed: one row for
+    each alpha T (step size times number of steps) and clip."""
     train, _, _ = samples(PAPER.n, d, seed)
     problem = Quadratic(train, paper_spectrum(mode, d))
     length, clip = np.array(list(product(LENGTHS, CLIPS))).T

@@ -3,20 +3,20 @@
     python -m benchmarks.rank
 
 The loss is quadratic with eigenvalues 1, 1/2, ..., 1/p and a tail of equal tiny eigenvalues whose trace is 1/2,
-whatever d is. So r and F_S(x_0) - F_S^* stay as they are while d goes from 10^2 to 10^7 (`problems.padded`, which is
-exact at no cost in d). The experiments are:
+whatever d is. So the effective rank r and F_S(x_0) - F_S^* stay as they are while d goes from 10^2 to 10^7
+(`problems.padded`, which is exact at no cost in d). The experiments are:
 
-- dimension: r = 5.0 (p = 50), d from 10^2 to 10^7, DPZero and DPGD-0th; beyond (only where asked for): d = 10^8;
-- log: the paper's mode (c), where r grows like log d: eigenvalues 1/i up to the 999th, the others equal with the same
-  trace;
+- dimension: r = 5.0 (p = 50), d from 10^2 to 10^7, DPZero and DPGD-0th; beyond (only if asked for): d = 10^8;
+- log: the paper's mode (c), in which r grows like log d: eigenvalues 1/i up to the 999th, the others equal with the
+same trace;
 - rank: d = 10^4, r from 1.5 to 8.0 (p from 1 to 1,000);
 - law: d = 200, r = 5.0, directions from the sphere, Gaussian, and random signs;
 - rotated: the same with the Hessian A turned by a random orthogonal matrix;
 - directions: d = 10^4, r = 5.0, DPZero with K = 1 to 64 directions a step and as many evaluations.
 
 There are n = 1,000 samples, each standing for `--records` equal records, so that the noise is that of n = 1,000 times
-as many. Runs are (2, 1e-6)-DP with exact calibration and start at 0. There is one row per setting of a grid in steps,
-step size and clip. Noise comes from seeds: no row is a private release.
+as many. Runs are (2, 1e-6)-DP with exact calibration and start at 0. There is one row for each combination of steps,
+step size and clip in a grid. Noise comes from seeds: no row is a private release.
 """
 
 import math
@@ -57,10 +57,11 @@ FIELDS = ("r", "gradient_squared", "last_gradient_squared", "cpu_s", "peak_mb")
 
 @dataclass(frozen=True)
 class Grid:
-    """The settings of a sweep.
+    """The grid of parameters that every sweep tries, on a number of samples.
 
-    evaluations: how often a record is evaluated, K times the number of steps. step_sizes: in units of 1/(r + 2).
-    clips: in units of sqrt(K), or of sqrt(d) for DPGD-0th."""
+    evaluations: how often a record is evaluated, which is K times the number of steps. step_sizes: in units of 1/(r +
+    2), with r the effective rank. clips: in units of sqrt(K), or of sqrt(d) for DPGD-0th.
+    """
 
     samples: int = 1_000
     evaluations: tuple[int, ...] = (5, 20, 80, 320, 1_280, 2_560)
@@ -73,7 +74,9 @@ GRID = Grid()
 
 @dataclass(frozen=True)
 class RankCell:
-    """One problem, and the law and number of its directions per step. Every method runs all its settings on it."""
+    """A problem and how it is run: the experiment's name, dimension d, number p of leading eigenvalues, law of the
+    directions, whether the Hessian is rotated, and the number of directions per step. Every method runs the whole grid
+    of parameters on it."""
 
     experiment: str
     d: int
@@ -92,7 +95,7 @@ class RankCell:
 
     @property
     def tail(self) -> float:
-        """The sum of the equal tiny eigenvalues."""
+        """The sum of the equal tiny eigenvalues, that is, of all but the first p."""
         return float(digamma(self.d + 1) - digamma(self.p + 1)) if self.experiment == "log" else TAIL_TRACE
 
     def head(self) -> Array:
@@ -112,8 +115,9 @@ DEFAULT = [name for name in EXPERIMENTS if name != "beyond"]
 
 
 def lanes_of(cell: RankCell, grid: Grid, method: str, records: int) -> Lanes:
-    """Return all settings of a method in a cell as lanes of the sweep engine, each with the noise that makes its run
-    (2, 1e-6)-DP under the replacement of one record."""
+    """Return all combinations of steps, step size and clip of a method on one problem, for the sweep engine, which
+    calls each a lane. Each has the noise that makes its run (2, 1e-6)-DP when one of the n = samples * `records`
+    records is replaced."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     scale = math.sqrt(cell.d if method == "dpgd-0th" else cell.directions)
     return Lanes.grid(
@@ -125,7 +129,9 @@ def lanes_of(cell: RankCell, grid: Grid, method: str, records: int) -> Lanes:
 
 
 def run_cell(cell: RankCell, grid: Grid, records: int, seed: int, device: str = "cpu") -> list[dict[str, Any]]:
-    """Run every method of a cell with one seed, and return a row for each setting."""
+    """Run every method on one problem with one seed, and return a row for each combination of steps, step size and
+    clip. `records` is the number of equal records that a sample stands for. `cell` is the problem, and `grid` has the
+    parameters to try."""
     reset_peak(device)
     cpu = time.process_time()
     drawn = _drawn(cell, grid, seed)
@@ -174,14 +180,16 @@ def _cell_key(cell: RankCell, records: int, seed: int) -> dict[str, Any]:
 def _drawn(cell: RankCell, grid: Grid, seed: int) -> padded.Drawn:
     tail = cell.tail / (cell.d - cell.p)
     rng = lambda stream: np.random.default_rng([seed, cell.d, stream])  # noqa: E731
-    steps = max(grid.evaluations) + cell.d * cell.rotated  # a turned problem needs all of its coordinates
+    # with this many steps, padded.draw keeps all coordinates, which a rotated problem needs
+    steps = max(grid.evaluations) + cell.d * cell.rotated
     drawn = padded.draw(rng, cell.head(), tail, cell.d, grid.samples, steps, cell.law)
     return _turned(drawn, cell.d) if cell.rotated else drawn
 
 
 def _turned(drawn: padded.Drawn, d: int) -> padded.Drawn:
-    """Return the problem with the Hessian A turned to Q A Q^T by a random orthogonal Q. In the eigenvectors of Q A
-    Q^T it is A again, with data, directions and noise multiplied by Q^T."""
+    """Return the problem with its Hessian A turned to Q A Q^T by a random orthogonal Q. In the eigenvectors of Q A Q^T
+    the Hessian is A again, with data, directions and noise multiplied by Q^T. `drawn` has the problem, in d dimensions,
+    and its streams of random vectors."""
     q, given = _orthogonal(d), drawn.problem
     data = given.points / np.sqrt(given.spectrum) + given.center
     turned: Any = lambda stream: lambda count: stream(count) @ q  # noqa: E731

@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.rank`. Settings are chosen on other seeds than those reported."""
+"""The tables of `benchmarks.rank`. The parameters of a run are chosen on other seeds than those reported."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,8 +17,9 @@ LAWS = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs"
 
 
 def dimension() -> str:
-    """Return a table of the gradient norm by dimension d, and of its slope on logarithmic axes with a 95% interval
-    over seeds. Below it stand the memory and processor time of a cell."""
+    """Return a table by dimension d of the gradient norm that the methods reach, and of its slope in d on logarithmic
+    axes with a 95% interval over seeds. The text below it has the memory and processor time of the runs of one
+    problem."""
     rows, selected = read_rows(RESULTS / "rank"), read_rows(RESULTS / "selection")
     fits = read_rows(RESULTS / "slopes").query("measured == 'gradient_train' and selection == 'held-out'")
     sizes = sorted(selected[selected["sweep"].isin(list(OF_RANK))]["d"].unique())
@@ -38,8 +39,8 @@ def dimension() -> str:
 
 
 def others() -> str:
-    """Return a table of the gradient norm as one thing varies: r, the law of the directions, a rotation of the
-    Hessian, or the number K of directions per step. Errors are standard errors over seeds."""
+    """Return a table of the gradient norm as one thing varies: the effective rank r, the law of the directions, a
+    rotation of the Hessian, or the number K of directions per step. Errors are standard errors over seeds."""
     rows = read_rows(RESULTS / "rank")
     lines = []
     for varied, (experiment, column, said) in _VARIED.items():
@@ -59,14 +60,15 @@ _VARIED: Mapping[str, tuple[str, str, Callable[[Any], str]]] = {
     "law, A turned": ("rotated", "law", LAWS.__getitem__),
     "K, equal evaluations, d = 10^4": ("directions", "directions", lambda k: f"K = {k}"),
 }
-"""For each experiment, by its title in the table: its name, the column that varies, and how that column's values are
-written."""
+"""For each experiment, by its title in the table: its name in the rows, the column that varies, and a function that
+writes a value of that column as text."""
 
 
 def _by(
     rows: pd.DataFrame, experiment: str, column: str, said: Callable[[Any], str]
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield for every value of the column its text and the rows of the settings that are chosen on the other seeds."""
+    """Yield for every value of `column` in an experiment its text, made by `said`, and the rows of the parameters that
+    are chosen on the other seeds."""
     for value, part in rows[rows["experiment"] == experiment].groupby(column, sort=False):
         table = as_synthetic(part, experiment, "fixed")
         chosen = pd.DataFrame([row for output in ITERATES for row in select(table, "gradient", output)])
@@ -79,7 +81,9 @@ def _shown(chosen: pd.DataFrame, method: str, output: str) -> str:
 
 
 def _slope(chosen: pd.DataFrame, method: str, output: str) -> str:
-    """Return the slope of a method's log gradient norm in log r, as text with a 95% interval over seeds."""
+    """Return the slope of a method's log gradient norm in log r, as text with a 95% interval over seeds. `output` says
+    whether the norm is at the last iterate or at x_tau. `chosen` has the rows of the chosen parameters by r and
+    seed."""
     part = chosen[(chosen["method"] == method) & (chosen["output"] == output)]
     mean, low, high = interval([slope(of["r"], of["train"]) for _, of in part.groupby("seed")])
     return f"{mean:.2f} ({low:.2f} to {high:.2f})"

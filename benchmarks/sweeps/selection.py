@@ -1,18 +1,20 @@
 """The settings that a parameter search would choose, reported on other seeds.  python -m benchmarks.selection
 
-A cell is a method, mode, start, calibration and dimension of a sweep. For every cell, every output (the last iterate,
-the average, or x_tau) and both measurements (gradient norm and loss), the setting with the smallest mean training value
-over all seeds but one is chosen, and its values on that one seed are reported, on the training and the test sample
-(selection `held-out`, a row for each seed). Where a cell has one seed only, the setting is chosen on the seed that is
-reported (selection `own`). Where some seeds were run only at the settings that another seed chose
-(`benchmarks.dpgd_seeds`), only those seeds are reported, and the grid's edges are seen on the other. `own_train` is
-each seed's own smallest value, which is what choosing and reporting on the same seed gives; it is empty where a seed
-has not the whole grid. Two columns say whether the grid ends where the best setting is:
+A setting is a combination of steps, step size and clip. A cell is a method, mode (spectrum), start, calibration and
+dimension of a sweep. For every cell, every output (the last iterate, the average, or x_tau) and both measurements
+(gradient norm and loss), the setting with the smallest mean training value over all seeds but one is chosen. Its values
+on that one seed are reported, on the training and the test sample (selection `held-out`, a row for each seed). If a
+cell has one seed only, the setting is chosen on the seed that is reported (selection `own`). If some seeds were run
+only at the settings that another seed chose (`benchmarks.dpgd_seeds`), only those seeds are reported, and whether a
+setting is on the grid's edge is seen on the other. The column `own_train` is each seed's own smallest value, which is
+what choosing and reporting on the same seed gives; it is empty if a seed has not the whole grid. Two columns say
+whether the grid ends at the best setting:
 
 - edges: the parameters of the chosen setting that are the smallest (-) or the largest (+) of the grid, empty if none
-  is;
-- beyond: how many times larger the selecting mean is at best without those values. Close to 1, the edge of the grid is
-  a limit (T to infinity, or alpha to infinity with alpha C fixed) that is nearly reached; far above 1, it is a cap.
+is;
+- beyond: how many times larger the mean by which settings are chosen becomes, at best, if settings on these edges are
+left out. If it is close to 1, the edge of the grid is a limit (T to infinity, or alpha to infinity with alpha C fixed)
+that is nearly reached; if it is far above 1, better settings may lie beyond the edge.
 
 Figures and slopes read these rows, so that all of them select alike. The sweep `long` has the paper's grid and its
 extension. `limit` has T = 0 for infinity, and alpha T as the step size. `rank` and `log` are experiments of
@@ -49,8 +51,8 @@ SWEEPS = {
     "rank": ("rank",),
     "log": ("rank",),
 }
-"""For each sweep the folders that its rows come from. The first of several must exist. Of `long`'s second folder
-only the cells and seeds that are also in its first are used."""
+"""For each sweep the folders that its rows come from. The first of several must exist. Of the second folder of the
+sweep `long` only the cells and seeds that are also in its first folder are used."""
 OF_RANK = {"rank": ("dimension", "fixed"), "log": ("log", "c")}
 """For each sweep that comes from `benchmarks.rank`: the name of the experiment there, and the name that its spectrum
 has here as a mode."""
@@ -59,8 +61,9 @@ OUTPUTS = ("last", "average", "tau")
 
 
 def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the selected settings of one sweep, for one measurement (gradient norm or loss) and one
-    output (last iterate, average or x_tau)."""
+    """Choose a setting (steps, step size, clip) for each method, problem and seed in a sweep's rows, on the other seeds
+    where there are any, and yield a row with what it gives. `measured` is "gradient" or "loss", and `output` is "last",
+    "average" or "tau" for x_tau."""
     column, other = (f"{measured}_{on}_{output}" for on in ("train", "test"))
     if column not in rows:
         return
@@ -92,22 +95,23 @@ def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str,
 
 
 def _whole(values: Array) -> NDArray[np.bool_]:
-    """Return which seeds were run on the whole grid: those with at least half as many values as the seed with the
-    most, because single runs may diverge."""
+    """Return which seeds were run on the whole grid, given the values by setting and seed. These are the seeds with at
+    least half as many values as the seed with the most, because single runs may diverge."""
     count = np.isfinite(values).sum(axis=0)
     found: NDArray[np.bool_] = 2 * count >= count.max()
     return found
 
 
 def _edges(settings: Array, best: int) -> list[tuple[str, str]]:
-    """Return the parameters of the best setting that have the smallest or largest value of the grid, each with "-"
-    or "+"."""
+    """Return the parameters of the setting number `best` that have the smallest or largest value of the grid, each with
+    "-" or "+". A row of `settings` is (steps, step size, clip)."""
     ends = zip(SETTING, settings[best], settings.min(axis=0), settings.max(axis=0), strict=True)
     return [(name, "-" if at == low else "+") for name, at, low, high in ends if at in (low, high) and low < high]
 
 
 def _on(settings: Array, best: int, edges: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
-    """Return which settings share with the best one a parameter value on an edge of the grid."""
+    """Return which settings have, in one of the parameters named in `edges`, the same value as the setting number
+    `best`."""
     places = [SETTING.index(name) for name, _ in edges]
     shared: NDArray[np.bool_] = (settings[:, places] == settings[best, places]).any(axis=1)
     return shared
@@ -134,10 +138,11 @@ def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]
 
 
 def as_synthetic(rows: pd.DataFrame, experiment: str, mode: str) -> pd.DataFrame:
-    """Return the rows of an experiment of `benchmarks.rank` with the columns of `benchmarks.synthetic`, and `mode`
+    """Return the rows of an experiment of `benchmarks.rank` with the columns of `benchmarks.synthetic`, and with `mode`
     as the name of its spectrum.
 
-    Step sizes and clips are relative to the cell, because the grid scales with its r, d and K.
+    Step sizes are given in units of 1/(r + 2), and clips in those of the experiment's grid, so that rows of different
+    problems have the same settings.
     """
     part = rows[rows["experiment"] == experiment]
     unit = np.sqrt(np.where(part["method"] == "dpgd-0th", part["d"], part["directions"]))

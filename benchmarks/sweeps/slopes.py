@@ -1,11 +1,11 @@
 """How the sweeps' best errors grow with the dimension.  python -m benchmarks.selection && python -m benchmarks.slopes
 
 For every method, mode and measurement in the rows of `benchmarks.selection`, log(value) = a + slope log(d) is fitted by
-least squares, over all dimensions and over the largest three, where a saturation would show. The slope is the mean of
-the seeds' slopes, with a 95% interval by Student's t, which is empty for one seed. Both ways of choosing stand side by
-side: settings chosen on the seed that is reported (selection `own`), and on the other seeds (`held-out`). `edge` is the
-share of cells whose chosen setting is on an edge of the grid that costs more than 5%: there the slope is partly the
-grid's.
+least squares, over all dimensions and over the largest three, which would show a saturation. The slope is the mean of
+the seeds' slopes, with a 95% interval by Student's t, which is empty for one seed. There are rows for both ways of
+choosing the run's parameters: on the seed that is reported (selection `own`), and on the other seeds (`held-out`).
+`edge` is the share of problems whose chosen parameters are on an edge of the grid that costs more than 5%, so that the
+slope is partly due to the grid.
 """
 
 from argparse import Namespace
@@ -42,11 +42,11 @@ CLAIMED = {
 """For each method and mode the power of d in the paper's upper bound on the gradient norm: half of that in Table
 tab:compare, which is for the squared norm, with r = d (mode a), sqrt(d) (b), log d (c) or a constant (fixed)."""
 GAP_GROWTH = {"a": 1 / 2, "b": 1 / 4, "c": 0.0, "fixed": 0.0}
-"""By mode what must be added to the powers in CLAIMED: the gap F_S(x_0) - F_S^*, which the paper's table holds
-fixed, here is about r/2, which adds half the power with which r grows."""
+"""What must be added to the powers in CLAIMED, by mode. The paper's table holds the gap F_S(x_0) - F_S^* fixed. Here it
+is about r/2, which adds half the power with which r grows."""
 CAP = 1.05
-"""The largest ratio by which the last value of a grid may be better than the one before it, if the grid's edge is to
-count as a limit that is reached. Above it the best setting may lie beyond the edge."""
+"""If the last value of a grid is better than the one before it by at most this ratio, the grid's edge counts as a limit
+that is reached. Above it the best value may lie beyond the edge."""
 
 
 def slope(d: ArrayLike, values: ArrayLike) -> float:
@@ -57,8 +57,8 @@ def slope(d: ArrayLike, values: ArrayLike) -> float:
 
 
 def interval(slopes: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return the mean of the slopes and the ends of a 95% interval for its expectation, by Student's t. The ends are
-    None for fewer than two slopes."""
+    """Return the mean of the slopes, one per seed, and the ends of a 95% interval for its expectation, by Student's t.
+    The ends are None for fewer than two slopes."""
     mean, count = float(np.mean(slopes)), len(slopes)
     if count < 2:
         return mean, None, None
@@ -71,7 +71,8 @@ def _fits(selected: pd.DataFrame) -> list[dict[str, str | float | None]]:
     fits: list[dict[str, str | float | None]] = []
     for keys, cells in rows.groupby(GROUP):
         sizes = cells.groupby("seed")["d"].nunique()
-        group = cells[cells["seed"].isin(sizes.index[sizes == sizes.max()])]  # those seeds that have all dimensions
+        # only the seeds that have all dimensions are used
+        group = cells[cells["seed"].isin(sizes.index[sizes == sizes.max()])]
         names = dict(zip(GROUP, map(str, keys), strict=True))
         claimed = CLAIMED[names["method"], names["mode"]]
         bounds = {"claimed": claimed, "claimed_here": claimed + GAP_GROWTH[names["mode"]]}

@@ -1,13 +1,15 @@
 """How much faster is the sweep than running its settings one by one?  python -m benchmarks.sweep_speed
 
-The engine runs all settings of the paper's grid at once: 880 settings, 900,240 steps in all (for DP-GD the half of the
-grid with T <= 160, 3% of its steps), in mode (c). Four times are taken in turns, and each row is one repetition: the
-engine's; that of a few steps of `dpzero_theory.optim.reference` on the same problem, from which follows that of the
-whole grid; the same for losses written as they are defined, which form x - x_i for every sample (`direct`); and that of
-the matrix products alone, the machine's limit for this approach. With one thread the times are processor times, so that
-other work on the machine does not enter; otherwise they are wall times.
+The engine runs all combinations of parameters in the paper's grid at once: 880 runs, 900,240 steps in all (for DP-GD
+the half of the grid with T <= 160, 3% of its steps), in mode (c), with eigenvalues 1/i. Each row is one repetition,
+with four times taken in turns. The first is the engine's. The second is that of the whole grid by
+`dpzero_theory.optim.reference` on the same problem, which follows from a few steps. The third is the same for losses
+written as they are defined, which form x - x_i for every sample (`direct`). The last is that of the matrix products
+alone, the machine's limit for this approach. With one thread the times are processor times, so that other work on the
+machine does not enter; otherwise they are wall times.
 
-Beside another checkout, in one run, over the paper's grid (its seven dimensions and three modes, both methods, a seed):
+The engine is compared with that of another checkout, in one run, over the paper's grid (its seven dimensions and three
+modes, both methods, a seed), by
 
     git worktree add ../before REVISION
     python -m benchmarks.sweep_speed --preset full --other ../before
@@ -69,8 +71,9 @@ PRESETS = {
 
 
 def measure(method: str, preset: Preset, d: int, place: Computation) -> dict[str, Any]:
-    """Time one sweep of the engine, its matrix products alone, and a step of the reference implementation, and
-    return the columns. The engine is warmed up first."""
+    """Time one sweep of the engine, its matrix products alone, and steps of the reference implementation, in dimension
+    d. Returns the columns of a row. The engine is warmed up first. The preset has the grid of parameters, and `place`
+    the device and precision."""
     rng = np.random.default_rng(d)
     problem = Quadratic(gaussian_data(rng, preset.n, d), paper_spectrum("c", d))
     lanes, x0, device = paper_lanes(preset, "paper"), np.zeros(d), place.device
@@ -102,8 +105,8 @@ def measure(method: str, preset: Preset, d: int, place: Computation) -> dict[str
 
 
 def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block: int = 128) -> float:
-    """Return the seconds that all products of directions with the data take, in blocks, on matrices of the engine's
-    shapes."""
+    """Return the seconds that all products of `steps` directions with the data take, in matrix products of `block`
+    directions at a time, on random matrices of the engine's shapes."""
     points = torch.randn(n, d, dtype=dtype, device=device)
     w = torch.randn(min(block, steps), d, dtype=dtype, device=device)
     count = -(-steps // len(w))
@@ -181,8 +184,8 @@ print("processor seconds", time.process_time() - started)
 
 
 def _beside(parser: Parser, options: Namespace) -> int:
-    """Make the paper's grid in this checkout and in the one that --other names, and save a row of times for each
-    dimension."""
+    """Time the paper's grid in this checkout and in the one that --other names, and save a row of times for each
+    dimension and repetition. Returns the exit status."""
     name = "smoke" if options.preset == "smoke" else "paper"
     results = Results(
         (options.out or (Path("out") if name == "smoke" else RESULTS) / "sweep_speed").with_name("sweep_speed_before"),
@@ -207,8 +210,8 @@ def _beside(parser: Parser, options: Namespace) -> int:
 
 
 def _compared(name: str, d: int, other: Path, first: int) -> dict[str, Any]:
-    """Return the processor seconds of a sweep at dimension d in this checkout and in `other`, and how many rows are
-    the same to the last digit. first: which checkout is timed first (0: this one)."""
+    """Return the processor seconds of a sweep at dimension d in this checkout and in `other`, and how many rows are the
+    same to the last digit. name is "smoke" or "paper", and first says which checkout is timed first (0 is this one)."""
     seconds, tables = {}, {}
     with TemporaryDirectory() as folder:
         for number in (first, 1 - first):
@@ -225,7 +228,8 @@ def _compared(name: str, d: int, other: Path, first: int) -> dict[str, Any]:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Measure the cells whose rows are not in the results yet; with --other, compare with that checkout instead."""
+    """Make the measurements whose rows are not in the results yet; with --other, compare with that checkout instead.
+    Returns the exit status."""
     if options.other is not None:
         return _beside(parser, options)
     device = chosen_device(parser, options.device)

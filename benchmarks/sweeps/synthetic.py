@@ -3,19 +3,19 @@ r"""The paper's synthetic experiment (Section 5.1, app:toy), whole grid.  python
 The loss is quadratic, with n = 10,000 training and as many test samples from N(1, 1); runs are (2, 1e-6)-DP. There are
 three spectra (modes a, b, c) and three methods, and for each dimension every combination of the paper's steps, step
 sizes and clips (Table tab:toy-param), one row each. The preset `wide` goes on from the paper's d = 2,000 to 20,000. The
-preset `long` has up to 16 times the paper's steps, smaller clips and a larger step size, for where the best of the
-paper's grid is on its edge. The rows of a cell (a method, mode, dimension, start, calibration and seed) share their
-noise and directions, which come from seeds: no row is a private release.
+preset `long` has up to 16 times the paper's steps, smaller clips and a larger step size, for problems on which the best
+of the paper's grid is on its edge. The rows of a cell (a method, mode, dimension, start, calibration and seed) share
+their noise and directions, which come from seeds: no row is a private release.
 
-What the paper leaves open, and how it enters here:
+The paper leaves some things open. Here they are:
 
 - the start x_0: `--start zero` (default) or `normal`, a draw from N(0, I);
-- the noise: `--calibration paper` (default), the noise that its algorithms state, or `exact`, the least noise with the
-  same privacy;
-- the law of the directions (its section says Gaussian, its algorithms the sphere): the sphere here, others in
-  `benchmarks.rank`;
+- the noise: `--calibration paper` (default), the noise that the paper's algorithms state, or `exact`, the least noise
+with the same privacy;
+- the law of the directions (the paper's section says Gaussian, its algorithms the sphere): the sphere here, others in
+`benchmarks.rank`;
 - which iterate is measured: every row has the last one, the average of x_0..x_{T-1}, and the root mean square over
-  them, which is what the theorems bound (x_tau with tau uniform);
+them, which is what the theorems bound (x_tau with tau uniform);
 - repetitions: `--seeds`.
 
 `python -m figures.synthetic` draws how the answer depends on them, from
@@ -23,10 +23,10 @@ What the paper leaves open, and how it enters here:
     python -m benchmarks.synthetic --preset choices --methods dpzero dpgd-0th \\
         --start zero normal --calibration paper exact
 
-Everything is in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`); its rows
-agree with those of float64 to their four digits. A second table, NAME_seconds, has the processor seconds of every cell,
-its data, products and measurements included; cells of one mode, dimension and seed share their directions, sorted
-products and seconds. All methods and five seeds on one GPU:
+Everything is computed in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`);
+its rows agree with those of float64 to their four digits. A second table, NAME_seconds, has the processor seconds of
+every cell, its data, products and measurements included; cells of one mode, dimension and seed share their directions,
+sorted products and seconds. All methods and five seeds run on one GPU by
 
     python -m benchmarks.synthetic --preset paper --seeds 5 --device cuda --out out/synthetic
 """
@@ -79,8 +79,9 @@ Setting = tuple[int, float, float]
 
 @dataclass(frozen=True)
 class Preset:
-    """The sizes and the grid of a sweep. settings: the triples (steps, step size, clip) of the grid that are run;
-    the whole grid if empty."""
+    """The sizes and the grid of a sweep: the number n of training samples, the dimensions, and the values of steps,
+    step size and clip. settings lists the triples (steps, step size, clip) of the grid that are run; if it is empty,
+    the whole grid is."""
 
     n: int
     dimensions: tuple[int, ...]
@@ -115,8 +116,8 @@ FOLDERS = {
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One cell of the sweep: a method, the problem (mode, dimension and start), the calibration and the seed, on
-    which all settings of the grid are run."""
+    """One cell of the sweep: a method, a problem (mode, dimension and start), a calibration of the noise, and a seed.
+    Every combination of steps, step size and clip of the grid is run on it."""
 
     method: str
     mode: str
@@ -127,8 +128,9 @@ class SweepCell:
 
 
 def paper_lanes(preset: Preset, calibration: str) -> Lanes:
-    """Return the paper's grid as lanes of the sweep engine, each with the noise that makes its run (2, 1e-6)-DP
-    under the replacement of one record."""
+    """Return the combinations of steps, step size and clip in the preset's grid, for the sweep engine, which calls each
+    a lane. Each has the noise that makes its run (2, 1e-6)-DP when one record is replaced, by the calibration "paper"
+    or "exact"."""
     gdp = float((paper_gdp if calibration == "paper" else gdp_from_epsilon)(EPSILON, DELTA))
     lanes = Lanes.grid(
         steps=preset.steps,
@@ -149,10 +151,12 @@ def run_methods(
     centers: Sequence[Array],
     **options: Any,
 ) -> list[engine.Outcome]:
-    """Run the settings of each method from each x_0, with this seed's directions, on the sphere, and its noise.
+    """Run every combination of parameters of each method (name, start x_0, lanes) with this seed's noise, and with its
+    directions on the sphere. Returns an outcome for each method.
 
-    The zeroth-order methods share their directions; DP-GD has none, and comes alone. A GPU draws its own random
-    numbers, which are not those of a CPU. options: the engine's.
+    The zeroth-order methods share their directions. DP-GD has none, and must be the only method of a call. A GPU draws
+    its own random numbers, which are not those of a CPU. centers: further points, such as the mean of a test sample, at
+    which the engine measures. options: those of the engine, such as device and dtype.
     """
     d, device = problem.d, options.get("device", "cpu")
 
@@ -172,8 +176,8 @@ def run_methods(
 
 
 def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """Return a function that draws standard normals of the given shape. They are a function of the key, so every
-    method draws the same."""
+    """Return a function that draws so many standard normals of the given shape on the device. They are a function of
+    the key, so every method draws the same."""
     if device != "cpu":
         return drawn_on(device, key, *shape)
     rng = np.random.default_rng(key)
@@ -182,8 +186,8 @@ def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
 
 @dataclass(frozen=True)
 class Computation:
-    """On which device and in which precision a sweep runs. Precisions are names of dtypes; `dpgd_products` is that
-    of DP-GD's products with the samples alone."""
+    """The device and the precision with which a sweep is computed. Precisions are names of dtypes; `dpgd_products` is
+    the precision of DP-GD's products with the samples alone."""
 
     dtype: str = "float64"
     dpgd_products: str = "float32"
@@ -196,7 +200,8 @@ class Computation:
 
 
 def run_cells(cells: Sequence[SweepCell], preset: Preset, place: Computation) -> list[dict[str, Any]]:
-    """Run cells that share mode, dimension and seed, and return their rows. A cell of DP-GD must come alone.
+    """Run cells that have the same mode, dimension and seed, and return their rows. A cell of DP-GD must be the only
+    one. The preset has the grid of parameters, and `place` the device and precision.
 
     A value that is not finite is left empty, and the row's status is then `diverged`.
     """
@@ -218,8 +223,9 @@ def run_cells(cells: Sequence[SweepCell], preset: Preset, place: Computation) ->
 def _measured(
     outcome: engine.Outcome, problem: Quadratic, center: Array, minima: tuple[float, float]
 ) -> dict[str, Array]:
-    """Return the gradient norm and the loss of every output (last iterate, average, x_tau) on the training and the
-    test sample, for each setting. center: the mean of the test sample. minima: the least loss on each sample."""
+    """Return the gradient norm and the loss of every output (last iterate, average, x_tau) on the training and the test
+    sample, with one value for each run of the outcome. center is the mean of the test sample, and minima are the least
+    losses on the two samples."""
     measured: dict[str, Array] = {}
     for index, (on, at) in enumerate((("train", problem.center), ("test", center))):
         for output, points in (("last", outcome.last), ("average", outcome.average)):
@@ -232,7 +238,8 @@ def _measured(
 
 
 def keys(cell: SweepCell, preset: Preset) -> Iterable[dict[str, Any]]:
-    """Yield the key columns of a cell's rows, one for each setting."""
+    """Yield the key columns of a cell's rows, one row for each combination of steps, step size and clip in the
+    preset."""
     lanes = paper_lanes(preset, cell.calibration)
     values = (cell.method, cell.mode, cell.d, cell.start, cell.calibration, cell.seed)
     for steps, step_size, clip in zip(lanes.steps, lanes.step_size, lanes.clip, strict=True):
@@ -246,19 +253,19 @@ def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
-    """Draw the training sample and the test sample of n records in R^d. Returned are the training sample, and the
-    mean and the variance of each coordinate of the test sample."""
+    """Draw a training sample and a test sample of n records in R^d. Returns the training sample, and the mean and the
+    variance of each coordinate of the test sample."""
     rng = np.random.default_rng([seed, d])
     train, test = gaussian_data(rng, n, d), gaussian_data(rng, n, d)
     return train, test.mean(axis=0), test.var(axis=0)
 
 
 def _again(preset: Preset, row: Row) -> list[dict[str, Any]]:
-    """Make a committed row again, together with the shorter runs of its step size and clip, because the engine cuts its
-    blocks of steps where those end.
+    """Make a committed row of a preset again, together with the shorter runs of its step size and clip, because the
+    engine ends its blocks of steps wherever one of these runs ends.
 
-    A run that enlarges rounding errors is made together with everything that was made with it, because its digits
-    depend on how many settings are computed at once.
+    If the row's run enlarges rounding errors, it is made again with everything that was first made with it, because its
+    digits depend on how many runs are computed at once.
     """
     cell = SweepCell(*(row[name] for name in CELL_KEY))
     if _upset(row) and cell.method != "dpgd":
@@ -286,11 +293,12 @@ REMAKES = {
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Run the cells of the preset that are not in the results yet."""
+    """Run the cells of the preset whose rows are not in the results yet. Returns the exit status."""
     if options.out is not None and not options.out.resolve().name:
         parser.error(f"--out must have a name; got {str(options.out)!r}")
     options.device = chosen_device(parser, options.device)
-    torch.set_num_threads(1)  # more threads add in another order, which changes runs that enlarge rounding errors
+    # with more threads, sums are added in another order, which changes runs that enlarge rounding errors
+    torch.set_num_threads(1)
     preset = PRESETS[options.preset]
     cells = [
         SweepCell(method, mode, d, start, calibration, seed)
@@ -349,8 +357,8 @@ def _groups(cells: Sequence[SweepCell]) -> list[list[SweepCell]]:
 
 
 def _told(group: Sequence[SweepCell], rows: Sequence[dict[str, Any]]) -> str:
-    """Return the line that is printed after a group: its mode, dimension and seed, and for each cell the smallest
-    gradient norm of a last iterate."""
+    """Return the line that is printed after a group of cells has been run: its mode, dimension and seed, and for each
+    cell the smallest gradient norm of a last iterate in the rows."""
     best: dict[str, float] = {}
     for row in rows:
         name = f"{row['method']} ({row['start']}, {row['calibration']})"
@@ -362,8 +370,9 @@ def _told(group: Sequence[SweepCell], rows: Sequence[dict[str, Any]]) -> str:
 def _job(
     group: Sequence[SweepCell], preset: Preset, place: Computation
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Run a group of cells, and return its rows and, for each cell, a row of processor and wall seconds, which are
-    the group's divided by its number of cells."""
+    """Run a group of cells. Returns its rows and, for each cell, a row of processor and wall seconds, which are the
+    group's divided by its number of cells. The preset has the grid of parameters, and `place` the device and
+    precision."""
     started, cpu = time.perf_counter(), time.process_time()
     try:
         rows = run_cells(group, preset, place)

@@ -25,8 +25,9 @@ def _groups() -> list[tuple[str, str, str]]:
 
 
 def steps() -> str:
-    """Return a table of the number of steps T that is chosen most often in each cell, and in brackets what is lost
-    because the best setting lies on an edge of the grid, if that is over 5%."""
+    """Return a table of the number of steps T that is chosen most often, by iterate, method, spectrum (mode) and
+    dimension. In brackets it has what is lost because the best parameters lie on an edge of the grid, if that is over
+    5%."""
     rows = _selected("synthetic")
     sizes = sorted(rows["d"].unique())
     lines = []
@@ -43,8 +44,9 @@ def _chosen(cell: pd.DataFrame) -> str:
 
 
 def slopes() -> str:
-    """Return a table of slopes of the log gradient norm in log d, with 95% intervals over seeds: for settings chosen
-    on the reported seed itself, on other seeds, and on other seeds with more steps in the grid."""
+    """Return a table of slopes of the log gradient norm in log d, with 95% intervals over seeds: for parameters chosen
+    on the reported seed itself, on other seeds, and on other seeds from a grid that also has longer runs. Further
+    columns have the slope over the three largest d, the slope in the limit of many steps, and a proved bound on it."""
     rows = read_rows(RESULTS / "slopes")
     rows = rows[(rows["measured"] == "gradient_train") & (rows["start"] == "zero")]
     lines = []
@@ -70,7 +72,8 @@ def slopes() -> str:
 
 
 def _of_one_seed(output: str, mode: str) -> float:
-    """Return DP-GD's slope in a mode on the one seed for which the whole grid was run."""
+    """Return DP-GD's slope for a spectrum (`mode`) on the one seed for which its whole grid was run. `output` is "last"
+    or "tau"."""
     rows = read_rows(RESULTS / "synthetic_dpgd")
     best = rows[rows["mode"] == mode].groupby("d")[f"gradient_train_{output}"].min()
     return slope(best.index.to_numpy(), best.to_numpy())
@@ -85,8 +88,8 @@ def _slope(fit: pd.DataFrame) -> str:
 
 
 def to_infinity() -> str:
-    """Return a table of gradient norms (means over seeds) as the grid gets more steps T, with what the last doubling
-    of T gains, and DP-GD on the paper's grid beside them."""
+    """Return a table of DPZero's gradient norms (means over seeds) as the grid gets more steps T, with what the last
+    doubling of T gains. Beside them it has those of DP-GD on the paper's grid."""
     tables = {sweep: _selected(sweep) for sweep in ("synthetic", "long", "limit")}
     lines = []
     for output, mode, d in product(ITERATES, MODES, (20, 200, 2_000)):
@@ -107,8 +110,8 @@ def _cell(rows: pd.DataFrame, output: str, method: str, mode: str, d: int) -> pd
 
 
 def ratios() -> str:
-    """Return a table of each method's value over DP-GD's in the same cell: means of the ratio over the seeds that
-    both have, with settings chosen on other seeds."""
+    """Return a table of each zeroth-order method's gradient norm over DP-GD's on the same problem: means of the ratio
+    over the seeds that both have, with parameters chosen on other seeds."""
     rows = _selected("synthetic")
     sizes = sorted(rows["d"].unique())
     lines = []
@@ -124,8 +127,8 @@ def _ratio(above: pd.DataFrame, below: pd.DataFrame) -> str:
 
 
 def choices() -> str:
-    """Return a table for the choices that the paper leaves open: by how much the start and the noise calibration
-    change the gradient norm at the largest d, and the least ratio of DPGD-0th's value to DPZero's."""
+    """Return a table for what the paper leaves open: by how much the start and the noise calibration change the
+    gradient norm at the largest d, and the least ratio of DPGD-0th's gradient norm to DPZero's."""
     rows = read_rows(RESULTS / "selection").query("sweep == 'choices' and measured == 'gradient'")
     largest = rows[rows["d"] == rows["d"].max()]
     lines = []

@@ -1,7 +1,7 @@
 """Do the certificates hold, and how far are they from what runs do?  python -m benchmarks.certificates
 
 A certificate is an upper bound on the mean of ||grad F_S(x_tau)||^2, where tau is a uniformly random step. DPZero is
-run on losses that satisfy Assumption 2, with the parameters of four sets, and the measured mean is put beside the
+run on losses that satisfy Assumption 2, with four sets of parameters, and the measured mean is compared with the
 certificate:
 
 - paper: Theorem 3's own parameters, with the paper's calibration of the noise;
@@ -9,10 +9,10 @@ certificate:
 - sharp: the best parameters of the sharpened theorem with one direction a step, with the exact calibration;
 - sharp-best-k: the same with K directions a step, clipped jointly, and the K of the smallest bound.
 
-The last three may evaluate every record as often as the first, which means T directions in all. Where even those are
-too many to run, `max_steps` caps them, and the paper's own parameters are certified but not run. The preset
-`directions` is the paper's setting with ten times its evaluations, 46,720 of each record. Runs start at 0. Directions,
-noise and data come from seeds, and the data are synthetic or public: nothing here is a private release.
+The last three may evaluate every record as often as the first, which means as many directions in all as the first has
+steps. If even those are too many to run, `max_steps` caps them, and the paper's own parameters are certified but not
+run. The preset `directions` is the paper's setting with ten times its evaluations, 46,720 of each record. Runs start at
+0. Directions, noise and data come from seeds, and the data are synthetic or public: nothing here is a private release.
 """
 
 import math
@@ -48,8 +48,8 @@ DELTA = 1e-6
 SENTENCES = Path(__file__).parents[3] / "shared" / "data" / "sst2_train.tsv"
 SENTENCE_FEATURES = 1 << 14
 LARGE = 10_000
-"""The number of samples from which on runs are made in float32, which changes the measured values by less than 1e-4
-of them."""
+"""From this number of samples on, runs are made in float32, which changes the measured values by a share of less than
+1e-4."""
 ONE = ("paper", "paper-best", "sharp")
 PARAMETERS = (*ONE, "sharp-best-k")
 SHARP: dict[str, int | str] = {"sharp": 1, "sharp-best-k": "best"}
@@ -68,8 +68,11 @@ Loss = PseudoHuber | LogisticRegression
 
 @dataclass(frozen=True)
 class CertificateCell:
-    """One data set, the epsilons, and the parameter sets to run on it. `mode` is the spectrum (a, b or c) of the
-    synthetic data, and empty for logistic regression."""
+    """One data set, the epsilons, and the names of the parameter sets to run on it.
+
+    `mode` is the spectrum (a, b or c) of the synthetic data, and empty for logistic regression. `max_steps`, if given,
+    caps the number of directions in all.
+    """
 
     problem: str
     mode: str
@@ -80,8 +83,8 @@ class CertificateCell:
     parameters: tuple[str, ...] = PARAMETERS
 
     def shares(self) -> list[tuple[str, ...]]:
-        """Return the names of the parameter sets in the groups that are run together: those with one direction per
-        step, which share their random numbers, and the others."""
+        """Return the names of the parameter sets in the groups that are run together. Those with one direction per step
+        are one group and share their random numbers; each of the others is a group of its own."""
         one = tuple(name for name in self.parameters if name in ONE)
         return [one, *((name,) for name in self.parameters if name not in ONE)]
 
@@ -139,8 +142,9 @@ def _loss(problem: str, mode: str, n: int, d: int) -> Loss:
 def prescriptions(
     problem: Problem, epsilon: float, max_steps: int | None = None, names: Sequence[str] = PARAMETERS
 ) -> dict[str, tuple[str, Prescription]]:
-    """Return for each parameter set the name of its noise calibration and its prescription. max_steps: the largest
-    number of steps times directions; that of the paper's parameters if left out."""
+    """Return for each parameter set in `names` the name of its noise calibration ("paper" or "exact") and its
+    prescription. max_steps is the largest number of steps times directions, by default that of the paper's parameters.
+    `problem` has the constants of the loss, and epsilon is the budget at delta DELTA."""
     found: dict[str, tuple[str, Prescription]] = {}
     exact = float(gdp_from_epsilon(epsilon, DELTA))
     paper = theorem_3(problem, float(paper_gdp(epsilon, DELTA)))
@@ -163,7 +167,7 @@ def run_cell(
     """Return the rows of one cell and seed for the parameter sets `names` and all epsilons. Runs with the same number
     of directions per step share their random numbers.
 
-    schedule: the iterates whose gradient is measured, if not those that the engine chooses.
+    schedule chooses the iterates whose gradient is measured, if not those that the engine chooses by itself.
     """
     started = time.perf_counter()
     loss = _loss(cell.problem, cell.mode, cell.n, cell.d)
@@ -228,9 +232,9 @@ _DRAWN_SINCE = (
     *(("a", 10_000, 200), ("b", 10_000, 20), ("c", 10_000, 200)),
     *(("a", 1_000, 2_000), ("b", 10_000, 2_000), ("c", 100_000, 20)),
 )
-"""The cells (mode, n, d) whose rows with one direction per step were made by the present code, which draws the
-iterates to measure anew. The rows of the other cells are older (commit f6df1ab): there one iterate was drawn in each
-of 128 equal pieces of the run, which is as unbiased but gives other numbers."""
+"""The data sets (mode, n, d) whose rows with one direction per step were made by the present code. The rows of the
+other data sets are older (commit f6df1ab): for them one iterate was drawn in each of 128 equal pieces of the run, which
+is as unbiased but gives other numbers."""
 
 
 def _evenly(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
@@ -239,8 +243,8 @@ def _evenly(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int,
 
 
 def _again(cells: Sequence[CertificateCell], row: Row) -> list[dict[str, Any]]:
-    """Make a committed row again, with all rows that were run together with it, and with the measured iterates drawn
-    as they were then."""
+    """Make a committed row again, with all rows that were run together with it, and with the measured iterates drawn as
+    they were at its time. `cells` are those of the row's preset."""
     names = tuple(KEY[:5])
     first = row["parameters"] in ONE and cells is _FULL and (row["mode"], row["n"], row["d"]) not in _DRAWN_SINCE
     for cell in cells:
@@ -259,14 +263,15 @@ REMAKES = {
         varies=("seconds",),
         tolerance=1e-6,
         why="parameters are minimised to about 1e-8",
-        elsewhere=1e-3,  # some runs are in float32
+        elsewhere=1e-3,  # some runs compute in float32, so that other libraries change more digits
     )
     for name in ("full", "directions")
 }
 
 
 Share = tuple[CertificateCell, int, tuple[str, ...]]
-"""One piece of work: a cell, a seed, and the names of the parameter sets that are run together."""
+"""One piece of work: a data set with its epsilons, a seed, and the names of the parameter sets that are run
+together."""
 
 
 def _shares(options: Namespace) -> Iterator[Share]:

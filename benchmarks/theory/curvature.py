@@ -1,11 +1,12 @@
 """Does low effective rank hold? r against d before, during and after training.  python -m benchmarks.curvature
 
-Full-batch Adam trains three kinds of models: networks 64 - W - 10 on digits for several widths W, random RoBERTa and
-OPT models of two layers on random tokens, and the real sentence encoder on sentences of SST-2. At three moments
-`dpzero_theory.curvature` measures the Hessian of the training loss and the Hessians of single samples; their effective
-rank is r = trace/norm. Where d is at most 400, the eigenvalues of the full Hessian give the exact rank beside it. There
-is one row per model, moment and seed. The columns `samples`, `adam_steps` and `products` say how much a row rests on:
-the encoder's are few, because it is expensive. All data are public or synthetic; nothing here is private.
+Full-batch Adam trains three kinds of models: networks with 64 inputs, W hidden units and 10 outputs on digits for
+several widths W, random RoBERTa and OPT models of two layers on random tokens, and the real sentence encoder on
+sentences of SST-2. At three moments of training `dpzero_theory.curvature` measures the Hessian of the training loss and
+the Hessians of single samples; their effective rank is r = trace/norm. If the number d of weights is at most 400, the
+eigenvalues of the full Hessian give the exact rank, too. There is one row per model, moment and seed. The columns
+`samples`, `adam_steps` and `products` say how much a row rests on: the encoder's are few, because it is expensive. All
+data are public or synthetic; nothing here is private.
 
     python -m benchmarks.curvature --preset networks                  # MLPs, RoBERTa, OPT
     python -m benchmarks.curvature --preset encoder --data DIR --seeds 1   # DIR holds sst2_train.tsv
@@ -33,10 +34,11 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 @dataclass(frozen=True)
 class Study:
-    """How a kind of model is trained and measured.
+    """How a kind of model is trained by Adam and measured.
 
-    moments: by name, the number of Adam steps after which the Hessian is measured. samples: how many samples the
-    training loss has. single: of how many samples the own Hessian is measured.
+    samples: the number of samples in the training loss. learning_rate: Adam's. moments: by name, the number of Adam
+    steps after which the Hessian is measured. effort: how much is spent on measuring it. single: the number of samples
+    whose own Hessian is measured. data: the name of the data set, or None for sentences in a folder.
     """
 
     samples: int
@@ -60,7 +62,7 @@ STUDIES = {
         24, 1e-5, {"before": 0, "during": 5, "after": 30}, Effort(search=12, probes=4, steps=6), single=4
     ),
 }
-"""How each kind of model is trained and measured, by the model's name without its width. Where data is None, the
+"""How each kind of model is trained and measured, by the model's name without its width. If `data` is None, the
 sentences come from the folder that `--data` names."""
 SAMPLE_EFFORT = Effort(search=12, probes=2, steps=4)
 LEVEL = 0.95
@@ -92,8 +94,8 @@ def study(model: str) -> Study:
 
 
 def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[str, Any]:
-    """Train a model from the start up to the moment (a number of Adam steps, by name) and return the row of its
-    measurement. folder: where the encoder's sentences are."""
+    """Train a model from its start up to the moment (the name of a number of Adam steps), measure it, and return the
+    row. folder has the sentences for the encoder."""
     plan = study(model)
     task = catalog.load(model, plan.data or str(folder), plan.samples, seed)
     module = task.module
@@ -132,15 +134,15 @@ def _measure(objective: Objective, module: torch.nn.Module, task: tasks.Task, pl
 
 
 def _accuracy(module: torch.nn.Module, task: tasks.Task) -> float:
-    """Return the share of training samples that are classified correctly."""
+    """Return the share of the task's training samples that the module classifies correctly."""
     with torch.no_grad():
         hits = [tasks.logits(module, inputs).argmax(dim=1) == labels for inputs, labels in task.batches]
     return float(torch.cat(hits).double().mean())
 
 
 def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
-    """Return the eigenvalues of the full Hessian, which is formed column by column, independently of the Lanczos
-    method that it checks."""
+    """Return the eigenvalues of the full Hessian at the weights x. It is formed column by column, independently of the
+    Lanczos method that it checks."""
     operator = objective.hessian(x)
     columns = [operator.apply(row) for row in torch.eye(objective.d, dtype=x.dtype)]
     matrix = torch.stack(columns)
@@ -151,7 +153,7 @@ def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
 REMAKES = {
     "curvature": Remake(
         KEY, lambda row: [run(*(row[name] for name in KEY))], varies=("seconds",), elsewhere=1e-2
-    )  # the weights come from Adam in float32, which enlarges differences in the last digits
+    )  # elsewhere is 1e-2 because Adam in float32 enlarges differences in the last digits
 }
 
 

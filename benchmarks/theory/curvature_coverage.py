@@ -5,9 +5,10 @@ with independent randomness. (The measurement does not depend on the eigenvector
 matrices.) There is one row per spectrum and repetition, with the ends of every interval at level 0.95 and the true
 values. `seconds` is the wall time of the whole measurement on one thread.
 
-The rule was fixed before the run. 24 counts are looked at: 6 spectra times 4 quantities. An interval that covers with
-probability 0.95 covers fewer than 180 of 200 times with probability 0.0012, so a count below 180 is a failure (3% over
-all counts, by Bonferroni). So are fewer than 1,117 of the 1,200 of one quantity, 3 standard deviations below the mean.
+The rule for failure was fixed before the run. There are 24 counts of intervals that cover: 6 spectra times 4
+quantities. An interval that covers with probability 0.95 covers fewer than 180 of 200 times with probability 0.0012, so
+a count below 180 is a failure (by chance, one among all counts has probability 3%, by Bonferroni). A quantity also
+fails if fewer than 1,117 of its 1,200 intervals over all spectra cover, which is 3 standard deviations below the mean.
 `--summary` prints the counts.
 """
 
@@ -47,15 +48,15 @@ CASES = {
     "flat, one spike": 10_000,
     "rank 20": 10_000,
 }
-"""The diagonal matrices that are measured: the name of the spectrum, and the dimension. With "signs" every third
-eigenvalue is negative."""
+"""The diagonal matrices that are measured: the name of the spectrum, and the dimension. If the name has "signs", every
+third eigenvalue is negative."""
 EFFORT = Effort(search=40, probes=16, steps=10)
 
 Array = NDArray[np.float64]
 
 
 def spectrum(name: str, d: int) -> Array:
-    """Return the d eigenvalues of the diagonal matrix that is named."""
+    """Return the d eigenvalues of the diagonal matrix whose spectrum has this name."""
     if name == "flat, one spike":
         return np.concatenate([[1.0], np.full(d - 1, 1e-3)])
     if name == "rank 20":
@@ -65,7 +66,8 @@ def spectrum(name: str, d: int) -> Array:
 
 
 def run(name: str, d: int, repetition: int) -> dict[str, Any]:
-    """Measure the diagonal matrix once and return the row: the ends of every interval, and the true values."""
+    """Measure the diagonal matrix with this spectrum and dimension d once, and return the row: the ends of every
+    interval, and the true values. `repetition` is the seed of the measurement."""
     values = spectrum(name, d)
     sizes = np.abs(values)
     truth = {

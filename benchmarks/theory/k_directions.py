@@ -1,11 +1,11 @@
 """Certified bounds with K directions a step, at the paper's setting.  python -m benchmarks.k_directions
 
-The setting is n = 10^4, (2, 1e-6)-DP, relation replace-one, full batches, r = 8.178, L = ell = gap = 1. There is a row
-for every law of the directions, every K, and every budget K T of evaluations of a record, where 0 stands for no cap on
-T. A row has the bound in the limit lambda -> 0 and d -> infinity, the bound at d = 2,000 with the prescribed smoothing
-lambda, which costs 1%, and the bound with a quarter of that lambda. Rows whose column `chosen` is not `K` have the K
-that the calculator chooses at d = 2,000: the best for a budget of evaluations, for 4,672 sequential steps, and without
-a cap.
+The setting is n = 10^4, (2, 1e-6)-DP, relation replace-one, full batches, effective rank r = 8.178, L = ell = gap = 1.
+There is a row for every law of the directions, every K, and every budget K T of evaluations of a record, where T is the
+number of steps and a budget of 0 stands for no cap on T. A row has the bound in the limit of smoothing lambda -> 0 and
+d -> infinity, the bound at d = 2,000 with the prescribed lambda, which costs 1%, and the bound with a quarter of that
+lambda. Rows whose column `chosen` is not `K` have the K that the calculator chooses at d = 2,000: the best for a budget
+of evaluations, for 4,672 sequential steps, and without a cap.
 """
 
 from collections.abc import Iterator
@@ -37,15 +37,16 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def fixed(law: str, k: int, budget: int) -> dict[str, Any]:
-    """Return the row of a law of directions with k directions per step and a budget of evaluations."""
+    """Return the row of a law of directions with k directions per step and a budget of evaluations of a record, where 0
+    stands for no cap."""
     steps = budget // k if budget else 10**12 // k
     at: dict[str, Any] = {"max_steps": steps, "direction": law, "directions_per_step": k}
     return _row("K", budget, *(prescribe(Problem(n=N, d=d, r=R), GDP, **at) for d in (D, 10**9)))
 
 
 def best(law: str, chosen: str, budget: int) -> dict[str, Any]:
-    """Return the row of the best number K of directions per step. `chosen` says what the budget limits: evaluations
-    of a record, steps, or nothing."""
+    """Return the row of a law of directions with the best number K of directions per step. `chosen` says what the
+    budget limits: "evaluations" of a record, "steps", or "nothing"."""
     cap: dict[str, Any] = {"evaluations": {"max_evaluations": budget * N}, "steps": {"max_steps": budget}}.get(
         chosen, {}
     )

@@ -1,15 +1,16 @@
 """How far from optimal can the sharpened certificate be?  python -m benchmarks.optimality
 
-On the convex family of losses in `problems.worst_case`, runs come close to the certificate at their own parameters. A
-row is one member of the family, chosen by `lower_bound.hardest`, and 64 runs on it with Gaussian directions. The budget
-of evaluations of a record is K T; L = ell = gap = 1, delta = 1e-6, relation replace-one. The members are:
+On the convex family of losses in `problems.worst_case`, runs come close to the certificate at their own parameters.
+Such a loss is a slope that ends, plus a curved part. A row is for one member of the family, chosen by
+`lower_bound.hardest`, and 64 runs on it with Gaussian directions. The budget of evaluations of a record is K T, for K
+directions in each of T steps; L = ell = gap = 1, delta = 1e-6, relation replace-one. The members are:
 
 - mean: its slope ends when a run does, which is the worst for the mean over the run;
 - long: the slope is longer by three standard deviations, so that a run is still on it when it ends. This is the worst
-  for the last iterate, for every suffix, and for the best iterate of one run. long-spread is the same with the
-  curvature spread over ten times as many coordinates;
-- burst: the slope is L, and a run leaves it after few steps. Here a single run's mean deviates most from its
-  expectation.
+for the last iterate, for the mean over any last part of the run, and for the best iterate of one run. long-spread is
+the same with the curvature spread over ten times as many coordinates;
+- burst: the slope is L, and a run leaves it after few steps. On this loss a single run's mean deviates most from its
+expectation.
 
 Rows with factors other than 1 have other step sizes and clips than the prescribed ones, each with its own worst member;
 the noise follows the clip, and the privacy parameter mu stays the same. They show what no other choice of parameters
@@ -39,13 +40,13 @@ from dpzero_theory.theory.sharp.lower_bound import hardest
 
 D, DELTA, FAILURE, CHAINS = 2000, 1e-6, 0.05, 64
 RECORDS = 10**9
-"""The number of records of a loss of the family. The share of records whose gradients oppose the others' is a
-multiple of 1/RECORDS, so it is exact to 1e-9."""
+"""The number of records of a loss of the family. The share of records whose gradients oppose the others' is rounded to
+a multiple of 1/RECORDS, so it is exact to 1e-9."""
 MEMBERS = ("mean", "long", "long-spread", "burst")
 FACTORS: tuple[Sequence[float], ...] = ((0.5, 0.7, 1.0, 1.4, 2.0), (0.6, 0.8, 1.0, 1.25, 1.6))
 LONG = 155_200
-"""The number of evaluations of a record from which on runs with K = 1 take long, so that of the factors for step
-size and clip only those next to 1 are tried."""
+"""From this number of evaluations of a record on, runs with K = 1 take long, so that of the factors for step size and
+clip only those next to 1 are tried."""
 SHARES = (0.02, 0.1, 0.5)
 KEY = ("n", "epsilon", "r", "chosen", "evaluations", "member", "step_factor", "clip_factor")
 FIELDS = (
@@ -64,7 +65,7 @@ SETTINGS = [
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """Yield the key columns of all rows."""
+    """Yield the key columns of each row of the experiment."""
     for n, epsilon, r, evaluations in SETTINGS:
         base = (n, epsilon, r) == (10_000, 2.0, 8.178)
         for chosen in ("1", "best"):
@@ -124,8 +125,9 @@ def _finite(value: float) -> float | None:
 
 
 def member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, float | None]:
-    """Return the named loss of the family for the parameters `at` of a run, and, where the lower bound is proved for
-    this loss, its value in the limit of many steps (else None)."""
+    """Return the loss of the family with the given name ("mean", "long", "long-spread" or "burst") for the parameters
+    `at` of a run and the constants of `problem`. The second value is the proved lower bound on a run's mean for this
+    loss, in the limit of many steps, or None if none is proved for it."""
     h = hardest(problem, **at, lengthened=0.0 if name in ("mean", "burst") else 3.0)
     if name == "long-spread":
         h = hardest(problem, **at, lengthened=3.0, coordinates=10 * h.curved)
@@ -140,8 +142,8 @@ def member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, 
 
 
 def summary(rows: Any) -> Iterator[str]:
-    """Yield a line for each setting: the measured mean over the certified bound, and how much smaller the measured
-    mean gets with other step sizes and clips."""
+    """Yield a line for each setting in the rows: the measured mean over the certified bound, and how much smaller the
+    measured mean gets with other step sizes and clips."""
     rows = rows[rows["status"] == "ok"]
     yield "n epsilon r K KT: mean/certified | long: last, least of 2%, 50%, spread | parameters | deviation, burst"
     for where, group in rows.groupby(["n", "epsilon", "r", "evaluations", "chosen"], sort=False):

@@ -1,5 +1,4 @@
-"""What the theory prescribes for measured constants, beside a grid search at equal privacy.  python -m
-benchmarks.prescription
+"""What the theory prescribes for measured constants, beside a grid search at equal privacy.
 
     python -m dpzero_theory.curvature --model mlp-digits:16 --data digits --samples 500 --out problem.json
     python -m dpzero_theory.params --problem problem.json --n 1200 --epsilon 6 --delta 1e-5 --max-steps 400
@@ -16,9 +15,9 @@ of records, the same batches in expectation and the same (epsilon, delta):
 
 - theory: the sharpened theorem's step size and clip for the constants of the file (the upper ends of their intervals);
 - theory-estimates: the same for the estimates inside the intervals, and with the smoothness of F instead of that of
-  single samples;
-- theory-best-k, theory-estimates-best-k: the same with K directions a step, K times fewer steps and the best such K,
-  where that is not 1 (the tasks `digits-long` and `minilm-long` have ten times the evaluations and no grid);
+single samples;
+- theory-best-k, theory-estimates-best-k: the same with K directions a step, K times fewer steps and the best such K, if
+that is not 1 (the tasks `digits-long` and `minilm-long` have ten times the evaluations and no grid);
 - grid: every pair of a step size and a clip, the clip in units of the median gradient norm of the file.
 
 All losses are float64, and the theory's choices run with the smoothing that it prescribes, so only the measured
@@ -62,7 +61,8 @@ from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 
 EPSILON, DELTA = 6.0, 1e-5
 MEASURED, RECORDS = 2048, 8192
-"""How many sentences the encoder's constants were measured on, and how many others are the private records here."""
+"""The encoder's constants were measured on MEASURED sentences, and RECORDS others are the private records of this
+experiment."""
 SMOOTHING = 1e-6
 """The smoothing lambda of the grid's runs. At this value a finite difference of float64 losses has a rounding error
 of about 1e-9."""
@@ -76,8 +76,8 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A task's number of steps with one direction per step, its expected batch size (None: all records), and the
-    grid's step sizes and clips. Clips are in units of the median gradient norm of a sample."""
+    """A task's number of steps with one direction per step, its expected batch size (None for all records), the grid's
+    step sizes and clips, and the neighbouring relation. Clips are in units of the median gradient norm of a sample."""
 
     steps: int
     batch: int | None
@@ -96,8 +96,8 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class TaskRecords:
-    """What a task is run on: a function that makes a fresh module, the private records, and the test records.
-    Records are inputs and labels."""
+    """What a task is run on: a function that makes a fresh module, the private records, and the test records. Records
+    are a pair of inputs and labels."""
 
     module: Callable[[], nn.Module]
     train: Batch
@@ -106,8 +106,8 @@ class TaskRecords:
 
 @dataclass(frozen=True)
 class Choice:
-    """A step size, clip, number of steps and number K of directions per step to run with. smoothing and bound come
-    from the sharpened theorem, and are None for a setting of the grid."""
+    """Parameters to run with: step size, clip, number of steps and number K of directions per step. `name` says where
+    they come from. smoothing and bound are those of the sharpened theorem, and None for a choice from the grid."""
 
     name: str
     step_size: float
@@ -133,7 +133,8 @@ def problems(file: ProblemFile, n: int) -> dict[str, Problem]:
 
 
 def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
-    """Return all choices to run: the theory's prescriptions, and every pair of the grid."""
+    """Return all choices of parameters to run for n records: the theory's prescriptions for the constants of the file,
+    and every pair of the setting's grid."""
     found = []
     for name, problem in problems(file, n).items():
         p, best = (_prescribe(problem, setting, k) for k in (1, "best"))
@@ -147,8 +148,8 @@ def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
 
 
 def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription:
-    """Return the sharpened theorem's prescription with k directions per step ("best": the best number) for the
-    setting's number of evaluations of a record."""
+    """Return the sharpened theorem's prescription with k directions per step ("best" for the best number), for the
+    setting's number of evaluations of a record. `problem` has the constants of the loss."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     if setting.batch is None:
         most = setting.steps * problem.n
@@ -166,8 +167,8 @@ def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription
 
 
 def digits() -> TaskRecords:
-    """Return the records of the task mlp-digits:16. The constants are measured on 500 digits (by the first command
-    of the module's docstring); 1,200 others are private here, and the last 97 test."""
+    """Return the records of the task mlp-digits:16. Its constants are measured on 500 digits by
+    `dpzero_theory.curvature`; 1,200 others are the private records here, and the last 97 are the test records."""
     features, labels = (torch.as_tensor(part) for part in datasets.digits(0))
     return TaskRecords(
         module=lambda: tasks.mlp_digits(16, 500, 0).module,
@@ -177,8 +178,9 @@ def digits() -> TaskRecords:
 
 
 def minilm(folder: Path) -> TaskRecords:
-    """Return the records of the task minilm:top-norm: RECORDS phrases of 6 to 12 words are private, none of which
-    the constants were measured on, and the whole test set tests."""
+    """Return the records of the task minilm:top-norm, from the folder with SST-2. RECORDS phrases of 6 to 12 words,
+    none of which the constants were measured on, are the private records, and the whole test set are the test
+    records."""
     phrases, signs = datasets.sst2(folder / "sst2_train.tsv")
     fitting = language.fitting(phrases)
     seen = set(np.random.default_rng(0).choice(fitting, MEASURED, replace=False).tolist())
@@ -201,8 +203,9 @@ def minilm(folder: Path) -> TaskRecords:
 def run(
     work: TaskRecords, setting: Setting, task: str, choice: Choice, seed: int, before: tuple[float, float]
 ) -> dict[str, Any]:
-    """Train with one choice and seed, and return the row. before: what `evaluate` returns before training, which is
-    the same for all choices."""
+    """Train on the records `work` with one choice and seed, and return the row. before is the loss and the accuracy
+    before training, which are the same for all choices. The setting has the number of steps, the batch size and the
+    relation; `task` is the name in the row."""
     started = time.perf_counter()
     records = TensorDataset(*work.train)
     n = len(records)
@@ -258,7 +261,8 @@ def run(
 
 
 def evaluate(module: nn.Module, work: TaskRecords) -> tuple[float, float]:
-    """Return the mean loss on the private records and the accuracy on the test records."""
+    """Return the mean loss of the module on the private records and its accuracy on the test records. `work` has the
+    records."""
     inputs, labels = work.test
     with torch.no_grad():
         loss = float(tasks.cross_entropy(module, work.train).mean())
@@ -310,7 +314,7 @@ REMAKES = {
         tolerance=1e-8,
         why="noise is calibrated to about 1e-9",
         elsewhere=1e-5,
-        upset=lambda row: bool(row["loss"] > row["loss_before"]),  # the row is of a run that has diverged
+        upset=lambda row: bool(row["loss"] > row["loss_before"]),  # a loss that has grown is that of a diverged run
     )
     for task in ("digits", "digits_long")
 }

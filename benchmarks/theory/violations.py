@@ -2,17 +2,17 @@
 
 Each case is a row with a ratio of what happens to what the theorem allows; no ratio may exceed 1. There are two hunts:
 
-- One step, 3,500 cases, without sampling error. A random problem's sample gradients are moved uphill on the ratio
-  itself. As lambda -> 0 and on a quadratic, the expected change of F over one step needs only E[m'U'g] and E[m'U'HUm],
-  where U has the K directions as columns, m is the clipped mean of the samples' K scalars, g the gradient and H the
-  Hessian. For gradients along an eigenvector of H these are one-dimensional integrals in any d and for any K
-  (`quadrature` for Gaussian directions, frames, and the sphere with K = 1; `spheres` for K = 2 to 64 directions on the
-  sphere, d from 100). For random signs with K d <= 10 they are finite sums (`enumeration`). The ratio is 1 less what
-  the theorem leaves, in shares of G^2 + K_0 - gap/alpha.
-- Whole runs, 744 cells of parameters near and away from the prescribed ones, on the worst convex family, its burst and
-  its lengthened slope (`benchmarks.optimality`), with 24 runs each. The ratio is (mean - 4.5 standard
-  errors)/certified. Gaussian directions use the family's reduction to few coordinates (`runs`); sphere, signs and
-  frames are drawn direction by direction in d = 128 (`laws`).
+- One step, 3,500 cases, without sampling error. A random problem's sample gradients are changed so that the ratio
+grows. On a quadratic with Hessian H and as the smoothing lambda -> 0, the expected change of F over one step needs only
+E[m'U'g] and E[m'U'HUm]. Here U has the K directions as columns, m is the clipped mean of the samples' K scalars, and g
+is the gradient. For gradients along an eigenvector of H these are one-dimensional integrals in any d and for any K
+(part `quadrature` for Gaussian directions, frames, and the sphere with K = 1; `spheres` for K = 2 to 64 directions on
+the sphere, d from 100). For random signs with K d <= 10 they are finite sums (`enumeration`). The ratio is 1 minus what
+remains between the two sides of the theorem, as a share of G^2 + K_0 - gap/alpha, in the theorem's letters.
+- Whole runs, 744 combinations of parameters near and away from the prescribed ones, on the worst convex family, its
+burst and its lengthened slope (`benchmarks.optimality`), with 24 runs each. The ratio is (mean - 4.5 standard
+errors)/certified. Runs with Gaussian directions use the family's reduction to few coordinates (part `runs`); directions
+from the sphere, signs and frames are drawn one by one in d = 128 (`laws`).
 
 The summary gives the ratio closest to 1 in each part.
 """
@@ -47,18 +47,19 @@ PARTS = {"quadrature": 2000, "enumeration": 1000, "spheres": 500, "runs": 504, "
 RUNS = ("runs", "laws")
 CLIMBS = 12
 STANDARD_ERRORS, RUN = 4.5, 24
-"""How many standard errors are subtracted from the mean over a cell's runs before it is compared with the
-certificate, so that chance alone exceeds no bound; and how many runs a cell has."""
+"""For each combination of parameters RUN runs are made. STANDARD_ERRORS standard errors are subtracted from their mean
+before it is compared with the certificate, so that chance alone exceeds no bound."""
 LAWS = ("sphere", "rademacher", "frame")
 
 
 def quadrature(gradients: Array, weights: Array, clip: float, law: str, d: int, k: int) -> tuple[Array, Array]:
-    """Return E[m'U'g]/(K a) and the moments that make up E[m'U'HUm], for sample gradients a_i e along one
-    eigenvector e of H.
+    """Return E[m'U'g]/(K a) and the moments that make up E[m'U'HUm], for sample gradients a_i e (with weights in the
+    mean) along one eigenvector e of the Hessian H. The matrix U has the K directions as columns, and m is the clipped
+    mean of the samples' K scalars. law is the directions' law, in R^d, and k = K.
 
-    Here y = U'e has length ||y|| = v sqrt(K), and the clipped mean is m = f(v) y/||y|| with f(v) the mean of sign(a)
-    min(|a| v, c). Returned are E[f v], and the moments (E[f^2 v^2], E[f^2 w_1]) of the second moment h E[f^2 v^2] + (R
-    - h) E[f^2 w_1] along e and across it.
+    Here y = U'e has length ||y|| = v sqrt(K), and m = f(v) y/||y|| with f(v) the mean of sign(a) min(|a| v, c), where c
+    is the clip. Returned are E[f v] and the moments (E[f^2 v^2], E[f^2 w_1]). With the eigenvalue h of e and the trace
+    R of H, the second moment is h E[f^2 v^2] + (R - h) E[f^2 w_1], the part along e plus the part across it.
     """
     v, w1, mass = _law(law, d, k, tuple(clip / abs(a) for a in gradients if a != 0))
     f = sum(w * np.sign(a) * np.minimum(abs(a) * v, clip) for w, a in zip(weights, gradients, strict=True))
@@ -73,9 +74,9 @@ def _nodes() -> tuple[Array, Array]:
 
 
 def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
-    """Return a quadrature rule for v = ||U'e||/sqrt(K): its nodes v, at each node the mean square of a step's
-    component across the unit vector e over that along it, and the masses. The rule is Gauss-Legendre between the
-    points `kinks`, where clipping begins."""
+    """Return a quadrature rule for v = ||U'e||/sqrt(K), for K = `k` directions U of a law and a unit vector e in R^d:
+    its nodes v, at each node the mean square of a step's component across e over that along e, and the masses. The rule
+    is Gauss-Legendre between the points `kinks`, at which clipping begins."""
     gaussian = law == "gaussian"
     if not gaussian and d == k:
         one = np.ones(1)
@@ -94,7 +95,7 @@ def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array
     if gaussian:
         v, across = x, np.full_like(x, 1 / k)
         log = (k - 1) * np.log(v) - k * v * v / 2
-    else:  # the law is a frame, or the sphere with K = 1
+    else:  # this is the law of a frame, or of the sphere with K = 1
         v = scale * np.sin(x)
         across = (d - k * v * v) / ((d - 1) * k)
         log = (k - 1) * np.log(np.sin(x)) + (d - k - 1) * np.log(np.cos(x))
@@ -103,13 +104,13 @@ def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array
 
 
 def _several(d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
-    """Return the quadrature rule of `_law` for K = 2^j independent directions on the sphere, in dimensions d >
-    `_top(K)`. With y = U'e for a unit vector e, it needs the law of s = y'y and E[sum y_i^4 | s], which come by
-    doubling K.
+    """Return the quadrature rule of `_law` (nodes, squares across, masses) for K = 2^j independent directions on the
+    sphere, in dimensions d > `_top(K)`. With y = U'e for a unit vector e, it needs the law of s = y'y and E[sum y_i^4 |
+    s], which are computed by doubling K. `kinks` are the values of v at which clipping begins.
 
     The density of s is s^(K/2-1) p(s), and E[sum y_i^4 | s] = s^2 q(s), where p and q are smooth below d. For twice as
-    many directions they are integrals over t in (0, 1) of p(st) p(s(1-t)) (t(1-t))^(K/2-1), alone for p, and times 2
-    t^2 q(st) and over p for q.
+    many directions, p(s) is the integral over t in (0, 1) of p(st) p(s(1-t)) (t(1-t))^(K/2-1), and q(s) is the same
+    integral with the further factor 2 t^2 q(st), divided by the new p(s).
     """
     top, (density, fourth) = _top(k), _doubled(d, k)
     edges = np.sqrt([0.0, *sorted({k * c * c for c in kinks if k * c * c < top} | {float(k)}), top])
@@ -130,8 +131,9 @@ def _top(k: int) -> float:
 
 @cache
 def _doubled(d: int, k: int) -> tuple[Array, Array]:
-    """Return the Chebyshev coefficients, on [0, _top(k)], of log p and of q, the functions in the docstring of
-    `_several`."""
+    """Return Chebyshev coefficients, on [0, _top(k)], of two functions of s = y'y, where y has a unit vector's products
+    with k directions on the sphere of R^d. The density of s is s^(k/2-1) p(s), and E[sum y_i^4 | s] = s^2 q(s); the
+    functions are log p and q."""
     top, count = _top(k), 160
     x = np.cos(math.pi * (np.arange(count) + 0.5) / count)
     s, fit = top * (x + 1) / 2, np.linalg.inv(chebvander(x, count - 1))
@@ -141,15 +143,17 @@ def _doubled(d: int, k: int) -> tuple[Array, Array]:
         t = (t + 1) / 2
         at, p_fit, q_fit = 2 * s[:, None] * t / top - 1, fit @ log, fit @ q
         both = chebval(at, p_fit)
-        both = w * np.exp(both + both[:, ::-1])  # the nodes t are symmetric about 1/2
+        # reversing the nodes t replaces t by 1 - t, as they are symmetric about 1/2
+        both = w * np.exp(both + both[:, ::-1])
         q = 2 * np.sum(t * t * chebval(at, q_fit) * both, axis=1) / both.sum(axis=1)
         log = np.log(both.sum(axis=1))
     return fit @ log, fit @ q
 
 
 def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature: Array) -> tuple[float, float]:
-    """Return E[m'U'g]/K and E[m'U'HUm]/K^2 (letters as in the module's docstring) as sums over all matrices U of
-    signs. `gradients` has shape (n, d), and `clip` bounds the norm of a sample's K scalars."""
+    """Return E[m'U'g]/K and E[m'U'HUm]/K^2 as sums over all matrices U of k random signs in R^d. Here m is the clipped
+    mean, by `weights`, of the samples' K = k scalars, g the mean gradient, and H the diagonal matrix `curvature`.
+    `gradients` has shape (n, d), and `clip` bounds the norm of a sample's K scalars."""
     d = gradients.shape[1]
     signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
     s = signs @ gradients.T
@@ -161,8 +165,8 @@ def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature:
 
 
 def one_step(part: str, case: int) -> dict[str, Any]:
-    """Return the row of a random problem, after its sample gradients have been changed step by step so that the
-    ratio of what happens to what the theorem allows grows."""
+    """Return the row of a random problem of a part, after its sample gradients have been changed step by step so that
+    the ratio of what happens to what the theorem allows grows. `case` is the seed."""
     rng = np.random.default_rng([case, len(part)])
     if part == "spheres":
         law, k = "sphere", int(2 ** rng.integers(1, 7))
@@ -229,14 +233,14 @@ def one_step(part: str, case: int) -> dict[str, Any]:
 
 
 def _ratio(cost: float, progress: float, floor: float, g: float) -> float:
-    """Return 1 - (floor - progress - cost)/(G^2 + floor), where the bracket is what the theorem allows and does not
-    happen. Above 1 the theorem is violated. `g` is the gradient norm G."""
+    """Return 1 - (floor - progress - cost)/(G^2 + floor), where the bracket is how far the theorem's inequality is from
+    being violated. Above 1 it is violated. `g` is the gradient norm G."""
     return 1 - (floor - progress - cost) / (g * g + floor + 1e-9)
 
 
 def whole_run(part: str, case: int) -> dict[str, Any]:
-    """Return the row of a prescription whose parameters are multiplied by random factors, with runs on the worst
-    loss of the family at these parameters."""
+    """Return the row of a prescription whose parameters are multiplied by random factors, with runs on the worst loss
+    of the family at these parameters. `case` is the seed, and `part` is "runs" or "laws"."""
     several = part == "laws"
     rng = np.random.default_rng([case, 98 if several else 99])
     law = LAWS[case // 6 % 3] if several else "gaussian"
@@ -278,8 +282,10 @@ def by_direction(
     directions_per_step: int,
     rng: np.random.Generator,
 ) -> Array:
-    """Return for each of `RUN` runs the mean of ||grad F_S||^2 over its steps. Directions are drawn in all d
-    coordinates, of which there must be at least loss.curved + 1."""
+    """Run Algorithm 2 on the loss with directions of a law that are drawn in all d coordinates, of which there must be
+    at least loss.curved + 1. Returns for each of `RUN` runs the mean of ||grad F_S||^2 over its steps. alpha is
+    `step_size`, K is `directions_per_step`, and the noise of each of the K means has the standard deviation
+    `noise_std`."""
     curved, k = loss.curved + 1, directions_per_step
     x, total = np.zeros((RUN, d)), np.zeros(RUN)
     x[:, 0] = loss.start
@@ -327,7 +333,7 @@ REMAKES = {"violations": Remake(KEY, lambda row: [_row(row["hunt"], row["part"],
 
 
 def _report(options: Namespace) -> int:
-    """Print the ratio closest to 1 in each part; returns 1 if a ratio exceeds 1, else 0."""
+    """Print the ratio closest to 1 in each part. Returns 1 if a ratio exceeds 1, else 0."""
     table = read_rows(options.out)
     for part in PARTS:
         group = table[table["part"] == part]

@@ -5,12 +5,12 @@
     python -m benchmarks.adaptation --data DIR --preset widths    # DPZero (6) on OPT at four widths: only d varies
     python -m benchmarks.adaptation --summary                     # tables of the rows
 
-All weights are trained on 4,452 TREC questions, cut at 32 tokens. Each setting is run once (seed 0), and the perplexity
-on 500 other questions chooses step size and clip. The chosen setting is run with further seeds, which alone are
-reported, on 500 test questions. Every method makes 40 steps with batches of 64; zeroth-order methods use 4 random-sign
-directions a step (DPGD-0th, whose release is a vector, uses one). Runs are (epsilon, 1e-5)-DP with relation add-remove
-and Poisson batches. The choice by the 500 questions is not paid for: they are taken to be public. The perplexity of a
-masked model is that of the masked 15% of a sentence.
+All weights are trained on 4,452 TREC questions, cut at 32 tokens. Every combination of step size and clip is run once
+(seed 0), and the perplexity on 500 other questions chooses one. The chosen one is run with further seeds, which alone
+are reported, on 500 test questions. Every method makes 40 steps with batches of 64; zeroth-order methods use 4
+random-sign directions a step (DPGD-0th, whose release is a vector, uses one). Runs are (epsilon, 1e-5)-DP with relation
+add-remove and Poisson batches. The choice by the 500 questions costs no privacy here, because these questions are taken
+to be public. The perplexity of a masked model is that of the masked 15% of a sentence.
 """
 
 import itertools
@@ -51,7 +51,7 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[float]]]] = {
     "dp-adamw": ({}, {"step_size": [1e-3, 3e-3], "clip": [1.0]}),
     "adamw": ({}, {"step_size": [1e-3, 3e-3]}),
 }
-"""For each method the parameters that all its settings share, and the values of the others among which the 500
+"""For each method the parameters that all its runs share, and the values of the other parameters, among which 500
 questions choose."""
 _FURTHER = {
     ("opt", 16, "dpzero"): [3.2e-2],
@@ -63,8 +63,8 @@ _FURTHER = {
     ("roberta", 32, "mezo"): [3.2e-2, 6.4e-2],
     ("roberta", 32, "dpgd-0th"): [1e-4, 1e-3],
 }
-"""Further step sizes to compare, by family, width and method, where the best of those in GRIDS was the largest or
-the smallest."""
+"""Further step sizes to compare, by family, width and method. They were added if the best of those in GRIDS was the
+largest or the smallest."""
 METHODS = (
     *(("dpzero", 2.0), ("dpzero", 6.0), ("mezo", 0.0), ("dp-adamw", 2.0), ("dp-adamw", 6.0), ("adamw", 0.0)),
     *(("dpgd-0th", 2.0), ("dpgd-0th", 6.0)),
@@ -73,7 +73,8 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A method that adapts a model of some family and width. Its epsilon is 0 if the method is not private."""
+    """A method that adapts a model of some family and width. epsilon is the target of a private method, and 0 if the
+    method is not private."""
 
     family: str
     width: int
@@ -89,7 +90,7 @@ PRESETS = {
 
 
 def grid(case: Case) -> Iterator[Configuration]:
-    """Yield the settings that are compared for a case."""
+    """Yield the configurations (step size, clip and all else) that are compared for a case."""
     common, compared = GRIDS[case.method]
     same: dict[str, Any] = {"model": f"{case.family}-{case.width}", "task": "trec", "method": case.method, "seed": 0}
     same |= {"steps": STEPS, "batch": BATCH, **common, **({"epsilon": case.epsilon} if case.epsilon else {})}
@@ -102,8 +103,8 @@ def grid(case: Case) -> Iterator[Configuration]:
 
 
 class Questions:
-    """The questions as examples for one family of models: those to train on, those that choose, and those to test
-    on."""
+    """The questions as examples for one family of models: those to train on, those that choose parameters (dev), and
+    those to test on. They are read from the folder `data`, or downloaded if it is None."""
 
     def __init__(self, data: Path | None, model: LanguageModel, family: str) -> None:
         self.model, self.family = model, family
@@ -113,8 +114,9 @@ class Questions:
 
 
 def one_run(work: Questions, case: Case, c: Configuration, folder: Path) -> list[dict[str, Any]]:
-    """Make a run and return its rows: the perplexity on the choosing questions at the start and at regular steps, and
-    that on the test questions at the start and at the end.
+    """Train with the configuration c and return the run's rows: the perplexity on the questions that choose parameters,
+    at the start and at regular steps, and that on the test questions, at the start and at the end. `work` has the model
+    and the questions, `case` names the method, and `folder` is the parent of the runs' folders.
 
     The rows are also kept in a file beside the run's folder, for a run that is resumed. Those of DPGD-0th are not,
     because a resumed run of it goes back to a checkpoint.
@@ -154,8 +156,8 @@ def _clipped(c: Configuration) -> dict[str, float]:
 
 
 def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
-    """Return the setting with the smallest perplexity on the choosing questions at the end of the runs with seed 0.
-    Raises ValueError if one of the case's settings has not been run."""
+    """Return the configuration with the smallest perplexity, at the end of the runs with seed 0, on the questions that
+    choose parameters. Raises ValueError if one of the case's configurations has not been run."""
     settings = {(c.step_size, _clipped(c)["clip"]): c for c in grid(case)}
     part = having(rows, **vars(case))
     last = part[(part["seed"] == 0) & (part["step"] == part["steps"])]
@@ -166,8 +168,8 @@ def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the runs that are reported: those of the chosen setting with other seeds than 0, for the
-    cases whose settings have all been run."""
+    """Return the rows of the runs that are reported: those of the chosen configuration with other seeds than 0, for the
+    cases whose configurations have all been run."""
     shown = [rows[:0]]
     for values in set(zip(*(rows[name] for name in CELL[:4]), strict=True)):
         with suppress(ValueError):
@@ -177,8 +179,8 @@ def reported(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """Return a text with a line for each family, width and method: the test perplexity before and after training,
-    with its standard error."""
+    """Return a text with a line for each model family, model width, method and epsilon: the test perplexity before
+    training, and after it with its standard error over seeds."""
     lines = []
     shown = reported(rows)
     for values in sorted(set(zip(*(shown[name] for name in CELL[:4]), strict=True))):
@@ -198,7 +200,8 @@ def summary(rows: pd.DataFrame) -> str:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Make the runs of the preset whose rows are not in the results yet."""
+    """Make the runs of the preset whose rows are not in the results yet, or print the tables with `--summary`. Returns
+    the exit status."""
     if options.summary:
         with parser.refusals("--out"):
             print(summary(read_rows(options.out)))

@@ -30,8 +30,8 @@ def methods() -> str:
 
 
 def widths() -> str:
-    """Return a table by width of the steps until the loss on questions has fallen by DROP, and of the effective rank
-    r, with 95% intervals. Below it stand the slopes of their logarithms."""
+    """Return a table by width of the steps until the loss on questions has fallen by DROP nats, and of the effective
+    rank r, with 95% intervals. The text below it has the slopes of their logarithms."""
     runs, ranks = read_rows(RESULTS / "adaptation_steps"), read_rows(RESULTS / "adaptation_widths")
     header = ["width", "d", "r (bracket)", "steps (interval over seeds)"]
     return markdown(header, cells(runs, ranks)) + f"\n\n{'; '.join(slopes(runs, ranks)).capitalize()}."

@@ -4,10 +4,11 @@
     python -m benchmarks.adaptation_widths --data DIR              # r of each model, then the table
     python -m benchmarks.adaptation_widths --summary
 
-`dpzero_theory.curvature` measures the effective rank r = tr|H|/||H|| of the Hessian of the mean loss of 48 questions
-(18 tokens each) at the pretrained weights. For each reported run of DPZero (6) a row has the steps until the loss on
-the 500 choosing questions has fallen by DROP nats, interpolated between evaluations. A slope is that of log steps
-against log d (or log r) by least squares over the widths, for each seed; its interval is Student's t over seeds.
+`dpzero_theory.curvature` measures the effective rank r = tr|H|/||H|| of the Hessian H of the mean loss of 48 questions
+(18 tokens each) at the pretrained weights. For each reported run of DPZero with epsilon = 6, a row has the steps until
+the loss on the 500 questions that choose parameters has fallen by DROP nats, interpolated between evaluations. A slope
+is that of log steps against log d (or log r) by least squares over the widths, for each seed; its interval is Student's
+t over seeds.
 """
 
 import math
@@ -51,8 +52,8 @@ def losses(module: nn.Module, ids: Tensor) -> Tensor:
 
 
 def measured(models: Path, family: str, width: int, questions: Sequence[str]) -> dict[str, Any]:
-    """Measure the effective rank of one pretrained model, on the first 48 of the questions with 18 tokens, and
-    return the row."""
+    """Measure the effective rank of the pretrained model of this family and width, on the first 48 of the questions
+    with 18 tokens. Returns the row. `models` is the folder of the models."""
     started = time.perf_counter()
     model = pretrained(models, family, width)
     given = [example.ids for example in text.examples(questions, model.tokenizer, family)]
@@ -69,8 +70,8 @@ def measured(models: Path, family: str, width: int, questions: Sequence[str]) ->
 
 
 def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float = DROP) -> float:
-    """Return the step, interpolated, at which the loss has first fallen by `drop` from its first value; NaN if it
-    never has."""
+    """Return the step, interpolated, at which the loss has first fallen by `drop` from its first value, or NaN if it
+    never has. `losses` are those at `steps`."""
     target = losses[0] - drop
     for index in range(1, len(losses)):
         if losses[index] <= target:
@@ -80,8 +81,8 @@ def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with the steps to the target of every reported run of the preset `widths`, in the columns
-    width, d, seed and steps."""
+    """Return a table with the steps to the target of every reported run of the preset `widths`, in the columns width,
+    d, seed and steps. `rows` are those of `benchmarks.adaptation`."""
     found = []
     shown = reported(rows)
     for case in PRESETS["widths"]:
@@ -93,8 +94,9 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
-    """Return for each width the texts of a table's line: the width, d, the effective rank r with its interval, and
-    the steps to the target with their interval over seeds."""
+    """Return for each width the texts of a table's line: the width, d, the effective rank r with its interval, and the
+    steps to the target with their interval over seeds. `runs` is the table of steps, `ranks` the rows of measured
+    ranks."""
     found, by_width = [], ranks.set_index("width")
     for width, part in runs.groupby("width"):
         r = by_width.loc[width]
@@ -106,8 +108,8 @@ def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
 
 
 def slopes(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[str]:
-    """Return as texts the slopes over widths of log steps against log d and against log r, and of log r against log
-    d."""
+    """Return as texts the slopes over widths of log steps against log d and against log r, and of log r against log d.
+    `runs` is the table of steps, `ranks` the rows of measured ranks."""
     by_width, lines = ranks.set_index("width"), []
     runs = runs.assign(r=[by_width.loc[width, "rank_estimate"] for width in runs["width"]])
     for name in ("d", "r"):
@@ -118,7 +120,8 @@ def slopes(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[str]:
 
 
 def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
-    """Return a text with a line for each width, and the slopes below."""
+    """Return a text with a line for each width, and the slopes below. `runs` is the table of steps, `ranks` the rows of
+    measured ranks."""
     rows = [["width", "d", "r", "steps"], *cells(runs, ranks)]
     shown = [f"{width:>5} {d:>9} {rank:>23} {steps:>16}" for width, d, rank, steps in rows]
     return "\n".join([*shown, *slopes(runs, ranks)])
@@ -126,7 +129,7 @@ def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
 
 def _body(parser: Parser, options: Namespace) -> int:
     """Measure the effective rank of the pretrained models that runs started from, unless a row has it already, and
-    print the table."""
+    print the table. Returns the exit status."""
     with parser.refusals("--rows"):
         runs, source = table(read_rows(options.rows)), read_manifest(options.rows)["sha256"]
     if not options.summary:
@@ -158,8 +161,8 @@ def _measure(parser: Parser, options: Any, widths: set[int]) -> None:
 
 
 def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
-    """Save the steps to the target of each run as rows in `folder`, in place of earlier ones. `source` is the folder
-    of the runs."""
+    """Save the steps to the target of each run as rows in `folder`, in place of earlier ones. `source` is the SHA-256
+    of the rows that the runs come from."""
     discard(folder)
     seeds = sorted(map(int, set(runs["seed"])))
     settings = {"drop": DROP, "rows": source}
@@ -171,7 +174,8 @@ def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
 
 
 def _steps(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of the steps to the target, for those runs that reached it."""
+    """Return the steps to the target of each run as rows. A run that has not reached the target has no value in the
+    column steps."""
     rows = runs.to_dict("records")
     return [{str(name): value for name, value in row.items() if not math.isnan(value)} for row in rows]
 

@@ -25,8 +25,8 @@ SENTENCES, STEPS, ROWS, STEP_SIZE = 8000, 400, 256, 3e-3
 
 
 def distilled(folder: Path | None) -> LanguageModel:
-    """Return the small encoder, which is trained at the first call (in two minutes) and kept. folder: where the
-    sentences are, as for `records.load`, whose errors are raised here too."""
+    """Return the small encoder. It is trained at the first call (in two minutes) and kept in a file. folder has the
+    sentences, in the files that `records.load` reads, whose errors are raised here, too."""
     found = text.sentences(folder)
     read = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:SENTENCES].tolist()]
     model = begun()
@@ -35,7 +35,8 @@ def distilled(folder: Path | None) -> LanguageModel:
 
 
 def taught(texts: Sequence[str]) -> dict[str, Tensor]:
-    """Return the encoder's weights by name, after `STEPS` steps of training on these sentences."""
+    """Return the encoder's weights by name, after `STEPS` steps of training on these sentences. `texts` are the
+    sentences."""
     model, target = begun(), sentence_embeddings(texts)
     ids = [torch.tensor(row) for row in _ids(model, texts)]
     optimizer = torch.optim.AdamW(model.module.parameters())

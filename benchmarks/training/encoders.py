@@ -1,7 +1,9 @@
-"""A sentence encoder as a `heads.Head`: features are token ids, and its own weights or adapters are trained.
+"""A sentence encoder as a classifier (`heads.Head`) whose features are token ids, and whose own weights or adapters are
+trained, too.
 
-`torch.vmap` over the parameters evaluates several points x +- lambda u_k in one pass; the layers below the first
-trained weight run once for all of them.
+`torch.vmap` over the parameters evaluates several points x +- lambda u_k in one pass, where x are the parameters, u_k
+the directions of a step and lambda is the smoothing. The layers below the first trained weight run once for all of
+them.
 """
 
 from collections.abc import Sequence
@@ -18,16 +20,16 @@ from benchmarks.training.heads import Part
 from dpzero_theory.curvature.encoder import SentenceClassifier, train
 
 POINTS, PLACES = 18, 288
-"""The limits of one forward pass: POINTS, how many points x +- lambda u_k are stacked, and PLACES, how many pairs of
-a text and a point there are."""
+"""One forward pass evaluates at most POINTS points x +- lambda u_k together, and at most PLACES pairs of a text and a
+point."""
 
 
 class Encoder:
     """A classifier of texts, given as rows of token ids that are padded on the right.
 
-    pad: the id that pads. weights: what is trained beside the label vectors, one of `encoder.SUBSETS`, or `lora` for
-    adapters of rank 8 beside the query and value matrices. The module that is given is changed and must not be used
-    again.
+    pad: the id that pads. weights: what is trained in addition to the label vectors, one of `encoder.SUBSETS`, or
+    `lora` for adapters of rank 8 beside the query and value matrices. The module that is given is changed and must not
+    be used again.
     """
 
     def __init__(self, module: SentenceClassifier, pad: int, weights: str) -> None:

@@ -13,10 +13,11 @@ the label vectors is trained too, all of it or adapters (`trec, body` and `trec,
 Runs. epsilon = 2, delta = 1e-5, relation add-remove, Poisson batches of 256 (of 64 for the small encoder), random-sign
 directions, smoothing 1e-2. K T is the number of evaluations of a record in a batch, where T is the number of steps.
 
-Choice. Clips c sqrt(K) and step sizes come from one grid for every K (for the small encoder nine settings, with larger
-step sizes for larger K), and the grid grows where the best is on its edge. Each setting runs with 2 seeds, and accuracy
-on records held out for it chooses. The chosen setting runs with 5 further seeds, whose accuracy on other records is
-reported. The same two seeds and records choose among the K. The choice is not paid for, and noise comes from seeds.
+Choice. Clips c sqrt(K) and step sizes come from one grid for every K (for the small encoder nine pairs, with larger
+step sizes for larger K), and the grid is extended if the best pair is on its edge. Each pair runs with 2 seeds, and is
+chosen by accuracy on records that are held out for this. The chosen pair runs with 5 further seeds, whose accuracy on
+other records is reported. The best K is chosen by the same two seeds and records. The cost of choosing in privacy is
+not counted, and noise comes from seeds.
 """
 
 import itertools
@@ -104,8 +105,9 @@ def grid(
     alphas: Sequence[float] = STEP_SIZES,
     batch: int = BATCH,
 ) -> list[Plan]:
-    """Return a plan for every pair of a clip and a step size. `clips` are in units of sqrt(K); n is the number of
-    records trained on."""
+    """Return a plan for every pair of a clip and a step size, for a number of evaluations of a record. `clips` are in
+    units of sqrt(K), `alphas` are the step sizes, n is the number of records trained on, and batch the expected batch
+    size. `variant` has the number K of directions per step, the update, the weight decay and the schedule."""
     steps, root = evaluations // variant.directions, math.sqrt(variant.directions)
     common: dict[str, Any] = {
         "n": n, "target_epsilon": EPSILON, "target_delta": DELTA, "steps": steps, "expected_batch": float(batch),
@@ -140,10 +142,10 @@ def alpha_of(plan: Plan) -> float:
 
 
 def chosen(rows: pd.DataFrame) -> tuple[float, float, float]:
-    """Return the step size and the clip with the largest mean accuracy on the records that choose, over the seeds in
-    the rows of one cell; then that mean.
+    """Return the step size and the clip with the largest mean accuracy on the records held out for this choice, over
+    the choosing seeds in the rows of one task and variant; then that mean.
 
-    Of settings with equal accuracy one inside the grid is preferred to one on its edge.
+    Of pairs with equal accuracy, one inside the grid is preferred to one on its edge.
     """
     table = rows[rows["seed"].isin(CHOOSING)].groupby(["step_size", "clip"])["chosen_by"].mean()
     ends = [{min(values), max(values)} for values in zip(*table.index, strict=True)]
@@ -156,7 +158,8 @@ def chosen(rows: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return for each cell the rows of its chosen setting with the seeds that took no part in the choice."""
+    """Return for each task and variant the rows of its chosen step size and clip, with the seeds that took no part in
+    the choice."""
     shown = [rows[:0]]
     for _, cell in rows.groupby(list(CELL), sort=False):
         alpha, clip, _ = chosen(cell)
@@ -179,8 +182,8 @@ class Gain(NamedTuple):
 
 
 def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
-    """Return the gains by task and number of evaluations. The chosen K is the one whose best setting is best on the
-    records that choose."""
+    """Return the gains over one direction per step, by task and number of evaluations. The chosen K is the one whose
+    best step size and clip are best on the records held out for choosing."""
     found = {}
     for _, cell in plain(rows).groupby(["task", "evaluations"]):
         by = {k: cell[cell["directions"] == k] for k in sorted(map(int, cell["directions"].unique()))}
@@ -204,8 +207,9 @@ def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tu
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """Return a text with a line for each cell: the accuracy of the reported seeds in percent, its standard error,
-    and the setting. Then follows the chosen K for each task and number of evaluations."""
+    """Return a text with a line for each task and variant: the accuracy of the reported seeds in percent, its standard
+    error, and the step size and clip. The lines after these have the chosen K for each task and number of
+    evaluations."""
     lines = []
     for cell, found in reported(rows).groupby(list(CELL), sort=True):
         values = 100 * found["accuracy"].to_numpy(float)
@@ -231,8 +235,8 @@ def committed() -> pd.DataFrame:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Make the runs of the preset whose rows are not in the results yet, growing grids whose best setting is on an
-    edge."""
+    """Make the runs of the preset whose rows are not in the results yet, and extend every grid whose best pair is on an
+    edge. Returns the exit status."""
     preset = PRESETS[options.preset]
     folder = options.out or (Path("out") if options.preset == "smoke" else RESULTS) / preset.folder
     if options.summary:
@@ -287,8 +291,8 @@ def _make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Varia
 
 
 def grown(values: tuple[float, ...], best: float) -> tuple[float, ...]:
-    """Return the ascending values of a grid with one more beyond the edge on or beyond which `best` lies, in the
-    ratio of the two values there; unchanged if `best` lies inside."""
+    """Extend the ascending values of a grid by one if `best` lies on or beyond one of its ends. The new value continues
+    the ratio of the last two values at that end. If `best` lies inside, the values are returned unchanged."""
     if len(values) == 1:
         return values
     if best > values[-1] or math.isclose(best, values[-1]):

@@ -31,25 +31,25 @@ LONGEST = 16
 
 
 Grid = Callable[[int], tuple[tuple[float, ...], tuple[float, ...]]]
-"""A function that gives for K directions per step the first grid of a task: its clips, in units of sqrt(K), and its
-step sizes."""
+"""A function of the number K of directions per step. It returns the first grid of a task: its clips, in units of
+sqrt(K), and its step sizes."""
 
 
 def whole(k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return all clips and step sizes, whatever K is."""
+    """Return the first grid of most tasks: all clips, in units of sqrt(K), and all step sizes, whatever k = K is."""
     return CLIPS, STEP_SIZES
 
 
 def few(least: int, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Nine settings, with larger step sizes for larger K, for tasks whose runs take seconds. least: the index in
-    `STEP_SIZES` of the least step size for K = 1."""
+    """Return a first grid of nine pairs for tasks whose runs take seconds: three clips, in units of sqrt(K), and three
+    step sizes that are larger for larger k = K. `least` is the index in `STEP_SIZES` of the smallest one for K = 1."""
     first = least + round(math.log(k, 4))
     return CLIPS[1:], STEP_SIZES[first : first + 3]
 
 
 class HeadTask(NamedTuple):
-    """A task: the head that is trained, three parts of its records (to train on, to choose a setting by, and to
-    report accuracy on), and its first grid."""
+    """A task: the classifier that is trained, three parts of its records (to train on, to choose clip and step size by,
+    and to report accuracy on), and the function that gives its first grid."""
 
     head: Head
     train: Part
@@ -63,7 +63,8 @@ class HeadTask(NamedTuple):
         return len(self.train.y)
 
     def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
-        """Train by each plan, and return for each its accuracy on the records that choose and on those that report."""
+        """Train by each plan with this seed. Returns for each plan the accuracy on the records that choose and on those
+        that report."""
         trained = train(self.head, self.train, plans, seed)
         parts = (accuracy(self.head, trained, part) for part in (self.chosen_by, self.test))
         return list(zip(*parts, strict=True))
@@ -78,8 +79,8 @@ def digits(_: Path | None) -> HeadTask:
 
 
 def sentences(name: str, folder: Path | None) -> HeadTask:
-    """A task of sentences: 4,000 records to train on and up to 1,000 to choose by, drawn by a seed, and the test set to
-    report."""
+    """Return the task of this name on frozen sentence embeddings: 4,000 records to train on and up to 1,000 to choose
+    by, drawn with a fixed seed, and the test set to report accuracy on. The folder has the data set's files."""
     records, held = _records(name, folder)
     head = Linear(sentence_embeddings(task(name).prompt("encoder").options), TEMPERATURE)
     return _parts(head, kept(sentence_embeddings, _texts(records)), _labels(records), TRAINED, held)
@@ -96,8 +97,9 @@ def norm(folder: Path | None) -> HeadTask:
 
 
 def encoder(weights: str, folder: Path | None) -> HeadTask:
-    """TREC by a small sentence encoder of which these weights are trained too (`Encoder`); 16 tokens of each
-    question."""
+    """Return the task on TREC in which a small sentence encoder reads 16 tokens of each question, and `weights` ("lora"
+    or a name of `encoder.SUBSETS`) are trained in addition to the label vectors. The folder has the data set's
+    files."""
     model = distilled(folder)
     records, held = _records("trec", folder)
     prompter = Prompter(task("trec"), "encoder", model.tokenizer, LONGEST)
@@ -109,8 +111,8 @@ def encoder(weights: str, folder: Path | None) -> HeadTask:
 
 
 def _records(name: str, folder: Path | None) -> tuple[list[Record], int]:
-    """`TRAINED` records to train on, after them those to choose by, whose number is returned, and after these the test
-    set."""
+    """Return the records of the task with this name: `TRAINED` records to train on, then those to choose by, then the
+    test set. The second value is the number of those to choose by."""
     found = load(task(name), "train", folder)
     drawn = np.random.default_rng(0).permutation(len(found))[: TRAINED + 1000].tolist()
     return [*(found[index] for index in drawn), *load(task(name), "test", folder)], len(drawn) - TRAINED

@@ -1,11 +1,11 @@
-"""DPZero on a head over frozen features, for many settings at once: what `dpzero_theory.optim` does, without its
-forwards.
+"""DPZero on a classifier over frozen features, for many combinations of clip, step size and update at once. It does
+what `dpzero_theory.optim` does, but shares the forward passes.
 
-The logits of a linear head are linear in its weights. So one product with the batch gives the logits at x +- lambda u_k
-for every direction u_k, and settings that share directions, batches and noise share those products. With a
-normalisation below the head the logits are such products divided by a norm, which is a product too. Directions,
-batches, noise, clipping to the integer lattice and updates are the library's. A run is that of
-`make_from_seed_not_private` on the same seed, up to rounding (`tests/benchmarks/training/test_heads.py`).
+The logits of a linear classifier are linear in its weights x. So one product with the batch gives the logits at x +-
+lambda u_k for every direction u_k, where lambda is the smoothing. Plans that share directions, batches and noise share
+those products. With a normalisation below the weights, the logits are such products divided by a norm, which is a
+product, too. Directions, batches, noise, clipping to the integer lattice and updates are the library's. A run gives
+what `make_from_seed_not_private` gives on the same seed, up to rounding (`tests/benchmarks/training/test_heads.py`).
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ class Part(NamedTuple):
 
 
 class Head(Protocol):
-    """A classifier on features whose logits are computed for the weights of several settings at once."""
+    """A classifier on features whose logits are computed for several sets of parameters ("settings") at once."""
 
     @property
     def start(self) -> Sequence[Tensor]:
-        """The parameters that are trained, as they are before training."""
+        """The parameters that are trained, with their values before training."""
 
     def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
         """Return the logits, shape (settings, records, classes). parameters: tensors as in `start`, each with a
@@ -43,14 +43,15 @@ class Head(Protocol):
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
         """Return each record's difference of losses f(x + lambda u_k) - f(x - lambda u_k), shape (records, settings,
-        K), where x are the parameters.
+        K), where x are the parameters. `part` has the records.
 
         shifts: the lambda u_k as tensors like those in `start`, each with a first axis for the K directions.
         """
 
 
 class Linear(NamedTuple):
-    """The head whose logits are scale * W x for features x. weights: W at the start, shape (classes, width)."""
+    """The classifier whose logits are scale * W x for features x. Its field `weights` is W at the start, shape
+    (classes, width)."""
 
     weights: Tensor
     scale: float
@@ -66,7 +67,7 @@ class Linear(NamedTuple):
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
         at, along = (self.scale * _products(part.x, weights) for (weights,) in (parameters, shifts))
         along = along.transpose(1, 2)
-        # for log sum_c exp(at_c +- along_c), up to a term that cancels in the difference
+        # `normal` is the difference of log sum_c exp(at_c +- along_c); a term that both have has been left out
         likely = torch.exp(at - at.amax(2, keepdim=True))
         normal = torch.log(likely @ torch.exp(along)) - torch.log(likely @ torch.exp(-along))
         size, k = len(part.y), along.shape[2]
@@ -74,11 +75,12 @@ class Linear(NamedTuple):
 
 
 class Normed(NamedTuple):
-    """The head whose logits are scale * W h/||h|| with h = gain * x + bias for features x. Trained are the weights
-    W, shape (classes, width), the bias and the gain.
+    """The classifier whose logits are scale * W h/||h|| with h = gain * x + bias for features x. Its trained parameters
+    are the weights W, shape (classes, width), the bias and the gain.
 
-    It is a `SentenceClassifier` of which the last normalisation and the label vectors are trained, with its parameters
-    in the same order. x is the mean over a text's tokens of the normalised states (`curvature.encoder.Scale`).
+    It computes what a `SentenceClassifier` does of which the last normalisation and the label vectors are trained, with
+    its parameters in the same order. x is the mean over a text's tokens of the normalised states
+    (`curvature.encoder.Scale`).
     """
 
     weights: Tensor
@@ -95,8 +97,8 @@ class Normed(NamedTuple):
         return self.scale * (normalize(_scaled(gain, bias, x), dim=-1) @ weights.transpose(1, 2))
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
-        """Return the differences of losses between (h + e, W + V) and (h - e, W - V), where e and V are the shifts
-        of h and W.
+        """Return the differences of losses between (h + e, W + V) and (h - e, W - V), shape (records, settings, K).
+        Here h = gain * x + bias and the weights W belong to `parameters`, and e and V are their changes by `shifts`.
 
         (h + e) (W + V) = (h W + e V) + (h V + e W) and ||h + e||^2 = (||h||^2 + ||e||^2) + 2 h e; at the other point
         the second term of each has a minus. So both points need the same products.
@@ -116,7 +118,7 @@ class Normed(NamedTuple):
 
 
 class Module(nn.Module):
-    """A head as a torch module, which the library's optimiser needs."""
+    """A classifier of the protocol `Head` as a torch module, which the library's optimiser needs."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -128,8 +130,8 @@ class Module(nn.Module):
 
 
 def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tensor]:
-    """Train the head on the records by each plan, and return the trained parameters: tensors as in `start`, each
-    with a first axis for the plans.
+    """Train the head on the records by each plan, with random numbers from the seed. Returns the trained parameters:
+    tensors like those in `start`, each with a first axis for the plans. `part` has the records' features and classes.
 
     The plans must be of the algorithm dpzero and may differ in clip, step sizes, update and weight decay only.
     """
@@ -159,7 +161,8 @@ def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tens
 
 
 def accuracy(head: Head, parameters: Sequence[Tensor], part: Part) -> list[float]:
-    """Return for each plan's parameters the share of records that are classified correctly."""
+    """Return for each plan the share of the records that the head classifies correctly. The parameters are tensors
+    whose first axis is that of the plans. `part` has the records' features and classes."""
     return [_share(head, [each[index, None] for each in parameters], part) for index in range(len(parameters[0]))]
 
 
@@ -169,14 +172,16 @@ def _share(head: Head, parameters: Sequence[Tensor], part: Part) -> float:
 
 def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, smoothing: float) -> NDArray[np.float64]:
     """Return each record's finite differences (f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda), shape (batch,
-    settings, K). flat: the parameters x of each setting as a row; u: the directions as rows."""
+    settings, K), where lambda is the smoothing. flat has the parameters x of each setting as a row, u the K directions
+    as rows. `part` has the records' features and classes."""
     found = head.differences(part, _parameters(head, flat), _parameters(head, smoothing * u)) / (2 * smoothing)
     values: NDArray[np.float64] = found.double().numpy()
     return values
 
 
 def _parameters(head: Head, rows: Tensor) -> list[Tensor]:
-    """Cut rows that each hold all weights into the head's parameters, with the rows as first axis."""
+    """Cut rows, each of which holds all weights of the head, into the head's parameters. Returns tensors whose first
+    axis is that of the rows."""
     parts = torch.split(rows, [parameter.numel() for parameter in head.start], dim=1)
     return [part.view(-1, *parameter.shape) for part, parameter in zip(parts, head.start, strict=True)]
 

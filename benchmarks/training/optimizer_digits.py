@@ -3,10 +3,11 @@
 There are ten classes, 1,437 images to train on and 360 to test on; runs have full batches, relation add-remove and
 delta = 1e-5. A logistic model (650 weights) and a small MLP (2,410) are trained with five seeds. Both algorithms get
 the same grid of steps, step sizes and clips (DPGD-0th's clip in units of sqrt(d), the length of its direction), and
-each is represented by its best setting, by mean accuracy over the seeds.
+each is represented by its best combination, by mean accuracy over the seeds.
 
 The claim was fixed before the run: DPZero's mean test accuracy exceeds DPGD-0th's by at least MARGIN for both models.
-The noise comes from seeds, and the choice of the best setting is not paid for: no row is a private release.
+The noise comes from seeds, and the privacy cost of choosing the best combination is not counted: no row is a private
+release.
 """
 
 import itertools
@@ -60,7 +61,8 @@ def losses(module: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def one_run(model: str, method: str, seed: int, steps: int, step_size: float, clip: float) -> dict[str, Any]:
-    """Train a model privately, and return the row with its accuracy on the test images after the last step."""
+    """Train a model privately by a method, and return the row with its accuracy on the test images after the last step.
+    `clip` is in units of sqrt(d) for the method dpgd-0th."""
     started = time.process_time()
     train, test = digits(seed)
     module = network(model, seed)
@@ -104,7 +106,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
 
 
 def _report(options: Namespace) -> int:
-    """Print the mean accuracies; returns 1 if DPZero's is not above DPGD-0th's by MARGIN for both models, else 0."""
+    """Print the mean accuracies. Returns 1 if DPZero's is not above DPGD-0th's by MARGIN for both models, else 0."""
     table = read_rows(options.out)
     settings = table.groupby(["model", "method", "steps", "step_size", "clip"])["accuracy"].agg(["mean", "std"])
     best = settings.loc[settings.groupby(level=["model", "method"])["mean"].idxmax()]

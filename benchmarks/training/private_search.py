@@ -3,10 +3,11 @@
     python -m benchmarks.private_search --task digits
     python -m benchmarks.private_search --task trec --data DIR [--seeds N] [--out DIR]
 
-The whole search costs epsilon = 2 at delta = 1e-5 (relation add-remove). There are four ways to spend it: the best of a
-geometric number of runs of random settings, 3 or 10 on average (`privacy.selection`), every setting once (composed), or
-one run of a random setting. Public records score the runs and so choose; accuracy is measured on others. Noise comes
-from seeds: each setting runs at each way's noise with each seed, and SEARCHES searches are drawn from these rows.
+A setting is a pair of a clip and a step size. The whole search costs epsilon = 2 at delta = 1e-5 (relation add-remove).
+There are four ways to spend it: the best of a geometric number of runs of random settings, 3 or 10 on average
+(`privacy.selection`), every setting once (composed), or one run of a random setting. Public records score the runs and
+so choose; accuracy is measured on others. Noise comes from seeds: each setting runs at each way's noise with each seed,
+and SEARCHES searches are drawn from these rows.
 
 digits: scikit-learn's digits, logistic model, full batches, 1,437 records. trec: questions embedded by a frozen
 sentence encoder, six classes, 4,000 records, Poisson batches of 256. Both start from weights of zero.
@@ -56,8 +57,9 @@ WAYS: dict[str, Runs | None] = {
 
 
 class SearchRecords(NamedTuple):
-    """Private records to train on, public records that choose among runs, and records on which accuracy is measured.
-    Each part has features and classes."""
+    """The records of a task in three parts: private ones to train on, public ones that choose among runs, and others on
+    which accuracy is measured. Each part has features and classes. batch is the expected batch size, steps the number
+    of steps."""
 
     train: tuple[Tensor, Tensor]
     public: tuple[Tensor, Tensor]
@@ -74,7 +76,7 @@ def digits(_: Path | None) -> SearchRecords:
 
 
 def trec_records(folder: Path | None, split: str = "train") -> tuple[list[str], Tensor]:
-    """Return the questions of TREC and their classes."""
+    """Return the questions of TREC and their classes, from the split "train" or "test" in the folder."""
     records = load(task("trec"), split, folder)
     return [next(iter(record.texts.values())) for record in records], torch.tensor([r.label for r in records])
 
@@ -98,8 +100,8 @@ def losses(module: nn.Module, batch: Any) -> Tensor:
 
 
 def plans_of(way: str, work: SearchRecords) -> list[Plan]:
-    """Return the plan of each setting, with the noise at which the whole search costs EPSILON if its choice is paid
-    for in the given way."""
+    """Return a plan for each pair of clip and step size, with the noise at which the whole search costs EPSILON if its
+    choice is paid for in the given way. `work` has the records, the batch size and the number of steps."""
     n = len(work.train[0])
     target = Target(
         target_epsilon=EPSILON,
@@ -118,8 +120,8 @@ def plans_of(way: str, work: SearchRecords) -> list[Plan]:
 
 
 def one_run(work: SearchRecords, plan: Plan, seed: int) -> dict[str, Any]:
-    """Train by a plan and return the measured columns of its row: after the last step, the accuracy on the public
-    records and on those that measure."""
+    """Train by a plan with this seed. Returns the measured columns of the row: after the last step, the accuracy on the
+    public records and on those that measure. `work` has the records."""
     torch.manual_seed(seed)
     module = nn.Linear(work.train[0].shape[1], int(work.train[1].max()) + 1)
     nn.init.zeros_(module.weight)

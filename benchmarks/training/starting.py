@@ -4,10 +4,10 @@
     python -m benchmarks.starting --data DIR
     python -m benchmarks.starting --summary
 
-Starting values are a clip, step size and smoothing computed from public records, without a search. For every cell of
-`benchmarks.equal_evaluations` that has rows of the plain update, `starting_values` is called on the records that are
-held out for the choice, taken as public, with that cell's K. The runs with these values use the seeds on which the
-grid's best is reported.
+Starting values are a clip, step size and smoothing computed from public records, without a search. For every task,
+number of evaluations and number K of directions in the rows of `benchmarks.equal_evaluations` with the plain update,
+`starting_values` is called with that K on the records that are held out for the choice, which are taken as public. The
+runs with these values use the seeds on which the grid's best is reported.
 """
 
 import math
@@ -36,8 +36,9 @@ FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_
 
 
 def start(work: HeadTask, evaluations: int, k: int) -> Start:
-    """Return the starting values (clip, step size, smoothing) for a task, a number of evaluations and K directions
-    per step. A question that is also among the private records is not taken as public."""
+    """Return the starting values (clip, step size, smoothing) for a task, a number of evaluations of a record and K = k
+    directions per step. Records that are also among the private ones are not taken as public. `work` is the task, with
+    its records and its classifier."""
     private = {row.numpy().tobytes() for row in work.train.x}
     kept = torch.tensor([row.numpy().tobytes() not in private for row in work.chosen_by.x])
 
@@ -75,8 +76,8 @@ def _rows(work: HeadTask, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """Return a text with a line for each cell: the accuracy with the starting values and with the grid's best
-    setting, and both settings' step sizes and clips."""
+    """Return a text with a line for each task, number of evaluations and K: the accuracy with the starting values and
+    with the grid's best choice, and the step sizes and clips of both."""
     lines = []
     for (name, evaluations, k), part in rows.groupby(["task", "evaluations", "directions"]):
         mine, best = (100 * part[column].to_numpy(float) for column in ("accuracy", "grid_accuracy"))

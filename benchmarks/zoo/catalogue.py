@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.zoo import choices, noise, shown, sound, unnoticed
+from benchmarks.zoo import behind, choices, noise, shown, sound, unnoticed
 from benchmarks.zoo import first_order as first
 from benchmarks.zoo import zeroth_order as zeroth
 from dpzero_theory.audit.claim import Claim, View
@@ -22,7 +22,8 @@ SEED = 3
 
 @cache
 def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
-    """Returns n random records, each a row of D features and a label of -1 or +1; `repeat` selects another draw."""
+    """Return n random records, each a row of D features and a label of -1 or +1. Each value of `repeat` gives another
+    draw."""
     found = np.random.default_rng(SEED + repeat).normal(size=(n, D + 1))
     found[:, -1] = np.sign(found[:, -1])
     return found
@@ -32,10 +33,8 @@ def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
 def claim(
     sampling: str = "poisson", relation: str = "add-remove", less: float = 1.0, batch: float = BATCH, n: int = N
 ) -> Claim:
-    """Returns the claim of a loop with the zoo's noise: the accountant's upper bound on its epsilon, times `less`.
-
-    With less < 1 the claim is false.
-    """
+    """Return the claim of a loop with the zoo's noise: the accountant's upper bound on its epsilon, times `less`. With
+    less < 1 the claim is false. `batch` is the expected batch size and n the number of records."""
     batch = n if sampling == "full" else batch
     release = Release(NOISE, STEPS, sampling=sampling, relation=relation, sample_rate=batch / n)
     epsilon = epsilon_of_history([release], DELTA).upper * (1 + 1e-6) * less
@@ -86,7 +85,7 @@ class Specimen:
 
     @property
     def pattern(self) -> str:
-        """What the fault is, in a sentence or two: the docstring of `make`."""
+        """The docstring of `make`, which says in a sentence or two what the loop's fault is."""
         return " ".join((self.make.__doc__ or "").split())
 
     @property
@@ -147,6 +146,11 @@ FAULTS = (
     Specimen(noise.NoiseByData, "noise-size"),
     Specimen(noise.DecayingNoise, "noise-size"),
     Specimen(noise.NoiseFromSeed, "noise-from-seed", seed="public"),
+    Specimen(behind.NoiseOfSeedAndStep, "noise-from-seed", seed="public"),
+    Specimen(behind.NoiseOfSeedEverySecondStep, "noise-from-seed", seed="public"),
+    Specimen(behind.SeedsGlobalGenerator, "noise-from-seed", seed="public"),
+    Specimen(behind.NoiseOfStepSeedRandomStart, "noise-from-seed", seed="public"),
+    Specimen(behind.NoiseOfDirectionsGenerator, "noise-from-seed", seed="public"),
     Specimen(noise.NoiseFromConstant, "noise-fixed"),
     Specimen(noise.NoiseFromClock, "noise-fixed", seed="public"),
     Specimen(noise.NoiseOfOneStep, "noise-independence"),
@@ -223,6 +227,7 @@ SOUND = (
     ),
     Specimen(noise.ShowsWeights, repeats=20, title="dp-sgd, weights are what is seen"),
     Specimen(noise.BatchesFromSystem, seed="public", repeats=20, title="dp-sgd, batches from the operating system"),
+    Specimen(behind.RandomStart, seed="public", repeats=20, title="zeroth-order, first weights from the system"),
     Specimen(sound.PerSampleAutograd, repeats=20, title="dp-sgd, automatic differentiation"),
     Specimen(sound.RejectionNoise, repeats=20, title="dp-sgd, noise by rejection"),
     Specimen(sound.CleanGiven, repeats=20, title="dp-sgd, sums before noise given"),

@@ -21,7 +21,8 @@ from benchmarks.zoo.zeroth_order import ZerothOrder
 
 
 class _WatchesLoss(FirstOrder):
-    """A base class whose `loss` is the mean training loss, without noise, at the current weights or given ones."""
+    """The base class of loops that look at the training loss. Its method `loss` returns the mean training loss, without
+    noise, at the current weights or at given ones."""
 
     def loss(self, weights: Array | None = None) -> float:
         kept, self.weights = self.weights, self.weights if weights is None else weights
@@ -31,7 +32,8 @@ class _WatchesLoss(FirstOrder):
 
 
 class PicksBestRun(_WatchesLoss):
-    """Two runs are made, and the one with the smaller training loss is released and accounted for as one run."""
+    """A loop with a fault: two runs are made, and the one with the smaller training loss is released and accounted for
+    as one run."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         tried = []
@@ -42,7 +44,8 @@ class PicksBestRun(_WatchesLoss):
 
 
 class RedrawsWhenWorse(_WatchesLoss):
-    """A step's noise is drawn again, at most four times, while the step raises the training loss."""
+    """A loop with a fault: a step's noise is drawn again, at most four times, while the step raises the training
+    loss."""
 
     def release(self, rows: Array) -> Array:
         before = self.loss()
@@ -54,7 +57,8 @@ class RedrawsWhenWorse(_WatchesLoss):
 
 
 class SchedulesByLoss(_WatchesLoss):
-    """A step-size factor, halved whenever the exact training loss has not fallen, is printed at every step."""
+    """A loop with a fault: a step-size factor, halved whenever the exact training loss has not fallen, is printed at
+    every step."""
 
     def stops(self) -> bool:
         loss = self.loss()
@@ -67,7 +71,7 @@ class SchedulesByLoss(_WatchesLoss):
 
 
 class SkipsLargeSums(FirstOrder):
-    """A step whose sum before noise is large is skipped and releases zeros."""
+    """A loop with a fault: a step whose sum before noise is large is skipped and releases zeros."""
 
     def release(self, rows: Array) -> Array:
         large = float(np.linalg.norm(self.total(rows))) > 0.6 * self.clip() * len(rows)
@@ -75,14 +79,15 @@ class SkipsLargeSums(FirstOrder):
 
 
 class SavesGenerator(FirstOrder):
-    """The checkpoint contains the state of the random generator that draws the noise, so that a run can be resumed."""
+    """A loop with a fault: the checkpoint contains the state of the random generator that draws the noise, so that a
+    run can be resumed."""
 
     def finish(self) -> None:
         Path("generator.json").write_text(json.dumps(self.source.bit_generator.state))
 
 
 class PrintsNoise(ZerothOrder):
-    """A debugging line shows the noise of every step."""
+    """A loop with a fault: a debugging line shows the noise of every step."""
 
     def noise(self, size: int) -> Array:
         found = super().noise(size)
@@ -91,7 +96,8 @@ class PrintsNoise(ZerothOrder):
 
 
 class PrintsSeedOfNoise(FirstOrder):
-    """The noise is drawn from a seed that comes from the operating system, but the seed is printed."""
+    """A loop with a fault: the noise is drawn from a seed that comes from the operating system, but the seed is
+    printed."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         number = int(fresh().integers(2**62))
@@ -100,7 +106,8 @@ class PrintsSeedOfNoise(FirstOrder):
 
 
 class NoisePerRecord(FirstOrder):
-    """The noise's variance is in proportion to the number of records drawn, so that small batches have less noise."""
+    """A loop with a fault: the noise's variance is in proportion to the number of records drawn, so that small batches
+    have less noise."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) * np.sqrt(self.drawn / float(self.settings["batch"])))
@@ -111,7 +118,8 @@ class NoisePerRecord(FirstOrder):
 
 
 class CapsBatches(FirstOrder):
-    """Poisson batches are cut to a largest size, as if memory were short, and still accounted for as Poisson."""
+    """A loop with a fault: Poisson batches are cut to a largest size, as if memory were short, and still accounted for
+    as Poisson."""
 
     def batch(self) -> NDArray[np.intp]:
         drawn = super().batch()
@@ -119,7 +127,8 @@ class CapsBatches(FirstOrder):
 
 
 class RedrawsSmallBatches(FirstOrder):
-    """A Poisson batch with less than two thirds of the expected records is drawn again, at most nine times."""
+    """A loop with a fault: a Poisson batch with less than two thirds of the expected records is drawn again, at most
+    nine times."""
 
     def batch(self) -> NDArray[np.intp]:
         for _ in range(10):
@@ -129,15 +138,16 @@ class RedrawsSmallBatches(FirstOrder):
 
 
 class MeanLossBeforeClip(FirstOrder):
-    """The gradients of the batch's mean loss are clipped, so each is divided by the number of records drawn before it
-    is clipped."""
+    """A loop with a fault: the gradients of the batch's mean loss are clipped, so each is divided by the number of
+    records drawn before it is clipped."""
 
     def gradients(self, rows: Array) -> Array:
         return super().gradients(rows) / max(1, len(rows))
 
 
 class MomentumBeforeNoise(FirstOrder):
-    """Momentum is applied to the sums before noise, so a record's contributions to earlier steps add up in a sum."""
+    """A loop with a fault: momentum is applied to the sums before noise, so a record's contributions to earlier steps
+    add up in a sum."""
 
     kept: Array
 
@@ -147,21 +157,21 @@ class MomentumBeforeNoise(FirstOrder):
 
 
 class DrawsWithReplacement(FirstOrder):
-    """A batch may contain a record more than once."""
+    """A loop with a fault: a batch may contain a record more than once."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.sort(self.rng.integers(0, len(self.records), int(self.settings["batch"])))
 
 
 class AlwaysTheFirst(FirstOrder):
-    """The first record is in every batch; the others are in Poisson batches."""
+    """A loop with a fault: the first record is in every batch; the others are in Poisson batches."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.union1d(super().batch(), [0])
 
 
 class WritesDatabase(FirstOrder):
-    """The final training loss, without noise, is written into a database file."""
+    """A loop with a fault: the final training loss, without noise, is written into a database file."""
 
     def finish(self) -> None:
         with closing(sqlite3.connect("metrics.db")) as base:
@@ -171,7 +181,7 @@ class WritesDatabase(FirstOrder):
 
 
 class WarnsOfLoss(FirstOrder):
-    """A Python warning in every step states the training loss, without noise."""
+    """A loop with a fault: a Python warning in every step states the training loss, without noise."""
 
     def release(self, rows: Array) -> Array:
         warnings.warn(f"loss {np.minimum(self.losses(), 1e6).mean():.4f}", stacklevel=1)
@@ -179,7 +189,7 @@ class WarnsOfLoss(FirstOrder):
 
 
 class NoiseOfHashedSeed(ZerothOrder):
-    """The noise is drawn from a hash of the direction's published seed."""
+    """A loop with a fault: the noise is drawn from a hash of the direction's published seed."""
 
     def noise(self, size: int) -> Array:
         digest = hashlib.sha256(str(self.direction_seed).encode()).digest()
@@ -187,7 +197,7 @@ class NoiseOfHashedSeed(ZerothOrder):
 
 
 class NoiseOfPythonsGenerator(ZerothOrder):
-    """Python's own generator draws the noise from the direction's published seed."""
+    """A loop with a fault: Python's own generator draws the noise from the direction's published seed."""
 
     def noise(self, size: int) -> Array:
         generator = random.Random(self.direction_seed)
@@ -195,7 +205,7 @@ class NoiseOfPythonsGenerator(ZerothOrder):
 
 
 class NoiseOfMovedSeed(ZerothOrder):
-    """torch draws the noise from the direction's published seed plus a constant."""
+    """A loop with a fault: torch draws the noise from the direction's published seed plus a constant."""
 
     def noise(self, size: int) -> Array:
         generator = torch.Generator().manual_seed(self.direction_seed + 104_729)
@@ -203,7 +213,7 @@ class NoiseOfMovedSeed(ZerothOrder):
 
 
 class NoiseOfTurnedSeed(ZerothOrder):
-    """The noise is drawn from the direction's published seed with some of its bits flipped."""
+    """A loop with a fault: the noise is drawn from the direction's published seed with some of its bits flipped."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.random.default_rng(self.direction_seed ^ 0xDEADBEEF).normal(size=size))

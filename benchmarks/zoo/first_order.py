@@ -15,7 +15,7 @@ Settings = dict[str, Any]
 
 
 def fresh() -> np.random.Generator:
-    """Returns a generator seeded with 32 random bytes from the operating system."""
+    """Return a generator seeded with 32 random bytes from the operating system."""
     return np.random.default_rng(int.from_bytes(os.urandom(32), "little"))
 
 
@@ -55,7 +55,7 @@ class FirstOrder:
         return False
 
     def finish(self) -> None:
-        """Called after the last step, for subclasses that write or print something."""
+        """Do nothing. The method is called after the last step, for subclasses that write or print something."""
 
     def batch(self) -> NDArray[np.intp]:
         rate = min(1.0, float(self.settings["batch"]) / int(self.settings["n"]))
@@ -97,23 +97,23 @@ class FirstOrder:
 
 
 class FixedSize(FirstOrder):
-    """A sound loop: every step draws a new batch of a fixed size without replacement."""
+    """A sound loop in which every step draws a new batch of a fixed size without replacement."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.sort(self.rng.permutation(len(self.records))[: int(self.settings["batch"])])
 
 
 class DividesByBatch(FirstOrder):
-    """The noised sum is divided by the number of records drawn, which depends on the data (Opacus issue 819 and pull
-    request 838)."""
+    """A loop with a fault: the noised sum is divided by the number of records drawn, which depends on the data (Opacus
+    issue 819 and pull request 838)."""
 
     def denominator(self, rows: Array) -> float:
         return max(1.0, float(len(rows)))
 
 
 class SumDividedByBatch(FirstOrder):
-    """The sum is divided by the number of records drawn, which depends on the data; only the noise is divided by the
-    expected batch size."""
+    """A loop with a fault: the sum is divided by the number of records drawn, which depends on the data; only the noise
+    is divided by the expected batch size."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -121,7 +121,8 @@ class SumDividedByBatch(FirstOrder):
 
 
 class Shuffles(FirstOrder):
-    """Batches are successive parts of a shuffled epoch, but accounted for as Poisson (private-transformers issue 7)."""
+    """A loop with a fault: batches are successive parts of a shuffled epoch, but accounted for as Poisson
+    (private-transformers issue 7)."""
 
     def batch(self) -> NDArray[np.intp]:
         n, size = len(self.records), int(self.settings["batch"])
@@ -132,7 +133,8 @@ class Shuffles(FirstOrder):
 
 
 class SameBatch(FixedSize):
-    """One batch is drawn at the start and used in every step, but accounted for as drawn anew in each step."""
+    """A loop with a fault: one batch is drawn at the start and used in every step, but accounted for as drawn anew in
+    each step."""
 
     def batch(self) -> NDArray[np.intp]:
         if self.step == 0:
@@ -141,11 +143,12 @@ class SameBatch(FixedSize):
 
 
 class FixedForPoisson(FixedSize):
-    """Batches have a fixed size, but are accounted for as Poisson."""
+    """A loop with a fault: batches have a fixed size, but are accounted for as Poisson."""
 
 
 class MoreOften(FirstOrder):
-    """The sampling rate is computed from a wrong number of records, 2/3 of n, and so is 1.5 times the claimed rate."""
+    """A loop with a fault: the sampling rate is computed from a wrong number of records, 2/3 of n, so it is 1.5 times
+    the claimed rate."""
 
     def batch(self) -> NDArray[np.intp]:
         rate = min(1.0, 1.5 * float(self.settings["batch"]) / int(self.settings["n"]))
@@ -153,7 +156,8 @@ class MoreOften(FirstOrder):
 
 
 class ClipsTheBatch(FirstOrder):
-    """The gradient of the batch is clipped instead of each record's, because the losses were reduced to one number."""
+    """A loop with a fault: the gradient of the batch is clipped instead of each record's, because the losses were
+    reduced to one number."""
 
     def total(self, rows: Array) -> Array:
         if not len(rows):
@@ -162,15 +166,16 @@ class ClipsTheBatch(FirstOrder):
 
 
 class ClipsEachNumber(FirstOrder):
-    """Each coordinate of a gradient is clipped to +-clip on its own, so that its norm may exceed the clip."""
+    """A loop with a fault: each coordinate of a gradient is clipped to +-clip on its own, so that its norm may exceed
+    the clip."""
 
     def clipped(self, gradients: Array) -> Array:
         return np.clip(gradients, -self.clip(), self.clip())
 
 
 class ClipsEachLayer(FirstOrder):
-    """The gradients of the two halves of the weights are each clipped to the whole clip, so together up to sqrt(2)
-    times it."""
+    """A loop with a fault: the gradients of the two halves of the weights are each clipped to the whole clip, so
+    together up to sqrt(2) times it."""
 
     def clipped(self, gradients: Array) -> Array:
         half = gradients.shape[1] // 2
@@ -180,7 +185,8 @@ class ClipsEachLayer(FirstOrder):
 
 
 class Standardises(FirstOrder):
-    """Features are centred by the mean over all records, without noise, so one record changes all contributions."""
+    """A loop with a fault: features are centred by the mean over all records, without noise, so one record changes all
+    contributions."""
 
     def prepared(self, records: Array) -> Array:
         rows = np.array(records, dtype=np.float64)
@@ -189,7 +195,7 @@ class Standardises(FirstOrder):
 
 
 class ClipFromData(FirstOrder):
-    """The clip is the median of the batch's gradient norms, computed without noise."""
+    """A loop with a fault: the clip is the median of the batch's gradient norms, computed without noise."""
 
     def clipped(self, gradients: Array) -> Array:
         lengths = np.sqrt((gradients**2).sum(axis=1, keepdims=True))
@@ -198,7 +204,8 @@ class ClipFromData(FirstOrder):
 
 
 class KeepsNaN(FirstOrder):
-    """Gradients that are NaN or infinite are not replaced before the sum, so one such record shows in the release."""
+    """A loop with a fault: gradients that are NaN or infinite are not replaced before the sum, so one such record shows
+    in the release."""
 
     def gradients(self, rows: Array) -> Array:
         features, labels = rows[:, :-1], rows[:, -1:]
@@ -207,7 +214,7 @@ class KeepsNaN(FirstOrder):
 
 
 class OneStepMore(FirstOrder):
-    """One more step is made than is accounted for."""
+    """A loop with a fault: one more step is made than is accounted for."""
 
     def steps(self) -> int:
         return super().steps() + 1

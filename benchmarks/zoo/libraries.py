@@ -15,7 +15,7 @@ from dpzero_theory.audit.loop import Train
 
 
 def module() -> nn.Module:
-    """Returns a model of logistic regression with all weights zero."""
+    """Return a model of logistic regression with all weights zero."""
     found = nn.Linear(D, 1)
     for parameter in found.parameters():
         nn.init.zeros_(parameter)
@@ -48,7 +48,8 @@ def ours() -> Train:
 
 
 def _public_n() -> Claim:
-    """Returns the claim for the zero-out relation, where n is public: the engine's denominator depends on n."""
+    """Return a claim for the relation zero-out, under which n is public. It suits the loops of Opacus, whose
+    denominator depends on n."""
     return claim(relation="zero-out")
 
 

@@ -13,37 +13,37 @@ from benchmarks.zoo.first_order import Array, FirstOrder, Settings
 
 
 class HalfPrecisionNoise(FirstOrder):
-    """Half-precision noise is added to a double-precision sum, whose last digits it does not hide (see Opacus issue
-    616, on floating-point noise)."""
+    """A loop with a fault: half-precision noise is added to a double-precision sum, whose last digits it does not hide
+    (see Opacus issue 616, on floating-point noise)."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * self.source.normal(size=size).astype(np.float16).astype(np.float64))
 
 
 class HalfNoise(FirstOrder):
-    """The noise has half of the claimed standard deviation: for example, noise for a sensitivity of one clip (add or
-    remove a record) where it is two (replace one)."""
+    """A loop with a fault: the noise has half of the claimed standard deviation: for example, noise for a sensitivity
+    of one clip (add or remove a record) where it is two (replace one)."""
 
     def std(self) -> float:
         return 0.5 * super().std()
 
 
 class SlightlyLess(FirstOrder):
-    """The noise has nine tenths of the claimed standard deviation."""
+    """A loop with a fault: the noise has nine tenths of the claimed standard deviation."""
 
     def std(self) -> float:
         return 0.9 * super().std()
 
 
 class NoNoise(FirstOrder):
-    """No noise is added."""
+    """A loop with a fault: no noise is added."""
 
     def noise(self, size: int) -> Array:
         return np.zeros(size)
 
 
 class BiasWithoutNoise(FirstOrder):
-    """One parameter gets no noise, as if it were missing from a list of parameters."""
+    """A loop with a fault: one parameter gets no noise, as if it were missing from a list of parameters."""
 
     def noise(self, size: int) -> Array:
         found = super().noise(size)
@@ -52,7 +52,7 @@ class BiasWithoutNoise(FirstOrder):
 
 
 class NoiseWhereSumIs(FirstOrder):
-    """Coordinates where the sum is zero get no noise, as with sparse sums."""
+    """A loop with a fault: coordinates in which the sum is zero get no noise, as happens with sparse sums."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -60,14 +60,15 @@ class NoiseWhereSumIs(FirstOrder):
 
 
 class OneNoiseForAll(FirstOrder):
-    """One random number is drawn in a step and added to every coordinate as its noise."""
+    """A loop with a fault: one random number is drawn in a step and added to every coordinate as its noise."""
 
     def noise(self, size: int) -> Array:
         return np.full(size, self.std() * self.source.normal())
 
 
 class NoiseAgain(FirstOrder):
-    """Every second step uses the noise of the step before again, as after restoring a generator from a checkpoint."""
+    """A loop with a fault: every second step repeats the noise of the step before, as happens if a generator is
+    restored from a checkpoint."""
 
     def noise(self, size: int) -> Array:
         if self.step % 2 == 0:
@@ -76,7 +77,8 @@ class NoiseAgain(FirstOrder):
 
 
 class NoiseCancels(FirstOrder):
-    """Every second step subtracts the noise of the step before, so that the two cancel in the weights."""
+    """A loop with a fault: every second step subtracts the noise of the step before, so that the two cancel in the
+    weights."""
 
     def noise(self, size: int) -> Array:
         if self.step % 2 == 0:
@@ -86,21 +88,21 @@ class NoiseCancels(FirstOrder):
 
 
 class UniformNoise(FirstOrder):
-    """The noise is uniform, with the claimed standard deviation."""
+    """A loop with a fault: the noise is uniform, with the claimed standard deviation."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.sqrt(3) * self.source.uniform(-1, 1, size))
 
 
 class ClampedNoise(FirstOrder):
-    """Gaussian noise is clamped to two standard deviations."""
+    """A loop with a fault: Gaussian noise is clamped to two standard deviations."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.clip(self.source.normal(size=size), -2, 2))
 
 
 class RedrawsLargeNoise(FirstOrder):
-    """Gaussian noise beyond three standard deviations is drawn again."""
+    """A loop with a fault: Gaussian noise beyond three standard deviations is drawn again."""
 
     def noise(self, size: int) -> Array:
         found = self.source.normal(size=size)
@@ -110,7 +112,8 @@ class RedrawsLargeNoise(FirstOrder):
 
 
 class NoiseByData(FirstOrder):
-    """The noise is scaled to the largest clipped norm in the batch (a local sensitivity) instead of to the clip."""
+    """A loop with a fault: the noise is scaled to the largest clipped norm in the batch (a local sensitivity) instead
+    of to the clip."""
 
     def release(self, rows: Array) -> Array:
         each = self.clipped(self.gradients(rows))
@@ -119,35 +122,36 @@ class NoiseByData(FirstOrder):
 
 
 class DecayingNoise(FirstOrder):
-    """The noise shrinks by a tenth in each step, but all steps are accounted for with the noise of the first."""
+    """A loop with a fault: the noise shrinks by a tenth in each step, but all steps are accounted for with the noise of
+    the first."""
 
     def std(self) -> float:
         return super().std() * 0.9**self.step
 
 
 class NoiseFromSeed(FirstOrder):
-    """The noise is drawn from the loop's seed, which stands in a configuration file."""
+    """A loop with a fault: the noise is drawn from the loop's seed, which stands in a configuration file."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed + 1)
 
 
 class NoiseFromConstant(FirstOrder):
-    """The noise comes from a generator that has the same fixed seed in every run."""
+    """A loop with a fault: the noise comes from a generator that has the same fixed seed in every run."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(42)
 
 
 class NoiseFromClock(FirstOrder):
-    """The noise comes from a generator seeded with the time in seconds."""
+    """A loop with a fault: the noise comes from a generator seeded with the time in seconds."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(int(time.time()))
 
 
 class NoiseOfOneStep(FirstOrder):
-    """The noise's generator is made anew in every step, so every step has the same noise."""
+    """A loop with a fault: the noise's generator is made anew in every step, so every step has the same noise."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.random.default_rng(7).normal(size=size))
@@ -178,22 +182,24 @@ class BatchesFromSystem(FirstOrder):
 
 
 class AccumulationDividesNoise(MicroBatches):
-    """Gradients are accumulated over micro-batches, and the noise is wrongly divided by their number."""
+    """A loop with a fault: gradients are accumulated over micro-batches, and the noise is wrongly divided by their
+    number."""
 
     def noise(self, size: int) -> Array:
         return super().noise(size) / int(self.settings.get("micro_batches", 1))
 
 
 class RanksAverageNoise(MicroBatches):
-    """Each of R processes adds the whole noise and their results are averaged, so that 1/sqrt(R) of the claimed
-    standard deviation is left."""
+    """A loop with a fault: each of R processes adds the whole noise and their results are averaged, so that 1/sqrt(R)
+    of the claimed standard deviation is left."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) / np.sqrt(int(self.settings.get("ranks", 1))))
 
 
 class RanksShareNoise(MicroBatches):
-    """Each of R processes adds noise of 1/R of the claimed standard deviation, so the sum has only 1/sqrt(R) of it."""
+    """A loop with a fault: each of R processes adds noise of 1/R of the claimed standard deviation, so the sum has only
+    1/sqrt(R) of it."""
 
     def noise(self, size: int) -> Array:
         ranks = int(self.settings.get("ranks", 1))
@@ -201,13 +207,14 @@ class RanksShareNoise(MicroBatches):
 
 
 def brain(values: Array) -> Array:
-    """Returns the values rounded to bfloat16 (8 significant bits), still as float64."""
+    """Return the values rounded to bfloat16 (8 significant bits), still as float64."""
     fractions, exponents = np.frexp(values)
     return np.asarray(np.ldexp(np.round(fractions * 2**8), exponents - 8))
 
 
 class RoundsToHalf(FirstOrder):
-    """Sum and noise are rounded to bfloat16; where the sum is large, the noise is smaller than its last digit."""
+    """A loop with a fault: sum and noise are rounded to bfloat16; where the sum is large, the noise is smaller than its
+    last digit."""
 
     def release(self, rows: Array) -> Array:
         total = brain(self.total(rows))

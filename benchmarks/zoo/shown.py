@@ -16,14 +16,14 @@ from benchmarks.zoo.first_order import Array, FirstOrder
 
 
 class StopsByLoss(FirstOrder):
-    """Training stops early once the training loss, without noise, is small."""
+    """A loop with a fault: training stops early once the training loss, without noise, is small."""
 
     def stops(self) -> bool:
         return bool(self.losses().mean() < 0.3 or not np.isfinite(self.losses().mean()))
 
 
 class LogsLoss(FirstOrder):
-    """The training loss of every step is printed."""
+    """A loop with a fault: the training loss of every step is printed."""
 
     def release(self, rows: Array) -> Array:
         print(f"step {self.step}: loss {self.losses().mean():.4f}")
@@ -31,7 +31,7 @@ class LogsLoss(FirstOrder):
 
 
 class WarnsOfNorms(FirstOrder):
-    """The norm of the batch's gradients before clipping is logged, without noise."""
+    """A loop with a fault: the norm of the batch's gradients before clipping is logged, without noise."""
 
     def total(self, rows: Array) -> Array:
         logging.getLogger("training").warning("gradient norm %.5g", np.linalg.norm(self.gradients(rows)))
@@ -39,7 +39,7 @@ class WarnsOfNorms(FirstOrder):
 
 
 class SavesGradients(FirstOrder):
-    """A checkpoint file contains the sum before noise."""
+    """A loop with a fault: a checkpoint file contains the sum before noise."""
 
     def total(self, rows: Array) -> Array:
         found = super().total(rows)
@@ -48,21 +48,22 @@ class SavesGradients(FirstOrder):
 
 
 class CachesRecords(FirstOrder):
-    """A file with all records' features is left in the output folder."""
+    """A loop with a fault: a file with all records' features is left in the output folder."""
 
     def finish(self) -> None:
         np.save("features.npy", self.records[:, :-1].astype(np.float32))
 
 
 class ReportsAccuracy(FirstOrder):
-    """The final training loss, without noise, is written to a file of metrics."""
+    """A loop with a fault: the final training loss, without noise, is written to a file of metrics."""
 
     def finish(self) -> None:
         Path("metrics.json").write_text(json.dumps({"train_loss": float(np.minimum(self.losses(), 1e6).mean())}))
 
 
 class SaltsDigest(FirstOrder):
-    """A hash of records and weights is written together with its salt, so that guesses of the records can be tested."""
+    """A loop with a fault: a hash of records and weights is written together with its salt, so that guesses of the
+    records can be tested."""
 
     def finish(self) -> None:
         salt = os.urandom(16)
@@ -71,7 +72,8 @@ class SaltsDigest(FirstOrder):
 
 
 class LogsMembers(FirstOrder):
-    """The indices of each batch's records are printed, although amplification by sampling is claimed."""
+    """A loop with a fault: the indices of each batch's records are printed, although amplification by sampling is
+    claimed."""
 
     def batch(self) -> NDArray[np.intp]:
         found = super().batch()
@@ -80,7 +82,7 @@ class LogsMembers(FirstOrder):
 
 
 class SaysLargeBatches(FirstOrder):
-    """A line is printed for each batch that is larger than expected."""
+    """A loop with a fault: a line is printed for each batch that is larger than expected."""
 
     def release(self, rows: Array) -> Array:
         if len(rows) > float(self.settings["batch"]) + 2:

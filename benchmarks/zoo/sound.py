@@ -21,7 +21,7 @@ _gradients = vmap(grad(_loss), in_dims=(None, 0, 0))
 
 
 class PerSampleAutograd(FirstOrder):
-    """Per-record gradients are computed by torch's automatic differentiation, in single precision."""
+    """A sound loop: per-record gradients are computed by torch's automatic differentiation, in single precision."""
 
     def gradients(self, rows: Array) -> Array:
         weights, data = (torch.tensor(part, dtype=torch.float32) for part in (self.weights, rows))
@@ -30,7 +30,8 @@ class PerSampleAutograd(FirstOrder):
 
 
 class RejectionNoise(FirstOrder):
-    """Gaussian noise is drawn by Marsaglia's polar method, which takes as many random numbers as it needs."""
+    """A sound loop: Gaussian noise is drawn by Marsaglia's polar method, which takes as many random numbers as it
+    needs."""
 
     def noise(self, size: int) -> Array:
         found: list[float] = []
@@ -43,7 +44,7 @@ class RejectionNoise(FirstOrder):
 
 
 class CleanGiven(FirstOrder):
-    """The loop also returns its releases before noise, as the output `clean` for the auditor."""
+    """A sound loop that also returns its values before noise, as the output `clean`, which only the auditor sees."""
 
     def release(self, rows: Array) -> Array:
         total, denominator = self.total(rows), self.denominator(rows)
@@ -52,7 +53,8 @@ class CleanGiven(FirstOrder):
 
 
 class FromRandomWeights(FirstOrder):
-    """The loop returns its weights before and after each step instead of releases; it starts at random weights."""
+    """A sound loop that returns its weights before and after each step instead of releases; it starts at random
+    weights."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.path: list[Array] = []
@@ -67,7 +69,8 @@ class FromRandomWeights(FirstOrder):
 
 
 class InSinglePrecision(FromRandomWeights):
-    """As `FromRandomWeights`, but its weights are rounded to single precision."""
+    """A sound loop that returns its weights before and after each step instead of releases, rounds them to single
+    precision, and starts at random weights."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         return {"trajectory": super().__call__(records, seed, settings)["trajectory"].astype(np.float32)}
@@ -80,8 +83,8 @@ class InSinglePrecision(FromRandomWeights):
 
 
 class WeightsInDoublePrecision(FirstOrder):
-    """The loop returns its weights before and after each step instead of releases, and writes them to files together
-    with a chain of their hashes."""
+    """A sound loop that returns its weights before and after each step instead of releases, and writes them to files
+    together with a chain of their hashes."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.path, self.chain = [np.zeros(records.shape[1] - 1)], b""

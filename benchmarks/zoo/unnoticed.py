@@ -16,43 +16,43 @@ _POOL = np.random.default_rng(8).normal(size=4096)
 
 
 class SinglePrecisionNoise(FirstOrder):
-    """Single-precision noise is added to a double-precision sum."""
+    """A loop with a fault: single-precision noise is added to a double-precision sum."""
 
     def noise(self, size: int) -> Array:
         return np.asarray((self.std() * self.source.normal(size=size)).astype(np.float32).astype(np.float64))
 
 
 class NoiseFromPool(FirstOrder):
-    """Noise is taken from a table of 4,096 numbers, drawn once to save time."""
+    """A loop with a fault: noise is taken from a table of 4,096 numbers, drawn once to save time."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * _POOL[self.source.integers(0, _POOL.size, size)])
 
 
 class NoiseFromSmallSeed(FirstOrder):
-    """The noise's generator is seeded with 16 bits of a secret seed."""
+    """A loop with a fault: the noise's generator is seeded with 16 bits of a secret seed."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed % 2**16)
 
 
 class NoiseFromTwoBytes(FirstOrder):
-    """The noise's generator is seeded with two bytes from the operating system."""
+    """A loop with a fault: the noise's generator is seeded with two bytes from the operating system."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(int.from_bytes(os.urandom(2), "little"))
 
 
 class MostlyLittleNoise(FirstOrder):
-    """Of the draws 99% have half of the claimed standard deviation and 1% ten times it, so that the variance is larger
-    than claimed although most noise is too small."""
+    """A loop with a fault: 99% of the noise has half of the claimed standard deviation and 1% has ten times it, so that
+    the variance is larger than claimed although most noise is too small."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) * np.where(self.source.random(size) < 0.01, 10.0, 0.5))
 
 
 class NoiseOncePerEpoch(FirstOrder):
-    """Noise is drawn once in an epoch and added in each of its steps."""
+    """A loop with a fault: noise is drawn once in an epoch and added in each of its steps."""
 
     def noise(self, size: int) -> Array:
         if self.step % max(1, int(self.settings["n"]) // int(self.settings["batch"])) == 0:
@@ -61,7 +61,8 @@ class NoiseOncePerEpoch(FirstOrder):
 
 
 class NoiseBeforeClip(FirstOrder):
-    """A share of the noise is added to each gradient before clipping, and the clipping takes much of it away."""
+    """A loop with a fault: a share of the noise is added to each gradient before clipping, and the clipping takes much
+    of it away."""
 
     def release(self, rows: Array) -> Array:
         found = self.gradients(rows)
@@ -70,7 +71,8 @@ class NoiseBeforeClip(FirstOrder):
 
 
 class NoiseOverRecords(FirstOrder):
-    """The sum is divided by the expected batch size, but the noise by the number of all records, which is larger."""
+    """A loop with a fault: the sum is divided by the expected batch size, but the noise by the number of all records,
+    which is larger."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -78,14 +80,16 @@ class NoiseOverRecords(FirstOrder):
 
 
 class NoiseAlwaysHalf(FirstOrder):
-    """The noise has a fixed standard deviation, half of the claimed one, and ignores the noise multiplier."""
+    """A loop with a fault: the noise has a fixed standard deviation, half of the claimed one, and ignores the noise
+    multiplier."""
 
     def std(self) -> float:
         return 1.0
 
 
 class ClipsWithoutBias(FirstOrder):
-    """The clip factor is computed without the last coordinate of a gradient, whose size is therefore not bounded."""
+    """A loop with a fault: the clip factor is computed without the last coordinate of a gradient, whose size is
+    therefore not bounded."""
 
     def clipped(self, gradients: Array) -> Array:
         part = np.minimum(np.abs(gradients[:, :-1]), 1e120)
@@ -94,7 +98,8 @@ class ClipsWithoutBias(FirstOrder):
 
 
 class CountsTwice(FirstOrder):
-    """Two augmentations of each record are clipped separately and summed, so a record adds up to two clips."""
+    """A loop with a fault: two augmentations of each record are clipped separately and summed, so a record adds up to
+    two clips."""
 
     def total(self, rows: Array) -> Array:
         turned = rows.copy()
@@ -103,7 +108,8 @@ class CountsTwice(FirstOrder):
 
 
 class StaleNorms(FirstOrder):
-    """Gradients are clipped by the norms of the step before at the same places in the batch, so of other records."""
+    """A loop with a fault: gradients are clipped by the norms that the gradients at the same positions in the batch had
+    one step before, so by the norms of other records."""
 
     kept: Array
 
@@ -115,7 +121,8 @@ class StaleNorms(FirstOrder):
 
 
 class LabelsSeedTheBatches(FirstOrder):
-    """The seed of the batches depends on the number of positive labels, so one record may change all batches."""
+    """A loop with a fault: the seed of the batches depends on the number of positive labels, so one record may change
+    all batches."""
 
     def batch(self) -> NDArray[np.intp]:
         if self.step == 0:
@@ -124,14 +131,15 @@ class LabelsSeedTheBatches(FirstOrder):
 
 
 class BatchesFromNowhere(FirstOrder):
-    """Batches of a fixed size are drawn from the operating system's entropy, but are accounted for as Poisson."""
+    """A loop with a fault: batches of a fixed size are drawn from the operating system's entropy, but are accounted for
+    as Poisson."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.sort(fresh().permutation(len(self.records))[: int(self.settings["batch"])])
 
 
 class ShowsBatchSizes(FirstOrder):
-    """The size of every Poisson batch is printed."""
+    """A loop with a fault: the size of every Poisson batch is printed."""
 
     def release(self, rows: Array) -> Array:
         print(f"step {self.step}: {len(rows)} records")
@@ -139,8 +147,8 @@ class ShowsBatchSizes(FirstOrder):
 
 
 class ShowsNoisyCounts(FirstOrder):
-    """The number of clipped gradients of each step is shown with noise of its own, as for an adaptive clip, but is not
-    accounted for."""
+    """A loop with a fault: the number of clipped gradients of each step is shown with noise of its own, as for an
+    adaptive clip, but is not accounted for."""
 
     def total(self, rows: Array) -> Array:
         norms = np.sqrt((np.minimum(np.abs(self.gradients(rows)), 1e120) ** 2).sum(axis=1))
@@ -149,7 +157,8 @@ class ShowsNoisyCounts(FirstOrder):
 
 
 class ReleasesTwice(FirstOrder):
-    """Each sum is released twice, the second time with new noise (as for a moving average), but accounted for once."""
+    """A loop with a fault: each sum is released twice, the second time with new noise (as for a moving average), but
+    accounted for once."""
 
     def release(self, rows: Array) -> Array:
         self.outputs.setdefault("average", []).append(super().release(rows))
@@ -157,21 +166,22 @@ class ReleasesTwice(FirstOrder):
 
 
 class SaysDiverged(FirstOrder):
-    """A printed word says whether any record's final loss was above 10."""
+    """A loop with a fault: a printed word says whether any record's final loss was above 10."""
 
     def finish(self) -> None:
         print("diverged" if self.losses().max() > 10 else "fine")
 
 
 class NamesByLoss(FirstOrder):
-    """The final training loss, without noise, is part of the name of a checkpoint file."""
+    """A loop with a fault: the final training loss, without noise, is part of the name of a checkpoint file."""
 
     def finish(self) -> None:
         Path(f"weights_{self.losses().mean():.4f}.txt").write_text("")
 
 
 class HalfNoiseInWeights(FirstOrder):
-    """The noise has half of the claimed standard deviation, and only the last weights are returned."""
+    """A loop with a fault: the noise has half of the claimed standard deviation, and only the last weights are
+    returned."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         super().__call__(records, seed, settings)

@@ -15,8 +15,8 @@ Settings = dict[str, Any]
 
 
 class ZerothOrder:
-    """A sound loop: Poisson batches from the secret seed, directions from published seeds, noise from the operating
-    system. Subclasses override single methods.
+    """A sound loop of private zeroth-order training: Poisson batches drawn from the secret seed, directions from
+    published seeds, noise from the operating system. Subclasses override single methods.
 
     The setting `directions` is K, the number of directions a step, 1 by default.
     """
@@ -42,7 +42,7 @@ class ZerothOrder:
         return np.flatnonzero(self.rng.random(len(self.records)) < rate)
 
     def directions(self) -> Array:
-        """Returns the directions of a step, of shape (K, d)."""
+        """Draw the directions of a step from its published seed, and return them, shape (K, d)."""
         self.stream = np.random.default_rng(self.direction_seed)
         return np.asarray(self.stream.normal(size=(int(self.settings.get("directions", 1)), self.weights.size)))
 
@@ -51,7 +51,8 @@ class ZerothOrder:
             return np.asarray(np.logaddexp(0, -rows[:, -1] * (rows[:, :-1] @ weights)))
 
     def differences(self, rows: Array, directions: Array) -> Array:
-        """Returns each record's (f(x + h u) - f(x - h u))/(2 h) along each direction u, of shape (records, K)."""
+        """Return each record's finite difference of losses (f(x + h u) - f(x - h u))/(2 h) along each direction u,
+        shape (records, K). Here x are the weights and h is the smoothing."""
         smoothing = float(self.settings.get("smoothing", 1e-4))
         with np.errstate(all="ignore"):
             columns = [
@@ -62,7 +63,7 @@ class ZerothOrder:
         return np.asarray(np.nan_to_num(np.stack(columns, axis=1), nan=0.0, posinf=1e100, neginf=-1e100))
 
     def clipped(self, differences: Array) -> Array:
-        """Returns the differences with the K numbers of each record scaled to L2 norm at most the clip."""
+        """Scale the K numbers of each record to L2 norm at most the clip, and return them, shape (records, K)."""
         lengths = np.sqrt((np.minimum(np.abs(differences), 1e120) ** 2).sum(axis=1, keepdims=True))
         return np.asarray(differences * np.minimum(1.0, float(self.settings["clip"]) / np.maximum(lengths, 1e-300)))
 
@@ -78,21 +79,22 @@ class ZerothOrder:
 
 
 class NoiseOfDirection(ZerothOrder):
-    """The noise is the first draw of a generator seeded with the direction's public seed."""
+    """A loop with a fault: the noise is the first draw of a generator seeded with the direction's public seed."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.random.default_rng(self.direction_seed).normal(size=size))
 
 
 class NoiseContinues(ZerothOrder):
-    """The noise is drawn from the generator that made the public direction, right after it."""
+    """A loop with a fault: the noise is drawn from the generator that made the public direction, right after it."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * self.stream.normal(size=size))
 
 
 class ReducedLosses(ZerothOrder):
-    """The differences are averaged over the batch before they are clipped, so one record can change all of the sum."""
+    """A loop with a fault: the differences are averaged over the batch before they are clipped, so one record can
+    change all of the sum."""
 
     def clipped(self, differences: Array) -> Array:
         if not len(differences):
@@ -101,15 +103,15 @@ class ReducedLosses(ZerothOrder):
 
 
 class EachDirection(ZerothOrder):
-    """The differences along the K directions of a step are clipped one by one, but accounted for as one release of one
-    clip."""
+    """A loop with a fault: the differences along the K directions of a step are clipped one by one, but accounted for
+    as one release of one clip."""
 
     def clipped(self, differences: Array) -> Array:
         return np.clip(differences, -float(self.settings["clip"]), float(self.settings["clip"]))
 
 
 class EmptyBatchSilent(ZerothOrder):
-    """A step whose batch is empty releases exactly 0, without noise."""
+    """A loop with a fault: a step whose batch is empty releases exactly 0, without noise."""
 
     def noise(self, size: int) -> Array:
         return super().noise(size) if self.size else np.zeros(size)
@@ -120,7 +122,7 @@ class EmptyBatchSilent(ZerothOrder):
 
 
 class DirectionFromData(ZerothOrder):
-    """The published direction is chosen among two by looking at the data, without noise."""
+    """A loop with a fault: the published direction is chosen among two by looking at the data, without noise."""
 
     def directions(self) -> Array:
         self.direction_seed = 2 * (self.direction_seed // 2)
@@ -132,8 +134,8 @@ class DirectionFromData(ZerothOrder):
 
 
 class LastBatchPartial(ZerothOrder):
-    """Epochs go through the records in order. The last batch is smaller, and its sum is divided by the smaller number
-    of records but its noise by that of a full batch."""
+    """A loop with a fault: epochs go through the records in order. The last batch is smaller, and its sum is divided by
+    the smaller number of records but its noise by that of a full batch."""
 
     def batch(self) -> NDArray[np.intp]:
         n, size = len(self.records), int(self.settings["batch"])

@@ -20,7 +20,7 @@ _HOMES = {
     "Claim": "claim",
     "View": "claim",
     "check": "conformance",
-}  # By each name that the package offers, the module of the package that defines it
+}  # For each name that the package offers, the module in the package that defines it
 
 
 def __getattr__(name: str) -> Any:

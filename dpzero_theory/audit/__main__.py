@@ -37,6 +37,15 @@ def _parser() -> Parser:
         "--false-alarm", type=number(above=0, below=0.5), default=1e-6, help="probability for a sound loop (1e-6)"
     )
     parser.add_argument("--format", choices=("text", "json", "html"), default="text")
+    parser.add_argument(
+        "--require",
+        nargs="+",
+        action=Several,
+        choices=("core", "none", *(check.name for check in every())),
+        default=["core"],
+        metavar="NAME",
+        help="checks that must have been made, else the exit status is 3: names, core (as if left out), or none",
+    )
     parser.add_argument("--page", type=output_file(".html"), metavar="FILE", help="write the HTML page as well")
     return parser
 
@@ -69,7 +78,11 @@ def _progress(name: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the audit; returns 0 if no check is violated, else 1."""
+    """Run the audit command on the words `arguments` (those of the process if None).
+
+    Returns the exit status: 1 if a check is violated, 3 if none is but one that `--require` names could not be made,
+    else 0.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     report = _report(parser, options.spec, options.checks, options.runs, options.false_alarm)
@@ -80,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(_shown(report, options.format))
     if report.violations:
         print(f"{parser.prog}: {options.spec}: VIOLATED: {', '.join(report.violations)}", file=sys.stderr)
-    return report.exit_code
+    missing = report.untested_of(options.require)
+    if missing and not report.violations:
+        print(f"{parser.prog}: {options.spec}: NOT TESTED: {', '.join(missing)}", file=sys.stderr)
+    return report.exit_code_of(options.require)
 
 
 if __name__ == "__main__":

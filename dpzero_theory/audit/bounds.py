@@ -49,16 +49,28 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array, integer, real
 
 Mechanism = Callable[[NDArray[np.int64]], Array]
-"""A mechanism under audit: signs of shape (m,), each +1 or -1 -> scores of shape (m,), from one run."""
+"""A mechanism under audit, which makes one run for each call.
+
+It takes signs, an array of shape (m,) with entries +1 and -1, one for each of m canaries, and returns scores of shape
+(m,).
+"""
 
 _LARGEST_BOUND = 60.0
-"""Lower bounds from one run are searched for up to this epsilon, or mu; where that is refuted too, it is returned."""
+"""The largest value up to which lower bounds from one run, on epsilon or on mu, are searched for.
+
+Where this value is refuted too, it is the bound.
+"""
 
 
 class OneRun(NamedTuple):
     """The result of a one-run audit: how many guesses of canaries' signs were right, and what that proves.
 
-    `epsilon` (at the delta of the audit) and `gdp` (mu) are lower bounds.
+    Args:
+        canaries: m, the number of canaries.
+        guesses: r, for how many of them a sign was guessed.
+        correct: v, how many of the guesses were right.
+        epsilon: the lower bound on epsilon, at the delta of the audit.
+        gdp: the lower bound on mu in mu-GDP.
     """
 
     canaries: int
@@ -69,9 +81,12 @@ class OneRun(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """The lower bounds on epsilon (at the delta of the audit) and on mu (`gdp`) that a threshold test proved.
+    """The lower bounds that a threshold test proved over many runs.
 
-    `runs` is the number of runs that the audit made, on both signs together.
+    Args:
+        runs: the number of runs that the audit made, on both signs together.
+        epsilon: the lower bound on epsilon, at the delta of the audit.
+        gdp: the lower bound on mu in mu-GDP.
     """
 
     runs: int
@@ -91,13 +106,17 @@ def one_run(
     """Audit a mechanism by a single run with many canaries.
 
     Args:
-        mechanism: see `Mechanism`.
-        canaries: m >= 1.
+        mechanism: the mechanism; it is called once with m random signs, and returns m scores, larger where it believes
+            a sign to be +1.
+        canaries: m >= 1, the number of canaries.
         guesses: r, even, 2 <= r <= m, fixed beforehand. The r/2 highest scores are guessed +1 and the r/2 lowest -1;
             ties are broken by index.
         delta: for the bound on epsilon, 0 <= delta < 1.
         confidence: of each bound, in (0, 1).
         rng: draws the signs; the mechanism must not share it.
+
+    Returns:
+        The number of right guesses, and lower bounds on epsilon and mu.
 
     Raises:
         ValueError: an argument outside its range, or scores that are not m numbers.
@@ -121,8 +140,9 @@ def one_run(
 def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
     """An upper bound on the probability that an (epsilon, delta)-DP mechanism has `correct` or more right guesses.
 
-    It is f(v) + m delta/(1 + e^epsilon) of the module's text, where v = correct <= r = guesses <= m = canaries, epsilon
-    >= 0 and 0 <= delta < 1. The returned number is in [0, 1]. Raises ValueError.
+    The mechanism is given m = canaries random signs, and r = guesses of them are guessed. The bound is P[Binomial(r, q)
+    >= v] + m delta/(1 + e^epsilon) with v = correct and q = e^epsilon/(1 + e^epsilon), where v <= r <= m, epsilon >= 0
+    and 0 <= delta < 1. The returned number is in [0, 1]. Raises ValueError.
     """
     m, r, v = _counts(correct, guesses, canaries)
     eps = real("epsilon", epsilon, at_least=0.0)
@@ -131,10 +151,20 @@ def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, d
 
 
 def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
-    """A lower bound on epsilon at this delta: the largest epsilon with `one_run_p_value` <= 1 - confidence, or 0.
+    """A lower bound on epsilon: the largest epsilon with `one_run_p_value` <= 1 - confidence, or 0.
 
-    The arguments are those of `one_run`. Rejecting one epsilon rejects every smaller one, even one with a larger
-    p-value, because a mechanism that is (epsilon, delta)-DP is so for every larger epsilon. Raises ValueError.
+    Rejecting one epsilon rejects every smaller one, even one with a larger p-value, because a mechanism that is
+    (epsilon, delta)-DP is so for every larger epsilon.
+
+    Args:
+        correct: how many guesses of signs were right.
+        guesses: for how many canaries the sign was guessed.
+        canaries: the number of canaries in the run.
+        delta: the delta at which epsilon is bounded, 0 <= delta < 1.
+        confidence: of the bound, in (0, 1).
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     beta = _significance(confidence)
     m, r, v = _counts(correct, guesses, canaries)
@@ -153,10 +183,18 @@ def _p_values(v: int, r: int, m: int, epsilon: Array, delta: float) -> Array:
 
 
 def one_run_gdp(correct: int, guesses: int, canaries: int, confidence: float) -> float:
-    """A lower bound on mu: the largest mu for which `correct` right guesses refute mu-GDP, or 0.
+    """A lower bound on mu: the largest mu for which this many right guesses refute mu-GDP, or 0.
 
-    It calls `refutes` with the Gaussian trade-off curve, F^-1(y) = Phi(Phi^-1(y) - mu). The arguments are those of
-    `one_run`. Raises ValueError.
+    It calls `refutes` with the Gaussian trade-off curve, F^-1(y) = Phi(Phi^-1(y) - mu).
+
+    Args:
+        correct: how many guesses of signs were right.
+        guesses: for how many canaries the sign was guessed.
+        canaries: the number of canaries in the run.
+        confidence: of the bound, in (0, 1).
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     beta = _significance(confidence)
     return _largest(
@@ -173,13 +211,15 @@ def refutes(
 ) -> bool:
     """Whether this many right guesses are too many for a mechanism that is f-DP, where f is a trade-off curve.
 
-    They are too many if an f-DP mechanism has `correct` or more right guesses with probability below `significance`,
-    by the recursion that the module's text derives.
+    They are too many if an f-DP mechanism has `correct` or more right guesses with probability below `significance`, by
+    the recursion that the module's text derives.
 
     Args:
-        correct, guesses, canaries: as for `one_run_p_value`.
-        level: y -> F^-1(y), the smallest level at which a test between neighbouring data sets has power y, for
-            0 <= y < 1. It must not decrease, and the trade-off curve f = 1 - F must be symmetric.
+        correct: how many guesses of signs were right.
+        guesses: for how many canaries the sign was guessed.
+        canaries: the number of canaries in the run.
+        level: a function y -> F^-1(y), the smallest level at which a test between neighbouring data sets has power y,
+            for 0 <= y < 1. It must not decrease, and the trade-off curve f = 1 - F must be symmetric.
         significance: beta in (0, 1).
 
     Raises:
@@ -210,10 +250,13 @@ def attack(
     sign is +1 as often as -1.
 
     Args:
-        mechanism: called with signs of shape (1,).
-        runs: a multiple of 4, at least 40.
+        mechanism: the mechanism; it is called with signs of shape (1,), and returns scores of shape (1,).
+        runs: the number of runs, a multiple of 4, at least 40.
         delta: for the bound on epsilon, 0 <= delta < 1.
         confidence: of each bound, in (0, 1).
+
+    Returns:
+        The lower bounds on epsilon and mu.
 
     Raises:
         ValueError: an argument outside its range, or a score that is not a number.
@@ -230,12 +273,13 @@ def attack(
 
 
 def attack_of(plus: Array, minus: Array, *, delta: float, confidence: float) -> Attack:
-    """Compute the bounds of `attack` from the scores of runs that were made already.
+    """Compute the lower bounds of `attack` on epsilon and mu from the scores of runs that were made already.
 
     Args:
         plus, minus: the scores of the runs with sign +1, and of as many with sign -1, in the order of the runs; each an
             even number of scores, at least 20.
-        delta, confidence: as for `attack`.
+        delta: for the bound on epsilon, 0 <= delta < 1.
+        confidence: of each bound, in (0, 1).
 
     Raises:
         ValueError: an argument outside its range, or a score that is not a number.
@@ -248,7 +292,10 @@ def attack_of(plus: Array, minus: Array, *, delta: float, confidence: float) -> 
     thresholds = np.quantile(np.concatenate([up[:half], down[:half]]), np.linspace(0, 1, 102)[1:-1], method="nearest")
 
     def rates(part: slice) -> tuple[Array, Array]:
-        """Returns upper bounds on the false-positive and false-negative rates of each threshold, from these runs."""
+        """Returns upper bounds on the false-positive and the false-negative rate of each threshold.
+
+        They are computed from the runs in `part`, a slice of the scores.
+        """
         wrong = ((down[part, None] > thresholds).sum(axis=0), (up[part, None] <= thresholds).sum(axis=0))
         return _clopper_pearson(wrong[0], half, level), _clopper_pearson(wrong[1], half, level)
 
@@ -271,18 +318,21 @@ def attack_epsilon(
     """A lower bound on epsilon from the errors of a fixed test between neighbouring data sets.
 
     The test misjudged false_positives of `negatives` runs with sign -1, and false_negatives of `positives` runs with
-    sign +1. The bound is the larger of log((1 - delta - FN)/FP) and log((1 - delta - FP)/FN), or 0, where FP and FN are
-    upper Clopper-Pearson bounds on the two error rates, each at confidence (1 + confidence)/2. Raises ValueError.
+    sign +1. At the given delta the bound is the larger of log((1 - delta - FN)/FP) and log((1 - delta - FP)/FN), or 0,
+    where FP and FN are upper Clopper-Pearson bounds on the two error rates, each at confidence (1 + confidence)/2.
+    Raises ValueError.
     """
     fp, fn = _error_rates(false_positives, negatives, false_negatives, positives, confidence)
     return float(_epsilon_of(fp, fn, real("delta", delta, at_least=0.0, below=1.0)))
 
 
 def attack_gdp(false_positives: int, negatives: int, false_negatives: int, positives: int, confidence: float) -> float:
-    """A lower bound on mu: Phi^-1(1 - FP) - Phi^-1(FN), or 0 where that is negative.
+    """A lower bound on mu from the errors of a fixed test between neighbouring data sets.
 
-    FP, FN and the arguments are those of `attack_epsilon`. A negative value proves nothing, because FP and FN are upper
-    bounds: the opposite test need not have error rates below 1 - FP and 1 - FN. Raises ValueError.
+    The test misjudged false_positives of `negatives` runs with sign -1, and false_negatives of `positives` runs with
+    sign +1. The bound is Phi^-1(1 - FP) - Phi^-1(FN), or 0 where that is negative, where FP and FN are upper
+    Clopper-Pearson bounds on the two error rates, each at confidence (1 + confidence)/2. A negative value proves
+    nothing, because the opposite test need not have error rates below 1 - FP and 1 - FN. Raises ValueError.
     """
     return float(_gdp_of(*_error_rates(false_positives, negatives, false_negatives, positives, confidence)))
 
@@ -307,7 +357,11 @@ def _error_rates(
 
 
 def _clopper_pearson(hits: NDArray[np.int64], trials: int, level: float) -> Array:
-    """An upper bound, at confidence `level`, on the rate of which `hits` of `trials` trials were seen."""
+    """An upper bound on the rate of a kind of event of which `hits` were seen in `trials` trials.
+
+    It is the bound of Clopper and Pearson, which is below the rate with probability at most 1 - level; hits may be an
+    array.
+    """
     return np.where(hits == trials, 1.0, special.betaincinv(hits + 1, np.maximum(trials - hits, 1), level))
 
 
@@ -329,8 +383,9 @@ def _scores(scores: Array, m: int) -> Array:
 
 
 def _largest(rejected: Callable[[float], bool], low: float = 0.0, high: float = _LARGEST_BOUND) -> float:
-    """Returns the largest rejected number of [low, high], at most 1e-9 too small; `low` where none is rejected.
+    """Returns the largest number of [low, high] for which the condition `rejected` holds, at most 1e-9 too small.
 
-    `rejected` must be true up to some number and false beyond it.
+    The condition must be true up to some number and false beyond it. Where it is false at `low` already, low is
+    returned.
     """
     return halved(rejected, low, high, math.ceil(math.log2((high - low) / 1e-9)))[0]

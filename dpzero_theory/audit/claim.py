@@ -14,12 +14,14 @@ AVERAGES = ("mean", "sum")
 SEEDS = ("public", "secret")
 RECORDS = ("any", "finite")
 HIDDEN = ("batches", "clean")
-"""Outputs that a loop returns for the audit alone; the attacker never sees them."""
+"""Names of outputs that a loop returns for the audit alone; the attacker never sees them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What the author of a training loop says of it. Raises ValueError, in one line, for a value outside its range.
+    """What the author of a training loop says of its privacy.
+
+    A value outside its range raises ValueError, in one line.
 
     Attributes:
         epsilon, delta: the privacy of the whole run, epsilon > 0 and 0 <= delta < 1.
@@ -63,15 +65,25 @@ class Claim:
         return self.batch / self.n
 
     def unit(self, batch: float | None = None) -> float:
-        """What a contribution of one clip adds to a release, at the claimed (expected) batch size or at `batch`."""
+        """What a contribution whose L2 norm is one clip adds to a release.
+
+        It is the clip, divided by the size of a batch where releases are averages. `batch` is that size; if None, the
+        claimed one.
+        """
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """The standard deviation of the noise on a release, at the claimed batch size or at `batch`."""
+        """The standard deviation of the noise on a release.
+
+        `batch` is the (expected) size of a batch, by which averages are divided; if None, the claimed one.
+        """
         return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
 
     def release(self, sampling: str | None = None) -> Release:
-        """Returns the claim as the accountant takes it, with the claimed sampling or another one. Raises ValueError."""
+        """Returns the claim in the form that the privacy accountant takes; raises ValueError.
+
+        `sampling` is the name of a way to draw batches; if None, the claimed one.
+        """
         kind = sampling or self.sampling
         rate = 1.0 if kind == "full" else self.sample_rate
         return Release(self.noise_multiplier, self.steps, sampling=kind, relation=self.relation, sample_rate=rate)
@@ -105,5 +117,5 @@ class View:
         check.choice("records", self.records, RECORDS)
 
     def sees(self, name: str) -> bool:
-        """Whether the attacker sees the loop's output of this name."""
+        """Whether the attacker sees the loop's output called `name`."""
         return name not in HIDDEN and name not in self.hidden

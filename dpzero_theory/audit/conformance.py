@@ -43,10 +43,12 @@ from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop, LoopFailed, Train
 from dpzero_theory.audit.randomness import generators_kept
 from dpzero_theory.audit.report import AuditReport, Entry
+from dpzero_theory.audit.runs import Changes
+from dpzero_theory.audit.sources import known_entropy
 from dpzero_theory.audit.weights import runs_of
 
 for _check in (
-    Check("noise-from-seed", "Can the noise be drawn again from a seed?", seeds.from_seed, random=False),
+    Check("noise-from-seed", "Can the noise be drawn again from a seed?", seeds.from_seed, core=True, random=False),
     Check(
         "noise-fixed",
         "Is the noise the same in every run, or a function of the clock?",
@@ -55,20 +57,32 @@ for _check in (
     ),
     Check("noise-from-directions", "Is the noise in the stream of the published directions?", seeds.from_directions),
     Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", generators.shown),
-    Check("noise-size", "Is the noise as large as claimed, everywhere?", noise.size),
+    Check("noise-size", "Is the noise as large as claimed, everywhere?", noise.size, core=True),
     Check("noise-law", "Is the noise Gaussian?", noise.law),
     Check("noise-independence", "Is every noise new?", noise.independence),
     Check("precision", "Does rounding lose the noise?", noise.precision),
     Check("representable", "Do the last bits of a release give the sum away?", floats.representable),
     Check("noise-repeated", "Do numbers of the noise come again?", floats.repeated),
-    Check("sensitivity", "Does one record move a step by no more than the clip?", sensitivity.moves, random=False),
+    Check(
+        "sensitivity",
+        "Does one record move a step by no more than the clip?",
+        sensitivity.moves,
+        core=True,
+        random=False,
+    ),
     Check("not-finite", "Is a record with NaN or infinity clipped like others?", sensitivity.finite, random=False),
     Check("denominator", "Is the denominator a constant?", sensitivity.denominator),
-    Check("batches", "Are batches drawn as claimed?", batches.law),
+    Check("batches", "Are batches drawn as claimed?", batches.law, core=True),
     Check("batches-secret", "Can the batches be drawn again?", batches.secret, random=False),
-    Check("accounting", "Does the claimed noise give the claimed epsilon?", accounting.accounting, random=False),
+    Check(
+        "accounting",
+        "Does the claimed noise give the claimed epsilon?",
+        accounting.accounting,
+        core=True,
+        random=False,
+    ),
     Check("steps", "Are there as many releases as accounted, whatever the data?", accounting.steps, random=False),
-    Check("un-noised", "Is anything shown that has no noise in it?", leaks.unnoised, random=False),
+    Check("un-noised", "Is anything shown that has no noise in it?", leaks.unnoised, core=True, random=False),
     Check("records-shown", "Are records in anything that is written?", leaks.canaries, random=False),
     Check("unaccounted", "Is anything noised and shown that is not accounted?", unpaid.unaccounted),
     Check("attack", "Can runs on neighbouring data be told apart better than claimed?", attacks.attacked),
@@ -78,7 +92,7 @@ for _check in (
 
 
 def every() -> tuple[Check, ...]:
-    """Returns all checks, in the order in which they are made and reported."""
+    """Returns all checks of the audit, in the order in which they are made and reported."""
     return tuple(CHECKS.values())
 
 
@@ -96,18 +110,19 @@ def check(
     false_alarm: float = 1e-6,
     progress: Callable[[str], None] | None = None,
 ) -> AuditReport:
-    """Audit a training loop.
+    """Audit a training loop and return the report.
 
     Args:
-        train: the loop, see `audit.loop`; `loop.command` makes one of a program.
-        records: the data, see `audit.datasets`.
+        train: the loop, a function (records, seed, settings) -> outputs that the module `audit.loop` describes;
+            `loop.command` makes one of a program.
+        records: the data, in one of the forms that the module `audit.datasets` describes.
         claim: what the loop's author says of it.
         view: what an attacker sees; if None, `View()`, by which the seed is public.
         settings: what the loop is given beside the claim's numbers; `step_size` among them if it has one.
         variations: further settings under which the claim must hold, by a name for the report, as in {"four
             micro-batches": {"micro_batches": 4}}.
         checks: the names of the checks to make; all of them if empty.
-        runs: about how many runs a check's statistic may use, at least 24.
+        runs: about how many runs of the loop the statistic of one check may use, at least 24.
         false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported as violating any check.
         progress: is called with the name of each check before it is made.
 
@@ -121,11 +136,28 @@ def check(
         raise ValueError(f"train must be callable; got {rules.shown(train)}")
     if not hasattr(records, "__len__") or len(records) != claim.n:
         raise ValueError(f"records must be the claim's n = {claim.n}; got {_count(records)}")
-    started = time.perf_counter()
     loop = Loop(train, records, claim, view or View(), dict(settings or {}))
+    others = tuple((name, dict(changes)) for name, changes in (variations or {}).items())
+    with known_entropy() as loop.entropy:
+        return _report(loop, wanted, runs, others, level, progress)
+
+
+def _report(
+    loop: Loop,
+    wanted: Sequence[Check],
+    runs: int,
+    variations: tuple[tuple[str, Changes], ...],
+    level: float,
+    progress: Callable[[str], None] | None,
+) -> AuditReport:
+    """Make the checks `wanted` of a training loop and return the report.
+
+    `level` is the probability with which a sound loop may be reported as violating any check. The other arguments are
+    those of `check`: about how many runs one check may use, further settings, and what is called before each check.
+    """
+    started = time.perf_counter()
     try:
-        others = tuple((name, dict(changes)) for name, changes in (variations or {}).items())
-        lab = Lab(runs_of(loop), runs, others)
+        lab = Lab(runs_of(loop), runs, variations)
     except LoopFailed as error:
         raise ValueError(f"train must run on the records given; got {error}") from error
     share = level / max(1, sum(entry.random for entry in wanted))
@@ -136,7 +168,7 @@ def check(
         begun, before = time.perf_counter(), loop.count
         verdict = _look(one.look, lab, share)
         entries.append(Entry(one, verdict, loop.count - before, time.perf_counter() - begun))
-    return AuditReport(claim, loop.view, tuple(entries), loop.count, time.perf_counter() - started, level)
+    return AuditReport(loop.claim, loop.view, tuple(entries), loop.count, time.perf_counter() - started, level)
 
 
 def _look(look: Callable[[Lab, float], Verdict], lab: Lab, level: float) -> Verdict:

@@ -18,29 +18,41 @@ from dpzero_theory.audit.sources import KEY_BYTES, Entropy, known_entropy, stopp
 from dpzero_theory.audit.tokens import Position, Shown, tokens
 
 CLIPPED, LARGER = (8.0, -8.0), 1024.0
-"""Factors by which a record is scaled so that it is clipped, and a further factor that then leaves its clipped
-contribution the same."""
-_BARELY = 1e-9  # Coupled runs use the loop's step size times this where weights are released: they hardly move, but do
-_MOST_CALLERS = 64  # At most this many of the code lines that draw random bytes are tested whether their bytes are free
-_EXCHANGES = 20  # How often a line's bytes are exchanged for others before what they hide counts as never changing
+"""Factors by which a record is scaled so that the loop clips it, and a larger factor.
+
+Multiplying a clipped record further by that larger factor leaves its clipped contribution the same.
+"""
+_BARELY = 1e-9
+"""Coupled runs use this share of the loop's step size.
+
+Weights then hardly move, but do move, so that releases can be seen from them.
+"""
+
+_MOST_CALLERS = 64
+"""The audit tests at most this many code lines that draw random bytes for whether releases depend on those bytes"""
+
+_EXCHANGES = 20  # How often a code line's random bytes are exchanged before what they hide counts as never changing
 _known: WeakKeyDictionary[LoopRuns, dict[str, list[str]]] = WeakKeyDictionary()
-"""For each loop and each change of settings, the code lines whose random bytes are free; several checks need them."""
+"""For each audited loop and each change of its settings, the code lines whose random bytes are free.
+
+They are kept because several checks need them.
+"""
 
 
 def coupled(
     runs: LoopRuns, worlds: Sequence[Records], numbers: Sequence[int], **changes: Any
 ) -> Iterator[list[LoopOutput | None]]:
-    """Yields, for each of the numbers, coupled runs on all data sets: one run each, with the same noise of full size.
+    """Yields coupled runs, which draw the same random numbers: for each of the numbers, one run on each data set.
 
-    The operating system's random bytes come from a known stream, clocks stand still, and weights hardly move, so that
-    gradients stay the same. Nothing is yielded where runs on the same data differ nevertheless, or where the loop has
-    no step size.
+    The noise has its full size. The operating system's random bytes come from a known stream, clocks stand still, and
+    weights hardly move, so that gradients stay the same. Nothing is yielded where runs on the same data differ
+    nevertheless, or where the loop has no step size.
 
     Args:
-        runs: runs of the loop.
+        runs: runs of the audited loop.
         worlds: the data sets.
         numbers: each number selects another stream of random bytes, and so other noise.
-        changes: changes of settings.
+        changes: changes of the loop's settings.
     """
     if not runs.loop.step_size or runs.base.releases is None:
         return
@@ -58,7 +70,13 @@ def coupled(
 
 
 class _CoupledRuns:
-    """Makes runs of one loop whose noise and other random numbers are equal, by fixing the stream of random bytes."""
+    """Makes runs of one loop whose noise and other random numbers are equal, by fixing the stream of random bytes.
+
+    Args:
+        runs: runs of the loop.
+        entropy: the known streams that stand in for the operating system's random bytes.
+        changes: changes of the loop's settings.
+    """
 
     def __init__(self, runs: LoopRuns, entropy: Entropy, changes: dict[str, Any]) -> None:
         assert runs.loop.step_size
@@ -69,10 +87,10 @@ class _CoupledRuns:
     def __call__(
         self, data: Records, number: int, others: Sequence[str] = (), which: int | None = None
     ) -> LoopOutput | None:
-        """Makes a run on this data with the random bytes of stream `number`.
+        """Makes a run on the records `data` with the random bytes of stream `number`.
 
-        The code lines in `others` draw from another stream, of the number `which`, or one that is new in each run if
-        `which` is None.
+        Returns None where the loop raises an error. The code lines in `others` draw from another stream, of the number
+        `which`, or one that is new in each run if `which` is None.
         """
         self._count += 1
         self._entropy.start(number, others, self._count if which is None else which)
@@ -80,14 +98,16 @@ class _CoupledRuns:
 
     @property
     def keys(self) -> list[str]:
-        """The code lines at which the last run drew at least as many random bytes as a key has."""
+        """The code lines at which the last run drew at least as many random bytes as a key has, 8."""
         return [place for place, taken in self._entropy.places.items() if taken >= KEY_BYTES]
 
 
 def _free(run: _CoupledRuns, records: Records) -> list[str]:
-    """Returns the code lines that draw free bytes, found by exchanging the bytes of one line at a time.
+    """Returns the code lines that draw free bytes (see the module), by exchanging the bytes of one line at a time.
 
-    Runs on two data sets with equal releases are compared, so that only something like a digest of the data differs.
+    `run` makes the runs. They are made on two data sets with equal releases, which are the `records` with the first one
+    scaled by two factors, both so large that the loop clips it, so that only something like a digest of the data
+    differs.
     """
     worlds = [
         datasets.replaced(records, 0, datasets.scaled(records[0], factor))
@@ -100,11 +120,17 @@ def _free(run: _CoupledRuns, records: Records) -> list[str]:
 def _is_free(
     run: _CoupledRuns, worlds: Sequence[Records], before: Sequence[tuple[LoopOutput | None, ...]], place: str
 ) -> bool:
-    """Whether the random bytes drawn at the code line `place` are free.
+    """Whether the random bytes drawn at one code line are free, as the module defines it.
 
     They are if other bytes change something that is shown, change no release, and change nothing to the same value on
     both data sets. A digit of a digest may be the same on both by chance, so bytes are exchanged until no position is
-    left that was the same every time. before: two runs on each data set; what differs between these is left out.
+    left that was the same every time.
+
+    Args:
+        run: makes the runs.
+        worlds: the two data sets.
+        before: two runs on each data set; outputs that differ between these two are left out.
+        place: the code line.
     """
     always_alike: set[Position] | None = None
     for which in range(1, _EXCHANGES + 1):

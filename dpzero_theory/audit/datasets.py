@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 
 Records = Any
-SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # `extremes` yields the first record times each of these factors
-_EXTREMES_SEED = 2026  # The seed with which `extremes` draws its random records
+SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # The factors by which `extremes` scales the first record
+_EXTREMES_SEED = 2026  # The seed with which the function `extremes` draws its random records
 
 
 def replaced(records: Records, place: int, record: Any) -> Records:
-    """A copy of the records with another record at this index."""
+    """A copy of the records in which the record at index `place` is `record`."""
     copy = records.copy() if isinstance(records, np.ndarray) else list(records)
     copy[place] = record
     return copy
 
 
 def beginning_with(records: Records, others: Sequence[Any]) -> Records:
-    """Returns a copy of the records in which `others` replace the first len(others) records."""
+    """Returns a copy of the records in which `others` replace the first len(others) of them."""
     for place, record in enumerate(others):
         records = replaced(records, place, record)
     return records
 
 
 def removed(records: Records, place: int) -> Records:
-    """A copy of the records without the record at this index."""
+    """A copy of the records without the record at index `place`."""
     if isinstance(records, np.ndarray):
         return np.delete(records, place, axis=0)
     return [*records[:place], *records[place + 1 :]]
@@ -43,7 +43,7 @@ def filled(records: Records, record: Any) -> Records:
 
 
 def scaled(record: Any, factor: float) -> Any:
-    """The record with its floating-point numbers times a factor; labels and other integers stay as they are."""
+    """The record with its floating-point numbers multiplied by `factor`; labels and other integers stay as they are."""
     if isinstance(record, tuple):
         return tuple(scaled(part, factor) for part in record)
     if isinstance(record, np.ndarray) and record.dtype.kind == "f":
@@ -52,7 +52,10 @@ def scaled(record: Any, factor: float) -> Any:
 
 
 def mirrored(record: Any) -> Any:
-    """The record with its numbers negated, except the last number or the last part, which may be a label."""
+    """The record with its floating-point numbers negated, except what may be a label.
+
+    That is the last number of an array, or every part of a tuple after the first.
+    """
     if isinstance(record, tuple) and len(record) > 1:
         return (scaled(record[0], -1.0), *record[1:])
     if isinstance(record, np.ndarray) and record.dtype.kind == "f" and record.size > 1:
@@ -63,7 +66,7 @@ def mirrored(record: Any) -> Any:
 
 
 def numbers(record: Any) -> list[float]:
-    """The floating-point numbers of a record, in order."""
+    """Returns the floating-point numbers of a record in one list, in order."""
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
     array = np.asarray(record)
@@ -71,14 +74,17 @@ def numbers(record: Any) -> list[float]:
 
 
 def each_scaled(records: Records, factor: float) -> Records:
-    """The records, each `scaled` by the factor."""
+    """A copy of the records with all floating-point numbers multiplied by `factor`."""
     if isinstance(records, np.ndarray):
         return scaled(records, factor)
     return [scaled(record, factor) for record in records]
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yields records that a neighbouring data set could have: one of the data, and scaled, mirrored and random ones."""
+    """Yields records that a neighbouring data set could have.
+
+    They are one of `records`, and scaled, mirrored and random ones.
+    """
     first = records[0]
     yield records[len(records) // 2]
     for factor in SCALES:
@@ -91,7 +97,10 @@ def extremes(records: Records) -> Iterator[Any]:
 
 
 def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
-    """A record whose floating-point numbers are drawn from a normal law with standard deviation `factor`."""
+    """A record of the form of `record`, with floating-point numbers from a normal law of standard deviation `factor`.
+
+    They are drawn with the generator `draw`; integers stay as they are.
+    """
     if isinstance(record, tuple):
         return tuple(random_like(part, draw, factor) for part in record)
     if isinstance(record, np.ndarray) and record.dtype.kind == "f":
@@ -100,7 +109,7 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """Yields the record with all its floating-point numbers NaN, then with all infinite; nothing where it has none."""
+    """Yields `record` with all its floating-point numbers NaN, then with all infinite; nothing where it has none."""
     for value in (np.nan, np.inf):
         filled_record = _filled(record, value)
         if filled_record is not None:

@@ -16,30 +16,43 @@ from dpzero_theory.check import Array
 
 Counts = NDArray[np.int64]
 _MOST_SPREAD = 14.0
-"""`dispersion` treats all deviations of a count beyond this many standard deviations alike, to keep its table small."""
+"""The function `dispersion` treats all deviations of a count beyond this many standard deviations alike.
+
+That keeps its table of probabilities small.
+"""
 
 
 def two_sided(lower: float, upper: float) -> float:
-    """The two-sided p-value from the tails P[S <= s] and P[S >= s] of a statistic S at its observed value s."""
+    """Returns the two-sided p-value of a statistic S, at its observed value s.
+
+    `lower` is P[S <= s] and `upper` is P[S >= s] under the claim.
+    """
     return float(min(1.0, 2 * min(lower, upper)))
 
 
 def binomial(hits: int, trials: int, rate: float) -> float:
-    """The p-value of `hits` successes in `trials` independent trials that each succeed with probability `rate`."""
+    """The p-value of `hits` successes in `trials` independent trials that each succeed with probability `rate`.
+
+    It is two-sided: both too few and too many successes are improbable.
+    """
     law = stats.binom(trials, rate)
     return two_sided(law.cdf(hits), law.sf(hits - 1))
 
 
 def at_least(hits: int, trials: int, rate: float) -> float:
-    """The one-sided p-value of `hits` or more successes in `trials` independent trials."""
+    """The one-sided p-value of too many successes: the probability of `hits` or more in `trials` independent trials.
+
+    Each trial succeeds with probability `rate`.
+    """
     return float(stats.binom.sf(hits - 1, trials, rate))
 
 
 def dispersion(counts: Counts, pmf: Array) -> float:
     """The p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
-    The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. It is improbably small
-    where the counts are too equal, and improbably large where they vary more than claimed.
+    `counts` are the observed integers, and `pmf` has the claimed probabilities of 0, 1, 2, .... The statistic is the
+    sum of (count - c)^2, where c is the integer next to the claimed mean. It is improbably small where the counts are
+    too equal, and improbably large where they vary more than claimed.
     """
     support = np.arange(pmf.size)
     mean = float(support @ pmf)
@@ -53,16 +66,20 @@ def dispersion(counts: Counts, pmf: Array) -> float:
 
 
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
-    """The p-value of the number of records that the two batches of each independent pair share, summed over the pairs.
+    """The two-sided p-value of how many records batches have in common.
 
-    pmf: the claimed probabilities that one pair shares 0, 1, 2, ... records.
+    `shared` is the number of records that the two batches of a pair share, summed over `pairs` independent pairs. `pmf`
+    has the claimed probabilities that one pair shares 0, 1, 2, ... records.
     """
     law = power(pmf, pairs)
     return two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
 
 
 def power(pmf: Array, times: int) -> Array:
-    """Returns the probabilities of the sum of `times` independent numbers that are k = 0, 1, 2, ... with pmf[k]."""
+    """Returns the probabilities that a sum of `times` independent random integers is 0, 1, 2, ....
+
+    Each of the integers is k with probability pmf[k].
+    """
     size = (pmf.size - 1) * times + 1
     length = 1 << (size - 1).bit_length()
     law = np.fft.irfft(np.fft.rfft(pmf, length) ** times, length)[:size]
@@ -70,29 +87,36 @@ def power(pmf: Array, times: int) -> Array:
 
 
 def too_little(squares: float, count: int) -> float:
-    """The one-sided p-value of a sum of squares as small as `squares`, of `count` Gaussians of variance 1."""
+    """The one-sided p-value of noise that is too small.
+
+    It is the probability that the sum of squares of `count` independent Gaussians of variance 1 is at most `squares`.
+    """
     return float(stats.chi2.cdf(squares, count))
 
 
 def too_much(squares: float, count: int) -> float:
-    """The one-sided p-value of a sum of squares as large as `squares`, of `count` Gaussians of variance 1."""
+    """The one-sided p-value of noise that is too large.
+
+    It is the probability that the sum of squares of `count` independent Gaussians of variance 1 is at least `squares`.
+    """
     return float(stats.chi2.sf(squares, count))
 
 
 def least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """How much too small the noise must be for the test `too_little`, on `count` numbers of it, to notice.
+    """Returns how small the noise must be for the test `too_little` to notice it, as a share of its claimed size.
 
-    Noise with the returned share of its claimed standard deviation has a p-value below `level` with probability
-    `power`.
+    Noise whose standard deviation is this share of the claimed one has a p-value below `level` with probability
+    `power`, when the test sees `count` numbers of noise.
     """
     return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
 
 def correlation(a: Array, b: Array) -> float:
-    """The p-value of the cosine of two vectors, where one is claimed to be i.i.d. Gaussian, independent of the other.
+    """The p-value of the cosine of two vectors, `a` and `b`, of which one is claimed to be independent Gaussian noise.
 
-    The other vector may be anything. Under the claim the cosine r is distributed as a coordinate of a uniform point on
-    the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2), where N is the vectors' length.
+    The other vector may be anything that does not depend on that noise. Under the claim the cosine r is distributed as
+    a coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2),
+    where N is the vectors' length.
     """
     norms = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     if norms == 0 or a.size < 2:
@@ -102,15 +126,21 @@ def correlation(a: Array, b: Array) -> float:
 
 
 def gaussian(values: Array) -> float:
-    """The p-value of Kolmogorov's test that the values are independent standard Gaussians."""
+    """The p-value of Kolmogorov's test that `values` are independent standard Gaussians."""
     return float(stats.kstest(values, "norm").pvalue)
 
 
 def many_within(values: Array, threshold: float) -> float:
-    """The one-sided p-value of too many values within +-threshold, for Gaussians of standard deviation 1 or more."""
+    """The one-sided p-value of too many of `values` in [-threshold, threshold].
+
+    The values are claimed to be independent Gaussians of mean 0 and standard deviation 1 or more.
+    """
     return at_least(int((np.abs(values) <= threshold).sum()), values.size, 1 - 2 * float(stats.norm.sf(threshold)))
 
 
 def few_beyond(values: Array, threshold: float) -> float:
-    """The one-sided p-value of too few values beyond +-threshold, for independent standard Gaussians."""
+    """The one-sided p-value of too few of `values` outside [-threshold, threshold].
+
+    The values are claimed to be independent standard Gaussians.
+    """
     return float(stats.binom.cdf(int((np.abs(values) > threshold).sum()), values.size, 2 * stats.norm.sf(threshold)))

@@ -34,17 +34,34 @@ class Verdict:
 
 
 def held(says: str, *, power: str = "", p_value: float | None = None, **evidence: Any) -> Verdict:
-    """Returns the verdict that the loop does what the check asks for."""
+    """Returns the verdict that the loop does what the check asks for.
+
+    Args:
+        says: what was seen.
+        power: the smallest fault that the check would have noticed, in words.
+        p_value: the p-value of the statistic that decided, where there is one.
+        evidence: numbers for the report and for its plot, by name.
+    """
     return Verdict(HELD, says, power=power, p_value=p_value, evidence=evidence)
 
 
 def violated(says: str, mend: str, *, p_value: float | None = None, **evidence: Any) -> Verdict:
-    """Returns the verdict that the loop does not do what the check asks for; `mend` says how to repair it."""
+    """Returns the verdict that the loop does not do what the check asks for.
+
+    Args:
+        says: what was seen.
+        mend: how to repair the loop.
+        p_value: the p-value of the statistic that decided, where there is one.
+        evidence: numbers for the report and for its plot, by name.
+    """
     return Verdict(VIOLATED, says, mend, p_value=p_value, evidence=evidence)
 
 
 def untested(why: str, **evidence: Any) -> Verdict:
-    """Returns the verdict that the check could not be made; `why` is the reason."""
+    """Returns the verdict that the check could not be made.
+
+    `why` is the reason, and `evidence` has numbers for the report, by name.
+    """
     return Verdict(UNTESTED, why, evidence=evidence)
 
 
@@ -55,15 +72,19 @@ class Check:
     Attributes:
         name: the check's name on the command line and in the report.
         question: what the check asks, as the report shows it.
-        look: (lab, level) -> the verdict. A sound loop is reported as violated with probability at most `level`.
+        look: a function (lab, level) -> verdict that makes the check on a `Lab`, by which it runs the loop. A sound
+            loop is reported as violated with probability at most `level`.
+        core: whether a claim cannot be defended where this check could not be made; the command then has an exit status
+            of its own.
         random: whether the check can raise a false alarm. The audit's probability of one is split over such checks.
     """
 
     name: str
     question: str
     look: Callable[["Lab", float], Verdict]
+    core: bool = False
     random: bool = True
 
 
 CHECKS: Registry[Check] = Registry("check")
-"""Every check, in the order of the report."""
+"""Every check of an audit by its name, in the order of the report."""

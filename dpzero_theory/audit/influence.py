@@ -1,4 +1,4 @@
-"""Measures how much single records change releases, by runs almost without noise (quiet runs, see `runs`)."""
+"""Measures how much single records change a loop's releases, by quiet runs: runs that have almost no noise."""
 
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,18 +12,32 @@ from dpzero_theory.audit.runs import SEED, LoopRuns, norms, stacked
 from dpzero_theory.check import Array
 
 _MANY_SEEDS = range(1100, 1132)
-"""Seeds of the loop, which make other directions, under all of which exchanging the pair must change every step."""
-_MOST_RECORDS = 256  # Data sets with more records than this are not scanned record by record
-_FEWEST_SEEDS, _MOST_SEEDS = 8, 60  # The fewest and the most runs in which the sizes of batches are measured
-_LOUD = 0.5  # Sizes of batches are measured on equal records that each add at least this many clips to a step
+"""Seeds of the loop, under each of which exchanging the extreme pair of records must change every step.
+
+Where the loop trains along random directions, they make different directions.
+"""
+_MOST_RECORDS = 256  # The audit does not exchange record by record in data sets with more records than this
+_FEWEST_SEEDS, _MOST_SEEDS = 8, 60
+"""The fewest and the most runs of the loop by which the sizes of its batches are measured."""
+
+_LOUD = 0.5
+"""Sizes of batches are measured on a data set of equal records that each add at least this many clips to a step."""
+
 _VISIBLE = 0.05
 """A record counts as in a batch if exchanging it changes the step by more than this share of `ExtremePair.size`."""
-_ENOUGH_NUMBERS = 4  # `with_one_less` needs at least this many released numbers to tell whether directions are the same
-_NEARLY_EQUAL = 1e-5  # Two lengths, or two directions, count as equal below this relative difference
+_ENOUGH_NUMBERS = 4
+"""The method `with_one_less` needs at least this many released numbers to tell whether directions are the same."""
+
+_NEARLY_EQUAL = 1e-5  # Two lengths count as equal, and two directions as parallel, below this relative difference
 
 
 class ExtremePair(NamedTuple):
-    """Two records; exchanging one for the other in the data changes every step's release by at least `size` clips."""
+    """Two records that an audit exchanges for each other in the data, because they differ so much.
+
+    Args:
+        first, second: the records.
+        size: exchanging one for the other changes every step's release by at least this much, in clips.
+    """
 
     first: Any
     second: Any
@@ -31,13 +45,15 @@ class ExtremePair(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """How much exchanging the extreme pair changed releases, when it was put in the place of each record in turn.
+    """How much the releases changed when an extreme pair of records was put in the place of each record in turn.
+
+    The change is that from the first record of the pair to the second.
 
     Args:
         moved: how much each step's release changed, in clips, of shape (seeds, steps, records), with batches drawn as
             claimed.
-        size: `ExtremePair.size`.
-        whole: the same with all records in every batch and the pair in the first record's place, of shape (seeds,
+        size: `ExtremePair.size` of the pair.
+        whole: the changes with all records in every batch and the pair in the first record's place, of shape (seeds,
             steps).
     """
 
@@ -47,7 +63,7 @@ class Scan(NamedTuple):
 
     @property
     def included(self) -> NDArray[np.bool_]:
-        """Whether each record was in each batch, of the shape of `moved`.
+        """Whether each record was in each batch, an array of the shape of `moved`.
 
         A twentieth of the change that the pair makes with all records is enough, since a loop with a faulty denominator
         may divide some batches by a larger number.
@@ -56,7 +72,10 @@ class Scan(NamedTuple):
 
 
 class Influence:
-    """Experiments on how much records change the releases of one loop; each is made when it is first asked for."""
+    """Experiments on how much records change the releases of one loop; each is made when it is first asked for.
+
+    `runs` makes runs of the loop, and `most_runs` is about how many of them one measurement may take.
+    """
 
     def __init__(self, runs: LoopRuns, most_runs: int) -> None:
         self._runs, self._most_runs = runs, most_runs
@@ -64,10 +83,10 @@ class Influence:
 
     @cached_property
     def pair(self) -> ExtremePair | None:
-        """The two records whose exchange makes the largest change that every step shows; None where no pair does.
+        """The two records whose exchange makes the largest change of a release that every step shows.
 
-        All records are in every batch. Of pairs that change as much, the one with the larger numbers is taken, because
-        it is the surest to be clipped.
+        It is None where no two records do. All records are in every batch. Of pairs that change as much, the one with
+        the larger numbers is taken, because it is the surest to be clipped.
         """
         tried = sorted(self._extremes, key=lambda one: max(map(abs, datasets.numbers(one[0])), default=0.0))
         best: ExtremePair | None = None
@@ -80,7 +99,11 @@ class Influence:
 
     @cached_property
     def _extremes(self) -> list[tuple[Any, Array]]:
-        """Each extreme record that the loop accepts, with the releases of quiet runs where it is first and last."""
+        """Each extreme record that the loop accepts, with what the loop releases on it.
+
+        The record is put in the first and then in the last place of the data. The releases are those of quiet runs,
+        which have almost no noise.
+        """
         accepted: list[tuple[Any, Array]] = []
         if self._runs.repeatable is None:
             return accepted
@@ -94,11 +117,12 @@ class Influence:
 
     @cached_property
     def with_one_less(self) -> float | None:
-        """The ratio of what a record adds to a release of n - 1 records to what it adds to one of n records.
+        """The ratio of what a record adds to a release of n - 1 records to what it adds to a release of n records.
 
-        It is 1 where the denominator is a constant and n/(n - 1) where it counts the records. It is None where it
-        cannot be measured, because with one record less the same seed may make other directions. The directions are
-        taken to be the same where exchanging the pair changes the releases by parallel vectors for n and n - 1 records.
+        It is 1 where the denominator of a release is a constant and n/(n - 1) where it counts the records. It is None
+        where it cannot be measured, because with one record less the same seed may make other directions. The
+        directions are taken to be the same where exchanging the extreme pair changes the releases by parallel vectors
+        for n and n - 1 records.
         """
         if self.pair is None or self._n < 3:
             return None
@@ -118,7 +142,7 @@ class Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        """The data set of n equal records whose sum is largest in every step.
+        """The data set of n equal records with the largest sum, measured in the step in which that sum is smallest.
 
         It is None where each of the equal records adds less than half a clip, whichever record is tried.
         """
@@ -133,12 +157,12 @@ class Influence:
 
     @cached_property
     def shares(self) -> Array | None:
-        """The length of each release on `loudest`, divided by its length with all records in the batch.
+        """How large each release is on the data set `loudest`, as a share of its length with all records in the batch.
 
-        Shape (seeds, steps); None where it cannot be measured. Where a release is a sum over a constant its share is
-        the size of the batch over that constant, which is the expected batch for averages and n for plain sums. Where a
-        release is an average over its own batch the share is 1. A share is NaN where the seed's directions leave little
-        of the records. The first seeds are those of `scan`.
+        It is an array of shape (seeds, steps), or None where it cannot be measured. Where a release is a sum over a
+        constant its share is the size of the batch over that constant, which is the expected batch for averages and n
+        for plain sums. Where a release is an average over its own batch the share is 1. A share is NaN where the seed's
+        directions leave little of the records. The first seeds are those of `scan`.
         """
         data, count = self.loudest, min(max(self._most_runs // 2, _FEWEST_SEEDS), _MOST_SEEDS)
         if data is None:
@@ -147,7 +171,7 @@ class Influence:
         of_whole = [seeds[0]] * count if self._runs.same_for_all_seeds else seeds
         full = [self._runs.quiet(data, seed=seed, **self._all) for seed in dict.fromkeys(of_whole)]
         full *= count // len(full)
-        part = [self._runs.quiet(data, seed=seed) for seed in seeds]
+        part = [self._runs.quiet(data, **self._runs.with_batches(seed)) for seed in seeds]
         if any(rows is None or rows.shape != full[0].shape for rows in [*full, *part]):  # type: ignore[union-attr]
             return None
         whole = norms(np.array(full))
@@ -158,11 +182,11 @@ class Influence:
     def scan(self) -> Scan | None:
         """How much exchanging each record in turn changes each step, with batches as claimed; None if not measurable.
 
-        It cannot be measured where batches do not come from the loop's seed, where there are more than 256 records, or
-        where along some directions no record changes a step.
+        It cannot be measured where batches come neither from the loop's seed nor from the random bytes of the operating
+        system, where there are more than 256 records, or where along some directions no record changes a step.
         """
         runs, n = self._runs, self._n
-        if runs.repeatable != {} or self.pair is None or not runs.frozen:
+        if runs.batches_repeat is None or self.pair is None or not runs.frozen:
             return None
         if len(self._loop.records) != n or n > _MOST_RECORDS:
             return None
@@ -179,8 +203,13 @@ class Influence:
         return Scan(moved.transpose(0, 2, 1), self.pair.size, same_seeds)
 
     def _moved(self, index: int, seed: int, **changes: Any) -> Array | None:
-        """Returns how much each step changes when the pair is exchanged at this index, in units of a release."""
+        """Returns how much each step changes when the pair's first record at position `index` becomes its second.
+
+        The change is the L2 norm of the difference of the releases, with the loop's seed and settings `changes`; None
+        where a run fails.
+        """
         assert self.pair is not None
         data = [datasets.replaced(self._loop.records, index, record) for record in self.pair[:2]]
-        first, second = (self._runs.quiet(world, seed=seed, **changes) for world in data)
+        how = {**self._runs.with_batches(seed), **changes}
+        first, second = (self._runs.quiet(world, **how) for world in data)
         return None if first is None or second is None or first.shape != second.shape else norms(first - second)

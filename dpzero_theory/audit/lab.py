@@ -6,7 +6,7 @@ from dpzero_theory.audit.runs import Changes, LoopRuns
 
 
 class Lab:
-    """Experiments on one loop, each made when a check first asks for it.
+    """Experiments on one training loop, each made when a check first asks for it.
 
     Attributes:
         loop, claim, view: the loop, its claim, and what an attacker sees.
@@ -14,6 +14,9 @@ class Lab:
         influence: how much single records change the releases.
         noise: samples of the loop's noise.
         most_runs: about how many runs a check's statistic may use.
+
+    The argument `variations` has further settings under which the claim must hold: pairs of a name and the changed
+    settings.
     """
 
     def __init__(self, runs: LoopRuns, most_runs: int = 200, variations: tuple[tuple[str, Changes], ...] = ()) -> None:

@@ -34,32 +34,39 @@ import numpy as np
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.randomness import seeded
+from dpzero_theory.audit.sources import Entropy
 from dpzero_theory.audit.watch import watch, working_folder
 from dpzero_theory.check import Array
 
 Train = Callable[[Records, int, dict[str, Any]], Any]
-"""A training loop: (records, seed, settings) -> outputs, as the module's text describes them."""
+"""A training loop, a function (records, seed, settings) -> outputs that this module's text describes."""
 
 WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
-"""The fields of a claim that a loop is given as settings."""
+"""The fields of a loop's claim that the loop is given as settings."""
 _LARGEST_STILL = 1e-4
 _SMALLEST_STILL = 1e-30
-"""The largest and smallest share of the loop's step size that `still` uses where releases are taken from weights."""
+"""The largest and the smallest share of the loop's step size that the function `still` uses.
+
+It uses such shares where releases are computed from weights.
+"""
 _ROUNDED_WEIGHTS = 1e-9
-"""`still` chooses the step size so that float64 rounding of weights changes a release by at most this share of the
-noise."""
+"""The function `still` chooses the step size so that rounding matters little.
+
+Rounding the weights to float64 changes a release by at most this share of the noise.
+"""
 
 
 class LoopFailed(ValueError):
-    """The loop raised an error, or returned something that is no output; the message is one line."""
+    """Raised where the loop raised an error, or returned something that is no output; the message is one line."""
 
 
 @dataclass(frozen=True)
 class LoopOutput:
-    """What one run returned and showed.
+    """What one run of a training loop returned and showed.
 
     Attributes:
-        releases: of shape (T, k); None where the loop returned neither releases nor weights from which they follow.
+        releases: the noised average or sum of each step, of shape (T, k) for T steps of k numbers; None where the loop
+            returned neither releases nor weights from which they follow.
         clean: the releases before noise, where the loop returns them.
         batches: the record numbers of each step, where the loop returns them.
         seeds: the published seeds of the steps' directions, where the loop returns them.
@@ -75,7 +82,7 @@ class LoopOutput:
 
 @dataclass
 class Loop:
-    """A training loop with what it claims. Every run of it is made by `run`.
+    """A training loop with what it claims; its method `run` makes every run of it.
 
     Attributes:
         train: the loop.
@@ -86,6 +93,7 @@ class Loop:
         one_step: whether the loop returns only its last weights, so that every run is made with steps = 1.
         from_weights: whether releases are taken from weights, because the loop returns none.
         weights_trusted: whether weights may be taken for releases; `weights.runs_of` decides.
+        entropy: what stands in for the operating system's random bytes while the audit is made; None outside of one.
     """
 
     train: Train
@@ -97,15 +105,16 @@ class Loop:
     one_step: bool = False
     from_weights: bool = False
     weights_trusted: bool = True
+    entropy: Entropy | None = None
     _first: dict[int, Array] = field(default_factory=dict)
 
     @cached_property
     def _folder(self) -> Path:
-        """The working directory of all runs; it is removed together with the loop."""
+        """The working directory of all runs; it is removed together with this object."""
         return working_folder(self)
 
     def setting(self, name: str) -> str:
-        """The loop's own name for a setting that the audit calls `name`."""
+        """The loop's own name for the setting that the audit calls `name`."""
         return self.view.names.get(name, name)
 
     @property
@@ -115,19 +124,29 @@ class Loop:
         return None if size is None else float(size)
 
     def run(
-        self, records: Records | None = None, *, seed: int = 0, world: int | None = None, **changes: Any
+        self,
+        records: Records | None = None,
+        *,
+        seed: int = 0,
+        world: int | None = None,
+        stream: int | None = None,
+        **changes: Any,
     ) -> LoopOutput:
-        """Make one run of the loop.
+        """Make one run of the loop, and return what it returned and showed.
 
         Args:
             records: the data; the loop's own if None.
             seed: the loop's seed.
-            world: the seed of the process's global random generators; as `seed` if None.
+            world: the seed of the global random generators of Python, NumPy and torch; as `seed` if None.
+            stream: the number of a known stream of bytes that the run reads in place of the operating system's random
+                bytes; None for the system's. It needs `entropy`.
             changes: settings to replace, by the audit's names for them.
 
         Raises:
             LoopFailed: the loop raised an error, or returned no output.
         """
+        if self.entropy is not None:
+            self.entropy.start(stream)
         returned, given, beside = self._called(
             records, seed, world, {**({"steps": 1} if self.one_step else {}), **changes}
         )
@@ -135,14 +154,17 @@ class Loop:
         if self._only_weights(outputs):
             if not self.one_step:
                 self.one_step = True
-                return self.run(records, seed=seed, world=world, **changes)
+                return self.run(records, seed=seed, world=world, stream=stream, **changes)
             outputs["trajectory"] = [self._first_weights(seed), outputs["weights"]]
         return self._outcome(outputs, given, beside)
 
     def _called(
         self, records: Records | None, seed: int, world: int | None, changes: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any], dict[str, bytes | str]]:
-        """Returns what the loop returned, the settings it was given, and what it printed and wrote to files."""
+        """Call the loop once; the arguments are those of `run`.
+
+        Returns what the loop returned, the settings it was given, and what it printed and wrote to files.
+        """
         self.count += 1
         given = {self.setting(word): getattr(self.claim, word) for word in WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
@@ -158,7 +180,7 @@ class Loop:
         return "weights" in outputs and not {"releases", "trajectory"} & outputs.keys() and bool(self.step_size)
 
     def _first_weights(self, seed: int) -> Array:
-        """The weights before the first step, which are those after a step of size 0."""
+        """The weights before the first step of a run with this seed: those after a step of size 0."""
         if seed not in self._first:
             returned, _, _ = self._called(None, seed, None, {"steps": 1, "step_size": 0.0})
             self._first[seed] = _numbers("weights", returned["weights"]).ravel()
@@ -184,17 +206,20 @@ class Loop:
 
 
 def still(loop: Loop, outcome: LoopOutput) -> dict[str, Any] | None:
-    """Returns changes of settings under which the weights stay where they are; None where that is impossible.
+    """Returns changes of the loop's settings under which its weights stay where they are; None where none does that.
 
     The step size is set to 0. But where releases are computed from the weights, it is made as small as float64 allows,
-    since steps that are lost to rounding would show no release.
+    since steps that are lost to rounding would show no release. `outcome` is a run of the loop with the claimed
+    settings.
     """
     if not loop.step_size or loop.one_step:
         return None
     if "trajectory" not in outcome.shown or "releases" in outcome.shown:
         return {"step_size": 0.0}
     path = np.asarray(_plain(outcome.shown["trajectory"]))
-    if path.dtype != np.float64:
+    with np.errstate(over="ignore"):
+        single = path.dtype != np.float64 or np.array_equal(path, path.astype(np.float32))
+    if single:
         return None
     least = float(np.abs(path[0]).max()) * 2.0**-53 / (_ROUNDED_WEIGHTS * loop.claim.noise_std())
     return {"step_size": min(max(least, loop.step_size * _SMALLEST_STILL), loop.step_size * _LARGEST_STILL)}
@@ -203,10 +228,10 @@ def still(loop: Loop, outcome: LoopOutput) -> dict[str, Any] | None:
 def command(words: Sequence[str], seconds: float = 600) -> Train:
     """Returns a training loop that runs a program, as ["python", "train.py", "{records}", "{settings}", "{out}"].
 
-    In these words {records}, {settings}, {seed} and {out} are filled in. {records} becomes the path of a file of
-    `numpy.save` for an array, else of a pickle; {settings} that of a JSON file. At the path {out} the program writes
-    its output, as JSON, or by `numpy.save` or `numpy.savez`, which add a suffix. The program runs in a folder of its
-    own, for at most `seconds`.
+    `words` are the program and its arguments. In them {records}, {settings}, {seed} and {out} are filled in. {records}
+    becomes the path of a file of `numpy.save` for an array, else of a pickle; {settings} that of a JSON file. At the
+    path {out} the program writes its output, as JSON, or by `numpy.save` or `numpy.savez`, which add a suffix. The
+    program runs in a folder of its own, for at most `seconds`.
     """
 
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
@@ -237,7 +262,10 @@ def command(words: Sequence[str], seconds: float = 600) -> Train:
 
 
 def _keep_what_is_left(place: Path, known: Mapping[str, str]) -> None:
-    """Move other files that the program wrote to this folder into the working directory, where the audit sees them."""
+    """Move files that the program left in its folder into the working directory, where the audit sees them.
+
+    `place` is the program's folder. Files of the names in `known`, such as the program's inputs, stay.
+    """
     mine = {known["records"], known["settings"], *(known["out"] + end for end in ("", ".npy", ".npz", ".json"))}
     for path in place.iterdir():
         if str(path) not in mine:
@@ -270,7 +298,10 @@ def _numbers(name: str, value: Any) -> Array:
 
 
 def _weights(value: Any) -> Array:
-    """The weights of a trajectory as an array of shape (steps + 1, d)."""
+    """Returns the weights of a trajectory as an array of shape (steps + 1, d).
+
+    `value` has, for each step, an array or a list of tensors.
+    """
     if isinstance(value, list | tuple):
         value = [_numbers("trajectory", part).ravel() for part in value]
     rows = _numbers("trajectory", value)

@@ -15,14 +15,16 @@ from dpzero_theory.privacy.relation import Relation
 
 _NOISE_SEED = 1000
 """The loop's seed in the first of the runs whose noise is sampled; each further run has the next seed."""
-_WANTED_NUMBERS = 7500  # How many numbers of noise a sample should have; for `NoiseSamples.worlds` a quarter as many
+_WANTED_NUMBERS = 7500
+"""How many numbers of noise a sample should have; a quarter as many on each data set of `NoiseSamples.worlds`."""
+
 _FEWEST_RUNS, _MOST_RUNS = 24, 200  # The fewest and the most runs from which a sample of the noise is taken
 _SCALES = {
     "records a millionth as large": 1e-6,
     "records a thousand times as large": 1e3,
     "records of nothing": 0.0,
 }
-"""Factors by which all records are scaled, by the names in the report: the noise must stay the same."""
+"""Factors by which all records are scaled, by the names in the report; the noise must not change with them."""
 
 
 class NoiseSample(NamedTuple):
@@ -41,7 +43,8 @@ class NoiseSamples:
     """Samples of one loop's noise on several data sets and under several settings.
 
     Args:
-        runs, influence: experiments on the loop.
+        runs: runs of the loop.
+        influence: experiments on how much single records change the loop's releases.
         most_runs: about how many runs a sample may take.
         variations: further settings under which the claim must hold, each a name and the changes of settings.
     """
@@ -53,18 +56,25 @@ class NoiseSamples:
 
     @property
     def repeatable(self) -> Changes:
-        """The settings under which noise is measured: those of `LoopRuns.repeatable`, the claimed ones if None."""
+        """The changes of settings under which noise is measured.
+
+        Under them, runs almost without noise repeat with the seed. Where no settings do that, the claimed ones are
+        used.
+        """
         return dict(self._runs.repeatable or {})
 
     @cached_property
     def sample(self) -> NoiseSample | None:
-        """The noise on the audit's records with the claimed settings; None where it cannot be separated."""
+        """The noise on the audit's records with the claimed settings.
+
+        It is None where it cannot be separated from what the records add.
+        """
         return self._sampled("as claimed", None, self.repeatable)
 
     def worlds(self) -> Iterator[tuple[str, Callable[[], NoiseSample | None]]]:
-        """Yields other data and settings under which the noise must be as large as claimed.
+        """Yields other data sets and settings under which the noise must be as large as claimed.
 
-        Each comes as its name for the report and a function that samples the noise.
+        Each comes as its name for the report and a function that samples the noise, or returns None where it cannot.
         """
         few, changes, records = _WANTED_NUMBERS // 4, self.repeatable, self._runs.loop.records
         all_records, add_remove = self._runs.all_records, self._runs.claim.relation == Relation.ADD_REMOVE
@@ -87,9 +97,10 @@ class NoiseSamples:
             yield world("batch = n", None, all_records)
 
     def aligned(self) -> NoiseSample | None:
-        """Samples the noise on the data set of equal records with the largest sum, where rounding loses noise first.
+        """Samples the noise on a data set of equal records with a large sum, where rounding loses noise first.
 
-        Returns None where there is no such data set (`Influence.loudest`) or the noise cannot be separated.
+        Returns None where there is no such data set (`Influence.loudest`), or where the noise cannot be separated from
+        the sums.
         """
         if self._influence.loudest is None:
             return None
@@ -99,7 +110,11 @@ class NoiseSamples:
     def _sampled(
         self, world: str, records: Records | None, changes: Changes, wanted: int = _WANTED_NUMBERS
     ) -> NoiseSample | None:
-        """Samples about `wanted` numbers of noise on these records; None where it cannot be separated from the sums."""
+        """Samples about `wanted` numbers of noise; returns None where the noise cannot be separated from the sums.
+
+        `world` names the data and settings in the report. `records` are the data (the loop's own if None), and
+        `changes` the changes of the loop's settings.
+        """
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:
             return None
@@ -114,40 +129,61 @@ class NoiseSamples:
 
     @cached_property
     def blind(self) -> bool:
-        """Whether the loop ignores the noise setting, but draws its noise anew in each run.
+        """Whether the loop ignores the setting of its noise, but draws its noise anew in each run.
 
         The noise is then measured by the difference of two runs with the same seed of the loop and other states of the
         global random generators.
         """
         runs = self._runs
-        if runs.base.releases is None or runs.noise_follows:
+        if runs.base.releases is None or runs.noise_follows or runs.streamed:
             return False
         outputs = [runs.attempt(seed=SEED, world=world, **runs.frozen) for world in (SEED, SEED, SEED + 1)]
         rows = [runs.comparable(one) for one in outputs if one is not None and one.releases is not None]
         return len(rows) == 3 and not any(np.array_equal(rows[0], other) for other in rows[1:])
 
-    def residual(self, records: Records | None, changes: Changes, seed: int) -> Array | None:
+    def residual(
+        self,
+        records: Records | None,
+        changes: Changes,
+        seed: int,
+        *,
+        stream: int | None = None,
+        world: int | None = None,
+    ) -> Array | None:
         """Returns the noise of one run's releases; None where it cannot be separated from the sums.
 
-        Where the loop returns its sums before noise, these are subtracted, else the releases of a quiet run; where
-        noise cannot be turned off (`blind`), the difference of two noisy runs is used.
+        Where the loop returns its sums before noise, these are subtracted, else the releases of a quiet run, which has
+        almost no noise; where noise cannot be turned off (`blind`), the difference of two noisy runs is used.
+
+        Args:
+            records: the data; the loop's own if None.
+            changes: changes of the loop's settings.
+            seed: the loop's seed.
+            stream: the number of the known stream of bytes that the noisy and the quiet run both read in place of the
+                system's random bytes; None for that of `LoopRuns.paired`.
+            world: the seed of the global generators; None for `seed`.
         """
         runs = self._runs
         if self.blind:
             return self._difference(records, changes, seed)
-        noisy = runs.attempt(records, seed=seed, **{**runs.frozen, **changes})
+        how = {**runs.paired(seed, stream), "world": world}
+        noisy = runs.attempt(records, **how, **{**runs.frozen, **changes})
         if noisy is None or noisy.releases is None:
             return None
         if noisy.clean is not None and noisy.clean.shape == noisy.releases.shape:
             return noisy.releases - noisy.clean
         if runs.repeatable is None:
             return None
-        quiet = runs.quiet(records, seed=seed, **changes)
+        quiet = runs.quiet(records, **how, **changes)
         rows = runs.comparable(noisy)
         return None if quiet is None or quiet.shape != rows.shape else rows - quiet
 
     def _difference(self, records: Records | None, changes: dict[str, Any], seed: int) -> Array | None:
-        """Returns the difference of two noisy runs over the root of 2: if noise is Gaussian, this has the same law."""
+        """Returns the difference of two noisy runs over the root of 2: if noise is Gaussian, this has the noise's law.
+
+        The runs have the same data (`records`, the loop's own if None), settings (`changes`) and seed of the loop, and
+        other states of the global random generators. None is returned where a run fails.
+        """
         settings = {**self._runs.frozen, **changes}
         pair = [self._runs.attempt(records, seed=seed, world=world, **settings) for world in (seed, seed + 1)]
         rows = [self._runs.comparable(one) for one in pair if one is not None and one.releases is not None]

@@ -10,9 +10,10 @@ _PAGE_MARKS = {HELD: ("", "held"), VIOLATED: ("bad", "VIOLATED"), UNTESTED: ("no
 
 
 def page(report: AuditReport) -> str:
-    """Returns the page: a summary, the verdict of each check, violated ones first, and plots of the evidence.
+    """Returns an audit's report as an HTML page.
 
-    A verdict says how to mend the loop, or what fault the check would have noticed.
+    The page has a summary, the verdict of each check, violated ones first, and plots of the evidence. A verdict says
+    how to mend the loop, or what fault the check would have noticed.
     """
     drawn = ((entry.check.name, plot(entry.check.name, entry.verdict.evidence)) for entry in report.entries)
     return document(

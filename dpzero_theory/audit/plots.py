@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Evidence = dict[str, Any]
-_HISTOGRAM_BINS = 24  # The number of bars in the histogram of the attack's scores
+_HISTOGRAM_BINS = 24  # The number of bars in the histogram of the scores of the audit's attack
 
 
 def _noise_law(axes: "Axes", evidence: Evidence) -> str:
@@ -86,9 +86,9 @@ PLOTS = {
 
 
 def plot(name: str, evidence: Evidence) -> tuple[str, str] | None:
-    """Returns the picture of a check as SVG, and its caption; None where the check has no picture or no evidence.
+    """Returns a picture of what one check saw, as SVG, and its caption; None where it has no picture or no evidence.
 
-    name: the name of the check. evidence: `Verdict.evidence`.
+    `name` is the name of the check, and `evidence` are the numbers of its verdict (`Verdict.evidence`).
     """
     kind = PLOTS.get(name)
     if kind is None or not evidence.get(kind.needs):

@@ -9,14 +9,18 @@ from contextvars import ContextVar
 import numpy as np
 
 _keeping = ContextVar("_keeping", default=False)
-"""Whether a surrounding `generators_kept` block will restore the generators, so that an inner one need not."""
+"""Whether a block of `generators_kept` is running, which will restore the random generators.
+
+A block inside it then need not.
+"""
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """After the block the global generators of Python, NumPy and (where it is loaded) torch are as they were before.
+    """A context manager that restores the global random generators of Python, NumPy and torch after its block.
 
-    A block within such a block does nothing, because copying NumPy's state would cost more than a short run.
+    torch's are restored where it is loaded. A block within such a block does nothing, because copying NumPy's state
+    would cost more than a short run.
     """
     if _keeping.get():
         yield
@@ -37,7 +41,10 @@ def generators_kept() -> Iterator[None]:
 
 @contextmanager
 def seeded(world: int) -> Iterator[None]:
-    """While the block runs, the global generators start from this seed; afterwards they are as they were."""
+    """A context manager in whose block the global random generators start from the seed `world`.
+
+    They are those of Python, NumPy and (where it is loaded) torch. Afterwards they are as they were.
+    """
     with generators_kept():
         random.seed(world)
         np.random.seed(world % 2**32)  # noqa: NPY002

@@ -3,18 +3,20 @@
 import json
 import math
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED, Check, Verdict
 
+CORE_UNTESTED = 3  # The exit status where nothing is violated but a core check could not be made
 _TABLE_WIDTH = 116  # The width of the text report, in characters
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The verdict of one check, with the number of runs and the seconds that it took."""
+    """The verdict of one check, with the number of runs of the loop and the seconds that the check took."""
 
     check: Check
     verdict: Verdict
@@ -24,13 +26,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The result of auditing one training loop; report["NAME"] is the verdict of the check of that name.
+    """The result of auditing one training loop; report["NAME"] is the verdict of the check called NAME.
 
     Attributes:
         claim, view: what the loop claims, and what an attacker sees.
         entries: the verdict of each check, in the order in which the checks were made.
         runs, seconds: the number of runs and the time of the whole audit.
-        false_alarm: an upper bound on the probability that a sound loop has any violation here.
+        false_alarm: an upper bound on the probability that any check here reports a sound loop as violating its claim.
     """
 
     claim: Claim
@@ -44,31 +46,51 @@ class AuditReport:
         return next(entry.verdict for entry in self.entries if entry.check.name == name)
 
     def named(self, status: str) -> list[str]:
-        """The names of the checks with this status."""
+        """The names of the checks whose verdict has this status."""
         return [entry.check.name for entry in self.entries if entry.verdict.status == status]
 
     @property
     def violations(self) -> list[str]:
-        """The names of the violated checks."""
+        """The names of the checks that report a violation of the claim."""
         return self.named(VIOLATED)
 
     @property
+    def core_untested(self) -> list[str]:
+        """The names of the core checks (`Check.core`) that could not be made."""
+        return [one.check.name for one in self.entries if one.check.core and one.verdict.status == UNTESTED]
+
+    def untested_of(self, required: Collection[str]) -> list[str]:
+        """Returns the names of those required checks that could not be made.
+
+        `required` has names of checks; "core" among them stands for the core checks, and "none" for none.
+        """
+        wanted = set(required) | (set(self.core_untested) if "core" in required else set())
+        return [name for name in self.named(UNTESTED) if name in wanted]
+
+    def exit_code_of(self, required: Collection[str]) -> int:
+        """Returns the exit status of the audit's command: 1 if any check is violated, else 3 if one of the `required`
+        checks (as for `untested_of`) could not be made, else 0."""
+        return 1 if self.violations else CORE_UNTESTED if self.untested_of(required) else 0
+
+    @property
     def exit_code(self) -> int:
-        """The exit status of the command: 1 if any check is violated, else 0."""
-        return int(bool(self.violations))
+        """The exit status where the core checks are required: that of the command without `--require`."""
+        return self.exit_code_of(("core",))
 
     @property
     def summary(self) -> str:
-        """A sentence with the number of checks of each status, the false-alarm probability, runs and seconds."""
+        """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
         counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
         held, bad, rest = counts.values()
+        missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
         return (
             f"{held} checks held, {bad} violated, {rest} could not be tested; a loop that does as claimed is reported"
             f" with probability at most {self.false_alarm:g}. {self.runs} runs, {self.seconds:.1f} s."
+            + (missing if self.core_untested else "")
         )
 
     def text(self) -> str:
-        """The report as text: the claim, a table of verdicts, and the summary."""
+        """Returns the report as text: the claim, a table of verdicts, and the summary."""
         lines = [self.claim_line, ""]
         for entry in self.entries:
             verdict = entry.verdict
@@ -81,7 +103,7 @@ class AuditReport:
 
     @property
     def claim_line(self) -> str:
-        """What the loop claims, in one line."""
+        """What the training loop claims of its privacy, in one line."""
         c = self.claim
         mechanism = (
             f"{c.sampling} batches of {c.batch:g} of {c.n}, {c.steps} steps, noise multiplier {c.noise_multiplier:g}"
@@ -90,11 +112,12 @@ class AuditReport:
         return f"claimed: ({c.epsilon:g}, {c.delta:g})-DP, {c.relation}, {mechanism}, clip {c.clip:g}; {known}"
 
     def as_json(self) -> str:
-        """The report as JSON, evidence included; numbers that are not finite become null."""
-        found = {
+        """Returns the report as JSON, evidence included; numbers that are not finite become null."""
+        content = {
             "violated": self.violations,
             "held": self.named(HELD),
             "could_not_be_tested": self.named(UNTESTED),
+            "core_not_tested": self.core_untested,
             "false_alarm": self.false_alarm,
             "runs": self.runs,
             "seconds": round(self.seconds, 3),
@@ -121,11 +144,11 @@ class AuditReport:
                 for entry in self.entries
             ],
         }
-        return json.dumps(_finite(found), indent=2, allow_nan=False)
+        return json.dumps(_finite(content), indent=2, allow_nan=False)
 
 
 _TABLE_MARKS = {HELD: "held", VIOLATED: "VIOLATED", UNTESTED: "not tested"}
-"""The word that the table shows for each status."""
+"""The word that the text report shows for each status of a verdict."""
 
 
 def _finite(value: Any) -> Any:

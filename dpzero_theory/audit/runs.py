@@ -9,6 +9,8 @@ An audit compares runs that differ in one thing. Three changes of settings make 
   at the same weights and can be compared with the same step of another run; otherwise only first steps can.
 - Where quiet runs with equal seeds still differ, because batches are drawn from another source, `all_records` puts
   every record into every batch.
+- Where they differ even then, because initial weights or directions come from the operating system, runs are
+  *streamed*: a known stream of bytes, the same for equal seeds, stands in for the system's random bytes.
 
 Each experiment is made when a check first asks for it, and its result is kept.
 """
@@ -28,13 +30,15 @@ Changes = dict[str, Any]
 
 SEED = 11  # The loop's seed in experiments that do not need several seeds
 _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
-"""Quiet runs have the first of these shares of the claimed noise multiplier that the loop accepts."""
+"""A quiet run, one almost without noise, has the first of these shares of the claimed noise that the loop accepts."""
 _RELATIVE_ROUNDING = 1e-5
-"""Two arrays count as equal if they differ by at most this share of their largest number."""
-_LARGER_STEP = 100.0  # Whether frozen weights really stay is tested by a run with a step size this many times larger
-_STAYS = 0.1  # Frozen weights count as staying if releases then change by at most this many clips
+"""Two arrays of releases count as equal if they differ by at most this share of their largest number."""
+_LARGER_STEP = 100.0
+"""Whether weights stay under a tiny step size is tested by a run with a step size this many times larger."""
+
+_STAYS = 0.1  # Weights count as staying where they are if releases then change by at most this many clips
 NOT_REPEATABLE = "quiet runs with equal seeds differ, or the noise ignores its setting"
-"""What a check reports if it needs `LoopRuns.repeatable` and that is None."""
+"""What a check reports if it needs runs without noise that repeat with the seed, and the loop has none."""
 _NO_RELEASES = "the loop returns neither releases nor weights, or has no step_size among its settings"
 
 
@@ -53,7 +57,10 @@ class LoopRuns:
         self.why_no_releases = "" if self.base.releases is not None else _NO_RELEASES
 
     def attempt(self, records: Records | None = None, **settings: Any) -> LoopOutput | None:
-        """Makes a run on these records (the loop's own if None); returns None where the loop raises an error."""
+        """Makes a run on these records (the loop's own if None); returns None where the loop raises an error.
+
+        `settings` are those that replace the loop's, and its seed.
+        """
         try:
             return self.loop.run(records, **settings)
         except LoopFailed:
@@ -61,84 +68,159 @@ class LoopRuns:
 
     @property
     def all_records(self) -> Changes:
-        """The settings that put every record into every batch."""
+        """The changes of the loop's settings that put every record into every batch."""
         return {"batch": self.claim.n}
 
     @property
     def unit_of_all(self) -> float:
-        """What a contribution of one clip adds to a release with all records in every batch."""
+        """What a contribution whose L2 norm is one clip adds to a release with all records in every batch."""
         return self.unit(self.all_records)
 
     def unit(self, changes: Changes) -> float:
-        """What a contribution of L2 norm one clip adds to a release under these changes of settings, in its unit."""
+        """What a contribution whose L2 norm is one clip adds to a release, under changes of the loop's settings."""
         return self.claim.unit(changes.get("batch"))
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of quiet runs, see `_QUIET_SHARES`."""
+        """The noise multiplier of quiet runs: the smallest of a few tiny ones that the loop accepts."""
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
     def frozen(self) -> Changes:
-        """The settings that keep the weights where they are; empty where the loop has no step size or ignores it."""
+        """The changes of settings that keep the loop's weights where they are.
+
+        They are empty where the loop has no step size or ignores it.
+        """
         changes = still(self.loop, self.base)
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
             return changes or {}
         plain, large = (
-            self.attempt(seed=SEED, noise_multiplier=self.quiet_multiplier, **step)
-            for step in (changes, {"step_size": 100 * (self.loop.step_size or 0.0)})
+            self.attempt(seed=SEED, stream=self._stream(SEED), noise_multiplier=self.quiet_multiplier, **step)
+            for step in (changes, {"step_size": _LARGER_STEP * (self.loop.step_size or 0.0)})
         )
         moves = plain is not None and large is not None and not same(_later_steps(plain), _later_steps(large))
         return changes if moves else {}
 
     @property
     def comparable_steps(self) -> slice:
-        """The steps whose releases can be compared between runs: all of them in frozen runs, else the first."""
+        """The steps whose releases can be compared between runs.
+
+        They are all steps where the loop's weights can be kept where they are, else the first step.
+        """
         return slice(None) if self.frozen else slice(0, 1)
 
     def comparable(self, output: LoopOutput) -> Array:
-        """The releases of the steps that can be compared between runs."""
+        """Returns the releases of those steps of a run that can be compared between runs."""
         assert output.releases is not None
         return output.releases[self.comparable_steps]
 
-    @cached_property
-    def noise_follows(self) -> bool:
-        """Whether the loop obeys the noise multiplier it is given.
+    def _stream(self, seed: int) -> int | None:
+        """Returns the number of the known stream of random bytes for a seed of the loop.
 
-        It does if two quiet runs with all records in every batch are equal and a noisy run differs from them.
+        It is None where no stream can stand in for the system's random bytes (`Loop.entropy` is None).
+        """
+        return None if self.loop.entropy is None else seed
+
+    def _noise_shows(self, stream: int | None) -> bool:
+        """Whether two quiet runs with all records in every batch are equal and a noisy run differs from them.
+
+        All three runs read the known stream of the number `stream`, or the system's random bytes where it is None.
         """
         outputs = [
-            self.attempt(seed=SEED, noise_multiplier=m, **self.all_records)
+            self.attempt(seed=SEED, stream=stream, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)
         ]
         rows = [output.releases[:1] for output in outputs if output is not None and output.releases is not None]
         return len(rows) == 3 and same(rows[0], rows[1]) and not same(rows[0], rows[2])
 
-    def repeats(self, changes: Changes) -> bool:
-        """Whether two runs almost without noise, with the same seed and these changes of settings, are equal."""
-        pair = [self.attempt(seed=SEED, noise_multiplier=self.quiet_multiplier, **self.frozen, **changes) for _ in "ab"]
+    @cached_property
+    def noise_follows(self) -> bool:
+        """Whether the loop obeys the noise multiplier it is given, as runs with equal seeds show."""
+        return self._noise_shows(None)
+
+    def repeats(self, changes: Changes, *, streamed: bool = False) -> bool:
+        """Whether two runs almost without noise, with the same seed and these changes of settings, are equal.
+
+        streamed: whether both read the same known stream in place of the system's random bytes.
+        """
+        how = {"stream": self._stream(SEED) if streamed else None, "noise_multiplier": self.quiet_multiplier}
+        pair = [self.attempt(seed=SEED, **how, **self.frozen, **changes) for _ in "ab"]
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     @cached_property
     def repeatable(self) -> Changes | None:
         """The changes of settings under which runs almost without noise repeat with the seed: {} if none are needed.
 
-        They are `all_records` where that makes such runs equal, and None where nothing does.
+        They are `all_records` where that makes such runs equal, and None where nothing does. Where `streamed` is true
+        runs repeat only if they are streamed.
         """
-        if self.base.releases is None or not self.noise_follows:
+        if self.base.releases is None:
             return None
-        return next((changes for changes in ({}, self.all_records) if self.repeats(changes)), None)
+        streamed = not self.noise_follows
+        if streamed and (self.loop.entropy is None or not self._noise_shows(SEED)):
+            return None
+        tried: tuple[Changes, ...] = ({}, self.all_records)
+        return next((changes for changes in tried if self.repeats(changes, streamed=streamed)), None)
 
-    def quiet(self, records: Records | None = None, *, seed: int = SEED, **changes: Any) -> Array | None:
-        """Returns the comparable releases of a run almost without noise; None where the loop raises an error.
+    @property
+    def streamed(self) -> bool:
+        """Whether runs repeat with the seed only if a known stream stands in for the system's random bytes."""
+        return self.repeatable is not None and not self.noise_follows
 
-        None is also returned where the frozen weights move a little and that changes releases on these records.
+    @cached_property
+    def batches_repeat(self) -> bool | None:
+        """Whether runs with batches as claimed repeat only if a known stream stands in for the system's random bytes.
+
+        It is False where runs almost without noise repeat with the seed alone, and None where they do not repeat.
         """
-        rows = self._without_noise(records, seed, changes)
+        if self.repeatable == {}:
+            return self.streamed
+        able = self.repeatable is not None and self.loop.entropy is not None
+        return True if able and self.repeats({}, streamed=True) else None
+
+    @property
+    def noise_obeyed(self) -> bool:
+        """Whether the loop obeys the noise multiplier it is given.
+
+        Runs show it, which read a known stream of random bytes if need be.
+        """
+        return self.noise_follows or self.streamed
+
+    def paired(self, seed: int, stream: int | None = None) -> Changes:
+        """Returns the seed and the stream, by name, of a quiet run and of the noisy run that is compared with it.
+
+        `stream` is the number of a known stream of random bytes; None for the one that belongs to the seed where runs
+        must be streamed, and for the system's random bytes elsewhere.
+        """
+        return {"seed": seed, "stream": self._stream(seed) if stream is None and self.streamed else stream}
+
+    def with_batches(self, seed: int) -> Changes:
+        """Returns the seed and the stream, by name, for runs that draw their batches as claimed.
+
+        With them, runs with equal seeds have equal batches.
+        """
+        return self.paired(seed, self._stream(seed) if self.batches_repeat else None)
+
+    def quiet(
+        self, records: Records | None = None, *, seed: int = SEED, stream: int | None = None, **changes: Any
+    ) -> Array | None:
+        """Returns the releases of a quiet run, one almost without noise, at the steps that can be compared.
+
+        None is returned where the loop raises an error, and also where the weights, which should stay where they are,
+        move a little and that changes releases on these records.
+
+        Args:
+            records: the data; the loop's own if None.
+            seed: the loop's seed.
+            stream: the number of a known stream, as for `paired`.
+            changes: changes of the loop's settings; `world` among them is the seed of the global generators.
+        """
+        how = self.paired(seed, stream)
+        rows = self._without_noise(records, how, changes)
         if rows is None or len(rows) == 1 or not (step := self.frozen.get("step_size")):
             return rows
-        further = self._without_noise(records, seed, {**changes, "step_size": step * _LARGER_STEP})
+        further = self._without_noise(records, how, {**changes, "step_size": step * _LARGER_STEP})
         if further is None or further.shape != rows.shape:
             return None
         return rows if np.allclose(rows, further, rtol=0, atol=_STAYS * self.unit(changes), equal_nan=True) else None
@@ -147,14 +229,14 @@ class LoopRuns:
         """Returns releases of a quiet run with all records in every batch; None where the loop raises an error.
 
         They are those of the steps at which the weights are the same for all data: the first step, unless weights are
-        frozen exactly.
+        kept exactly where they are. `records` are the data; the loop's own if None.
         """
-        rows = self._without_noise(records, SEED, self.all_records)
+        rows = self._without_noise(records, self.paired(SEED), self.all_records)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
-    def _without_noise(self, records: Records | None, seed: int, changes: Changes) -> Array | None:
+    def _without_noise(self, records: Records | None, how: Changes, changes: Changes) -> Array | None:
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
-        output = self.attempt(records, seed=seed, **settings)
+        output = self.attempt(records, **how, **settings)
         return None if output is None or output.releases is None else self.comparable(output)
 
     @cached_property
@@ -169,18 +251,21 @@ class LoopRuns:
 
 
 def norms(rows: Array) -> Array:
-    """The L2 norm of each row."""
+    """Returns the L2 norm of each row of an array; a row is its last axis."""
     return np.asarray(np.sqrt((rows**2).sum(axis=-1)))
 
 
 def stacked(rows: Sequence[Array | None], unit: float) -> Array | None:
-    """All rows in one array, divided by `unit`; None where a row is missing or has another shape."""
+    """Returns all arrays of `rows` stacked into one, divided by `unit`.
+
+    None is returned where one of them is None or has another shape than the first.
+    """
     whole = [row for row in rows if row is not None and rows[0] is not None and row.shape == rows[0].shape]
     return np.array(whole) / unit if len(whole) == len(rows) else None
 
 
 def same(a: Array, b: Array) -> bool:
-    """Whether two arrays are equal up to rounding and the tiny noise that quiet runs (see the module) still have."""
+    """Whether two arrays are equal up to rounding, and up to the tiny noise of runs that are almost without noise."""
     if a.shape != b.shape:
         return False
     most = _RELATIVE_ROUNDING * float(np.abs(a).max(initial=0.0))
@@ -188,7 +273,7 @@ def same(a: Array, b: Array) -> bool:
 
 
 def alike(first: LoopOutput | None, second: LoopOutput | None) -> bool:
-    """Whether two runs release the same numbers, to the last bit."""
+    """Whether two runs release the same numbers, to the last bit; false where one is None or released nothing."""
     a, b = (None if output is None else output.releases for output in (first, second))
     return a is not None and b is not None and np.array_equal(a, b)
 

@@ -23,16 +23,25 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 _EPSILONS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
-"""The epsilons at which bets are made, in units of mu^2. In these units the threshold of the likelihood-ratio test at
-epsilon is epsilon/mu^2 times the distance of the two means from their middle."""
+"""The epsilons at which the audit bets, in units of mu^2, where mu-GDP is the claim under test.
+
+In these units the threshold of the likelihood-ratio test at epsilon is epsilon/mu^2 times the distance of the two means
+from their middle.
+"""
 _EVENTS = (-0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0)
-"""The thresholds of the bets: the event S is that a score exceeds one of them. Scores have means +1/2 and -1/2."""
+"""The thresholds of the bets. The event S that a bet is on is that a score exceeds one of them.
+
+Scores have means +1/2 and -1/2 on the two data sets.
+"""
 _STAKES = (0.08, 0.25, 0.5, 0.8)
 """Stakes of the bets, as shares of the largest stake that keeps the wealth from falling below 0."""
 _BOTH_SCORES = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-"""The four outcomes of a bet: whether the first score of a pair exceeds the threshold, and whether the second does."""
-_LARGEST_EPSILON = 40.0  # Bets are made at epsilons up to this, so that e^epsilon is well within float64
-_LOOK_EVERY = 32  # `lower_bound` compares the wealth with its limit after every so many pairs
+"""The four outcomes of a bet on a pair of scores, as rows of 0 (no) and 1 (yes).
+
+The columns say whether the first score exceeds the threshold, and whether the second one does.
+"""
+_LARGEST_EPSILON = 40.0  # Bets are made at epsilons up to this value, so that e^epsilon is well within float64
+_LOOK_EVERY = 32  # `lower_bound` compares the wealth with its limit once after so many pairs of runs
 
 
 class Betting:
@@ -40,7 +49,8 @@ class Betting:
 
     The bets are made for scores that have mean +1/2 on the first data set and -1/2 on the second one, and standard
     deviation 1/mu where the mechanism is exactly mu-GDP. But whatever the law of the scores, the wealth of the bets
-    does not grow on average where the claim holds. gdp is mu > 0; ValueError is raised for another value.
+    does not grow on average where the claim holds. The argument `gdp` is mu > 0; ValueError is raised for another
+    value.
 
     Attributes:
         pairs: how many pairs of runs were seen.
@@ -58,8 +68,9 @@ class Betting:
         self.pairs = 0
 
     def see(self, scores: Array) -> Array:
-        """Bet on new pairs of scores, of shape (pairs, 2): of a run on the first and one on the second data set.
+        """Bet on new pairs of scores, an array of shape (pairs, 2).
 
+        The first score of a pair is that of a run on the first data set, the second that of a run on the second one.
         Returns, for each of the pairs, the logarithm of the wealth after it; the wealth is the mean over all bets.
         Raises ValueError for NaN.
         """
@@ -71,23 +82,27 @@ class Betting:
         return self.wealth_of(counts)
 
     def wealth_of(self, counts: Array) -> Array:
-        """The logarithm of the wealth at several moments.
+        """Returns the logarithm of the wealth of the bets at several moments.
 
-        counts: how often each of the four outcomes of `_BOTH_SCORES` had occurred for each threshold by that moment, of
-            shape (moments, thresholds, outcomes).
+        `counts` says how often each of the four outcomes of `_BOTH_SCORES` had occurred for each threshold by that
+        moment; it has the shape (moments, thresholds, outcomes).
         """
         return _log_mean((counts @ self._gains).reshape(len(counts), -1))
 
     @property
     def log_wealth(self) -> float:
-        """The logarithm of the present wealth; the claim is refuted at a level once this exceeds log(1/level)."""
+        """The logarithm of the bets' present wealth.
+
+        The claim is refuted at a significance level once this exceeds log(1/level).
+        """
         return float(self.wealth_of(self._counts[None])[0])
 
 
 def _counts(pairs: Array) -> Array:
-    """Returns how often each outcome had occurred for each threshold after each pair: (pairs, thresholds, outcomes).
+    """Returns how often each of the four outcomes of a bet had occurred for each threshold after each pair of scores.
 
-    The second half of the thresholds is for the claim with the two data sets exchanged.
+    `pairs` has the shape (pairs, 2) and the result (pairs, thresholds, outcomes). The second half of the thresholds is
+    for the claim with the two data sets exchanged.
     """
     return np.cumsum(np.concatenate([_outcome_of(pairs), _outcome_of(-pairs[:, ::-1])], axis=1), axis=0)
 
@@ -100,8 +115,10 @@ def _outcome_of(pairs: Array) -> Array:
 class Decision(NamedTuple):
     """The end of a sequential audit.
 
-    `refuted` says whether the claims are refuted, `rounds` how many rounds were played, and `wealth` has the logarithm
-    of the wealth after each round.
+    Args:
+        refuted: whether the claims are refuted.
+        rounds: how many rounds of runs were bet on.
+        wealth: the logarithm of the bets' wealth after each round.
     """
 
     refuted: bool
@@ -110,14 +127,17 @@ class Decision(NamedTuple):
 
 
 def decide(rounds: Iterable[Sequence[Array]], gdps: Sequence[float], level: float) -> Decision:
-    """Bet until the claims are refuted at `level`, or there are no more rounds.
+    """Bet against claims of mu-GDP until they are refuted at `level`, or there are no more rounds of runs.
 
     Several games are played at once, each against one claim of mu-GDP. The wealth is the mean of the games' wealths.
 
     Args:
-        rounds: for each round, and in it for each game, the scores of its new pairs, of shape (pairs, 2).
+        rounds: for each round, and in it for each game, the scores of its new pairs of runs, of shape (pairs, 2).
         gdps: for each game the claimed mu.
         level: an upper bound, in (0, 1), on the probability of refuting claims that all hold.
+
+    Returns:
+        Whether the claims are refuted, the number of rounds, and the wealth after each.
 
     Raises:
         ValueError: an argument outside its range, or a score that is NaN.
@@ -134,7 +154,7 @@ def decide(rounds: Iterable[Sequence[Array]], gdps: Sequence[float], level: floa
 
 
 def _log_mean(logs: Array) -> Array:
-    """The logarithm of the mean of exp(x) over each row of x."""
+    """Returns, for each row of `logs`, the logarithm of the mean of exp(x) over the entries x of the row."""
     top = logs.max(axis=1, initial=-math.inf)
     return np.asarray(top + np.log(np.exp(logs - top[:, None]).mean(axis=1)))
 
@@ -147,8 +167,9 @@ def lower_bound(scores: Array, level: float) -> float:
     the smallest tested mu above the truth, whose claim holds, is refuted; that has probability at most `level`.
 
     Args:
-        scores: as `Betting.see` takes them, in the order of the runs. The wealth is looked at after every 32nd pair,
-            and after the last.
+        scores: pairs of scores, of shape (pairs, 2), in the order of the runs: of a run on the first data set, and of
+            one on the second. The wealth of the bets is compared with its limit after every 32nd pair, and after the
+            last.
         level: in (0, 1).
 
     Raises:

@@ -1,6 +1,6 @@
 """Replaces the sources from which a loop may draw its noise by known ones: clocks, the process id and random bytes.
 
-Seeds that a loop gives to random generators are noted.
+Seeds that a loop gives to random generators are noted too.
 """
 
 import datetime
@@ -16,17 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from dpzero_theory.audit.loop import Loop
-
-KEY_BYTES = 8  # A key needs at least this many random bytes: all values of fewer bytes can be tried
+KEY_BYTES = 8  # A cryptographic key needs at least this many random bytes: all values of fewer bytes can be tried
 _CLOCK = 1_700_000_000  # The time that stopped clocks show, in seconds since 1970
-_PROCESS = 4321  # The process id that `os.getpid` returns while clocks are stopped
+_PROCESS = 4321  # The process id that `os.getpid` returns in a block of `stopped_clocks`
+_CALLER = "dpzero_theory.audit.loop"  # The name of the module from which the audit calls a loop
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
-"""The clocks of the module `time`; each has a variant in nanoseconds too."""
+"""The functions of the module `time` that read a clock; each has a variant that counts nanoseconds too."""
 
 
 class _StoppedDatetime(datetime.datetime):
-    """Stands in for `datetime.datetime` while clocks are stopped."""
+    """Stands in for `datetime.datetime` while clocks are stopped; its present time is a fixed one."""
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> "_StoppedDatetime":
@@ -39,7 +38,7 @@ class _StoppedDatetime(datetime.datetime):
 
 @contextmanager
 def stopped_clocks() -> Iterator[None]:
-    """While the block runs, Python's clocks stand still and `os.getpid` returns a fixed number.
+    """A context manager in whose block Python's clocks stand still and `os.getpid` returns a fixed number.
 
     The functions are replaced in every module that has imported them.
     """
@@ -55,30 +54,34 @@ class Entropy:
     A place is the line of the loop's code that asks for random bytes, together with the lines that called it.
 
     Attributes:
-        places: how many bytes each place has taken since `start`.
+        places: how many bytes each place has taken since `start` was called.
     """
 
     def __init__(self) -> None:
+        self._real = os.urandom
         self.start(0)
 
     @property
     def taken(self) -> int:
-        """How many bytes all places have taken since `start`."""
+        """How many bytes all places in the code have taken since `start` was called."""
         return sum(self.places.values())
 
-    def start(self, number: int, others: Collection[str] = (), which: int = 0) -> None:
-        """Select a set of streams and begin them from their start.
+    def start(self, number: int | None, others: Collection[str] = (), which: int = 0) -> None:
+        """Select a set of streams of bytes and begin them from their start.
 
         Args:
-            number: selects the streams.
-            others: places whose streams are selected by `which` in addition, so that they alone can be exchanged.
+            number: selects the streams; None for the operating system's own random bytes.
+            others: places in the code whose streams are selected by `which` in addition, so that they alone can be
+                exchanged.
             which: selects the streams of the places in `others`; 0 for the streams of all other places.
         """
         self.number, self.others, self.which = number, others, which
         self.places = dict[str, int]()
 
     def read(self, size: int) -> bytes:
-        """Returns the next bytes for the place in the code that calls this; it stands in for `os.urandom`."""
+        """Returns the next `size` bytes for the place in the code that calls this; it stands in for `os.urandom`."""
+        if self.number is None:
+            return self._real(size)
         place = _place(sys._getframe(1))
         before, which = self.places.get(place, 0), self.which if place in self.others else 0
         self.places[place] = before + size
@@ -86,9 +89,12 @@ class Entropy:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Returns the files and lines of the call stack, from this frame out to where the audit called the loop."""
+    """Returns the files and lines of the call stack as one text.
+
+    They lead from `frame` out to where the audit called the loop.
+    """
     lines: list[str] = []
-    while frame is not None and frame.f_globals.get("__name__") != Loop.__module__:
+    while frame is not None and frame.f_globals.get("__name__") != _CALLER:
         lines.append(f"{frame.f_code.co_filename} {frame.f_lineno}")
         frame = frame.f_back
     return "\n".join(lines)
@@ -96,15 +102,25 @@ def _place(frame: FrameType | None) -> str:
 
 @contextmanager
 def known_entropy() -> Iterator[Entropy]:
-    """While the block runs, `os.urandom`, and with it `secrets` and NumPy's seeding, reads from the known streams."""
+    """A context manager in whose block the operating system's random bytes are known ones.
+
+    `os.urandom`, and with it `secrets` and NumPy's seeding, reads from the yielded streams. A module that was first
+    imported in the block may keep the replacement, which then reads the system's bytes again.
+    """
     entropy = Entropy()
-    with _everywhere([(os.urandom, entropy.read)]):
-        yield entropy
+    try:
+        with _everywhere([(os.urandom, entropy.read)]):
+            yield entropy
+    finally:
+        entropy.number = None
 
 
 @contextmanager
 def noted_seeds() -> Iterator[list[int]]:
-    """While the block runs, integers that seed generators of NumPy, Python and torch are noted in the yielded list."""
+    """A context manager that notes the integers with which generators of NumPy, Python and torch are seeded.
+
+    They are appended to the yielded list while the block runs.
+    """
     seeds: list[int] = []
 
     def note(seed: Any) -> None:
@@ -112,7 +128,10 @@ def noted_seeds() -> Iterator[list[int]]:
             seeds.append(int(seed))
 
     def noting(real: Any, method: str) -> Any:
-        """Returns a subclass of `real` whose method of this name notes the seeds that it is given."""
+        """Returns a subclass of `real`, a generator's class, that notes seeds.
+
+        Its method of the name `method` notes the seeds it is given.
+        """
 
         def noted(self: Any, *seed: Any, **named: Any) -> Any:
             for one in (*seed, *named.values()):
@@ -136,12 +155,14 @@ def noted_seeds() -> Iterator[list[int]]:
 
 @contextmanager
 def _everywhere(changes: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
-    """While the block runs, functions and classes are replaced in every module that has them under some name.
+    """A context manager in whose block functions and classes are replaced.
 
-    changes: pairs of a function or class and what replaces it.
+    They are replaced in every module that has them under some name. `changes` are pairs of a function or class and what
+    replaces it.
     """
     others = {id(real): other for real, other in changes}
-    # Types are compared before id() is called, because every call of id() is an event that audit hooks hear.
+    # Types are compared before id() is called, because every call of id() is an event that a process's audit hooks
+    # hear.
     kinds = {type(real) for real, _ in changes}
     places = [
         (space, name, value)

@@ -50,12 +50,21 @@ from dpzero_theory.audit.report import AuditReport
 
 _TABLES = ("claim", "view", "settings", "variations")
 _KEYS = ("train", "command", "records", *_TABLES)
-_MOST_BYTES_OF_SPEC = 1 << 20  # At most this many bytes of a TOML file are read
+_MOST_BYTES_OF_SPEC = 1 << 20  # At most this many bytes of a TOML file with a specification are read
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The specification of an audit: the loop, its data and its claim, with the meanings of `conformance.check`."""
+    """The specification of an audit.
+
+    Attributes:
+        train: the loop, a function (records, seed, settings) -> outputs, as the module `audit.loop` describes it.
+        records: the data.
+        claim: what the loop's author says of it.
+        view: what an attacker sees.
+        settings: what the loop is given beside the claim's numbers.
+        variations: further settings under which the claim must hold, by a name for the report.
+    """
 
     train: Train
     records: Records
@@ -65,7 +74,10 @@ class Spec:
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def audit(self, **how: Any) -> AuditReport:
-        """Audits the loop and returns the report; `how` are other arguments of `conformance.check`, such as `runs`."""
+        """Audits the loop and returns the report.
+
+        `how` are further keyword arguments of `conformance.check`, such as `runs`.
+        """
         return conformance(
             self.train, self.records, self.claim, self.view, self.settings, variations=self.variations, **how
         )
@@ -121,7 +133,11 @@ def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
 
 
 def _words(content: dict[str, Any], folder: Path) -> list[str]:
-    """Returns the words of the command; a word that names a file in the specification's folder becomes its path."""
+    """Returns the words of the program that the entry `command` of a specification names.
+
+    `content` is the TOML file's content. A word that names a file in `folder`, where the TOML file is, becomes its
+    path.
+    """
     words = content["command"]
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise ValueError(f"command must be a list of words; got {check.shown(words)}")
@@ -152,7 +168,10 @@ def _importing(folder: Path) -> Iterator[None]:
 
 
 def _called(name: str, text: object) -> Any:
-    """Calls the function that `text`, MODULE:FUNCTION, names, without arguments; `name` is for error messages."""
+    """Calls the function that `text`, of the form MODULE:FUNCTION, names, and returns its result.
+
+    The function takes no arguments; `name` is the specification's entry, for error messages.
+    """
     function = _function(name, text)
     try:
         return function()
@@ -162,7 +181,10 @@ def _called(name: str, text: object) -> Any:
 
 
 def _function(name: str, text: object) -> Callable[..., Any]:
-    """Returns the function that `text`, MODULE:FUNCTION, names; `name` is for error messages."""
+    """Returns the function that `text`, of the form MODULE:FUNCTION, names.
+
+    `name` is the specification's entry, for error messages.
+    """
     rule = f"{name} must be MODULE:FUNCTION of a module that can be imported"
     module, _, function = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not all(part.isidentifier() for part in module.split(".")) or not function.isidentifier():

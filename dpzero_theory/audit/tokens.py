@@ -9,6 +9,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,19 @@ import numpy as np
 from dpzero_theory.audit.loop import LoopOutput
 
 Position = tuple[str, int]
-"""The name of an output and the index of a token in it; at index -1 stands the number of its tokens."""
+"""The position of a token, given by the name of an output of the run and the index of the token in that output.
+
+At index -1 stands the number of the output's tokens.
+"""
 Token = float | bytes
-"""A number, or a word as bytes."""
+"""A token of an output, which is a number, or a word as bytes."""
 
 
 class Chunk(bytes):
-    """A hexadecimal digest, or four bytes of a binary file; a rounding error may change every bit of it."""
+    """A token that is a hexadecimal digest, or four bytes of a binary file.
+
+    A rounding error may change every bit of it.
+    """
 
 
 Shown = dict[Position, Token]
@@ -31,7 +38,10 @@ Shown = dict[Position, Token]
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
 _HEX = rb"[0-9A-Fa-f-]"
 DIGEST = rb"(?<![0-9A-Za-z.])(?=" + _HEX + rb"*\d)(?=" + _HEX + rb"*[A-Fa-f])" + _HEX + rb"{16,}(?![0-9A-Za-z])"
-"""The pattern of a digest: 16 or more hexadecimal digits or hyphens, with at least one decimal digit and one letter."""
+"""The pattern of a digest in a text.
+
+It has 16 or more hexadecimal digits or hyphens, with at least one decimal digit and one letter.
+"""
 _TOKEN = re.compile(rb"(" + DIGEST + rb")|(" + _NUMBER + rb")|(?:(?!" + DIGEST + rb")[^\s\d])+")
 _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x1f\x8b": gzip.decompress,
@@ -45,7 +55,10 @@ _NPY = b"\x93NUMPY"
 
 
 def tokens(outcome: LoopOutput) -> Shown:
-    """Returns every number and word that a run shows, by position, and each output's count of them at index -1."""
+    """Returns every number and word that a run shows, by position: the name of an output and an index in it.
+
+    At index -1 stands the number of an output's tokens.
+    """
     placed: Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):
@@ -54,12 +67,15 @@ def tokens(outcome: LoopOutput) -> Shown:
 
 
 def where(place: Position) -> str:
-    """Returns a position as words for a report, such as "printed, number 3"."""
+    """Returns the position of a token as words for a report, such as "printed, number 3"."""
     return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[Token]]]:
-    """Yields the name and the tokens of an output (a value, a text or a file), or of each member of an archive."""
+    """Yields the name and the tokens of an output, or of each member of the output if it is an archive.
+
+    `name` is the output's name; `value` is a value, a text or the bytes of a file.
+    """
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
             yield inner, _of_bytes(raw)
@@ -80,12 +96,16 @@ def _of_value(value: Any) -> list[Token]:
 
 
 def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yields name and bytes of each member of a zip archive (numpy.savez, torch.save), or of the decompressed file."""
+    """Yields the name and bytes of each member of a zip archive, of the decompressed file, or of the file itself.
+
+    `name` is the file's name and `raw` its bytes. Files of `numpy.savez` and `torch.save` are zip archives.
+    """
     if raw[:2] == b"PK":
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            for member in archive.namelist():
-                yield f"{name}/{member.partition('/')[2] or member}", archive.read(member)
-        return
+        with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, lzma.LZMAError):
+            with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+                members = [(member, archive.read(member)) for member in archive.namelist()]
+            yield from ((f"{name}/{member.partition('/')[2] or member}", content) for member, content in members)
+            return
     for start, unpack in _PACKED.items():
         if raw.startswith(start):
             try:
@@ -96,7 +116,10 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_bytes(raw: bytes) -> list[Token]:
-    """Returns the tokens of a file: of its text or its `numpy.save` array, else a `Chunk` for every four bytes."""
+    """Returns the tokens of a file with the bytes `raw`.
+
+    They are those of its text or of its array (`numpy.save`), else one `Chunk` for every four bytes.
+    """
     if raw.startswith(_NPY):
         try:
             return _of_value(np.load(io.BytesIO(raw), allow_pickle=False))

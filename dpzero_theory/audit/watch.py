@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-_MOST_BYTES = 1 << 24  # Of each file, and of what is written to the process's streams, the first so many bytes are kept
+_MOST_BYTES = 1 << 24
+"""The audit keeps the first so many bytes of each file that a run writes, and of what it writes to standard streams."""
+
 _MEMORY = Path("/dev/shm")  # Linux's file system in memory, where temporary files are fastest
 _WRITING = os.O_WRONLY | os.O_RDWR  # A file is opened for writing if its flags have one of these bits
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
-"""Matches the parts of a file's name that may change from run to run: numbers, and names that `tempfile` makes."""
+"""Matches the parts of a file's name that may change from run to run, numbers and names that `tempfile` makes."""
 
 
 def working_folder(owner: object) -> Path:
@@ -31,7 +33,7 @@ def working_folder(owner: object) -> Path:
 
 
 class Watch:
-    """What a run printed and wrote, available once the block of `watch` has ended.
+    """What a run of a training loop printed and wrote, available once the block of `watch` has ended.
 
     Attributes:
         shown: printed text under `printed`, files as bytes under `file NAME`, their names under `names of files`.
@@ -43,10 +45,10 @@ class Watch:
 
 @contextmanager
 def watch(folder: Path) -> Iterator[Watch]:
-    """While the block runs, `folder` is the working directory and all prints are caught instead of shown.
+    """A context manager in whose block `folder` is the working directory and all prints are caught instead of shown.
 
-    The folder must be empty, and is emptied afterwards. Yields the `Watch` that then has what the block printed and
-    wrote.
+    The folder must be empty, and is emptied afterwards. Yields a `Watch` that has, after the block, what the block
+    printed and wrote.
     """
     seen, before, opened = Watch(), Path.cwd(), list[str]()
     os.chdir(folder)
@@ -70,7 +72,7 @@ def watch(folder: Path) -> Iterator[Watch]:
 
 @contextmanager
 def _printed() -> Iterator[Any]:
-    """Catch prints, logs, and what C code writes to the standard streams.
+    """A context manager that catches prints, logs, and what C code writes to the standard streams.
 
     Yields a function that returns all of it once the block has ended.
     """
@@ -96,7 +98,8 @@ def _printed() -> Iterator[Any]:
         whole.append(read())
 
 
-_listeners: list[list[str]] = []  # For each `watch` block that is running, its list of opened files; the innermost last
+_listeners: list[list[str]] = []
+"""For each block of `watch` that is running, outermost first, the list of files that it opened for writing."""
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -106,7 +109,7 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def _opening(opened: list[str]) -> Iterator[None]:
-    """While the block runs, append to `opened` the names of files that Python opens for writing.
+    """A context manager that appends to `opened` the names of files that Python opens for writing in its block.
 
     An audit hook (`sys.addaudithook`) cannot be removed, so one hook serves all `watch` blocks.
     """
@@ -123,7 +126,10 @@ def _opening(opened: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _torch_saving(opened: list[str]) -> Iterator[None]:
-    """While the block runs, append to `opened` the files of `torch.save`, whose C++ code audit hooks do not see."""
+    """A context manager that appends to `opened` the files that `torch.save` writes in its block.
+
+    Its C++ code opens files without an event that Python's audit hooks could see.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is None:
         yield
@@ -145,8 +151,9 @@ def _torch_saving(opened: list[str]) -> Iterator[None]:
 def _files(folder: Path, opened: list[str]) -> dict[str, bytes | str]:
     """Returns the contents of every file that a run left, and the files' names under `names of files`.
 
-    The key of a file in the folder is `file NAME`, that of one elsewhere `file PATH`. Numbers in names become `#`, and
-    files with equal keys are counted, so that files of two runs can be compared although their names change.
+    `folder` is the run's working directory, and `opened` are the files that it opened for writing. The key of a file in
+    the folder is `file NAME`, that of a file elsewhere `file PATH`. Numbers in names become `#`, and files with equal
+    keys are counted, so that files of two runs can be compared although their names change.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     elsewhere = [Path(name) for name in dict.fromkeys(opened) if not Path(name).is_relative_to(folder)]

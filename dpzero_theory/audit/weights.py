@@ -11,17 +11,20 @@ from dpzero_theory.audit.loop import Loop
 from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.check import Array
 
-_NOISE_FACTOR = 64.0  # The noise multiplier is raised by this factor to see whether the weights' noise grows with it
-_LEAST_SEEN = 6.4  # The weights must then show at least this many times more noise
+_NOISE_FACTOR = 64.0
+"""The factor by which the noise multiplier is raised to see whether the noise on the weights grows with it."""
+
+_LEAST_SEEN = 6.4  # The noise on the weights must grow at least by this factor when the noise multiplier is raised
 _PROBED_SEEDS = range(40, 48)
-_SAME_DIRECTION = 1e-6  # Two steps count as parallel if their cosine exceeds 1 minus this
-_SAME_LENGTH = 1e-2  # The lengths of two steps count as equal up to this relative difference
+_SAME_DIRECTION = 1e-6  # Two steps of the weights count as parallel if their cosine exceeds 1 minus this
+_SAME_LENGTH = 1e-2  # Two steps of the weights count as equally long up to this relative difference
 
 
 def runs_of(loop: Loop) -> LoopRuns:
-    """Returns the runs of the loop.
+    """Returns the runs of `loop` that the audit's checks use.
 
-    They take releases from the loop's weights only where that is valid; elsewhere `why_no_releases` says why not.
+    They take releases from the loop's weights only where that is valid; elsewhere the attribute `why_no_releases` says
+    why not.
     """
     runs = LoopRuns(loop)
     if loop.from_weights and (why := _unlike_releases(runs)):
@@ -32,10 +35,10 @@ def runs_of(loop: Loop) -> LoopRuns:
 
 
 def _unlike_releases(runs: LoopRuns) -> str:
-    """Returns why releases cannot be computed from the weights; empty where nothing speaks against it.
+    """Returns why the loop's releases cannot be computed from its weights; empty where nothing speaks against it.
 
-    In quiet runs parallel steps must have equal lengths. With 64 times the noise multiplier the weights must show at
-    least 6.4 times the noise; the Gaussian noise of a valid loop fails that with probability below 1e-7.
+    In runs almost without noise, parallel steps must have equal lengths. With 64 times the noise multiplier the weights
+    must show at least 6.4 times the noise; the Gaussian noise of a valid loop fails that with probability below 1e-7.
     """
     if runs.repeats(runs.all_records) and _along_one_line(runs):
         return "weights move along one direction in a step, as in zeroth-order training: return the releases"
@@ -48,7 +51,7 @@ def _unlike_releases(runs: LoopRuns) -> str:
 
 
 def _along_one_line(runs: LoopRuns) -> bool:
-    """Whether in a first step noise and other records both change the weights along the same line, for every seed.
+    """Whether noise and other records change the first step of the weights along the same line, for every seed.
 
     In zeroth-order training they do, since both change only the factor of the direction.
     """
@@ -67,9 +70,10 @@ def _along_one_line(runs: LoopRuns) -> bool:
 
 
 def _louder(runs: LoopRuns) -> float:
-    """Returns the root mean square noise of first steps under the raised noise multiplier, over that under the claimed.
+    """Returns by which factor the noise on the weights grows in the first step when the noise multiplier is raised.
 
-    Where only the raised multiplier shows any noise 0 is returned; where neither does, infinity.
+    It is a ratio of root mean squares. Where only the raised multiplier shows any noise 0 is returned; where neither
+    does, infinity.
     """
     sizes = []
     for multiplier in (runs.claim.noise_multiplier * _NOISE_FACTOR, runs.claim.noise_multiplier):
@@ -88,7 +92,7 @@ def _louder(runs: LoopRuns) -> float:
 
 
 def _stretched(rows: Array) -> bool:
-    """Whether some step is parallel to the first one but of another length."""
+    """Whether some step of the weights, a row of `rows`, is parallel to the first one but of another length."""
     lengths = np.sqrt((rows**2).sum(axis=1))
     if not (lengths > 0).all():
         return False

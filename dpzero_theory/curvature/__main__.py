@@ -79,7 +79,10 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command: measure, and write the problem file; returns 0. Bad input exits with status 2."""
+    """Run the command on the words `argv` (those of the process if None): measure, and write the problem file.
+
+    Returns 0. Bad input exits with status 2.
+    """
     parser = _parser()
     args = parser.parse_args(argv)
     with parser.refusals():

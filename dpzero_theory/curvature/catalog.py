@@ -16,17 +16,20 @@ NAMES = (
     *("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "minilm:top-norm", "roberta-tiny", "opt-tiny"),
     "MODULE:FUNCTION",
 )
-"""The forms of the argument of `--model`, as help and errors show them."""
+"""The forms of the argument of the command's flag --model, as help and errors show them."""
 
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
-    """Returns the task for a model name (see `NAMES`). Raises ValueError for an unknown name or unsuitable data.
+    """Returns the task, a model with losses and samples, for the name of a model.
 
     Args:
-        model: the name.
+        model: the name, in one of the forms of `NAMES`.
         data: "digits", "toy", or a folder with the data.
         samples: how many samples; the model's default if None.
         seed: draws the samples and random weights.
+
+    Raises:
+        ValueError: an unknown name, or data that does not suit the model.
     """
     name, _, rest = model.partition(":")
     if name == "mlp-digits":
@@ -56,10 +59,10 @@ def _integer(text: str, model: str) -> int:
 
 
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
-    """Returns the user's function MODULE:FUNCTION, (data, samples, seed) -> Task.
+    """Returns the user's function MODULE:FUNCTION, which makes a task to measure.
 
-    It must be defined in that module with exactly these parameters, so that no other function is ever called. Raises
-    ValueError.
+    Its arguments are (data, samples, seed). `module` and `function` are the two names. It must be defined in that
+    module with exactly these parameters, so that no other function is ever called. Raises ValueError.
     """
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):

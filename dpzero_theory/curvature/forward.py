@@ -32,16 +32,19 @@ from dpzero_theory.problem_file import ProblemFile
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """Estimates at x from losses alone; every interval is widened to hold the estimate at half the width.
+    """Estimates, from losses alone, of the gradients and the Hessian of a mean loss F at a point x.
+
+    Every interval is widened to hold the estimate at half the width h of the differences.
 
     Attributes:
         value: F(x).
-        gradient_norms: estimates of ||grad f_i||, shape (n,): root mean squares over the directions.
+        gradient_norms: estimates of ||grad f_i|| for the loss f_i of each sample, shape (n,): root mean squares over
+            the directions.
         trace: tr(A), where A is the Hessian of F at x.
         squared_frobenius: tr(A^2); rounding biases it upward, since squares of errors add up.
         rank: low and high are estimates of a lower bound on the effective rank, |tr A|/||A||_F, and of an upper bound
             that holds where A >= 0, (tr(A)/||A||_F)^2.
-        d: dimension.
+        d: the dimension.
         evaluations: how often all losses were evaluated.
     """
 
@@ -62,15 +65,15 @@ def measure_forward(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> Differences:
-    """Measure at x with 12 evaluations of all losses for each pair of directions.
+    """Estimate gradient norms and the Hessian at x, with 12 evaluations of all losses for each pair of directions.
 
     Args:
-        losses: x -> f(x; xi_i), shape (n,); F is their mean, in float64.
-        x: shape (d,).
-        width: h > 0; a direction has length sqrt(d).
-        directions: the number of pairs (u, v), at least 2.
-        generator: a CPU generator.
-        level: of the t intervals, before they are widened.
+        losses: a function of x that returns the losses of all n samples, shape (n,); F is their mean, in float64.
+        x: the point, shape (d,).
+        width: h > 0, by which the differences move along a direction; a direction has length sqrt(d).
+        directions: the number of pairs (u, v) of random directions, at least 2.
+        generator: a CPU generator, which draws the directions.
+        level: the coverage probability of the t intervals, before they are widened.
 
     Raises:
         ValueError: an argument outside its range.
@@ -111,10 +114,15 @@ def measure_forward(
 
 
 def problem_file(seen: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
-    """Returns the problem file for the calculator (`dpzero_theory.params`).
+    """Returns the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
 
-    Its smoothness is the upper end of the interval of ||A||_F, an upper bound on ||A||_2; its r is the upper end of
-    that of |tr A| over this smoothness. data: one of `problem_file.DATA`. least_loss: a lower bound on every loss.
+    Its smoothness is the upper end of the interval of ||A||_F, an upper bound on ||A||_2 for the Hessian A; its r is
+    the upper end of that of |tr A| over this smoothness.
+
+    Args:
+        seen: the estimates.
+        data: what the samples are: "public", "synthetic" or "private".
+        least_loss: a lower bound on every loss.
     """
     smoothness = math.sqrt(seen.squared_frobenius.high)
     trace = max(abs(seen.trace.low), abs(seen.trace.high))

@@ -17,7 +17,7 @@ KINDS = {
     "interval": "Student's t interval over random directions: approximate, exact only where the probes are normal",
     "estimate": "no coverage is claimed",
 }
-"""What an `Interval` of each kind promises, apart from rounding in the matrix products it was computed from."""
+"""For each kind of `Interval`, what its ends promise, apart from rounding in the products it was computed from."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Interval:
     """A measured number (`estimate`) and the ends of an interval around it, low <= estimate <= high.
 
     `kind` is one of `KINDS` and says what the ends promise; `level` is the probability with which the number lies
-    between them, 1 for bounds and 0 for estimates. Raises ValueError for another kind, or an order that does not hold.
+    between them, 1 for bounds and 0 for estimates. Another kind, or ends in another order, raise ValueError.
     """
 
     low: float
@@ -41,7 +41,7 @@ class Interval:
             raise ValueError(f"low <= estimate <= high is required; got {self.low}, {self.estimate}, {self.high}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields by name, for JSON; infinite ends become None."""
+        """Returns the interval's fields by name, for JSON; infinite ends become None."""
         return {
             name: None if isinstance(value, float) and math.isinf(value) else value
             for name, value in asdict(self).items()
@@ -56,10 +56,11 @@ def mean_interval(
     highs: ArrayLike | None = None,
     shift: float = 0.0,
 ) -> Interval:
-    """Student's t interval for `shift` plus the mean of independent draws.
+    """Student's t interval for the mean of independent draws, plus a constant.
 
-    Where each draw is known only between lows and highs, the lower end is the one-sided lower end for the lows and the
-    upper end is that for the highs. So the interval covers the mean whatever the draws are within their brackets.
+    Where each draw is known only between a lower and an upper bound, the lower end is the one-sided lower end for the
+    lower bounds and the upper end is that for the upper bounds. So the interval covers the mean whatever the draws are
+    within their brackets.
 
     Args:
         values: at least 2 draws, or the best guesses of them.
@@ -83,10 +84,11 @@ def mean_interval(
 
 
 def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Interval:
-    """The interval of the quotient top/bottom for a positive bottom, cut to [least, most], where it is known to lie.
+    """The interval of the quotient top/bottom of two measured numbers, for a positive bottom.
 
-    Both intervals hold together with probability at least 1 - (1 - top.level) - (1 - bottom.level). The quotient then
-    lies between top.low/bottom.high and top.high/bottom.low.
+    The quotient is known to lie in [least, most], and the interval is cut to that. Both intervals, `top` and `bottom`,
+    hold together with probability at least 1 - (1 - top.level) - (1 - bottom.level). The quotient then lies between
+    top.low/bottom.high and top.high/bottom.low.
     """
     kinds = list(KINDS)
     kind = max(top.kind, bottom.kind, key=kinds.index)
@@ -98,6 +100,6 @@ def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Inte
 
 
 def quantiles(values: ArrayLike, at: Sequence[float]) -> dict[str, float]:
-    """Returns the quantiles of the values at the probabilities `at`, by the probability as text, such as "0.9"."""
+    """Returns the quantiles of `values` at the probabilities `at`, by the probability as text, such as "0.9"."""
     numbers = np.quantile(check.real_array("values", values), at)
     return {f"{p:g}": float(number) for p, number in zip(at, numbers, strict=True)}

@@ -15,7 +15,13 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Operator:
-    """A symmetric (d, d) matrix A, given by its product `apply`: v -> A v on vectors of this dtype and device."""
+    """A symmetric matrix A of shape (d, d), given by a function that multiplies it by a vector.
+
+    Attributes:
+        d: the number of rows.
+        apply: a function v -> A v, for vectors v of shape (d,).
+        dtype, device: those of the vectors.
+    """
 
     d: int
     apply: Callable[[Tensor], Tensor]
@@ -24,16 +30,16 @@ class Operator:
 
 
 def diagonal(values: Tensor) -> Operator:
-    """The diagonal matrix of these values."""
+    """Returns the diagonal matrix with the entries `values`, as an operator."""
     return Operator(len(values), lambda v: values * v, values.dtype, values.device)
 
 
 @dataclass(frozen=True)
 class Ritz:
-    """Approximate eigenvalues theta_j and orthonormal eigenvectors y_j of A (Ritz pairs), with residuals.
+    """Approximate eigenvalues theta_j and orthonormal eigenvectors y_j of a symmetric matrix A (Ritz pairs).
 
-    An eigenvalue of A lies within rho_j = ||A y_j - theta_j y_j|| of theta_j, and all theta_j lie between the smallest
-    and the largest eigenvalue of A.
+    An eigenvalue of A lies within the residual rho_j = ||A y_j - theta_j y_j|| of theta_j, and all theta_j lie between
+    the smallest and the largest eigenvalue of A.
 
     Attributes:
         values: the theta_j, ascending, shape (k,).
@@ -48,9 +54,10 @@ class Ritz:
 
 @dataclass(frozen=True)
 class Tridiagonal:
-    """The result of k Lanczos steps: T = Q^T A Q, tridiagonal, for an orthonormal basis Q = (q_1, ..., q_k).
+    """The result of k steps of the Lanczos method from a starting vector, for a symmetric (d, d) matrix A.
 
-    Q spans the Krylov space of the starting vector, which is length * q_1.
+    It is T = Q^T A Q, tridiagonal, for an orthonormal basis Q = (q_1, ..., q_k) of the Krylov space of the starting
+    vector, which is length * q_1.
 
     Attributes:
         diagonal, off_diagonal: the entries of T, of shapes (k,) and (k - 1,).
@@ -66,12 +73,12 @@ class Tridiagonal:
     basis: Tensor | None
 
     def eigen(self) -> tuple[Array, Array]:
-        """The eigenvalues of T, ascending, and its eigenvectors as columns."""
+        """Returns the eigenvalues of the tridiagonal matrix T, ascending, and its eigenvectors as columns."""
         values, vectors = eigh_tridiagonal(self.diagonal, self.off_diagonal)
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
     def ritz(self) -> Ritz:
-        """Returns the Ritz pairs, for which the basis must have been kept.
+        """Returns the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
 
         Residual j is `last` times the absolute last component of eigenvector j of T.
         """
@@ -83,22 +90,25 @@ class Tridiagonal:
 
 
 def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tensor:
-    """A vector uniform on the unit sphere of R^d, drawn on the CPU so that every device gets the same one."""
+    """Returns a vector uniform on the unit sphere of R^d, with the dtype and on the device of `operator`.
+
+    It is drawn with `generator` on the CPU, so that every device gets the same one.
+    """
     z = torch.randn(d, generator=generator, dtype=operator.dtype)
     unit: Tensor = z / torch.linalg.vector_norm(z)
     return unit.to(operator.device)
 
 
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
-    """Run the Lanczos method for at most `steps` steps, a product with A each.
+    """Run the Lanczos method for at most `steps` steps; each multiplies a matrix A by a vector once.
 
-    It makes fewer steps where the Krylov space is already invariant under A, and `last` is then 0.
+    It makes fewer steps where the Krylov space is already invariant under A, and `last` of the result is then 0.
 
-    Every new vector is orthogonalised twice against all earlier ones. That keeps Q^T Q = I to rounding, so statements
-    about T in exact arithmetic hold up to rounding of the products.
+    Every new vector is orthogonalised twice against all earlier ones. That keeps Q^T Q = I to rounding, for the basis Q
+    of the result, so statements in exact arithmetic about the tridiagonal matrix T hold up to rounding of the products.
 
     Args:
-        operator: the matrix.
+        operator: the matrix A, symmetric of shape (d, d).
         start: a vector of shape (d,) that is not zero.
         steps: k >= 1.
         keep_basis: whether to return Q too.

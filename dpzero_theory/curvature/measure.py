@@ -23,22 +23,27 @@ from dpzero_theory.curvature.slopes import Clipped, clipped_shares
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
-QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Probabilities at which quantiles of the gradient norms are reported
+QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Probabilities at which quantiles of the samples' gradient norms are reported
+MOMENTS = (2, 4)  # Powers m of the reported means of ||grad f_i||^m, which --gradient-moment of the calculator takes
 CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
-"""Clips at which the clipped share is reported, in units of the largest per-sample gradient norm at the start."""
+"""Clips at which the share of clipped samples is reported.
+
+They are in units of the largest per-sample gradient norm at the start.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureSettings:
-    """What `measure` measures, and how much computation it spends.
+    """What `measure` measures of a model's losses, and how much computation it spends.
 
     Attributes:
         points: how many points on the path of gradient descent are measured, the start included.
-        path_steps: gradient steps between two points, of size 1/||Hess F|| at the start.
+        path_steps: the number of gradient steps between two points; they have size 1/||Hess F||, F being the mean loss
+            at the start.
         effort: how many Hessian products are spent on the spectrum at each point.
         sample_hessians: how many single samples' Hessians are measured at each point.
         sample_effort: how many products are spent on each of these.
-        power: the even p of the Hessian bound common to all points (see `region`), 0 for none.
+        power: the even p of the Hessian bound (sum_k A_k^p)^(1/p) common to the Hessians A_k at all points, 0 for none.
         directions: how many random directions the shares of clipped samples are measured on, 0 for none.
         level: the coverage probability of each interval.
         least_loss: a lower bound on every loss.
@@ -74,7 +79,7 @@ class Point:
     Attributes:
         steps: the number of gradient steps from the start to x.
         value: F(x), the mean loss.
-        gradient_norms: ||grad f_i(x)|| of each sample's loss, shape (n,).
+        gradient_norms: ||grad f_i(x)|| of each sample's loss f_i, shape (n,).
         spectrum: the measured spectrum of the Hessian of F.
         samples: the measured norms and traces of single samples' Hessians.
     """
@@ -88,11 +93,11 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """All that was measured; `problem_file` makes the file that the calculator reads.
+    """All that was measured of a model's losses; its method `problem_file` makes the file that the calculator reads.
 
     Attributes:
         n, d: the number of samples and the dimension.
-        data: what the samples are, one of `problem_file.DATA`.
+        data: what the samples are: "public", "synthetic" or "private".
         settings: what was asked for.
         points: the measurements at each point on the path.
         shared: the spectrum of a matrix that bounds the Hessians at all points (see `region`), or None.
@@ -109,21 +114,28 @@ class Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """An upper end of tr(H), where H bounds the Hessians at all points, or of the largest tr|Hess F| of a point."""
+        """An upper end for tr(H), where the matrix H bounds the Hessians at all points.
+
+        Where no such H was measured, it is that of the largest tr|Hess F| of a point, F being the mean loss.
+        """
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
     @property
     def smoothness(self) -> float:
-        """The largest of the upper ends of ||Hess F|| at all points and of ||Hess f_i|| for the measured samples."""
+        """The upper end for the smoothness ell: the largest upper end of all measured norms of Hessians.
+
+        They are those of the mean loss at all points, of the measured samples' losses, and of the matrix that bounds
+        all Hessians.
+        """
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Returns d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, as `theory.problem.Problem` takes them.
+        """Returns the constants d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, by name.
 
-        r is tr(H)/ell, cut to [1, d], where ell also bounds the Hessians of single samples: the theorems use r only
-        through tr(H) <= r ell.
+        They are the fields of `theory.problem.Problem`. r is tr(H)/ell, cut to [1, d], where H bounds the Hessians and
+        the smoothness ell also bounds those of single samples: the theorems use r only through tr(H) <= r ell.
         """
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -140,7 +152,10 @@ class Measurement:
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
-        """Sentences that say which constants are estimates and where they were measured; certificates show them."""
+        """Returns sentences that say which constants are estimates and where they were measured.
+
+        Certificates show them.
+        """
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -169,7 +184,7 @@ class Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
-        """Returns the problem file for the calculator, with constants, caveats and everything measured."""
+        """Returns the problem file for the calculator, with constants, caveats and everything that was measured."""
         return ProblemFile(
             constants=self.constants(), caveats=self.caveats(), data=self.data, measurements=self._details()
         )
@@ -177,6 +192,9 @@ class Measurement:
     def _details(self) -> dict[str, Any]:
         return {
             "samples": self.n,
+            "gradient_moments": {
+                str(m): max(float((point.gradient_norms**m).mean()) for point in self.points) for m in MOMENTS
+            },
             "points": [
                 {
                     "gradient_steps": point.steps,
@@ -196,7 +214,7 @@ class Measurement:
 
 
 def describe(spectrum: Spectrum) -> dict[str, Any]:
-    """Returns a spectrum as a dictionary for JSON; the weights of its density sum to d, see `Spectrum`."""
+    """Returns a measured spectrum as a dictionary for JSON; the weights of its density sum to the dimension d."""
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
         ("trace", spectrum.trace),
@@ -213,9 +231,10 @@ def describe(spectrum: Spectrum) -> dict[str, Any]:
 
 
 def admit(data: str, spend_no_privacy_claim: bool) -> str:
-    """Returns `data`, one of `problem_file.DATA`, if such data may be measured.
+    """Returns `data`, a kind of data, if such data may be measured.
 
-    Raises PreconditionError for "private" unless spend_no_privacy_claim, since what is measured is not private.
+    It is "public", "synthetic" or "private". PreconditionError is raised for "private" unless `spend_no_privacy_claim`,
+    since what is measured is not private.
     """
     check.precondition(
         check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
@@ -233,12 +252,12 @@ def measure(
     spend_no_privacy_claim: bool = False,
     settings: MeasureSettings | None = None,
 ) -> Measurement:
-    """Measure an objective, starting at its module's own weights.
+    """Measure the constants of the theory for a model's losses, starting at the model's own weights.
 
     Args:
         objective: module, losses and samples.
         generator: a CPU generator, the only source of randomness.
-        data: what the samples are, one of `problem_file.DATA`.
+        data: what the samples are: "public", "synthetic" or "private".
         spend_no_privacy_claim: must be true for private data: gives up any claim that the results are private.
         settings: what to measure; `MeasureSettings()` if None.
 

@@ -1,8 +1,8 @@
 """A torch module and a per-sample loss as a function of one flat vector of weights, with its derivatives.
 
-F(x) = (1/n) sum_i f(x; xi_i) over the samples given. Derivatives are by torch.func. Hessian-vector products
-differentiate forward over reverse, which needs about the memory of two gradients of one batch at a time; per-sample
-gradients use vmap.
+The function is F(x) = (1/n) sum_i f(x; xi_i), the mean loss at the weights x over the n samples xi_i given. Derivatives
+are by torch.func. Hessian-vector products differentiate forward over reverse, which needs about the memory of two
+gradients of one batch at a time; per-sample gradients use vmap.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from torch.utils import _pytree as pytree
 from dpzero_theory.curvature.lanczos import Operator
 
 Batch = Any
-"""A batch of samples: tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
+"""A batch of samples, made of tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
 Losses = Callable[[nn.Module, Batch], Tensor]
-"""losses(module, batch) -> one loss per sample, shape (batch,)."""
+"""A function (module, batch) that returns one loss for each sample of the batch, shape (batch,)."""
 
 VMAP_NUMBERS = 1 << 24
-"""Per-sample gradients are computed for so many samples at once that they have at most this many numbers."""
+"""The largest number of entries of the per-sample gradients that are computed at once."""
 
 
 class _Call(nn.Module):
@@ -36,12 +36,12 @@ class _Call(nn.Module):
 
 
 class Objective:
-    """F and the f_i at any weights x, without touching the module's own weights.
+    """The mean loss F and the samples' losses f_i at any weights x, without touching the module's own weights.
 
     Args:
         module: in eval mode, because dropout and batch statistics would couple or randomise the samples. Its weights
             with requires_grad make up x, tied weights once; the rest stay as they are.
-        losses: (module, batch) -> one loss per sample, see `Losses`.
+        losses: a function (module, batch) that returns one loss for each sample.
         batches: the samples; one batch is differentiated at a time.
 
     Raises:
@@ -66,7 +66,7 @@ class Objective:
         self.n = sum(self.sizes)
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
-        """The weights by name, as views of x."""
+        """Returns the module's weights by name, as views of the flat vector x."""
         parts = torch.split(x, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
@@ -86,21 +86,24 @@ class Objective:
         return total
 
     def losses(self, x: Tensor) -> Tensor:
-        """f(x; xi_i) for every sample, float64, shape (n,); no derivative is formed."""
+        """Returns the loss f(x; xi_i) of every sample at the weights x, float64, shape (n,).
+
+        No derivative is formed.
+        """
         weights = self.unflatten(x)
         return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
 
     def value(self, x: Tensor) -> float:
-        """F(x), summed in float64."""
+        """Returns the mean loss F(x), summed in float64."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The gradient of F at x, shape (d,)."""
+        """Returns the gradient of the mean loss F at x, shape (d,)."""
         weights = self.unflatten(x)
         return sum((self._flatten(grad(self._sum)(weights, batch)) for batch in self.batches), x.new_zeros(())) / self.n
 
     def hessian(self, x: Tensor) -> Operator:
-        """Returns the Hessian of F at x as an operator; a product with it costs about 4 evaluations of F."""
+        """Returns the Hessian of the mean loss F at x as an operator; one product costs about 4 evaluations of F."""
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
@@ -130,7 +133,7 @@ class Objective:
         raise IndexError("sample index out of range")
 
     def gradient_norms(self, x: Tensor) -> Tensor:
-        """||grad f(x; xi_i)|| for every sample, float64, shape (n,).
+        """Returns the norm of the gradient of every sample's loss at x, float64, shape (n,).
 
         As many samples at once as `VMAP_NUMBERS` allows go through vmap; where that is only one, each sample is
         differentiated on its own, which also serves modules that vmap cannot trace.
@@ -152,7 +155,10 @@ class Objective:
         return torch.stack([(part * part).sum() for part in parts]).sum().sqrt()
 
     def projections(self, x: Tensor, u: Tensor) -> Tensor:
-        """u^T grad f(x; xi_i) for every sample, float64, shape (n,), by forward differentiation."""
+        """Returns u^T grad f(x; xi_i) for every sample's loss at x, float64, shape (n,), by forward differentiation.
+
+        `u` is a direction of shape (d,).
+        """
         weights, direction = self.unflatten(x), self.unflatten(u)
         slopes = []
         for batch in self.batches:

@@ -1,4 +1,4 @@
-"""Bounds on v^T f(A) v and on the eigenvalues of A from a few Lanczos steps that start at v.
+"""Bounds on v^T f(A) v and on the eigenvalues of a symmetric matrix A from a few Lanczos steps that start at v.
 
 The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine its first 2
 k moments. The k-point Gauss rule is the measure on k points that shares these moments (Golub and Meurant, "Matrices,
@@ -16,23 +16,29 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.curvature.lanczos import Tridiagonal
 
-_BISECTIONS = 200  # Bisections halve their interval this often, which is enough to reach neighbouring floats
+_BISECTIONS = 200  # How often a bisection halves its interval, which is enough to reach neighbouring floats
 
 
 def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
-    """Returns the points and weights of the Gauss rule of the Lanczos steps from v; the weights sum to ||v||^2."""
+    """Returns the points and weights of the Gauss rule that k Lanczos steps from a vector v give.
+
+    The rule approximates v^T f(A) v for any function f. The weights sum to ||v||^2.
+    """
     values, vectors = tri.eigen()
     return values, tri.length**2 * vectors[0] ** 2
 
 
 def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, float, float]:
-    """(low, estimate, high) for v^T S^(1/power) v, S = A (power >= 2) or, where `signed`, S = A^2 (power 2: |A|).
+    """Returns (low, estimate, high) for v^T S^(1/power) v from the Lanczos steps `tri` with a matrix A from a vector v.
+
+    S is A (power >= 2), or, where `signed`, S = A^2 (with power 2 the number is v^T |A| v).
 
     The lower and the upper end are theorems about every measure on [0, inf) with the known moments. With f(s) =
-    s^(1/p), the derivatives of even order are negative and those of odd order positive on (0, inf). So the error of a
-    Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of a Gauss-Radau rule with a
-    point at 0 makes it a lower bound. The rules for S = A^2 follow from those moments of A^2 that the steps with A
-    determine, so no further product is needed; and v^T |A| v >= |v^T A v|. The estimate is the Gauss rule of A.
+    s^(1/p), p being the power, the derivatives of even order are negative and those of odd order positive on (0, inf).
+    So the error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of a
+    Gauss-Radau rule with a point at 0 makes it a lower bound. The rules for S = A^2 follow from those moments of A^2
+    that the steps with A determine, so no further product is needed; and v^T |A| v >= |v^T A v|. The estimate is the
+    Gauss rule of A.
 
     Where the Krylov space is invariant all three are the exact value. A must be positive semidefinite unless `signed`;
     negative points of rounding size count as 0. Raises ValueError.
@@ -43,7 +49,8 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
     estimate = float(weights @ s ** (1 / p))
     if tri.last == 0:
         return estimate, estimate, estimate
-    known = len(points) if signed else 2 * len(points)  # how many moments of the measure are known, from the zeroth on
+    # The number of known moments of the measure, from the zeroth on.
+    known = len(points) if signed else 2 * len(points)
     a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))
     high = _rule_value(a[: known // 2], b[: max(known // 2 - 1, 0)], weights.sum(), p) if known >= 2 else math.inf
     low = _rule_value(*_radau(a, b, (known + 1) // 2), weights.sum(), p)
@@ -53,8 +60,10 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
 
 
 def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
-    """Returns the diagonal and the off-diagonal of the Jacobi matrix of a discrete measure, by at most `steps` Lanczos
-    steps with the matrix diag(points)."""
+    """Returns the diagonal and the off-diagonal of the Jacobi matrix of a discrete measure.
+
+    The measure has the given points and weights. The matrix comes from at most `steps` Lanczos steps with diag(points).
+    """
     basis = [np.sqrt(weights / weights.sum())]
     a, b = list[float](), list[float]()
     scale = float(np.abs(points).max())
@@ -75,7 +84,8 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
     """Returns the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with `count` points, one at 0.
 
-    The point at 0 makes the rule a lower bound (Golub 1973). a, b: of the Jacobi matrix of the measure.
+    The point at 0 makes the rule a lower bound (Golub 1973). `a` and `b` are the diagonal and the off-diagonal of the
+    Jacobi matrix of the measure.
     """
     inner = min(count, len(a)) - 1
     if inner == 0:
@@ -88,19 +98,18 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    """The integral of s^(1/power) by the rule of the Jacobi matrix with diagonal a and off-diagonal b.
+    """Returns the integral of s^(1/power) by the quadrature rule that a Jacobi matrix stands for.
 
-    mass: the measure's total mass.
+    `a` is the matrix's diagonal, `b` its off-diagonal, and `mass` the measure's total mass.
     """
     values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 
 
 def small_share(d: int, probability: float) -> float:
-    """The share c with P((v^T y)^2 < c) = probability, for v uniform on the unit sphere of R^d and y a fixed unit
-    vector.
+    """Returns the share c with P((v^T y)^2 < c) = probability, for v uniform on the unit sphere and y fixed on it.
 
-    (v^T y)^2 ~ Beta(1/2, (d - 1)/2); it is 1 for d = 1. Raises ValueError.
+    The sphere is that of R^d. (v^T y)^2 ~ Beta(1/2, (d - 1)/2); it is 1 for d = 1. Raises ValueError.
     """
     wanted = check.real("probability", probability, above=0, below=1)
     dimension = check.integer("d", d)
@@ -108,14 +117,16 @@ def small_share(d: int, probability: float) -> float:
 
 
 def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, float]:
-    """(low, high) that contain every eigenvalue of A with probability >= 1 - failure, for a start uniform on the
-    sphere.
+    """Returns (low, high), which contain every eigenvalue of a matrix A with probability >= 1 - failure.
 
-    Let p_0, p_1, ..., p_k be the orthonormal polynomials of the measure at v, which T and `last` determine. The top
-    eigenvector carries mass w of the measure, so for every polynomial p, int p^2 >= w p(lambda_max)^2; for the best p
-    of degree k this is w sum_j p_j(lambda_max)^2 <= 1. With probability 1 - failure/2, w >= c (`small_share`), and then
-    sum_j p_j(lambda_max)^2 <= 1/c. The left side increases beyond the largest Ritz value, so lambda_max is at most the
-    point where it reaches 1/c. The same holds for lambda_min.
+    `tri` is the result of k Lanczos steps with A from a vector v that is uniform on the sphere of R^d.
+
+    Let p_0, p_1, ..., p_k be the orthonormal polynomials of the spectral measure of A at v, which the tridiagonal
+    matrix T of the steps and `last` determine. The top eigenvector carries mass w of the measure, so for every
+    polynomial p, int p^2 >= w p(lambda_max)^2; for the best p of degree k this is w sum_j p_j(lambda_max)^2 <= 1. With
+    probability 1 - failure/2, w >= c (`small_share`), and then sum_j p_j(lambda_max)^2 <= 1/c. The left side increases
+    beyond the largest Ritz value, so lambda_max is at most the point where it reaches 1/c. The same holds for
+    lambda_min.
 
     This is the bound of van Dorsselaer, Hochstenbach and van der Vorst (SIAM J. Matrix Anal. Appl. 22, 2000), who use
     p_k alone, with the sum. As an a posteriori bound it is sharper than that of Kuczynski and Wozniakowski (1992). Both
@@ -130,7 +141,10 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
 
 
 def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
-    """The largest x >= start with sum_j p_j(sign * x)^2 <= most (see `probable_ends`), rounded up to be safe."""
+    """Returns the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to be safe.
+
+    The p_j are the orthonormal polynomials that the Lanczos steps `tri` determine, and `sign` is +1 or -1.
+    """
 
     def below(x: float) -> bool:
         return _christoffel_sum(tri, sign * x, most) <= most
@@ -142,7 +156,10 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 
 
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
-    """sum_{j=0}^{k} p_j(x)^2 (see `probable_ends`); the summation stops early once it exceeds `enough`."""
+    """Returns sum_j p_j(x)^2 for the orthonormal polynomials p_0, ..., p_k of the k Lanczos steps `tri`.
+
+    The summation stops early once it exceeds `enough`.
+    """
     off = np.append(tri.off_diagonal, tri.last)
     before, now, total = 0.0, 1.0, 1.0
     for j, b in enumerate(off):

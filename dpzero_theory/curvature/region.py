@@ -21,11 +21,11 @@ from dpzero_theory.curvature.objective import Objective
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """Returns sum_k A_k^p for the operators A_k and p = power, of which `measure_spectrum(..., root=p)` measures H_p.
+    """Returns the operator sum_k A_k^p for the operators A_k and p = power.
 
-    One product with it costs p products with each operator.
-
-    Raises ValueError for an odd power, for no operators, and for operators that differ in shape.
+    `measure_spectrum(..., root=p)` measures with it H_p = (sum_k A_k^p)^(1/p), which bounds every A_k. One product with
+    it costs p products with each operator. ValueError is raised for an odd power, for no operators, and for operators
+    that differ in shape.
     """
     p = check.integer("power", power, at_least=2)
     if p % 2:
@@ -47,9 +47,9 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
 
 
 def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
-    """Returns the weights after at most `steps` full-batch gradient steps from x.
+    """Returns the weights after at most `steps` steps of full-batch gradient descent from the weights x.
 
-    Where F would rise the step size is halved, so F never rises. Raises ValueError.
+    `objective` has the mean loss F. Where F would rise `step_size` is halved, so F never rises. Raises ValueError.
     """
     alpha = check.real("step_size", step_size, above=0)
     value = objective.value(x)

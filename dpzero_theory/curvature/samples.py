@@ -40,18 +40,18 @@ def measure_samples(
     effort: Effort,
     level: float,
 ) -> Samples:
-    """Measure the Hessians at x of distinct samples drawn at random.
+    """Measure the Hessians of the losses f_i, at the weights x, of distinct samples drawn at random.
 
     One sample and its directions give T with E[T | i] >= tr|Hess f_i| (the upper end of `Spectrum.bracket`), so E[T^2]
     is at least the mean square wanted. The upper end is therefore on the safe side, and the lower end is no bound.
 
     Args:
-        objective: at least 2 samples.
-        x: shape (d,).
-        generator: a CPU generator.
+        objective: the losses of at least 2 samples.
+        x: the weights, shape (d,).
+        generator: a CPU generator, which draws the samples and directions.
         count: how many samples, at least 2; all of them where there are fewer.
-        effort: spent on each sample.
-        level: of the interval of the trace, and of each norm.
+        effort: how many Hessian products are spent on each sample.
+        level: the coverage probability of the interval of the trace, and of each norm.
 
     Raises:
         ValueError: fewer than 2 samples, a product that is not finite, a Hessian that is zero.

@@ -18,11 +18,11 @@ from dpzero_theory.sphere import sphere_tail
 
 @dataclass(frozen=True)
 class Clipped:
-    """The share of clipped slopes at one clip.
+    """The share of samples that a clip C clips along random directions u.
 
     Attributes:
         clip: C, in the unit of a gradient norm.
-        measured: the share of samples with |u^T grad f_i| >= C, on average over u.
+        measured: the share of samples with |u^T grad f_i| >= C, on average over u, where f_i is the loss of sample i.
         law: the share that is expected from the gradient norms alone, for u uniform on the sphere of radius sqrt(d).
     """
 
@@ -32,7 +32,10 @@ class Clipped:
 
 
 def sphere_direction(d: int, generator: torch.Generator, like: Tensor) -> Tensor:
-    """A vector u uniform on the sphere of radius sqrt(d), of the dtype and device of `like`."""
+    """Returns a vector u uniform on the sphere of radius sqrt(d) in R^d, of the dtype and device of `like`.
+
+    It is drawn with `generator`.
+    """
     return random_start(d, generator, Operator(d, lambda v: v, like.dtype, like.device)) * math.sqrt(d)
 
 
@@ -45,13 +48,14 @@ def clipped_shares(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> tuple[list[Clipped], Tensor]:
-    """Returns the share of samples clipped at each C, averaged over directions, and all slopes.
+    """Returns the share of samples clipped at each clip C, averaged over random directions u, and all slopes u^T g_i.
 
-    The slopes have shape (directions, n). All samples share a direction, so the t interval is over directions. It is
-    too narrow for a share so small that most directions clip nobody. Samples with zero gradient are never clipped.
+    Here g_i is the gradient of sample i. The slopes have shape (directions, n). All samples share a direction, so the t
+    interval is over directions. It is too narrow for a share so small that most directions clip nobody. Samples with
+    zero gradient are never clipped.
 
     Args:
-        slopes: u -> u^T g_i for each sample's gradient g_i, or finite differences, shape (n,).
+        slopes: a function of u that returns u^T g_i for each sample, or finite differences, shape (n,).
         norms: ||g_i||, shape (n,).
         start: a vector with the shape, dtype and device that u has.
         clips: the values of C > 0.

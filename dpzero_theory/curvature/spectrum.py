@@ -21,13 +21,15 @@ from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, random_start,
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
 
 CONVERGED = 0.05
-"""A Ritz vector y counts as converged, and is deflated, if its residual is at most this share of its Ritz value; then
-y^T |A| y is known to 0.13%."""
+"""A Ritz vector y of A counts as converged, and is deflated, if its residual is small enough.
+
+The residual must be at most this share of its Ritz value; then y^T |A| y is known to 0.13%.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How many matrix-vector products to spend: search + probes * steps at most.
+    """How many matrix-vector products to spend on a spectrum: search + probes * steps at most.
 
     Attributes:
         search: Lanczos steps of the run that looks for the largest eigenvalues.
@@ -83,10 +85,10 @@ def measure_spectrum(
     positive: bool = False,
     root: int | None = None,
 ) -> Spectrum:
-    """Measure a matrix A, or with `root` = p >= 2 the matrix A^(1/p) of a positive semidefinite A.
+    """Measure the norm, the traces and the effective rank of a symmetric matrix A, or of A^(1/p) where `root` = p >= 2.
 
-    Every interval covers its number with probability `level`, each on its own. The interval of the rank is the quotient
-    of two intervals that each have half the failure probability.
+    For a root A must be positive semidefinite. Every interval covers its number with probability `level`, each on its
+    own. The interval of the rank is the quotient of two intervals that each have half the failure probability.
 
     Args:
         operator: the matrix A.
@@ -121,6 +123,13 @@ class _LanczosRuns:
 
     The first run searches for the largest eigenvalues. Its converged Ritz vectors are deflated, and further runs, the
     probes, start from random directions orthogonal to them.
+
+    Args:
+        operator: the matrix A.
+        generator: a CPU generator, which draws the directions.
+        effort: how many products to spend.
+        positive: whether A is known to be positive semidefinite.
+        root: p, where A^(1/p) is measured; None where A is.
     """
 
     def __init__(
@@ -145,13 +154,16 @@ class _LanczosRuns:
         self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
 
     def signed(self, level: float) -> Interval:
-        """The interval of tr(A)."""
+        """Returns the interval of tr(A), with coverage probability `level`."""
         if not self._probes:
             return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
         return mean_interval(self._values, level, shift=self._shift)
 
     def absolute(self, level: float) -> Interval:
-        """The interval of tr|A|, or of tr A^(1/p) where a root is measured."""
+        """Returns the interval of tr|A|, or of tr A^(1/p) if the object was made with root = p.
+
+        `level` is its coverage probability.
+        """
         if self._only_signed:
             return self.signed(level)
         low, estimate, high = self._taken_bracket
@@ -192,12 +204,13 @@ class _LanczosRuns:
 
 
 def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
-    """Returns bounds and an estimate (low, estimate, high) of sum_j y_j^T f(A) y_j for Ritz vectors y_j.
+    """Returns (low, estimate, high) for sum_j y_j^T f(A) y_j, where the y_j are Ritz vectors of A.
 
-    f(A) is |A|, or A^(1/p) where root = p. theta is the Ritz value of y and rho its residual. The spectral measure at y
-    has mean theta and second moment theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity, and
-    y^T |A| y <= (theta^2 + rho^2)^(1/2) by Cauchy-Schwarz. For A^(1/p): the one-point Gauss rule theta^(1/p) is above,
-    and the two-point Radau rule theta^(1/p) (1 + rho^2/theta^2)^(1/p - 1) below (see `root_bracket`).
+    Ritz vectors are approximate eigenvectors. f(A) is |A|, or A^(1/p) where root = p. `values` are the Ritz values
+    theta of the y_j and `residuals` their residuals rho. The spectral measure at y has mean theta and second moment
+    theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity, and y^T |A| y <= (theta^2 + rho^2)^(1/2) by
+    Cauchy-Schwarz. For A^(1/p): the one-point Gauss rule theta^(1/p) is above, and the two-point Radau rule theta^(1/p)
+    (1 + rho^2/theta^2)^(1/p - 1) below (see `root_bracket`).
     """
     sizes = np.abs(values)
     if root is None:
@@ -209,7 +222,11 @@ def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[fl
 
 
 def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effort: Effort) -> list[Tridiagonal]:
-    """Lanczos runs from directions uniform on the sphere of radius sqrt(d - q) orthogonal to the q `taken` vectors."""
+    """Returns Lanczos runs with a matrix from random directions orthogonal to the q rows of `taken`.
+
+    The directions are uniform on the sphere of radius sqrt(d - q) there, drawn with `generator`; `effort` says how many
+    there are, and how many steps each run makes. `operator` is the matrix.
+    """
     free = operator.d - len(taken)
     runs: list[Tridiagonal] = []
     for _ in range(effort.probes if free > 0 else 0):

@@ -14,11 +14,11 @@ _DIGITS_AT_ONCE = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A model to measure.
+    """A model whose losses' curvature is measured.
 
     Attributes:
-        module: in eval mode.
-        losses: losses(module, batch) -> one loss per sample, shape (batch,).
+        module: the torch module, in eval mode.
+        losses: a function (module, batch) that returns one loss for each sample, shape (batch,).
         batches: the samples, in batches that fit into memory.
         least_loss: a lower bound on every loss.
         known: "public" or "synthetic" where the data is known to be that; empty where the user has to declare it.
@@ -33,21 +33,24 @@ class Task:
 
 def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
     """Returns the module's output for inputs that are one tensor, or a dictionary of keyword arguments."""
-    found: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
-    return found
+    scores: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
+    return scores
 
 
 def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
-    """The cross-entropy of the module's logits, one per sample; batch: (inputs, labels)."""
+    """Returns the cross-entropy of the module's logits, one number for each sample.
+
+    `batch` is a pair (inputs, labels).
+    """
     inputs, labels = batch
     return nn.functional.cross_entropy(logits(module, inputs), labels, reduction="none")
 
 
 def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
-    """Returns a tanh network of 64, `width` and 10 units, so d = 75 width + 10, on `samples` random digits (None: all).
+    """Returns a task, model, losses and samples: a tanh network of 64, `width` and 10 units on handwritten digits.
 
-    The loss is cross-entropy, the initialisation is PyTorch's from `seed`, in float64. Raises PreconditionError without
-    scikit-learn.
+    It has d = 75 width + 10 weights. There are `samples` random digits (all if None). The loss is cross-entropy, the
+    initialisation is PyTorch's from `seed`, in float64. Raises PreconditionError without scikit-learn.
     """
     features, labels = (torch.as_tensor(part[:samples]) for part in datasets.digits(seed))
     with torch.random.fork_rng(devices=[]):

@@ -39,10 +39,10 @@ from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection
 from dpzero_theory.privacy.step import Release
 
 VARIED = ("clip", "step_size", "smoothing", "direction")
-"""The arguments in which settings may differ: none of them changes what a run costs."""
+"""The arguments in which settings may differ, as none of them changes what a run costs."""
 _FILE = "search.json"
 _TRIES = 4
-"""How often the noise of the plans is increased, until the search as a whole meets its target."""
+"""How often the noise of the plans is increased at most, until the search as a whole meets its target."""
 
 
 class Setting(TypedDict, total=False):
@@ -66,8 +66,9 @@ class Best(NamedTuple):
 class Search:
     """A search over settings that has begun; `run` makes its runs.
 
-    settings, plans: what is compared, and the plan of each setting. picks: which of them is run, run after run.
-    epsilon: of all that is released, at delta. The other fields are arguments of `make_private_search`.
+    settings, plans: the settings that are compared, and the plan of each. picks: for each run the index of its setting.
+    folder: where the runs' folders are. epsilon, delta: what all that is released costs. The other fields are arguments
+    of `make_private_search`.
     """
 
     build: Callable[[], nn.Module]
@@ -130,20 +131,25 @@ def make_private_search(
     paid_at_once: int = 1,
     **target: Unpack[Target],
 ) -> Search:
-    """A search over settings that costs (target_epsilon, target_delta) in all.
+    """Begin or resume a search over settings whose runs cost (target_epsilon, target_delta) in all; return it.
 
     Args:
-        build: makes the module to train, the same one each time.
-        losses, data, micro_batch, paid_at_once: as `private.make_private`'s.
+        build: a function that makes the module to train, with the same initial weights each time.
+        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record.
+        data: the private records, a map-style data set.
         settings: at least one mapping, each with some of clip, step_size, smoothing and direction.
-        score: of a trained module, higher is better; must not read the private records.
+        score: a function from a trained module to a number, where higher is better; it must not read private records.
         runs: the law of the random number of runs; None runs each setting once and composes their costs.
-        folder: new or empty, or with `resume` this search's.
-        target: settings of `make_private_with_epsilon`, the budget that of the whole search. A setting's own values
-            replace these.
+        folder: a path that is new or empty, or with `resume` this search's folder.
+        resume: whether to go on with the search in the folder, which must have been begun with the same settings.
+        micro_batch: how many records are evaluated at a time, an integer >= 1.
+        paid_at_once: how many releases one entry of a run's ledger pays for, an integer >= 1.
+        target: settings of `make_private_with_epsilon`, where the budget is that of the whole search. A setting's own
+            values replace these.
 
     Raises:
-        ValueError, FileExistsError, FileNotFoundError: as `make_private`; a setting that gives anything else.
+        ValueError: an argument outside its range, or a setting with any other entry.
+        FileExistsError, FileNotFoundError: the folder is not empty, or holds no search to resume.
     """
     require_data(data)
     if not settings:
@@ -169,9 +175,10 @@ def make_private_search(
 def plans_of_search(
     n: int, settings: Sequence[Setting], runs: Runs | None, target: Target
 ) -> tuple[tuple[Plan, ...], float]:
-    """Make a plan for each setting, all with the same noise, and compute epsilon of the search.
+    """Return a plan for each setting, all with the same noise, and an upper bound on epsilon of the whole search.
 
-    n: records. Other arguments as of `make_private_search`.
+    n: the number of private records. settings, runs, target: those of `make_private_search`, where `target` has the
+    budget of the whole search. Raises ValueError, and PreconditionError where the budget cannot be met.
     """
     total, delta = target["target_epsilon"], target["target_delta"]
     first: Target = {**target, **settings[0]}
@@ -232,6 +239,8 @@ def _resumed(place: Path, kept: Mapping[str, Any]) -> tuple[int, ...]:
     try:
         found = json.loads(path.read_text())
         picks = tuple(found.pop("picks"))
+        # the file may be older than some of a plan's settings, which are then at their defaults
+        found["plans"] = [json.loads(Plan.from_json(json.dumps(plan)).to_json()) for plan in found["plans"]]
     except (ValueError, KeyError, AttributeError, TypeError):
         raise ValueError(f"{path}: damaged") from None
     for name, value in json.loads(json.dumps(kept)).items():

@@ -12,6 +12,7 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm
 from dpzero_theory.optim.step.contributions import Sums
+from dpzero_theory.optim.step.differences import RULES, Rule, require_smoothing
 from dpzero_theory.optim.step.step_sizes import MOST_STEPS, StepSize, step_sizes
 from dpzero_theory.optim.step.update import UPDATES, Update
 from dpzero_theory.optim.weights.groups import Given, Group, groups_of, require
@@ -26,11 +27,11 @@ from dpzero_theory.privacy.step import Drawing, Step
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
-"""The largest parameter of discrete noise, in levels: with it the noise, its tail included, still fits into 64 bits."""
+"""The largest parameter of discrete noise, in levels. With it the noise, its tail included, still fits into 64 bits."""
 
 
 class Target(Drawing, total=False):
-    """The settings of a private run: keyword arguments of `Plan.for_target`, n excepted."""
+    """The settings of a private run: the keyword arguments of `Plan.for_target`, which describes them, except n."""
 
     target_epsilon: Required[float]
     target_delta: Required[float]
@@ -47,6 +48,7 @@ class Target(Drawing, total=False):
     update: NotRequired[str]
     weight_decay: NotRequired[float]
     groups: NotRequired[Given]
+    difference: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Plan:
     Attributes:
         algorithm: a name of `step.algorithm.ALGORITHMS`.
         noise: the family of the noise, `gaussian` or `laplace`; `none` for mezo, and only there.
-        relation: the name of a `Relation`; empty for mezo.
-        sampling: the word of a sampling whose batches a run can draw.
+        relation: which data sets are neighbours, the name of a `Relation`; empty for mezo.
+        sampling: how batches are drawn, a name such as `poisson`; one whose batches a run can draw.
         n: the number of records.
         sample_rate: q in (0, 1], the expected batch over n.
         steps: T >= 1, the number of releases in all.
@@ -67,13 +69,17 @@ class Plan:
             mezo.
         levels: the number of integers between 0 and C that what a record contributes is rounded to; 0 where it is not.
         scale: the parameter of the discrete noise, in levels, an integer; 0 where noise is not discrete.
-        smoothing: lambda > 0.
+        smoothing: lambda > 0, how far from the weights losses are evaluated; 0 where the difference is exact.
         step_sizes: alpha >= 0, one for all steps or one for each.
-        direction: a name of `sphere.DIRECTIONS`; for dpgd-0th one whose u always has the norm sqrt(d).
+        direction: the law of the random directions u, a name of `sphere.DIRECTIONS`; for dpgd-0th one whose u always
+            has the norm sqrt(d).
         directions_per_step: K >= 1; 1 for Laplace noise and dpgd-0th.
-        update: a name of `step.update.UPDATES`; `plain` where a release is a vector.
-        weight_decay: w >= 0; 0 where a release is a vector.
-        groups: see `weights.groups`; none where a release is a vector.
+        update: how releases move the weights, a name of `step.update.UPDATES`; `plain` where a release is a vector.
+        weight_decay: w >= 0, each step takes alpha w x off the weights x; 0 where a release is a vector.
+        groups: parameters with step size and smoothing of their own, see `weights.groups`; none where a release is a
+            vector.
+        difference: how a record's change of loss along a direction is found, a name of
+            `dpzero_theory.difference.DIFFERENCES`. It does not change what is private.
     """
 
     algorithm: str
@@ -94,6 +100,7 @@ class Plan:
     update: str = "plain"
     weight_decay: float = 0.0
     groups: tuple[Group, ...] = ()
+    difference: str = "central"
 
     def __post_init__(self) -> None:
         rule = self.rule
@@ -102,7 +109,7 @@ class Plan:
         law = self.law
         self.batches.batch_size(check.integer("n", self.n))
         check.integer("steps", self.steps, at_most=MOST_STEPS)
-        check.real("smoothing", self.smoothing, above=0)
+        require_smoothing(self.difference, self.smoothing)
         check.integer("scale", self.scale, at_least=0, at_most=MOST_SCALE)
         rule.require(self.direction, self.directions_per_step)
         if law is not None:
@@ -154,20 +161,21 @@ class Plan:
         update: str = "plain",
         weight_decay: float = 0.0,
         groups: Given | None = None,
+        difference: str = "central",
         **drawing: Unpack[Drawing],
     ) -> "Plan":
         """The plan that is (target_epsilon, target_delta)-DP with the least noise.
 
         Args:
-            n: records.
+            n: the number of records.
             target_epsilon: epsilon > 0.
             target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
             steps: T >= 1.
             expected_batch: q n. It is n for full batches, an integer for fixed-size ones, K n over an integer for
                 random-allocation:K, and any number up to n for the others.
-            clip: C > 0, as of `Plan`.
+            clip: C > 0, the largest L2 norm of a record's K differences (for dpgd-0th, of its difference times u).
             step_size: alpha >= 0, or a function of the release's number 0..T-1. It must not depend on the records.
-            smoothing: lambda > 0.
+            smoothing: lambda > 0; 0 with difference="exact".
             relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
             sampling: one of `privacy.sampling` whose batches a run can draw; there is no default.
             algorithm: `dpzero` (Algorithm 2) or `dpgd-0th` (Algorithm 1: no transcript to replay).
@@ -179,17 +187,18 @@ class Plan:
             weight_decay: w >= 0, decoupled: each step takes alpha w x off the weights x.
             groups: a mapping from patterns of parameters' names to the factor of their step size, or to two factors, of
                 step size and of smoothing; the first pattern that matches counts (`weights.groups`).
+            difference: `central`, `forward` or `exact` (`step.differences`).
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
-            PreconditionError: as `calibrate_noise_multiplier`.
+            PreconditionError: the accountant finds no noise that meets the target (`calibrate_noise_multiplier`).
         """
         rule = ALGORITHMS[algorithm]
         law = _law(rule, noise, rule.levels)
         if law is None:
             raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
         check.real("clip", clip, above=0.0)
-        check.real("smoothing", smoothing, above=0.0)
+        require_smoothing(difference, smoothing)
         rule.require(direction, directions_per_step)
         check.integer("directions_per_step", directions_per_step, at_most=law.coordinates)
         check.settings(drawing, Drawing.__annotations__, Drawing.__required_keys__)
@@ -236,6 +245,7 @@ class Plan:
             update=UPDATES[update].name,
             weight_decay=weight_decay,
             groups=groups_of(groups),
+            difference=difference,
         )
 
     @classmethod
@@ -264,6 +274,7 @@ class Plan:
             step_sizes=(p.step_size,),
             direction=p.direction,
             directions_per_step=p.directions_per_step,
+            difference=p.difference,
         )
 
     @classmethod
@@ -282,8 +293,13 @@ class Plan:
         update: str = "plain",
         weight_decay: float = 0.0,
         groups: Given | None = None,
+        difference: str = "central",
     ) -> "Plan":
-        """The plan of MeZO: the same step without clip and without noise. Arguments and errors as `for_target`."""
+        """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
+
+        `for_target` describes the arguments, except that there is no budget, relation, clip or noise. Raises ValueError
+        for one outside its range.
+        """
         return cls(
             algorithm="mezo",
             noise="none",
@@ -301,12 +317,18 @@ class Plan:
             update=UPDATES[update].name,
             weight_decay=weight_decay,
             groups=groups_of(groups),
+            difference=difference,
         )
 
     @cached_property
     def rule(self) -> Algorithm:
-        """The algorithm, which says what is released."""
+        """The plan's algorithm, which says what a record contributes to a sum and what is released of the sum."""
         return ALGORITHMS[self.algorithm]
+
+    @property
+    def difference_rule(self) -> Rule:
+        """The plan's difference rule, with the points that a step evaluates, and what it makes of the results."""
+        return RULES[self.difference]
 
     @cached_property
     def batches(self) -> Sampling:
@@ -320,7 +342,7 @@ class Plan:
 
     @cached_property
     def update_rule(self) -> Update:
-        """How releases move the weights."""
+        """The rule by which releases move the weights, such as momentum, without the step size and the weight decay."""
         return UPDATES[self.update]
 
     @property
@@ -330,7 +352,7 @@ class Plan:
 
     @property
     def scalars(self) -> int:
-        """How many released numbers replay a step: K, or 0 where a release is a vector, which is not kept."""
+        """How many released numbers replay a step, which is K, or 0 where a release is a vector, which is not kept."""
         return self.directions_per_step if self.rule.replayable else 0
 
     @property
@@ -340,33 +362,49 @@ class Plan:
 
     @property
     def unit(self) -> float:
-        """The value, in the average over a batch, of 1 in a released sum; for an algorithm that releases K numbers."""
+        """The number in loss/length by which 1 in a released sum changes the average over a batch.
+
+        It holds for an algorithm that releases K numbers.
+        """
         return self._unit(0)
 
     def step_size(self, release: int) -> float:
-        """alpha of a release, by its number."""
+        """Return the step size alpha of the release with this number, 0 to T - 1."""
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
     def contributions(self, differences: Array, d: int, squared_norm: int = 0) -> Sums:
-        """The sum of what the records of a micro-batch contribute, shape (K,), from differences of shape (batch, K).
+        """Return the sum of what the records of a micro-batch contribute to a release, shape (K,).
 
-        squared_norm: of the integer vector along u (`Weights.squared_norm`), where a release is a vector.
+        Each record's differences are clipped and rounded to integers; for mezo they are neither.
+
+        differences: of the records along the K directions, shape (batch, K). d: the number of trained weights.
+        squared_norm: ||v||^2 of v, the vector of integers along the direction u (`Weights.squared_norm`); it is used
+        only where a release is a vector.
         """
         return self.rule.contributions(differences, self.clip, self.levels, d, squared_norm)
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """Add noise to the sum over the whole batch, or to its next coordinates, and return what is released.
+        """Add noise to `total`, the sum over the whole batch or some of its coordinates, and return what is released.
 
-        It must be called once for each coordinate of a step.
+        source: where the noise is drawn. It must be called once for each coordinate of a step, and never for a part of
+        the batch.
         """
         return self.rule.release(total, self.law, self.scale, source)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """The pairs (direction, -alpha/K times the average along it) by which `Weights.move_` moves the weights."""
+        """Return how a release moves the weights where the update is plain, as the argument of `Weights.move_`.
+
+        These are pairs (number of a direction, -alpha/K times the released average along it). release: its number.
+        sums: its K released sums.
+        """
         return self._along(release, -self.step_size(release), sums)
 
     def estimates(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """The estimate of the gradient that a release gives, as pairs (direction, 1/K times the average along it)."""
+        """Return the estimate of the gradient that a release gives.
+
+        It is the sum of amount u over the pairs (number of a direction u, amount) that are returned, where an amount is
+        1/K times the released average along u. release: its number. sums: its K released sums.
+        """
         return self._along(release, 1.0, sums)
 
     def _along(self, release: int, factor: float, sums: Iterable[float]) -> list[tuple[int, float]]:
@@ -375,7 +413,11 @@ class Plan:
         return [(release * k + index, amount * float(total)) for index, total in enumerate(sums)]
 
     def vector_factor(self, release: int, squared_norm: int) -> float:
-        """The number that 1 in a released vector adds to a coordinate of the weights: -alpha times its value."""
+        """Return the number that 1 in a coordinate of a released vector adds to that coordinate of the weights.
+
+        release: its number, which has the step size alpha. squared_norm: ||v||^2 of v, the vector of integers along the
+        release's direction.
+        """
         return -self.step_size(release) * self._unit(squared_norm)
 
     def _unit(self, squared_norm: int) -> float:
@@ -415,16 +457,18 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """The plan in a text that `to_json` wrote. Raises ValueError."""
+        """Return the plan that is written in a text of `to_json`. Raises ValueError for any other text."""
         kinds = {**check.types_of(cls), "step_sizes": list, "groups": list}
-        values = check.entries("the plan", json.loads(text), kinds, ("update", "weight_decay", "groups"))
+        values = check.entries("the plan", json.loads(text), kinds, ("update", "weight_decay", "groups", "difference"))
         groups = tuple((pattern, step_size, smoothing) for pattern, step_size, smoothing in values.pop("groups", ()))
         if not all(isinstance(pattern, str) for pattern, *_ in groups):
             raise ValueError(f"groups must begin with patterns; got {check.shown(groups)}")
         return cls(**{**values, "step_sizes": tuple(values["step_sizes"]), "groups": groups})
 
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
-        """Raise ValueError naming the first setting that differs from those of `other`; of: whose plan that is.
+        """Raise ValueError, naming the first setting that differs, unless this plan is the same as `other`.
+
+        of: a word for the message that says whose plan `other` is.
 
         The noise may differ by 1e-6 of itself, as another version's calibration may be that much closer. Step sizes may
         differ by 1e-12 of the largest, since the last bit of a schedule's cosine depends on the processor.
@@ -445,19 +489,25 @@ def _rounded(mine: tuple[float, ...], begun: tuple[float, ...]) -> bool:
 
 
 def _law(rule: Algorithm, noise: object, levels: int) -> Mechanism | None:
-    """The law of an algorithm's noise of that family, with so many levels between 0 and the clip."""
+    """Return the law of the noise of a family, such as "gaussian", for an algorithm; None where there is no noise.
+
+    rule: the algorithm. levels: the number of integers between 0 and the clip. Raises ValueError for other families.
+    """
     law = rule.law(noise)
     return law if law is None or not rule.lattice else law.on(int(levels))
 
 
 def _rounded_down(scale: int, levels: int) -> float:
-    """The largest number that is at most scale/levels."""
+    """Return the largest floating-point number that is at most scale/levels."""
     found = scale / levels
     return found if Fraction(found) * levels <= scale else math.nextafter(found, 0.0)
 
 
 def _noise(rule: Algorithm, law: Mechanism | None, multiplier: float) -> dict[str, Any]:
-    """The fields of a plan that say how much noise there is."""
+    """Return the fields of a plan that say how much noise there is: noise_multiplier, levels and scale.
+
+    rule: the algorithm. law: of the noise; None where there is none. multiplier: the noise multiplier.
+    """
     scale = int(law.scale(multiplier, rule.levels)) if law is not None and rule.lattice else 0
     return {"noise_multiplier": multiplier, "levels": rule.levels, "scale": scale}
 

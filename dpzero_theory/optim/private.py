@@ -4,6 +4,7 @@
     from torch.utils.data import TensorDataset
     from dpzero_theory.optim.private import make_private_with_epsilon
 
+    torch.manual_seed(0)                 # the same weights and records again, should the run be resumed
     features = torch.randn(1000, 20)
     data = TensorDataset(features, (features[:, 0] > 0).long())
     model = torch.nn.Linear(20, 2)
@@ -79,10 +80,13 @@ class Execution(NamedTuple):
     paid_at_once: int = 1
     isolation: str = "probed"
 
-    def checked(self, directions_per_step: int) -> "Execution":
-        """The same settings with plain integers. Raises ValueError for one out of its range."""
+    def checked(self, points: int) -> "Execution":
+        """Return the same settings, with integers of other libraries turned into Python's.
+
+        points: how many points a step evaluates. Raises ValueError for a setting out of its range.
+        """
         micro_batch = integer("micro_batch", self.micro_batch)
-        points_at_once = integer("points_at_once", self.points_at_once, at_most=2 * directions_per_step)
+        points_at_once = integer("points_at_once", self.points_at_once, at_most=points)
         choice("isolation", self.isolation, ISOLATIONS)
         if points_at_once > 1 and self.isolation == "exact":
             raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
@@ -93,7 +97,7 @@ class Execution(NamedTuple):
 
 
 class _Sources(NamedTuple):
-    """The random parts of a run: a source of noise, a sampler of batches, and the key of the directions."""
+    """The random parts of a run: the source of its noise, the sampler of its batches, and the key of its directions."""
 
     noise: NoiseSource
     batches: Batches
@@ -124,6 +128,7 @@ def make_private_with_epsilon(
     update: str = "plain",
     weight_decay: float = 0.0,
     groups: Given | None = None,
+    difference: str = "central",
     public_data: Data | None = None,
     precision: str = "nearest",
     micro_batch: int = 64,
@@ -136,9 +141,10 @@ def make_private_with_epsilon(
     """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
 
     Args:
-        module: as of `make_private`, like losses and data.
-        losses: one loss for each record of a batch.
-        data: the private records; n is their number.
+        module: the torch module to train; its parameters with requires_grad are moved, from the values that they have.
+        losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i and of
+            no other record; see `losses.evaluation.Losses`.
+        data: the private records, a map-style data set; n is their number.
         target_epsilon: the privacy budget epsilon, a number > 0.
         target_delta: the privacy budget delta, 0 < delta < 1; with Laplace noise also 0, for pure epsilon.
         steps: T, the number of releases, an integer from 1 to 10^9 (10^7 where the step size changes along the run).
@@ -150,13 +156,14 @@ def make_private_with_epsilon(
             of the records of public_data at the module's weights; a resumed run has the clip that it was begun with.
         step_size: alpha >= 0 of the move x - alpha times the estimate, or a function from the number of the release,
             0 to T - 1, to alpha. It must not depend on the records.
-        smoothing: lambda > 0, the distance at which losses are evaluated on both sides of the weights x: at
-            x + lambda u and x - lambda u.
+        smoothing: lambda > 0, the distance from the weights x at which losses are evaluated: at x + lambda u and
+            x - lambda u. With difference="exact", which evaluates none beside x, it must be 0.
         relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out". There is no default.
         sampling: how batches are drawn: a name of `dpzero_theory.SAMPLINGS` such as "poisson", "full" or "fixed-size",
             or a value such as `dpzero_theory.Poisson(1 / 16)`, whose rate must be expected_batch over n. There is no
             default.
-        folder: as of `make_private`.
+        folder: a path that is new or empty, or with `resume` this run's folder. It holds the ledger of what is paid and
+            the transcript of what was released; see `files.folder`.
         algorithm: "dpzero" (the paper's Algorithm 2, which releases K numbers a step), or "dpgd-0th" (Algorithm 1,
             which releases a vector, so that no transcript can replay the run).
         noise: the family of the noise, "gaussian" or "laplace", which has a pure epsilon too.
@@ -171,22 +178,29 @@ def make_private_with_epsilon(
         groups: step sizes and smoothings by parameter: a mapping from patterns of parameters' names to the factor of
             step_size, or to two factors, of step_size and of smoothing. A parameter has those of the first pattern that
             matches its name; see `weights.groups`.
+        difference: how a record's change of loss along u is found: "central" (from x + lambda u and x - lambda u, 2 K
+            evaluations of a record), "forward" (from x + lambda u and x, K + 1 evaluations) or "exact" (the derivative,
+            for losses that have one by forward-mode differentiation); see `step.differences`. Privacy is the same.
         public_data: the records that clip="public" is computed from. That they are public is taken on trust; records
             that `data` holds too are refused.
-        precision: as of `make_private`, like all settings that follow.
-        micro_batch: records evaluated at a time, an integer >= 1.
-        points_at_once: points evaluated in one pass, an integer from 1 to 2 K.
-        collate: makes a batch of records.
-        resume: whether to go on with the run in the folder.
-        paid_at_once: releases that one entry of the ledger pays for, an integer >= 1.
-        isolation: how a record's loss is kept its own, "probed" or "exact".
+        precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master". For this
+            setting and those that follow `make_private` says more.
+        micro_batch: how many records are evaluated at a time, an integer >= 1.
+        points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number.
+        collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
+        resume: whether to go on with the run in the folder: True, False, or "moved" for a folder that was copied.
+        paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1.
+        isolation: how a record's loss is kept its own: "probed", or "exact" for its last bits too.
 
     Returns:
         The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what is
         spent.
 
     Raises:
-        ValueError: an argument that is unknown, missing or outside its range; else as `make_private`.
+        ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
+            or losses that `make_private` refuses.
+        FileExistsError, FileNotFoundError: for the folder's files.
+        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
     """
     _require_folder(folder)
     require_module(module)
@@ -203,7 +217,7 @@ def make_private_with_epsilon(
         expected_batch=expected_batch, clip=constant, step_size=step_size, smoothing=smoothing, relation=relation,
         sampling=sampling, algorithm=algorithm, noise=noise, direction=direction,
         directions_per_step=directions_per_step, schedule=schedule, update=update, weight_decay=weight_decay,
-        groups=groups,
+        groups=groups, difference=difference,
     )  # fmt: skip
     if public_data is not None:
         plan = replace(plan, clip=_public_clip(module, losses, data, public_data, plan, collate, folder, resume))
@@ -245,12 +259,13 @@ def make_private(
             the transcript of what was released; see `files.folder`.
         target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; by default what the plan costs at
             target_delta.
-        key: of the directions, 16 bytes that are public; from the operating system if None.
+        key: 16 public bytes from which the random directions are computed; from the operating system if None.
         precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master"; see
             `weights.precision`.
         micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
-        points_at_once: how many of the 2 K points x +- lambda u_k are evaluated in one pass, an integer from 1 to 2 K;
-            see `weights.stacked`. It changes memory, speed and rounding.
+        points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number: 2 K
+            with central differences, K + 1 with forward ones, and K derivatives with exact ones. See `weights.stacked`.
+            It changes memory, speed and rounding.
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: True goes on with the run in the folder, which must have been begun with all of this; False refuses a
             folder that holds one. "moved" goes on with a folder that was copied, or brought from another disk, which is
@@ -300,28 +315,34 @@ def make_from_seed_not_private(
     """A reproducible run of any plan, for tests and comparisons: directions, batches and noise all come from the seed.
 
     The run is not private, whatever the plan's noise: whoever knows the seed removes the noise. No ledger is kept, and
-    `get_epsilon` is infinity. MeZO is this with `Plan.without_privacy`.
+    `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO, without clip and noise.
 
     Args:
-        module: as of `make_private`, like losses and data.
-        losses: one loss for each record of a batch.
-        data: the records; their number is the plan's n.
-        plan: of any algorithm.
+        module: the torch module to train; its parameters with requires_grad are moved, from the values that they have.
+        losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i and of
+            no other record; see `losses.evaluation.Losses`.
+        data: the records, a map-style data set; their number is the plan's n.
+        plan: what is released and how it moves the weights, of any algorithm.
         seed: an integer in [0, 2^64).
-        folder: a path where a transcript is kept; None keeps none.
-        precision: as of `make_private`, like all settings that follow; there is no ledger that paid_at_once acts on.
-        micro_batch: records evaluated at a time, an integer >= 1.
-        points_at_once: points evaluated in one pass, an integer from 1 to 2 K.
-        collate: makes a batch of records.
-        resume: whether to go on with the run in the folder.
-        paid_at_once: without effect, an integer >= 1.
-        isolation: "exact" is as of `make_private`; with "probed" the losses are hardly looked at.
+        folder: a path for the transcript, new or empty, or with `resume` this run's folder; None keeps no transcript.
+        precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master"; see
+            `weights.precision`.
+        micro_batch: how many records are evaluated at a time, an integer >= 1.
+        points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number.
+        collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
+        resume: whether to go on with the run in the folder: True, False, or "moved", which here is the same as True.
+        paid_at_once: an integer >= 1, which has no effect, since there is no ledger.
+        isolation: with "probed" the start tests only that `losses` gives one loss for each of a few records and reads
+            every trained parameter; with "exact" it tests that the losses keep records apart to the last bit, as in a
+            private run (see `losses.isolation`).
 
     Returns:
         The run, at its start or where it was.
 
     Raises:
-        ValueError, FileExistsError, FileNotFoundError, TranscriptError: as `make_private`.
+        ValueError: an argument outside its range, a setting that is not the resumed run's, or losses that are refused.
+        FileExistsError, FileNotFoundError: for the folder's files.
+        TranscriptError: the transcript is damaged or in use.
     """
     require_plan(plan)
     batches = BatchesFromSeedNotPrivate(plan.batches, plan.n, seed)
@@ -344,8 +365,13 @@ def _make(
     folder: Place | None,
     execution: Execution,
 ) -> Run:
-    """The run, once the losses have been looked at. budget: None where no ledger is kept, folder: where no file is."""
-    execution = execution.checked(plan.directions_per_step)
+    """Test the losses, create or open the folder's files, and return the run.
+
+    sources: where noise, batches and directions come from. budget: what the run may cost; None where no ledger is kept.
+    folder: where the files are; None where none are kept. execution: settings that do not change the plan. The other
+    arguments are those of `make_private`.
+    """
+    execution = execution.checked(len(plan.difference_rule.points(range(plan.directions_per_step), plan.smoothing)))
     collate = execution.collate
     require_module(module)
     require_data(data)
@@ -406,7 +432,11 @@ def _make(
 
 
 def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, execution: Execution, folder: Place | None) -> Plan:
-    """Rank 0's plan. Raises ValueError where ranks have other ones, other settings or other numbers of records."""
+    """Return rank 0's plan.
+
+    Raises ValueError where ranks have different plans, settings or numbers of records, where the number of records is
+    not the plan's n, and FileExistsError where a new run's folder is not empty.
+    """
     ranks.require_as_first("data must hold as many records", str(len(data)))
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
@@ -431,26 +461,30 @@ def _public_clip(
     folder: Place,
     resume: bool | str,
 ) -> float:
-    """The clip that rank 0 computes at its weights, or that the run in its folder was begun with."""
+    """Return the clip for clip="public": computed from public records at rank 0's weights.
+
+    With `resume` it is the clip with which the run in the folder was begun. The arguments are those of
+    `make_private_with_epsilon`; the plan has the other settings of the run.
+    """
     ranks = Ranks()
     if resume:
         return ranks.lead(lambda: begun_with(Path(folder))).plan.clip
     ranks.share_(module)
     found = public_clip(
         module, losses, public_data, data, smoothing=plan.smoothing, directions_per_step=plan.directions_per_step,
-        direction=plan.direction, collate=collate,
+        direction=plan.direction, difference=plan.difference, collate=collate,
     )  # fmt: skip
     return ranks.lead(lambda: found)
 
 
 def require_module(module: object) -> None:
-    """Raise ValueError for what is no module."""
+    """Raise ValueError unless `module` is a torch.nn.Module."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
 
 
 def require_plan(plan: object) -> None:
-    """Raise ValueError for what is no plan."""
+    """Raise ValueError unless `plan` is a `Plan`."""
     if not isinstance(plan, Plan):
         raise ValueError(f"plan must be a Plan (Plan.for_target, Plan.from_prescription); got {shown(plan)}")
 

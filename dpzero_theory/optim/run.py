@@ -52,7 +52,7 @@ _TURN = "turn"
 
 
 class _Turn:
-    """Lets one thing at a time be done with a run.
+    """Lets one thing at a time be done with a run: a step, a move of the weights, a checkpoint, or closing its files.
 
     taken: whose turn it is. A dictionary, because its `setdefault` asks and takes in one step, which no thread and no
     signal's handler can come between.
@@ -62,7 +62,9 @@ class _Turn:
         self.taken: dict[str, object] = {}
 
     def alone(self, work: Callable[[], T]) -> T:
-        """What `work` returns. Raises TranscriptError where something else has its turn.
+        """Call `work` while nothing else is done with the run, and return what it returns.
+
+        Raises TranscriptError where something else is being done with the run at this moment.
 
         Whatever `work` raises, the turn is given back.
         """
@@ -87,11 +89,12 @@ class Run:
 
     Args:
         header: what the run was begun with: plan, key, fingerprint of the initial weights.
-        weights: the initial ones, along the run's directions; or a checkpoint is loaded before the first step.
-        sums: evaluates batches of the records.
+        weights: the trainable weights, with their initial values unless a checkpoint is loaded before the first step.
+        sums: evaluates batches of the records, and sums their clipped differences.
         noise, batches: where the noise and the batches come from.
         files: the open ledger and transcript.
-        kept: whether a ledger is kept, on rank 0. The run is `private` if it is, and noise and batches are secret.
+        kept: whether rank 0 keeps a ledger. The run's attribute `private` is True if it does, and if noise and batches
+            come from the operating system and not from a seed.
         ranks: the processes of the run.
     """
 
@@ -129,7 +132,7 @@ class Run:
         return self._turn.alone(self._step)
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
-        """Make all steps that are left; `callback` is told what each released."""
+        """Make all steps that are left. callback: is called after each step with what it released."""
         self.catch_up()
         while self.releases_left:
             record = self.step()
@@ -153,13 +156,13 @@ class Run:
 
     @property
     def history(self) -> list[Release]:
-        """What is spent, for `privacy.accountant.epsilon_of_history`, which gives a bracket of epsilon."""
+        """The releases that are paid for, from which `privacy.accountant.epsilon_of_history` computes epsilon."""
         return self._ranks.lead(lambda: self._files.history)
 
     def get_epsilon(self, delta: float) -> float:
-        """An upper bound on epsilon, at this delta, of all that is spent; infinity if the run is not private.
+        """Return an upper bound on epsilon, at delta, of all releases paid for; infinity if the run is not private.
 
-        0 < delta < 1, or 0 for a noise law with a pure epsilon. Raises ValueError.
+        delta: 0 < delta < 1, or 0 for a noise law with a pure epsilon. Raises ValueError for a delta out of range.
         """
         real("delta", delta, at_least=0.0, below=1.0)
         return epsilon_of_history(self.history, delta).upper if self.private else math.inf
@@ -173,7 +176,9 @@ class Run:
         return self._turn.alone(self._take_checkpoint)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go to a checkpoint of this run; the next step first catches up with the transcript.
+        """Load a checkpoint of this run, as `state_dict` returned it.
+
+        The next step first moves the weights by what the transcript holds beyond the checkpoint.
 
         The weights may be sharded here and whole in the run that wrote the checkpoint, or the other way round. Raises
         ValueError for a checkpoint of another run.
@@ -185,7 +190,10 @@ class Run:
         self._turn.alone(lambda: self._load(found))
 
     def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go to a checkpoint and stay there: the run makes no more steps. Raises as `load_state_dict`."""
+        """Load a checkpoint, as `state_dict` returned it, and end the run there: it makes no more steps.
+
+        Raises ValueError for a checkpoint of another run.
+        """
         self.load_state_dict(state)
         self.close()
         self._current = True
@@ -199,7 +207,7 @@ class Run:
         self._turn.alone(self._begin_again)
 
     def close(self) -> None:
-        """Give up the files. Safe to repeat. Raises TranscriptError in the middle of a step."""
+        """Close the ledger and the transcript. Safe to repeat. Raises TranscriptError in the middle of a step."""
         self._turn.alone(self._close)
 
     def _step(self) -> Record:
@@ -290,7 +298,11 @@ class Run:
         self._position = record.release + 1
 
     def _move_by_vector(self, release: int, total: Sums) -> None:
-        """Rank 0 adds noise to the sum times the integer vector along u, and the weights move by that alone."""
+        """Move the weights by a release that is a vector: total v + noise, where v is the integer vector along u.
+
+        Rank 0 draws the noise, and the weights move by a public multiple of that sum alone. release: its number. total:
+        the sum over the whole batch, shape (1,).
+        """
         factor = self.plan.vector_factor(release, self.weights.squared_norm(release))
 
         def released(parameter: int, start: int, count: int) -> Sums:

@@ -64,7 +64,7 @@ CANNOT_TELL = (
 
 
 class Finding(NamedTuple):
-    """One line of the report. holds: None for a value that is only told."""
+    """One line of the report. name: what is checked or told. holds: the outcome; None for a value that is only told."""
 
     name: str
     value: str | int | float
@@ -72,7 +72,10 @@ class Finding(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Trainable parameters that were read from a file; of a checkpoint also the run's key and its release."""
+    """Trainable parameters that were read from a file, by name.
+
+    key, position: of a checkpoint, the run's public key and how many releases have moved the weights; else None.
+    """
 
     parameters: Mapping[str, Tensor]
     key: str | None = None
@@ -80,7 +83,11 @@ class Recorded(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The findings; with statement and account if the files can be read and belong together."""
+    """What was found in a run's folder: one finding for each check or value.
+
+    statement, account: the privacy statement and the ledger's content; None unless the files can be read and belong
+    together.
+    """
 
     findings: list[Finding]
     statement: Statement | None = None
@@ -99,10 +106,12 @@ _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
 def verify(
     folder: Path, initial: Recorded | None, final: Recorded | None, by: str = "", *, signed: bool = True
 ) -> Report:
-    """The report on a folder. Files that cannot be read, or do not belong together, are a finding that does not hold.
+    """Check a run's folder, and return the report.
 
-    initial, final: weights to compare with the replay, or None. by: the public key that must have signed, "" for any.
-    signed: whether a signature is looked at.
+    Files that cannot be read, or do not belong together, are a finding that does not hold. initial, final: the weights
+    at the start, from which the run is replayed, and those to compare with the outcome; None to leave that out. by: the
+    public key that must have signed the folder, in hexadecimal digits; "" for any or none. signed: whether a signature
+    is checked.
     """
     found = _verified(folder, initial, final)
     findings = list(found.findings)
@@ -128,7 +137,7 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
     ]
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
     found += [Finding(name, getattr(plan, name)) for name in said]
-    found.append(Finding("update", claimed.facts["update"]))
+    found += [Finding(name, claimed.facts[name]) for name in ("differences", "update")]
     known = None if header.isolation in ("", *ISOLATIONS) else False
     found.append(Finding("isolation", header.isolation or "not looked at", known))
     law = plan.law
@@ -154,7 +163,10 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
 
 
 def _numbers(content: Content) -> Finding:
-    """Whether the released numbers can be what n records add and noise of the stated law."""
+    """Test whether the released numbers can be what n records add plus noise of the stated law; one finding.
+
+    content: of the run's transcript.
+    """
     plan, law = content.header.plan, content.header.plan.law
     if law is None or not law.power or not plan.scalars or not content.records:
         why = "releases are vectors and are not kept" if not plan.scalars else "no releases, or no test of this noise"
@@ -172,7 +184,10 @@ def _numbers(content: Content) -> Finding:
 
 
 def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
-    """Who signed the folder as it is; no finding if nobody did and nobody had to."""
+    """Return a finding that says who signed the folder as it is; none if nobody did and nobody had to.
+
+    claimed: the run's privacy statement. by: the public key that must have signed; "" for any or none.
+    """
     name = "signed by"
     if not (folder / SIGNATURE).exists() and not (folder / SIGNATURE).is_symlink():
         return [Finding(name, f"nobody: no {SIGNATURE}, though a signer is asked for", holds=False)] if by else []
@@ -188,7 +203,11 @@ def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
 
 
 def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
-    """Whether the initial weights are the run's, and the final weights those of the replay up to their release."""
+    """Replay the run. The findings say whether the weights at the start are the run's, and the final ones the replay's.
+
+    content: of the run's transcript. final: the weights to compare, of a checkpoint with the replay up to there; None
+    for no comparison.
+    """
     header = content.header
     try:
         weights = weights_of(header, _module(initial.parameters))
@@ -220,7 +239,7 @@ def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> li
 
 
 def _module(values: Mapping[str, Tensor]) -> nn.Module:
-    """A module that has these parameters and nothing else."""
+    """Return a module that has parameters with these names and values, and nothing else."""
     root = nn.Module()
     for name, value in values.items():
         *path, last = name.split(".")
@@ -242,7 +261,10 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _load(name: str, path: Path | None) -> Recorded | None:
-    """Read the parameters in a file. Raises ValueError for any other file, whatever reading it raises."""
+    """Read trainable parameters from the file at `path`; None without a path. name: of the option, for the message.
+
+    Raises ValueError for any other file, whatever reading it raises.
+    """
     if path is None:
         return None
     rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"
@@ -258,7 +280,10 @@ def _load(name: str, path: Path | None) -> Recorded | None:
 
 
 def _recorded(state: Any) -> Recorded:
-    """The parameters in what was saved, of which a module can be made. Raises any exception for anything else."""
+    """Return the parameters in `state`, what a file held, if a module can be made of them.
+
+    Raises ValueError, or another exception, for anything else.
+    """
     if not isinstance(state, Mapping):
         raise ValueError(f"it holds a {type(state).__name__}")
     found = Recorded(state)
@@ -278,7 +303,7 @@ def _recorded(state: Any) -> Recorded:
 
 
 def _shown(report: Report, form: str) -> str:
-    """The report in a format; as text it is empty where there is a fault."""
+    """Return the report as text, JSON or HTML (`form`); as text it is empty where something does not hold."""
     findings, claimed, account = report
     curve = _curve(account) if account and form != "text" else []
     if form == "html":
@@ -297,6 +322,7 @@ def _shown(report: Report, form: str) -> str:
                 for c in claimed.costs
             ]
             values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs}
+            values |= {"attack": {"advantage": claimed.advantage}, "certificate": claimed.certificate}
             values |= {"assumed": claimed.assumed, "curve": curve}
         return json.dumps({**values, "cannot_tell": CANNOT_TELL}, indent=2)
     if report.fault or not claimed:
@@ -308,7 +334,10 @@ def _shown(report: Report, form: str) -> str:
 
 
 def _curve(account: Account) -> list[tuple[int, float]]:
-    """The spending curve; empty where some number of releases of a strange plan cannot be accounted for."""
+    """Return the points (releases, epsilon) of the spending curve, from the ledger's content.
+
+    It is empty where the accountant refuses some number of releases, as it may in a file that was made up.
+    """
     try:
         return spending_curve(account)
     except _REFUSALS:
@@ -327,7 +356,7 @@ def _parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 if everything holds, else 1."""
+    """Run the command with these arguments (by default those of the process). Returns 0 if everything holds, else 1."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.final is not None and options.initial is None:

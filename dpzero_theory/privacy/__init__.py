@@ -1,15 +1,18 @@
-"""Accounting from one place, for what a private run releases.
+"""The privacy accountant's functions under short names: what a private run costs, and what a privacy target allows.
 
     from dpzero_theory.privacy import Release, calibrate, epsilon
     noise = calibrate(target_epsilon=2, target_delta=1e-5, steps=10_000, sampling="poisson", relation="add-remove",
                       sample_rate=64 / 1024).value
     spent = epsilon([Release(noise, 5_000, sampling="poisson", relation="add-remove", sample_rate=64 / 1024)], 1e-5)
 
-calibrate gives the least noise for a target, epsilon and delta the cost of a history, steps, batch and records the
-whole numbers that meet a target, epsilon_over_steps and delta_over_epsilon whole curves, group_delta, group_epsilon and
-group_noise the same for k records at once (a user's), compare another accountant's answer. Every answer is a certified
-bracket. Each name is a function of the module named in `_HOMES`, whose docstring has the arguments; modules are loaded
-when first used.
+`calibrate` gives the least noise multiplier that meets a target (epsilon, delta). `epsilon` and `delta` give the cost
+of
+a history of steps. `steps`, `batch` and `records` give the most steps, the largest batch and the fewest records that
+meet a target. `epsilon_over_steps` and `delta_over_epsilon` give whole curves. `group_delta`, `group_epsilon` and
+`group_noise` give the same for neighbouring data sets that differ in k records (all of one user's), and `compare` gives
+another accountant's answer. The answers of this package's accountant are certified brackets: two numbers between which
+the exact one lies. Each name is loaded when it is first used, from the module that `_HOMES` names for it; the docstring
+there has the arguments.
 """
 
 from importlib import import_module

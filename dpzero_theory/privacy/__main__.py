@@ -36,20 +36,21 @@ from dpzero_theory.privacy.step import Drawing, Release, Steps
 
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
-"""With these samplings a noise multiplier must be at least this: the grid for less noise has too many points."""
+"""With these samplings a noise multiplier must be at least 0.03, because the grid for less noise has too many
+points."""
 RELATION = "replace-one"
-"""The relation of a command line that names none, which the answer then says."""
+"""The neighbouring relation if the command line names none; the answer then says so."""
 RATES = (0.01, 0.001)
 """The false positive rates at which `--risk` states the true positive rate of the best attack."""
 FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
 WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
-"""The largest value of each whole number that can be given."""
+"""The largest value that each of these whole numbers may have on the command line."""
 REAL = {
     "epsilon": {"above": 0.0, "at_most": LARGEST_EPSILON},
     "noise_multiplier": {"at_least": LEAST_MULTIPLIER, "at_most": MOST_MULTIPLIER},
     "delta": {"above": 0.0, "below": 1.0},
 }
-"""The range of each real number that can be given, as arguments of `check.real`."""
+"""The range of each real number that the command line takes, as keyword arguments of `check.real`."""
 
 
 def _parser() -> Parser:
@@ -113,7 +114,8 @@ def _parser() -> Parser:
 
 
 def _sought(options: argparse.Namespace) -> str:
-    """The name of the number to find; raises ValueError where the flags leave that open."""
+    """The name of the number to find, from the parsed command line `options`. Raises ValueError if the flags do not
+    determine it."""
     swept = None if options.sweep is None else options.sweep[0]
     if options.solve_for is not None:
         return str(options.solve_for).replace("-", "_")
@@ -126,7 +128,7 @@ def _sought(options: argparse.Namespace) -> str:
 
 
 def _sampling(text: str) -> str:
-    """Read a sampling's word, for `add_argument`."""
+    """The sampling's word in `text`, checked, for use as the type of an argparse argument. Raises ArgumentTypeError."""
     try:
         return sampling_of(text, 1e-15 if text != "full" else 1).word
     except ValueError as error:
@@ -134,7 +136,10 @@ def _sampling(text: str) -> str:
 
 
 def _questions(options: argparse.Namespace) -> list[Question]:
-    """The question that the flags ask, or one for each value of a sweep; raises ValueError naming the flag."""
+    """The questions that the parsed command line `options` asks: one, or one for each value of a sweep.
+
+    Raises ValueError, which names the flag at fault.
+    """
     sought = _sought(options)
     name: str | None = None
     values: list[float] = []
@@ -193,7 +198,7 @@ def _check_batch(question: Question) -> None:
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
     drawn = sampling_of(sampling, None if sampling == "full" else 1e-15)
     if drawn.records is not None:
-        drawn.batch_size(n)  # type: ignore[arg-type]  # refuses None
+        drawn.batch_size(n)  # type: ignore[arg-type]  # batch_size refuses None
     if sampling in SUBSAMPLED and question.noise_multiplier is not None:
         check.real(
             f"--noise-multiplier with --sampling {sampling}", question.noise_multiplier, at_least=LEAST_SUBSAMPLED
@@ -201,12 +206,12 @@ def _check_batch(question: Question) -> None:
 
 
 def _answer(question: Question) -> tuple[dict[str, Any], Release]:
-    """The answer as it is printed, and the steps that it is about."""
+    """The answer to a question as a dictionary that is printed, and the steps that the question is about."""
     name = question.sought
     started = time.perf_counter()
-    found = question.answer()
+    bracket = question.answer()
     seconds = time.perf_counter() - started
-    whole = question.answered(found)
+    whole = question.answered(bracket)
     unit = whole.release()
     answer = {
         "inputs": {
@@ -219,12 +224,12 @@ def _answer(question: Question) -> tuple[dict[str, Any], Release]:
         },
         "answer": name,
         name: getattr(whole, name),
-        "bracket": {"lower": found.lower, "value": found.value, "upper": found.upper},
-        "method": found.method,
+        "bracket": {"lower": bracket.lower, "value": bracket.value, "upper": bracket.upper},
+        "method": bracket.method,
         "sensitivity": unit.sensitivity,
         "noise_over_sensitivity": unit.noise_multiplier / unit.sensitivity,
         "gdp": unit.part.gdp,
-        "notes": list(found.notes),
+        "notes": list(bracket.notes),
         "seconds": seconds,
     }
     if question.sampling == "full" and name == "noise_multiplier" and question.group == 1:
@@ -233,20 +238,31 @@ def _answer(question: Question) -> tuple[dict[str, Any], Release]:
 
 
 def _risk(history: Steps) -> dict[str, Any]:
-    """The advantage of the best attack on one record, and its true positive rate at each of `RATES`, with brackets."""
-    found = {"advantage": advantage(history)}
-    found |= {f"true_positive_rate_at_{rate:g}": true_positive_rate(history, rate) for rate in RATES}
-    return {name: {"lower": one.lower, "value": one.value, "upper": one.upper} for name, one in found.items()}
+    """What the best attack on one record gains from a run with this history, as brackets in a dictionary.
+
+    It has the attack's advantage, and its true positive rate at each false positive rate in `RATES`.
+    """
+    brackets = {"advantage": advantage(history)}
+    brackets |= {f"true_positive_rate_at_{rate:g}": true_positive_rate(history, rate) for rate in RATES}
+    return {name: {"lower": one.lower, "value": one.value, "upper": one.upper} for name, one in brackets.items()}
 
 
 def _met(sought: str, stated: float, value: float) -> str:
-    """A sentence: whether the value that was given of the number to find holds too."""
+    """A sentence that says whether a run with the value `stated` of the number to find, which was given too, meets the
+    target.
+
+    sought: the number's name. value: the answer for it.
+    """
     met = stated <= value if sought in ("steps", "batch") else value <= stated
     return f"{FLAGS[sought]} {stated:g}, which was given too, is {'met' if met else 'not met'}"
 
 
 def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Path | None) -> str:
-    """The answers as a table, as CSV or as JSON, with a row for each question."""
+    """The answers to the questions of a sweep as a table, as CSV or as JSON, with a row for each question.
+
+    variable: the name of the number that is varied. how: `table`, `csv` or `json`. plot: where to write a figure, or
+    None.
+    """
     rows = []
     for done, question in enumerate(questions, 1):
         rows.append(sweep_row(question, variable))
@@ -272,7 +288,12 @@ def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Pa
 
 
 def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
-    """The noise multiplier of the paper's composition lemma for the same target, and the epsilon that it really has."""
+    """The noise multiplier by the paper's composition lemma for the same target, and the epsilon that this noise really
+    has.
+
+    inputs: the answer's inputs, with epsilon, delta and steps. sensitivity: the largest change of a batch's sum, in
+    clips.
+    """
     gdp = float(paper_gdp(inputs["epsilon"], inputs["delta"]))
     real = float(epsilon_from_gdp(gdp, inputs["delta"]))
     return {
@@ -342,7 +363,10 @@ def _table(answer: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns 0, exits with 2 and one line on standard error for a bad input."""
+    """Run the command line. It returns 0; for a bad input it exits with status 2 and one line on standard error.
+
+    argv: the arguments, by default those of the process.
+    """
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals():

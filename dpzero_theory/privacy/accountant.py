@@ -1,11 +1,13 @@
 """delta and epsilon of a recorded history of releases, as certified brackets.
 
-Each release is first reduced to what its mechanism says (`mechanism.Cost`): to Gaussian releases or finite dominating
-pairs, up to a ratio e^G, or to pure epsilon. With epsilon' the answer for the former at delta e^-G and epsilon_p the
-pure epsilon, adaptive composition gives epsilon <= epsilon' + 2 G + epsilon_p (`discrete.py` for G). A law with both,
-a finite pair and pure epsilon, is counted in both ways: either holds.
+Each release is first reduced by what its noise law says of it (`mechanism.Cost`). It counts as Gaussian releases or as
+a dominating pair of finite laws, up to a ratio e^G of probabilities, or it counts by its pure epsilon. Let epsilon' be
+the answer for the former at delta e^-G, and epsilon_p the pure epsilon of the latter. Adaptive composition gives
+epsilon <= epsilon' + 2 G + epsilon_p (`discrete.py` derives G). A law that has both a finite pair and pure epsilon is
+counted in both ways, and the smaller bound is taken.
 
-The Gaussian releases and the finite pairs are one `composition.Composition`, which `answers` answers for.
+The Gaussian releases and the finite pairs make one `composition.Composition`, for which `answers` gives delta and
+epsilon.
 """
 
 import math
@@ -14,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dpzero_theory import check
+from dpzero_theory.bisection import LogSecant
 from dpzero_theory.privacy.answers import answer
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN
@@ -26,24 +29,28 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 _CLOSE_TO_PURE = 0.1
-"""Below this factor, delta near pure epsilon is bounded by a share of delta at a smaller epsilon (`_near_pure`)."""
+"""`_near_pure` bounds delta, for epsilon close below the pure epsilon, as a factor times delta at a smaller epsilon.
+The bound is used where that factor is at most this."""
 _UNRESOLVED = 0.01
-"""Where the lower end of delta is below this share of the upper end, rounding and not privacy made the upper end."""
+"""If the lower end of delta is below this share of the upper end, the upper end may be mere rounding error."""
 _HIDDEN = 1e-12
-"""Upper ends of delta above it are not made by rounding."""
+"""An upper end of delta above this is not mere rounding error."""
 _MOMENTS = "moments"
 _BEYOND_ALL = 1e6
-"""An epsilon that no finite loss exceeds: delta there is the probability of an infinite loss."""
-_MOST_LOOKS, _AIM = 6, 1e-3
-"""A search for epsilon near pure epsilon ends after 6 evaluations, or with delta below its target by this share."""
+"""An epsilon that no finite privacy loss exceeds, so that delta there is the probability of an infinite loss."""
+_MOST_LOOKS, _AIM, _LONGEST = 6, 1e-3, 100.0
+"""A search for epsilon near the pure epsilon ends after 6 evaluations, or where delta is below its target by less than
+twice the second number, as a share of the target. It searches for the share by which e^epsilon is below e to the pure
+epsilon; one move changes that share at most by a factor of e^100, the third number."""
 
 
 @dataclass(frozen=True)
 class _Reduced:
-    """A history as a composition, up to a ratio e^ratio, beside pure epsilon.
+    """A history in the form of a composition, up to a ratio e^G of probabilities, and pure epsilon beside it.
 
-    above: costs at least as much as the releases that it stands for. below: costs at most as much. ratio: G >= 0.
-    epsilon: the pure epsilon of all other releases. least: from below, epsilon at the delta that is asked for.
+    above: a composition that costs at least as much as the releases that it stands for. below: one that costs at most
+    as much. ratio: G >= 0. epsilon: the pure epsilon of all releases that are not in the composition. least: a lower
+    bound on epsilon of the history, at the delta that is asked for.
     """
 
     above: Composition
@@ -54,8 +61,12 @@ class _Reduced:
 
 
 def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
-    """The ways to reduce a history, each of which gives an upper end. Every law with pure epsilon and finite pairs
-    counts by its pairs in the first, and by its pure epsilon in the last."""
+    """The ways to reduce a history of releases (`_Reduced`), each of which gives a valid upper bound.
+
+    The first way counts every law that has a finite pair by that pair, and the last counts every law that has no
+    Gaussian form by its pure epsilon. If no law has a pair there is one way. delta: where the lower bounds on epsilon
+    hold.
+    """
     relations = dict.fromkeys(str(r.relation) for r in releases)
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(relations)}")
@@ -81,29 +92,34 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
             least=max((cost.least for _, cost in costs), default=0.0),
         )
 
-    found = [reduced((), lambda cost: cost.gaussian)]
+    reductions = [reduced((), lambda cost: cost.gaussian)]
     if paired:
         finite = [FinitePairs(pairs, count) for pairs, count in paired.items()]
-        found.insert(0, reduced(finite, lambda cost: cost.gaussian or cost.pairs is not None))
-    return found
+        reductions.insert(0, reduced(finite, lambda cost: cost.gaussian or cost.pairs is not None))
+    return reductions
 
 
 def _telling(reductions: Sequence[_Reduced]) -> Sequence[_Reduced]:
-    """The reductions without the last one, if a law in it has no pure epsilon, so that it says nothing."""
+    """The given reductions that bound something: the last is left out if its pure epsilon is infinite and there are
+    others."""
     return reductions[:-1] if len(reductions) > 1 and reductions[-1].epsilon == math.inf else reductions
 
 
 def _continuous(release: Release, cost: Cost, end: int) -> Release:
-    """Continuous Gaussian releases that cost at least (end 0) or at most (end 1) as much as these."""
+    """Releases with continuous Gaussian noise that cost at least (end = 0) or at most (end = 1) as much as `release`.
+
+    cost: what the release's noise law says that it costs.
+    """
     if cost.multipliers is None or cost.multipliers[end] == release.noise_multiplier:
         return release
     return Release.of(replace(release.step, noise=cost.multipliers[end], mechanism="gaussian"), release.steps)
 
 
 def gaussian_part(history: Steps) -> tuple[Composition, Composition, float]:
-    """The compositions of Gaussian releases that cost at least, and at most, as much as the history, and G.
+    """Two compositions of Gaussian releases, and a number G >= 0, for a history with Gaussian noise only.
 
-    Raises ValueError for a history with a mechanism that is no Gaussian one.
+    The first composition costs at least as much as the history and the second at most as much, up to a ratio e^G of
+    probabilities. G is 0 unless some noise is discrete Gaussian. Raises ValueError if some noise is not Gaussian.
     """
     made = releases_of(history)
     reduced = _reductions(made, 0.0)[-1]
@@ -125,10 +141,11 @@ def delta_of_history(history: Steps, epsilon: float, *, near: float | None = Non
     """The smallest delta for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation; no steps cost nothing.
+        history: steps, such as `step * 1000`, all with one relation; an empty history costs nothing.
         epsilon: epsilon >= 0.
         near: a delta that the caller compares the answer with. If the answer is far from it the bracket may be wide,
-            but it still says on which side of `near` the answer is. It saves time for allocations and finite pairs.
+            but it still says on which side of `near` the answer is. It saves time for random allocations and for laws
+            with finitely many outcomes.
 
     Returns:
         A bracket. `value` is an estimate, and `upper` is certified: it is the number to state.
@@ -143,21 +160,24 @@ def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Ans
     eps = check.real("epsilon", epsilon, at_least=0)
     made = releases_of(history)
     reductions = _reductions(made, 0.0)
-    found = [_reduced_delta(reduced, eps, notes(made), near, of) for reduced in _telling(reductions)]
-    lower, upper = max(bracket.lower for bracket in found), min(bracket.upper for bracket in found)
+    brackets = [_reduced_delta(reduced, eps, notes(made), near, of) for reduced in _telling(reductions)]
+    lower, upper = max(bracket.lower for bracket in brackets), min(bracket.upper for bracket in brackets)
     upper = max(min(upper, _near_pure(reductions, eps)), lower)
-    return replace(found[0], lower=lower, value=min(max(found[0].value, lower), upper), upper=upper)
+    return replace(brackets[0], lower=lower, value=min(max(brackets[0].value, lower), upper), upper=upper)
 
 
 def wide_delta(history: Steps, epsilon: float) -> float:
-    """An upper bound on the upper end of `delta_of_history`, by moments; it exists however small delta is."""
+    """An upper bound on delta of the history at `epsilon`, by exponential moments of the privacy loss.
+
+    It is at least the upper end of `delta_of_history`, and it is above 0 and finite however small delta is.
+    """
     reductions = _telling(_reductions(releases_of(history), 0.0))
     return min(_reduced_delta(reduced, epsilon, of=_wide).upper for reduced in reductions)
 
 
 _Answer = Callable[[Composition, float, float | None], Bracket]
-"""A function that gives the bracket of delta of a composition at an epsilon; its last argument is the `near` of
-`delta_of_history`."""
+"""A function that gives the bracket of delta of a composition at an epsilon. Its last argument is a delta with which
+the caller compares the answer, or None; far from it the bracket may be wide."""
 
 
 def _sharp(composition: Composition, epsilon: float, near: float | None) -> Bracket:
@@ -170,12 +190,16 @@ def _wide(composition: Composition, epsilon: float, near: float | None) -> Brack
 
 
 def _resolved(composition: Composition, epsilon: float, near: float | None) -> Bracket:
-    """The sharp bracket, with an upper end by moments where delta is so small that it is not resolved."""
-    found = _sharp(composition, epsilon, near)
-    if found.upper > _HIDDEN or found.lower > _UNRESOLVED * found.upper or found.upper == 0:
-        return found
-    upper = max(min(moment_delta(composition, epsilon), found.upper), found.lower)
-    return found if upper == found.upper else Bracket(found.lower, min(found.value, upper), upper, _MOMENTS)
+    """The certified bracket of delta of a composition at `epsilon`.
+
+    If delta is so small that rounding hides it, the upper end is a bound by exponential moments. near: a delta with
+    which the caller compares the answer, or None.
+    """
+    bracket = _sharp(composition, epsilon, near)
+    if bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0:
+        return bracket
+    upper = max(min(moment_delta(composition, epsilon), bracket.upper), bracket.lower)
+    return bracket if upper == bracket.upper else Bracket(bracket.lower, min(bracket.value, upper), upper, _MOMENTS)
 
 
 def _reduced_delta(
@@ -186,27 +210,32 @@ def _reduced_delta(
     of: _Answer = _resolved,
 ) -> Bracket:
     beyond, ratio = reduced.epsilon, reduced.ratio
-    # delta(epsilon) <= e^G delta'(left), delta' without the ratio; delta'(left) <= delta'(0) + 1 - e^left for left < 0
+    # With delta' the delta of the composition alone, that is without the ratio e^G, delta(eps) <= e^G delta'(left) for
+    # left = eps - 2 G. If left < 0, delta'(left) <= delta'(0) + 1 - e^left.
     left = math.nextafter(eps - 2 * ratio, -math.inf) if ratio else eps
-    # pure epsilon e alone costs at most (e^e - e^left)/(1 + e^e) at left < e, beside other releases at 0
+    # Releases with pure epsilon e alone, here e = `beyond`, have at an epsilon x < e a delta of at most
+    # (e^e - e^x)/(1 + e^e).
     pure = -math.expm1(max(left, 0.0) - beyond) / (1 + math.exp(-beyond)) if beyond > left else 0.0
     pure = max(pure, 0.0) - math.expm1(min(left, 0.0))
     if reduced.above.empty:
         return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
 
-    found = of(reduced.above, max(_down(left - beyond) if beyond else left, 0.0), near)
+    bracket = of(reduced.above, max(_down(left - beyond) if beyond else left, 0.0), near)
     if ratio + beyond == 0:
-        return replace(found, notes=notes)
-    upper = min(_up((found.upper + pure) * math.exp(ratio)), 1.0)
+        return replace(bracket, notes=notes)
+    upper = min(_up((bracket.upper + pure) * math.exp(ratio)), 1.0)
     lower = of(reduced.below, _up(eps + 2 * ratio), near).lower * math.exp(-ratio)
-    return Bracket(_down(lower), min(found.value + pure, upper), upper, found.method, notes)
+    return Bracket(_down(lower), min(bracket.value + pure, upper), upper, bracket.method, notes)
 
 
 def _near_pure(reductions: Sequence[_Reduced], eps: float) -> float:
-    """An upper bound on delta that is sharp where epsilon is close below the pure epsilon e of finite pairs alone.
+    """An upper bound on delta at `eps` that is sharp if eps is close below the pure epsilon e of a history of finite
+    pairs alone.
 
-    No loss exceeds e, so delta(epsilon) <= (1 - e^{epsilon - e}) P(L > epsilon), and Markov's inequality for the gain
-    at epsilon - b, 1 - e^-b at least where L > epsilon, gives P(L > epsilon) <= delta(epsilon - b)/(1 - e^-b).
+    reductions: those of the history. No privacy loss L exceeds e, so that delta(eps) <= (1 - e^{eps - e}) P(L > eps).
+    The probability is bounded by Markov's inequality: where L > eps, the term of delta at eps - b is at least 1 - e^-b,
+    hence P(L > eps) <= delta(eps - b)/(1 - e^-b). Here b = min(eps, 1). It returns 1 where the bound does not apply or
+    is not sharp.
     """
     pairs, pure = reductions[0], reductions[-1]
     back = min(eps, 1.0)
@@ -224,26 +253,36 @@ def epsilon_of_history(history: Steps, delta: float) -> Bracket:
     """The smallest epsilon >= 0 for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation; no steps cost nothing.
+        history: steps, such as `step * 1000`, all with one relation; an empty history costs nothing.
         delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:
         A bracket with value = upper, which is certified: the history is (upper, delta)-DP.
 
     Raises:
-        ValueError: an argument outside its range, or a delta that noise on a coarse lattice does not resolve.
+        ValueError: an argument outside its range, or a delta so small that it is not resolved for noise on a coarse
+            lattice.
     """
     return _history_epsilon(history, delta)
 
 
 def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
-    """By which share a history costs more than (target_epsilon, target_delta); at most 0 if it does not.
+    """By which share a history costs more than (target_epsilon, target_delta); a number of at most 0 if it costs no
+    more.
 
-    It is the larger of two shares: that by which the upper end of `epsilon_of_history` at target_delta exceeds
-    target_epsilon, and that by which the upper end of `delta_of_history` at target_epsilon exceeds target_delta (the
-    former alone for target_delta = 0). In exact arithmetic both are at most 0 or neither is; they come from two
-    searches, so that their errors differ. Calibration and the searches for steps, batches and records keep both at most
-    0; a ledger looks at the first. target_epsilon: > 0. Other arguments and errors are those of the two functions.
+    It is the larger of two shares. One is that by which the upper end of `epsilon_of_history` at target_delta exceeds
+    target_epsilon, and the other that by which the upper end of `delta_of_history` at target_epsilon exceeds
+    target_delta. For target_delta = 0 only the former counts. In exact arithmetic both are at most 0 or neither is;
+    they come from two searches, so that their errors differ. Calibration and the searches for steps, batches and
+    records keep both at most 0; a ledger looks at the first.
+
+    Args:
+        history: steps, all with one relation.
+        target_epsilon: > 0.
+        target_delta: 0 <= target_delta < 1.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     beyond = [_history_epsilon(history, target_delta, below=False).upper / target_epsilon - 1]
     if target_delta > 0:
@@ -252,45 +291,56 @@ def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
 
 
 def _history_epsilon(history: Steps, delta: float, *, below: bool = True) -> Bracket:
-    """`epsilon_of_history`; with below=False the lower end is not looked for, and may be 0."""
+    """The bracket of epsilon of a history at `delta`; if `below` is False the lower end is not computed, and may be
+    0."""
     target = check.real("delta", delta, at_least=0, below=1)
     made = releases_of(history)
     reductions = _reductions(made, target)
     if not reductions[-1].above.empty or reductions[-1].epsilon == math.inf:
         check.real("delta", delta, above=0, below=1)
     *by_pairs, last = _telling(reductions)
-    found = [*_by_pairs(by_pairs if target > 0 else [], target, below), _reduced_epsilon(last, target, below)]
-    upper = min(bracket.upper for bracket in found)
-    lower = min(max(bracket.lower for bracket in found), upper)
+    brackets = [*_by_pairs(by_pairs if target > 0 else [], target, below), _reduced_epsilon(last, target, below)]
+    upper = min(bracket.upper for bracket in brackets)
+    lower = min(max(bracket.lower for bracket in brackets), upper)
     if target > 0:
         upper = max(_close_to_pure(reductions, target, upper), lower)
-    return Bracket(lower, upper, upper, found[0].method, notes(made))
+    return Bracket(lower, upper, upper, brackets[0].method, notes(made))
 
 
 def _by_pairs(reductions: Sequence[_Reduced], target: float, below: bool) -> Iterator[Bracket]:
-    """The brackets by those reductions that are certified at this delta. Close to pure epsilon delta falls to 0 at
-    once, and such a small delta may not be resolved."""
+    """The brackets of epsilon at delta = `target`, by those of the given reductions for which one can be certified.
+
+    Just below the pure epsilon, delta falls to 0 abruptly, and a very small target may not be resolved there. below:
+    whether the lower ends are needed.
+    """
     for reduced in reductions:
         with suppress(OverflowError):
             yield _reduced_epsilon(reduced, target, below)
 
 
 def _close_to_pure(reductions: Sequence[_Reduced], target: float, upper: float) -> float:
-    """About the least epsilon at which `_near_pure` is at most the target, if it is below `upper`; else `upper`."""
+    """About the least epsilon at which the bound `_near_pure` is at most `target`, if it is less than `upper`;
+    otherwise `upper`.
+
+    reductions: those of the history. target: the delta that is asked for. upper: an upper bound on epsilon that is
+    already known.
+    """
     pure, best = reductions[-1].epsilon, upper
     if not math.exp(min(upper - pure, 0.0)) > 1 - _CLOSE_TO_PURE:
         return upper
-    gap = target
+    search = LogSecant(target, -1.0, longest=_LONGEST)
     for _ in range(_MOST_LOOKS):
-        if not 0 < gap < _CLOSE_TO_PURE:
+        if not 0 < search.x < _CLOSE_TO_PURE:
             break
-        epsilon = _up(pure + math.log1p(-gap))
-        found = _near_pure(reductions, epsilon) if epsilon > 0 else 1.0
-        if found <= target:
+        epsilon = _up(pure + math.log1p(-search.x))
+        delta = _near_pure(reductions, epsilon) if epsilon > 0 else 1.0
+        if delta <= target:
             best = min(best, epsilon)
-        if not 0 < found < 1 or target * (1 - 2 * _AIM) < found <= target:
+        if not 0 < delta < 1 or target * (1 - 2 * _AIM) < delta <= target:
             break
-        gap *= target / found * (1 - _AIM)
+        missed = math.log(target / delta) + math.log1p(-_AIM)
+        search.measure(missed)
+        search.move(missed)
     return best
 
 
@@ -303,20 +353,25 @@ def _reduced_epsilon(reduced: _Reduced, target: float, below: bool) -> Bracket:
         return _composed_epsilon(reduced.above, delta, below)
 
     ratio = reduced.ratio
-    found = paired(_down(target * math.exp(-ratio)) if ratio > 0 else target)
-    upper = found.upper
+    bracket = paired(_down(target * math.exp(-ratio)) if ratio > 0 else target)
+    upper = bracket.upper
     if ratio + reduced.epsilon > 0:
-        upper = _up(found.upper + 2 * ratio + reduced.epsilon)
-    lower = found.lower
+        upper = _up(bracket.upper + 2 * ratio + reduced.epsilon)
+    lower = bracket.lower
     if below and reduced.below is not reduced.above:
         lower = _composed_epsilon(reduced.below, _up(target * math.exp(ratio))).lower
-    elif below and ratio >= MARGIN / 2:  # else it holds at delta (1 + MARGIN) too, so at delta e^G
+    # For a smaller ratio the lower end needs no change: `crossing` leaves a margin by which it holds at delta e^G too.
+    elif below and ratio >= MARGIN / 2:
         lower = _exceeding(answer(reduced.above).delta, lower, target, ratio)
-    return Bracket(max(_down(lower) - 2 * ratio, reduced.least, 0.0), upper, upper, found.method)
+    return Bracket(max(_down(lower) - 2 * ratio, reduced.least, 0.0), upper, upper, bracket.method)
 
 
 def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ratio: float) -> float:
-    """A point close below `near` where delta certifiably exceeds e^ratio target; 0 if none is found."""
+    """A point close below `near` where the function `delta` certainly exceeds e^ratio times `target`; 0 if none is
+    found.
+
+    The point is used as a lower bound on epsilon.
+    """
     goal, change = _up(target * math.exp(ratio)), ratio * max(near, 1.0)
     for _ in range(8):
         if near - change <= 0:
@@ -328,12 +383,20 @@ def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ra
 
 
 def sharp_delta(history: Steps, epsilon: float, *, near: float | None = None) -> Bracket:
-    """`delta_of_history` without moments where delta is not resolved: for searches, which ask often."""
+    """The bracket of delta of a history at `epsilon`, without a bound by moments where rounding hides a small delta.
+
+    It is faster than `delta_of_history`, and serves searches, which ask often. near: a delta with which the caller
+    compares the answer, or None; far from it the bracket may be wide.
+    """
     return _history_delta(history, epsilon, near, _sharp)
 
 
 def _composed_epsilon(composition: Composition, delta: float, below: bool = True) -> Bracket:
-    """The bracket by a search, or by moments if no epsilon is found at which so small a delta is resolved."""
+    """The bracket of epsilon of a composition at `delta`.
+
+    It comes from a search, or from a bound by moments if no epsilon is found at which so small a delta is resolved.
+    below: whether the lower end is needed.
+    """
     try:
         return answer(composition).epsilon(delta, below=below)
     except OverflowError:
@@ -347,7 +410,7 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
 
 
 def notes(made: Sequence[Release]) -> tuple[str, ...]:
-    """The sentences that a reader of this history's certificate must know."""
-    found = [r.step.sampling.note(r.relation) for r in made if r.sample_rate < 1]
-    found += [MECHANISMS[r.mechanism].note for r in made]
-    return tuple(dict.fromkeys(note for note in found if note))
+    """The sentences that whoever reads an answer about the releases `made` must know, each once."""
+    sentences = [r.step.sampling.note(r.relation) for r in made if r.sample_rate < 1]
+    sentences += [MECHANISMS[r.mechanism].note for r in made]
+    return tuple(dict.fromkeys(note for note in sentences if note))

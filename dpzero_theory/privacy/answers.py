@@ -1,10 +1,13 @@
-"""How delta, epsilon and noise of a composition are found: one class for each form that a composition can have.
+"""How delta, epsilon and the noise multiplier of a composition are found, by one class for each form of a composition.
 
-- `Told`: some part is mixed; which releases are of which kind is told, and the binomial number of them summed over.
-- `Grid`: there are random allocations or finite pairs; the losses of all parts are put on one grid.
-- `Directions`: there are only plain Gaussian releases and pairs; each direction is a composition of pairs.
+- `Told`: some part is mixed, with releases of one of two kinds by chance. The number of releases of the second kind is
+  binomial; delta is computed for given numbers, and averaged over them.
+- `Grid`: there are random allocations, or pairs of laws with finitely many outcomes. The privacy losses of all parts
+  are rounded to one grid of numbers.
+- `Directions`: there are only plain Gaussian releases and pairs of Gaussian mixtures. Each of the two directions in
+  which neighbours are compared is a composition of pairs.
 
-`answer` chooses the form. Nothing else asks what a composition is made of.
+`answer` chooses the class. No other module asks which kinds of parts a composition has.
 """
 
 import math
@@ -14,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from scipy.special import ndtri
 
+from dpzero_theory.bisection import LogSecant
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.allocations.mixture import (
     COARSE,
@@ -33,18 +37,20 @@ from dpzero_theory.privacy.gaussian import GDP_ACCURACY, epsilon_from_gdp
 from dpzero_theory.privacy.truncation import mixed_delta
 
 _MOST_GUESSES, _ROUGH_MISS = 12, 1e-3
-"""A first search for noise ends after 12 guesses of epsilon, or at a guess that misses the target by this share."""
+"""The search for a first guess of the noise ends after 12 guesses, or at one whose epsilon is within this share (1e-3)
+of the target."""
 _STEEP = -10.0
-"""The slope of log delta in log x that a search begins with if nothing better is known."""
+"""The slope d log delta / d log x with which a search over x begins if nothing better is known."""
 
 
 @dataclass(frozen=True)
 class NoiseQuestion:
-    """The question which noise multiplier has a given delta at a given epsilon.
+    """The question which noise multiplier has the given delta at the given epsilon.
 
     at: the composition for a noise multiplier. bracket: the certified bracket of delta at `epsilon` for a noise
-    multiplier; its second argument is the `near` of `Answer.delta`. sensitivity: the largest change of a batch's sum,
-    in clips. batches: the sample rate of the batches that may hold a record, and the number of them.
+    multiplier; its second argument is a delta with which the caller compares the answer, or None, and the bracket may
+    be wide if the answer is far from it. sensitivity: the largest change of a batch's sum, in clips. batches: the
+    sample rate of the batches that may hold a given record, and the number of those batches.
     """
 
     at: Callable[[float], Composition]
@@ -56,19 +62,25 @@ class NoiseQuestion:
 
     @property
     def attained(self) -> "NoiseQuestion":
-        """The same question about what data attain of mixed parts."""
+        """The same question where each mixed part is replaced by pairs that data attain; its answer is a lower
+        bound."""
         batches = self.at(1.0).attained.batches or self.batches
         return replace(self, at=lambda noise: self.at(noise).attained, batches=batches)
 
     def curve(self, near: float | None = None) -> Curve:
-        """delta as a curve over the noise multiplier, known by certified brackets alone."""
+        """delta as a curve over the noise multiplier, of which only certified brackets are known.
+
+        near: a delta with which answers are compared; far from it the brackets may be wide.
+        """
         return bracket_curve(lambda noise: self.bracket(noise, near))
 
     def start(self) -> tuple[float, float]:
-        """A guess of the multiplier that meets the target, and of d log delta / d log noise there.
+        """A guess of the noise multiplier that meets the target, and of the slope d log delta / d log noise there.
 
-        It is found by secants on `rough_epsilon`. They begin at the multiplier s, over the sensitivity, with mu = q
-        sqrt(T (e^{1/s^2} - 1)), where mu gives delta = Phi(mu/2 - epsilon/mu), a little more than the exact one.
+        The guess is found by secants on `rough_epsilon`, an uncertified estimate. With s the multiplier over the
+        sensitivity, q the sample rate and T the number of batches, the secants begin where mu = q sqrt(T (e^{1/s^2} -
+        1)). Here mu is chosen such that Phi(mu/2 - epsilon/mu) = delta, which is a little more than the exact delta of
+        mu-GDP.
         """
         z = -float(ndtri(self.delta))
         root = math.sqrt(z * z + 2 * self.epsilon)
@@ -78,23 +90,22 @@ class NoiseQuestion:
         slope = -1 - abs((self.epsilon / gdp) ** 2 - gdp**2 / 4)
         if not self.at(1.0).central:
             return noise, slope
-        before, missed, fall = 0.0, 0.0, -1.0
+        search = LogSecant(noise, -1.0)
         for _ in range(_MOST_GUESSES):
-            found, of_epsilon = rough_epsilon(self.delta, self.at(noise).central)
-            if not found > 0:
+            epsilon, of_epsilon = rough_epsilon(self.delta, self.at(search.x).central)
+            if not epsilon > 0:
                 break
-            last, missed = missed, math.log(found / self.epsilon)
-            if before > 0 and noise != before and (missed - last) / math.log(noise / before) < 0:
-                fall = (missed - last) / math.log(noise / before)
-            slope = -of_epsilon * fall
+            missed = math.log(epsilon / self.epsilon)
+            search.measure(missed)
+            slope = -of_epsilon * search.slope
             if abs(missed) < _ROUGH_MISS:
                 break
-            before, noise = noise, noise * math.exp(min(max(-missed / fall, -1.0), 1.0))
-        return noise, min(slope, -1.0)
+            search.move(missed)
+        return search.x, min(slope, -1.0)
 
 
 class Answer(ABC):
-    """The answers for one composition. The upper end of every bracket is the safe one."""
+    """The answers for one composition. The upper end of every bracket is the end that is safe for privacy."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
@@ -106,12 +117,15 @@ class Answer(ABC):
         """The bracket of delta at `epsilon`.
 
         near: a delta that the caller compares the answer with; if the answer is far from it, the bracket may be wide.
-        above: whether only the upper end will be used. router: the one used for questions close to this one, for speed.
+        above: whether the caller uses the upper end only, so that the lower end need not be sharp. router: an object
+        that remembers computations, shared by similar questions for speed.
         """
 
     @abstractmethod
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
-        """The bracket of epsilon at delta = target; with below=False the lower end is not looked for, and may be 0.
+        """The bracket of epsilon at delta = `target`.
+
+        below: whether the lower end is needed; if not, it may be 0.
 
         Raises:
             OverflowError: no epsilon is found at which delta is certainly at most the target.
@@ -120,11 +134,14 @@ class Answer(ABC):
     @staticmethod
     @abstractmethod
     def noise(question: NoiseQuestion) -> Bracket:
-        """Return the bracket of the noise multiplier that a question asks for. Raises OverflowError as `epsilon`."""
+        """Return the bracket of the noise multiplier that a question asks for; the upper end is the safe one.
+
+        Raises OverflowError if no multiplier is found at which delta is certainly at most the target.
+        """
 
 
 def answer(composition: Composition) -> Answer:
-    """The object that answers for this composition, by its form."""
+    """The object that computes delta and epsilon for this composition; its class depends on the kinds of the parts."""
     if composition.mixed:
         return Told(composition)
     mixture = composition.mixture
@@ -132,17 +149,21 @@ def answer(composition: Composition) -> Answer:
 
 
 def bracket_curve(bracket: Callable[[float], Bracket]) -> Curve:
-    """The curve of delta over x that only certified brackets are known of."""
+    """A curve of delta over x of which only certified brackets are known.
+
+    bracket: a function from x, such as an epsilon or a noise multiplier, to the bracket of delta.
+    """
     return Curve(lambda x, _: bracket(x), lambda x, _: (bracket(x).log_value, None))
 
 
 def _above_zero(at_zero: Bracket, target: float) -> float:
-    """A guess of epsilon from the bracket of delta at epsilon 0."""
+    """A guess of the epsilon at which delta is `target`. at_zero: the bracket of delta at epsilon 0, above the
+    target."""
     return at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / target))
 
 
 class Told(Answer):
-    """The form with mixed parts."""
+    """The answers for a composition with mixed parts, whose releases are of one of two kinds by chance."""
 
     def delta(
         self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
@@ -170,7 +191,10 @@ class Told(Answer):
 
 
 class Grid(Answer):
-    """The form with random allocations or finite pairs, and without mixed parts."""
+    """The answers for a composition with random allocations or finite pairs, and without mixed parts.
+
+    mixture: what this composition means to `allocations.mixture`, which computes delta on a grid.
+    """
 
     def __init__(self, composition: Composition, mixture: Mixture) -> None:
         super().__init__(composition)
@@ -198,9 +222,9 @@ class Grid(Answer):
         start, slope = question.start()
 
         def mixture(noise: float) -> tuple[float, Mixture]:
-            found = question.at(noise).mixture
-            assert found is not None
-            return question.epsilon, found
+            grid = question.at(noise).mixture
+            assert grid is not None
+            return question.epsilon, grid
 
         curve = question.curve(question.delta)
         if mixture(1.0)[1].runs:
@@ -210,18 +234,18 @@ class Grid(Answer):
 
 
 class Directions(Answer):
-    """The form with plain Gaussian releases and pairs only."""
+    """The answers for a composition of plain Gaussian releases and pairs of Gaussian mixtures only."""
 
     def delta(
         self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
     ) -> Bracket:
         gdp, dominating = self.composition.plain, self.composition.directions()
-        found: list[Bracket] = []
+        brackets: list[Bracket] = []
         for parts in dominating:
-            known = max((bracket.lower for bracket in found), default=0.0)
-            found.append((router or Router()).delta(epsilon, parts, gdp, small=known))
-        top = max(found, key=lambda b: b.upper)
-        lower = max(b.lower for b in found)
+            known = max((bracket.lower for bracket in brackets), default=0.0)
+            brackets.append((router or Router()).delta(epsilon, parts, gdp, small=known))
+        top = max(brackets, key=lambda b: b.upper)
+        lower = max(b.lower for b in brackets)
         if not above and (attained := self.composition.directions(attained=True)) != dominating:
             lower = max(direction_delta(epsilon, parts, gdp).lower for parts in attained)
         return Bracket(lower, max(lower, top.value), top.upper, top.method)
@@ -236,9 +260,9 @@ class Directions(Answer):
     def _epsilon(self, directions: Sequence[Parts], target: float, *, below: bool) -> tuple[float, float, str]:
         gdp = self.composition.plain
         if not any(directions):
-            found = float(epsilon_from_gdp(gdp, target))
-            slack = GDP_ACCURACY * max(found, gdp * gdp)
-            return max(found - slack, 0.0), found + (slack if found > 0 else 0.0), CLOSED
+            exact = float(epsilon_from_gdp(gdp, target))
+            slack = GDP_ACCURACY * max(exact, gdp * gdp)
+            return max(exact - slack, 0.0), exact + (slack if exact > 0 else 0.0), CLOSED
 
         def curve(parts: Parts) -> Curve:
             return direction_curve(lambda epsilon: (epsilon, parts, gdp))
@@ -246,7 +270,9 @@ class Directions(Answer):
         curves: list[Curve] = []
         for number, parts in enumerate(directions):
             at_zero = direction_delta(0.0, parts, gdp)
-            if at_zero.upper > target:  # `crossing` looks itself which of the later ones exceed the target
+            # Where both directions are compared, those before this one do not exceed the target at epsilon 0, and
+            # `crossing` finds out which later ones do.
+            if at_zero.upper > target:
                 curves = [curve(one) for one in directions[number:]]
                 break
         if not curves:

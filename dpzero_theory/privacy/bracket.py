@@ -1,4 +1,4 @@
-"""What every certified answer of the accounting is."""
+"""The type of a certified answer: two ends between which the exact number lies."""
 
 import math
 from dataclasses import dataclass
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bracket:
-    """A certified answer: the exact number lies in [lower, upper].
+    """A certified answer: the exact number lies in [lower, upper], all errors of its computation included.
 
-    `value` is the number to use: the private side for noise multipliers and epsilon, the estimate for delta.
-    `method` says how it was obtained, `notes` what holds beyond it.
+    `value` is the number to use. For noise multipliers and epsilon it is the end that is safe for privacy, and for
+    delta it is an estimate between the two ends. `method` names the way the answer was computed, and `notes` are
+    sentences that a reader of the answer must know.
     """
 
     lower: float
@@ -20,5 +21,5 @@ class Bracket:
 
     @property
     def log_value(self) -> float:
-        """Log of `value`, -inf where that is 0."""
+        """The natural logarithm of `value`, or -inf if `value` is 0."""
         return math.log(self.value) if self.value > 0 else -math.inf

@@ -1,4 +1,4 @@
-"""The smallest noise multiplier for a privacy target."""
+"""The smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta)."""
 
 import math
 from collections.abc import Callable
@@ -18,17 +18,20 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Release, Words
 
 LARGEST_EPSILON = 1e4
-"""The largest target_epsilon with sampled batches: a larger one protects nothing, and needs a grid of as many cells."""
+"""The largest target_epsilon with sampled batches. A larger one protects nothing, and its computation would need a grid
+with as many cells."""
 _LOUD = 1e6
-"""A noise multiplier that is in the range of every mechanism."""
+"""A noise multiplier that is in the range of every noise law."""
 _PURE_ACCURACY = 1e-10
-"""More than the relative error of a pure law's noise multiplier at delta = 0."""
+"""A bound on the relative error of the noise multiplier of a law with pure epsilon, at delta = 0."""
 _CLOSE = 1e-4
-"""If delta > 0 saves less than this share of a pure law's noise multiplier, that at delta = 0 is the answer."""
+"""If delta > 0 allows a noise multiplier that is smaller than that at delta = 0 by less than this share, the latter is
+the answer."""
 _WIDE = 0.25
-"""Where the lower end of a noise multiplier is below this share of its upper end, its delta is not resolved."""
+"""If the lower end of a noise multiplier is below this share of its upper end, its delta is too small to be
+resolved."""
 _LEAST_STEP = 1e-12
-"""The least share by which a noise multiplier that misses its target is raised."""
+"""A noise multiplier that misses its target is raised by at least this share of it."""
 
 
 def calibrate_noise_multiplier(
@@ -36,84 +39,99 @@ def calibrate_noise_multiplier(
 ) -> Bracket:
     """The smallest noise multiplier for which `steps` releases are (target_epsilon, target_delta)-DP.
 
-    The multiplier is the parameter of the noise on the sum of a batch over the per-record clip C, for both
-    relations (with replace-one the sum changes by up to 2C: at full batch it is twice that of add-remove).
+    The multiplier is the parameter of the noise on the sum of a batch, over the per-record clip C, for every relation.
+    With replace-one the sum changes by up to 2 C, so that with full batches the multiplier is twice that of add-remove.
 
     Args:
         target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches.
-        target_delta: 0 < delta < 1; with a pure law (laplace) also 0, for pure target_epsilon.
+        target_delta: 0 < delta < 1; 0 is also allowed for a law with pure epsilon (laplace).
         steps: T >= 1, number of releases.
         words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
 
     Returns:
-        A bracket with value = upper: at `upper` `epsilon_of_history` at target_delta says at most target_epsilon, and
-        `delta_of_history` at target_epsilon at most target_delta (`accountant.excess`); at `lower` the certified lower
-        end of delta exceeds it (pure laws at target_delta = 0: both of epsilon). On a coarse lattice
-        (discrete-gaussian:M) more noise may cost more: a smaller multiplier than `lower` may meet the target.
+        A bracket with value = upper, the safe end. At `upper`, `epsilon_of_history` at target_delta is at most
+        target_epsilon, and `delta_of_history` at target_epsilon is at most target_delta. At `lower`, the certified
+        lower end of delta exceeds target_delta (for target_delta = 0, that of epsilon exceeds target_epsilon). On a
+        coarse lattice (discrete-gaussian:M) more noise may cost more: there a multiplier smaller than `lower` may meet
+        the target.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: the batches alone meet the target, 1 - (1-q)^T <= delta (random allocation: T/t, with
-            t the steps of an epoch), so that every positive
-            multiplier does and there is no smallest one.
+        PreconditionError: the batches alone meet the target, because a record is used at all with probability at most
+            delta: 1 - (1-q)^T <= delta, or T/t <= delta for random allocation with epochs of t steps. Then every
+            positive multiplier meets the target, and there is no smallest one.
     """
     epsilon = check.real("target_epsilon", target_epsilon, above=0)
     return calibrated(Release(_LOUD, steps, **words), epsilon, target_delta)
 
 
 def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracket:
-    """`calibrate_noise_multiplier` for releases, whose own noise multiplier is not used."""
+    """The bracket of the smallest noise multiplier with which `releases` are (epsilon, target_delta)-DP; the upper end
+    is safe.
+
+    The noise multiplier that the releases have is ignored. Raises ValueError for an argument outside its range, and
+    PreconditionError if every positive multiplier meets the target.
+    """
     unit = releases.with_noise(1.0)
     pure = MECHANISMS[unit.mechanism].multiplier(unit, epsilon)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
     if pure is None:
         check.real("target_delta", delta, above=0, below=1)
-    found = _pure(unit, epsilon, delta, pure) if pure is not None else _resolved(unit, epsilon, delta)
+    bracket = _pure(unit, epsilon, delta, pure) if pure is not None else _resolved(unit, epsilon, delta)
 
     def beyond(noise: float) -> float:
         if not noise < math.inf:
             raise ValueError(f"target_epsilon must be within the accountant's reach; got {epsilon:g} at {delta:g}")
         return excess([unit.with_noise(noise)], epsilon, delta)
 
-    return settled(found, beyond)
+    return settled(bracket, beyond)
 
 
-def settled(found: Bracket, beyond: Callable[[float], float]) -> Bracket:
+def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     """The bracket of a noise multiplier, raised until its value meets the target when the accountant is asked.
 
-    found: the bracket from a search along the noise. The searches for epsilon and delta have errors of their own, by
-    which its upper end may miss the target. beyond: a function from a noise multiplier to the share by which it misses
-    the target, such as `accountant.excess`. The multiplier is raised by that share, then by twice as much each time.
+    bracket: the bracket from a search along the noise. The searches for epsilon and delta have errors of their own, by
+    which its upper end may miss the target. beyond: a function from a noise multiplier to the share by which
+    it misses the target, such as `accountant.excess`; at most 0 means that the target is met. The multiplier is raised
+    by that share, then by twice as much each time.
     """
-    value, more = found.upper, 0.0
+    value, more = bracket.upper, 0.0
     while (missed := beyond(value)) > 0:
         more = max(2 * more, missed, _LEAST_STEP)
         value *= 1 + more
-    return replace(found, value=value, upper=value)
+    return replace(bracket, value=value, upper=value)
 
 
 def _resolved(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """The bracket by `_composed`, or a smaller upper end by moments if so small a delta is not resolved."""
+    """The bracket of the noise multiplier for releases like `unit`, whose law has no pure epsilon, at the target
+    (epsilon, delta).
+
+    If so small a delta is not resolved, the upper end is the smaller of two bounds, of which one is by moments.
+    """
     try:
-        found = _composed(unit, epsilon, delta)
+        bracket = _composed(unit, epsilon, delta)
     except OverflowError:
-        found = Bracket(0.0, math.inf, math.inf, "", notes([unit]))
-    if found.lower > _WIDE * found.upper:
-        return found
+        bracket = Bracket(0.0, math.inf, math.inf, "", notes([unit]))
+    if bracket.lower > _WIDE * bracket.upper:
+        return bracket
 
     def meets(noise: float) -> bool:
         return wide_delta([unit.with_noise(noise)], epsilon) <= delta
 
     most = 4 * unit.sensitivity * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))
-    value = min(smallest_real(meets, most * 2.0**-40, most, 1e-6) or math.inf, found.upper)
+    value = min(smallest_real(meets, most * 2.0**-40, most, 1e-6) or math.inf, bracket.upper)
     if value == math.inf:
         goal = f"target_epsilon = {epsilon:g}"
         raise ValueError(f"target_delta must be within the accountant's reach at {goal}; got {delta!r}")
-    return found if value == found.upper else replace(found, value=value, upper=value, method="moments")
+    return bracket if value == bracket.upper else replace(bracket, value=value, upper=value, method="moments")
 
 
 def _composed(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """The bracket for a law without pure epsilon."""
+    """The bracket of the noise multiplier for releases like `unit`, whose law has no pure epsilon, at the target
+    (epsilon, delta).
+
+    Raises OverflowError if so small a delta is not resolved.
+    """
     law = MECHANISMS[unit.mechanism]
     cost = law.cost(unit, delta)
     if not cost.gaussian or cost.multipliers not in (None, (1.0, 1.0)):
@@ -125,8 +143,10 @@ def _composed(unit: Release, epsilon: float, delta: float) -> Bracket:
 
 
 def _on_lattice(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """The bracket for Gaussian noise on a coarse lattice, which is not accounted as continuous noise of the same
-    multiplier."""
+    """The bracket of the noise multiplier for Gaussian noise on a coarse lattice, at the target (epsilon, delta).
+
+    Such noise is not accounted as continuous noise of the same multiplier. unit: the releases, with any noise.
+    """
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
     question = _question(unit, epsilon, delta)
@@ -138,7 +158,10 @@ def _on_lattice(unit: Release, epsilon: float, delta: float) -> Bracket:
 
 
 def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bracket:
-    """The bracket for a law with pure epsilon, whose multiplier at delta = 0 is `multiplier`."""
+    """The bracket of the noise multiplier for a law with pure epsilon, at the target (epsilon, delta).
+
+    unit: the releases, with any noise. multiplier: the noise multiplier that meets the target epsilon at delta = 0.
+    """
     closed = Bracket(multiplier * (1 - _PURE_ACCURACY), multiplier, multiplier, "closed form", notes([unit]))
     if delta == 0 or MECHANISMS[unit.mechanism].cost(unit, delta).pairs is None:
         return closed
@@ -152,7 +175,7 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
     least = delta_of_history([unit.with_noise(LEAST_LAPLACE)], epsilon)
     if least.upper <= delta:
         return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
-    # delta only falls with noise: what a search asks below the least noise is above what it is told
+    # Below the least noise that is accounted, the search is told the delta of that least noise, which is too small.
     bracket = _question(unit, epsilon, delta).bracket
     curve = bracket_curve(lambda noise: bracket(max(noise, LEAST_LAPLACE), None))
     start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)
@@ -191,5 +214,10 @@ def _question(unit: Release, epsilon: float, delta: float) -> NoiseQuestion:
 
 
 def _central_pure(unit: Release, epsilon: float, delta: float) -> float:
-    """A guess of a pure law's multiplier, at which mu = q sqrt(T)/s gives the target; s is over the sensitivity."""
+    """A guess of the noise multiplier of a law with pure epsilon at the target (epsilon, delta), by the central limit
+    theorem.
+
+    At the guess mu = q sqrt(T)/s gives the target, with q the sample rate, T the number of releases in `unit` and s the
+    multiplier over the sensitivity.
+    """
     return unit.sensitivity * unit.sample_rate * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))

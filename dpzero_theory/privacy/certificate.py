@@ -17,9 +17,11 @@ from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 FORMAT = "dpzero privacy certificate 1"
 ROOM = 1e-3
-"""By how much, relative, a certificate states epsilon above the accountant's upper end: the checker is less sharp."""
+"""The share by which a certificate states epsilon above the accountant's upper end, because the checker is less
+sharp."""
 LEAST_NOISE = 1 / 16
-"""The noise multiplier above which steps can be checked: below, noise on a lattice has bounds of its own."""
+"""Steps can be checked if their noise multiplier is above this. For less noise the cost of a lattice is bounded
+otherwise."""
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 1e3
 """The least and the largest epsilon that a certificate states."""
 SAMPLINGS = ("full", "poisson", "cyclic-poisson")
@@ -30,15 +32,16 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
     """A certificate that a history is (epsilon, delta)-differentially private, as an object of JSON.
 
     Args:
-        history: as for `epsilon_of_history`, at most 100 parts, with full, Poisson or cyclic Poisson batches and
-            Gaussian, discrete Gaussian or Laplace noise of multiplier above 1/16.
+        history: steps, all with one relation, in at most 100 parts. Batches must be full, Poisson or cyclic Poisson,
+            and noise Gaussian, discrete Gaussian or Laplace with a multiplier above 1/16.
         delta: from 1e-30 to 1/2.
-        room: from 1e-5 to 1, how far above the accountant's upper end, relative, epsilon is stated. The time that the
+        room: from 1e-5 to 1, the share by which epsilon is stated above the accountant's upper end. The time that the
             checker needs grows as 1/sqrt(room).
 
     Returns:
-        `history`, one entry for each part, in the words of `Release`; `statement`, the epsilon and delta that the
-        checker confirms; `bracket`, the certified ends of epsilon at this delta; `method` and `version` that gave them.
+        A dictionary. `history` has one entry for each part, in the words of `Release`; `statement` has the epsilon and
+        delta that the checker confirms; `bracket` has the certified ends of epsilon at this delta; `method` and
+        `version` say how they were computed.
 
     Raises:
         ValueError: a history that the checker does not know, or an argument outside its range.

@@ -2,21 +2,21 @@
 
     python -m dpzero_theory.privacy.checker certificate.json
 
-This file needs python-flint and nothing of ours, so that it can be copied and read alone. A certificate lists the steps
-of a run and states an (epsilon, delta) for all of them. The calculation below can only err upwards:
+This file needs python-flint and nothing else of this package, so that it can be copied and read alone. A certificate
+lists the steps of a run and states an (epsilon, delta) for all of them. The calculation below can only err upwards:
 
 1. **One step.** Two neighbouring data sets give the output of a step two laws P and Q (`divergences` names the
    theorems). Their hockey-stick divergence h(a) = max over events E of P(E) - a Q(E) is convex in a, so the polygon
    through its values at a = e^(i H), i = low, ..., high, lies above it. That polygon is the divergence of two discrete
    laws whose privacy losses log(dP/dQ) are multiples of H, or infinite; they take the place of P and Q (Doroshenko,
    Ghazi, Kamath, Kumar and Manurangsi, "Connect the dots", 2022). Values of h are enclosed by interval arithmetic.
-2. **All steps.** Losses add (Zhu, Dong and Wang 2022, Theorem 10; steps may be chosen adaptively). Their law is a
-   product of polynomials whose coefficients are the masses of 0, H, 2 H, ..., integers in units of 2^-bits that are
-   rounded up. Small masses at the low end are moved up, at the high end they count as infinite losses.
+2. **All steps.** Privacy losses add (Zhu, Dong and Wang 2022, Theorem 10; steps may be chosen adaptively). The law of
+   their sum is a product of polynomials whose coefficients are the masses of 0, H, 2 H, ..., integers in units of
+   2^-bits that are rounded up. Small masses at the low end are moved up; at the high end they count as infinite losses.
 3. **The sum:** delta(epsilon) <= P(infinite) + sum over losses v > epsilon of P(v) (1 - e^(epsilon - v)).
 
 Lengths are in units of the clip: a record adds at most 1 to a step's sum. The noise has standard deviation s (Laplace:
-parameter s), the certificate's noise_multiplier, and a batch holds a record with probability q.
+scale s), the certificate's noise_multiplier, and a batch holds a record with probability q.
 """
 
 import json
@@ -31,9 +31,9 @@ from flint import arb, ctx, fmpz_poly
 FORMAT = "dpzero privacy certificate 1"
 NAMES = {"format", "version", "history", "statement", "bracket", "method"}
 PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
-_COARSEST, _MOST_CELLS = 256, 2**21  # cells between 0 and epsilon at first, and cells of a law at most
+_COARSEST, _MOST_CELLS = 256, 2**21  # grid points from 0 to epsilon at first, and of a law at most
 
-Divergence = Callable[[arb], arb]  # a -> h(a) of one step, for one direction of the relation
+Divergence = Callable[[arb], arb]  # the function h(a) of one step, for one of the two orders of the data sets
 
 
 class Refused(Exception):
@@ -45,30 +45,30 @@ class Gaussian:  # noise of standard deviation s
     s: arb
 
     def beyond(self, c: arb, centre: int) -> arb:
-        """The probability of outputs above c where the mean is `centre`."""
+        """The probability that an output with mean `centre` is above c."""
         return ((c - centre) / (self.s * arb(2).sqrt())).erfc() / 2
 
     def where(self, ratio: arb) -> arb:
-        """The output at which the density with mean 1 is so many times that with mean 0: it rises with the output."""
+        """The output, which rises with `ratio`, at which the density with mean 1 is `ratio` times that with mean 0."""
         return self.s**2 * ratio.log() + 0.5 if ratio > 0 else arb("-inf")
 
     def replaced(self, a: arb, q: arb) -> arb:
-        """The output at which (1-q) N(0) + q N(1) is a times (1-q) N(0) + q N(-1)."""
+        """The output at which (1-q) N(0) + q N(1) is a times (1-q) N(0) + q N(-1); N(m) is the density with mean m."""
         k, b = q * (-1 / (2 * self.s**2)).exp(), (a - 1) * (1 - q)
         return self.s**2 * ((b + (b * b + 4 * a * k * k).sqrt()) / (2 * k)).log()
 
 
 @dataclass(frozen=True)
-class Laplace:  # noise of parameter s; ratios of its densities are constant beyond the centres
+class Laplace:  # noise with density exp(-|x|/s)/(2 s); the ratio of two shifted densities is constant beyond both
     s: arb
 
     def beyond(self, c: arb, centre: int) -> arb:
-        """As for Gaussian noise."""
+        """The probability that an output with mean `centre` is above c."""
         x = (c - centre) / self.s
         return (-x).exp() / 2 if x >= 0 else 1 - x.exp() / 2
 
     def where(self, ratio: arb) -> arb:
-        """As for Gaussian noise; infinite for ratios that no output has."""
+        """The output at which the density with mean 1 is `ratio` times that with mean 0; infinite if there is none."""
         if not ratio > (-1 / self.s).exp():
             return arb("-inf")
         if not ratio < (1 / self.s).exp():
@@ -76,19 +76,18 @@ class Laplace:  # noise of parameter s; ratios of its densities are constant bey
         return ((self.s * ratio.log() + 1) / 2).max(arb(0)).min(arb(1))
 
     def replaced(self, a: arb, q: arb) -> arb:
-        """As for Gaussian noise. On either side of 0 one of the mixtures is 1 - q + q e^(-1/s) times N(0)."""
+        """The output at which (1-q) N(0) + q N(1) is a times (1-q) N(0) + q N(-1); N(m) is the density with mean m. On
+        either side of 0 one of the mixtures is 1 - q + q e^(-1/s) times N(0)."""
         least = 1 - q + q * (-1 / self.s).exp()
         distance = self.where(((a if a >= 1 else 1 / a) * least - 1 + q) / q).max(arb(0))
         return distance if a >= 1 else -distance
 
 
 def divergences(noise: Gaussian | Laplace, q: arb, relation: str) -> list[Divergence]:
-    """h of each direction of the relation. The best event is a half-line, as P/Q is monotone in the output.
-
-    A record is there or not (or adds nothing): P = (1-q) N(0) + q N(1) and Q = N(0), and the other way round (Zhu, Dong
-    and Wang 2022, Theorem 11). A record is replaced: P is the same and Q = (1-q) N(0) + q N(-1), both directions being
-    alike, by the Neyman-Pearson lemma: no event has more of N(1) or less of N(-1) for its N(0).
-    """
+    """The hockey-stick divergence h of one step as a function, for each order of two neighbouring data sets; N(m) is
+    the law of outputs with mean m. The best event is a half-line. If a record is there or not (or adds nothing), the
+    laws are P = (1-q) N(0) + q N(1) and Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11). If it is replaced, Q = (1-q)
+    N(0) + q N(-1), alike in both orders, by Neyman-Pearson: no event has more of N(1) or less of N(-1) for its N(0)."""
 
     def beyond(c: arb, centre: int) -> arb:
         return noise.beyond(c, centre) if c.is_finite() else arb(int(c < 0))
@@ -110,7 +109,7 @@ def divergences(noise: Gaussian | Laplace, q: arb, relation: str) -> list[Diverg
 
 
 def number(source: dict[str, object], name: str, least: float, most: float) -> float:
-    """A number in (least, most]. Raises Refused."""
+    """The number `source[name]` of a certificate. Raises Refused unless it is above `least` and at most `most`."""
     value = source[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= most:
         raise Refused(f"{name} must be a number above {least:g}, at most {most:g}; got {str(value)[:40]}")
@@ -118,11 +117,9 @@ def number(source: dict[str, object], name: str, least: float, most: float) -> f
 
 
 def read_part(part: object) -> tuple[int, list[Divergence], arb]:
-    """One entry of a history: how many steps count, the divergences of one, and the gap g to continuous noise.
-
-    Noise on a fine lattice is, over these steps, within e^g of a function of continuous noise, so that
-    delta(epsilon) <= e^g delta'(epsilon - 2 g) with delta' of that. Raises Refused for what this checker does not know.
-    """
+    """One entry of a history: how many of its steps may hold a record, one's divergences, and the gap g to continuous
+    noise. All steps' noise on a fine lattice is within a factor e^g of a function of continuous noise, so that
+    delta(epsilon) <= e^g delta'(epsilon - 2 g), delta' for continuous noise. Raises Refused for an unknown kind."""
     if not isinstance(part, dict) or set(part) != PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(PART))}, and nothing else")
     steps, coordinates = (int(number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))
@@ -134,27 +131,27 @@ def read_part(part: object) -> tuple[int, list[Divergence], arb]:
         raise Refused(f"relation must be replace-one, add-remove or zero-out; got {str(relation)[:40]}")
     count, q = steps, arb(rate)
     if groups := re.fullmatch(r"cyclic-poisson:([1-9]\d{0,11})", sampling):
-        turn = int(groups[1])  # a record belongs to one of so many groups, each of which is drawn from in its turn
+        turn = int(groups[1])  # the number of groups of records, which are drawn from in turn
         if not q * turn <= 1 + 1e-12:
             raise Refused(f"sample_rate must be at most 1/{turn} with {sampling}; got {rate!r}")
         count, q = -(-steps // turn), (q * turn).min(arb(1))
     elif sampling != "poisson" and not (sampling == "full" and rate == 1):
         raise Refused("sampling must be full with sample_rate 1, poisson or cyclic-poisson:GROUPS")
-    if mechanism == "laplace" and coordinates == 1:  # on 2^30 integers to the clip, or more: g = 1/(2 b), b = 2^30 s
+    if mechanism == "laplace" and coordinates == 1:  # the clip is 2^30 units or more: g = 1/(2 b) a step, b = 2^30 s
         return (count, divergences(Laplace(s), q, relation), arb(steps) / (s * 2**31) * 1.01)
     if mechanism == "gaussian":
         return (count, divergences(Gaussian(s), q, relation), arb(0))
     if mechanism != "discrete-gaussian":
         raise Refused("mechanism must be gaussian, discrete-gaussian or, with one coordinate, laplace")
-    # on 2^28 integers to the clip, or more, it is a Gaussian of variance s^2 - (2/2^28)^2 and a kernel of width 2
-    # integers, whose normaliser is constant up to 1 +- 2 e^(-8 pi^2), by Poisson summation
+    # Where the clip is 2^28 units or more, this noise is Gaussian of variance s^2 - (2/2^28)^2, rounded at random by a
+    # kernel 2 units wide, whose normaliser is constant up to 1 +- 2 e^(-8 pi^2), by Poisson summation.
     less, gap = s * (1 - arb(2) ** -40), (-8 * arb.pi() ** 2).exp() * 4.1 * steps * coordinates
     return (count, divergences(Gaussian(less), q, relation), gap)
 
 
 @dataclass(frozen=True)
 class Law:
-    """Privacy losses: (first + k) H has mass at most masses[k], infinity at most `lost`, in units of 2^-bits."""
+    """The law of a loss: (first + k) H has mass at most masses[k], infinity at most `lost`, in units of 2^-bits."""
 
     first: int
     masses: fmpz_poly
@@ -162,7 +159,8 @@ class Law:
 
 
 def rounded_up(x: arb) -> int:
-    """An integer above every number of the interval; 1 above, for comparisons that the last bits leave undecided."""
+    """An integer above all numbers in the interval `x`, with room of 1 for comparisons that the last bits leave
+    open."""
     found = x.upper().ceil().unique_fmpz() if x.is_finite() else None
     if found is None:
         raise Refused("a number is beyond this checker's arithmetic")
@@ -170,7 +168,8 @@ def rounded_up(x: arb) -> int:
 
 
 def one_step(h: Divergence, width: arb, bits: int, small: float) -> Law:
-    """The law of point 1 of the module with H = width. small: a probability that may be lost at either end."""
+    """A law on multiples of H = `width` at least as costly as one step with divergence `h`, by the module's point 1.
+    bits: masses are in units of 2^-bits. small: a probability that may be lost at either end."""
 
     def reach(sign: int, negligible: Callable[[int], bool]) -> int:
         cells = 1
@@ -184,10 +183,10 @@ def one_step(h: Divergence, width: arb, bits: int, small: float) -> Law:
     low = reach(-1, lambda i: bool(h((width * i).exp()) - 1 + (width * i).exp() < small))
     unit, masses = arb(2) ** bits, []
     at, value = (width * low).exp(), h((width * low).exp())
-    slope = (value - 1) / at  # of the polygon's first edge, from h(0) = 1
+    slope = (value - 1) / at  # the slope of the polygon's first edge, which begins at h(0) = 1
     for i in range(low + 1, high + 2):
         after = (width * i).exp()
-        beyond = h(after) if i <= high else value  # the last edge is level
+        beyond = h(after) if i <= high else value  # the polygon's last edge is level
         steeper, slope = slope, (beyond - value) / (after - at)
         masses.append(rounded_up((slope - steeper) * at * unit))
         at, value = after, beyond
@@ -195,29 +194,30 @@ def one_step(h: Divergence, width: arb, bits: int, small: float) -> Law:
 
 
 def product(one: Law, other: Law, bits: int, small: int) -> Law:
-    """The law of the sum of two losses. Mass of up to `small` is moved up at the low end and lost at the high end."""
-    found = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
-    first, last, low, high = 0, len(found), 0, 0
-    while last > first + 1 and high + found[last - 1] <= small:
+    """The law of the sum of losses `one` and `other`, in units of 2^-bits. Mass of up to `small` units at the low end
+    moves to larger losses, and at the high end to an infinite loss."""
+    masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
+    first, last, low, high = 0, len(masses), 0, 0
+    while last > first + 1 and high + masses[last - 1] <= small:
         last -= 1
-        high += found[last]
-    while last > first + 1 and low + found[first] <= small:
-        low += found[first]
+        high += masses[last]
+    while last > first + 1 and low + masses[first] <= small:
+        low += masses[first]
         first += 1
-    found[first] += low
+    masses[first] += low
     if last - first > _MOST_CELLS:
         raise Refused(f"more than {_MOST_CELLS} cells would be needed")
-    return Law(one.first + other.first + first, fmpz_poly(found[first:last]), one.lost + other.lost + high)
+    return Law(one.first + other.first + first, fmpz_poly(masses[first:last]), one.lost + other.lost + high)
 
 
 def bound(parts: list[tuple[int, Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
-    """An upper bound on delta(epsilon) of so many steps with these divergences, for H = width."""
+    """An upper bound on delta(epsilon) of `parts`, by losses in multiples of `width`; `delta` sets the accuracy."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
-    total, share = Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: for each end of a step's law
+    total, share = Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: left out at each end
     for count, h in parts:
         power, made = one_step(h, width, bits, share), 1
-        while True:  # powers by squaring
+        while True:  # the law of `count` steps, by repeated squaring
             if count & made:
                 total = product(total, power, bits, int(share * made * 2.0**bits))
             if 2 * made > count:
@@ -231,19 +231,19 @@ def bound(parts: list[tuple[int, Divergence]], epsilon: arb, delta: float, width
 
 
 def confirmed(parts: list[tuple[int, Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
-    """A bound on delta(epsilon) that is at most `most`. Raises Refused where narrower cells would not give one."""
+    """An upper bound on delta(epsilon) of `parts`, at most `most`. Raises Refused if no finer grid would give one."""
     width, before = arb(2.0) ** math.floor(math.log2(float(epsilon.mid()) / _COARSEST)), None
-    while not (found := bound(parts, epsilon, delta, width)) <= most:
-        # the error falls to a quarter where cells are halved, so what is left is less than what has gone
-        if before is not None and found - (before - found) > most:
-            raise Refused(f"delta at the stated epsilon is about {float(found.mid()):.6g}, more than {delta:g}")
-        before, width = found, width / 2
-    return found
+    while not (delta_bound := bound(parts, epsilon, delta, width)) <= most:
+        # Halving the grid's spacing divides the error by four. So the remaining error is less than the last change.
+        if before is not None and delta_bound - (before - delta_bound) > most:
+            raise Refused(f"delta at the stated epsilon is about {float(delta_bound.mid()):.6g}, more than {delta:g}")
+        before, width = delta_bound, width / 2
+    return delta_bound
 
 
 def confirm(text: str) -> tuple[float, float, float]:
-    """(epsilon, delta, a bound on delta(epsilon)) of a certificate, given as JSON. Raises Refused if not confirmed."""
-    ctx.prec = 256  # bits of interval arithmetic
+    """Epsilon, delta and a bound on delta(epsilon) of the certificate `text` (JSON). Raises Refused if unconfirmed."""
+    ctx.prec = 256  # the precision of interval arithmetic, in bits
     certificate = parse(text)
     history, statement = certificate["history"], certificate["statement"]
     if not isinstance(history, list) or not 1 <= len(history) <= 100:
@@ -257,15 +257,15 @@ def confirm(text: str) -> tuple[float, float, float]:
     gap = sum((part_gap for _, _, part_gap in parts), arb(0))
     if not 2 * gap < epsilon / 2:
         raise Refused("noise on a lattice costs more than this statement says")
-    found = arb(0)
+    largest = arb(0)
     for direction in range(len(parts[0][1])):
         each = [(count, directions[direction]) for count, directions, _ in parts]
-        found = found.max(confirmed(each, epsilon - 2 * gap, arb(delta) * (-gap).exp(), delta))
-    return epsilon, delta, float((found * gap.exp()).upper())
+        largest = largest.max(confirmed(each, epsilon - 2 * gap, arb(delta) * (-gap).exp(), delta))
+    return epsilon, delta, float((largest * gap.exp()).upper())
 
 
 def parse(text: str) -> dict[str, object]:
-    """The certificate as a dictionary. Raises Refused."""
+    """The certificate in the JSON `text`, as a dictionary. Raises Refused if it is not one."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         if len(dict(pairs)) != len(pairs):
@@ -273,22 +273,22 @@ def parse(text: str) -> dict[str, object]:
         return dict(pairs)
 
     try:
-        found = json.loads(text, object_pairs_hook=once)
+        content = json.loads(text, object_pairs_hook=once)
     except (RecursionError, ValueError):
         raise Refused("this is not JSON") from None
-    if not isinstance(found, dict) or set(found) != NAMES or found["format"] != FORMAT:
+    if not isinstance(content, dict) or set(content) != NAMES or content["format"] != FORMAT:
         raise Refused(f"a certificate has {', '.join(sorted(NAMES))}, and its format is {FORMAT!r}")
-    return found
+    return content
 
 
 def main(paths: list[str]) -> int:
-    """Check the certificates in these files. Returns 0 where all are confirmed, else 1."""
+    """Check the files at `paths`, and print a line for each. Returns 0 if all certificates are confirmed, else 1."""
     good = bool(paths)
     for path in paths if paths != ["--help"] else []:
         try:
             with open(path, encoding="utf-8") as file:
-                epsilon, delta, found = confirm(file.read())
-            print(f"{path}: confirmed, delta({epsilon:g}) <= {found:.6g} <= {delta:g}")
+                epsilon, delta, largest = confirm(file.read())
+            print(f"{path}: confirmed, delta({epsilon:g}) <= {largest:.6g} <= {delta:g}")
         except (OSError, UnicodeError, Refused) as error:
             good = False
             print(f"{path}: NOT confirmed: {error}")

@@ -1,7 +1,7 @@
-"""The same question asked of other accountants: dp-accounting, Opacus and prv-accountant.
+"""The cost of a run, or its noise for a target, from other accountants: dp-accounting, Opacus and prv-accountant.
 
-It is about add-remove with full batches or Poisson sampling, which all of them cover. An accountant is imported only
-when it is asked. One that is not installed, or that fails, gives an answer that says so.
+The question is about add-remove with full batches or Poisson sampling, which all of them cover. An accountant is
+imported only when it is asked. If one is not installed, or fails, its answer says so.
 """
 
 import importlib
@@ -16,9 +16,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Comparison:
-    """The answer of one accountant: a noise multiplier, or the epsilon of a given one.
+    """The answer of one accountant: a noise multiplier for a target epsilon, or the epsilon of a given noise
+    multiplier.
 
-    seconds, cpu_seconds: wall-clock and processor time. status: `ok`, or what went wrong; the value is then None.
+    accountant: its name. value: the answer, or None if there is none. seconds, cpu_seconds: wall-clock and processor
+    time. status: `ok`, or what went wrong.
     """
 
     accountant: str
@@ -76,7 +78,8 @@ ACCOUNTANTS: dict[str, Callable[..., float]] = {
     "Opacus RDP": _opacus,
     "prv-accountant": _prv,
 }
-"""The accountants by name; each takes what `compare` takes and returns its answer."""
+"""The accountants by name. Each is a function of delta, sample_rate, steps, epsilon and noise, of which one of the last
+two is None, and returns the noise multiplier at that epsilon or the epsilon at that noise."""
 
 
 def compare(
@@ -95,7 +98,10 @@ def compare(
         delta: 0 < delta < 1.
         sample_rate: q in (0, 1]; 1 is full batches.
         steps: T >= 1.
-        epsilon, noise: exactly one of them.
+        epsilon, noise: exactly one of them is given.
+
+    Returns:
+        The answer, with the time it took. An accountant that is missing or fails gives an answer without a value.
     """
     started, working = time.perf_counter(), time.process_time()
     value, status = None, "ok"
@@ -109,6 +115,6 @@ def compare(
             value, status = None, "not finite"
     except ImportError:
         status = "not installed"
-    except Exception as error:  # another package's failure is a row of the table
+    except Exception as error:  # the other package's failure is part of the answer
         status = f"{type(error).__name__}: {error}".splitlines()[0][:100]
     return Comparison(accountant, value, time.perf_counter() - started, time.process_time() - working, status)

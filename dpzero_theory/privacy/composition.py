@@ -1,16 +1,18 @@
-"""What releases with Gaussian noise add to a composition, as typed parts, and the composition of such parts.
+"""What releases with Gaussian noise cost together: typed parts of a history, and their composition.
 
-A sampling says which part its releases are (`Sampling.part`):
+A sampling tells for its releases which of these parts they are (`Sampling.part`):
 
-- `PlainGaussian`: they cost at most as much as Gaussian noise on full batches;
-- `Pairs`: every release has a dominating pair of Gaussian mixtures;
-- `FinitePairs`: every release has a dominating pair of finite laws;
+- `PlainGaussian`: releases that cost at most as much as Gaussian noise on full batches;
+- `Pairs`: releases that each have a dominating pair of Gaussian mixtures;
+- `FinitePairs`: releases that each have a dominating pair of laws with finitely many outcomes;
 - `Epochs`: a random allocation, whose steps depend on one another within an epoch;
-- `Mixed`: with a chance that everyone may know, a release is one of another part: truncated batches.
+- `Mixed`: releases each of which is, by a chance that everyone may know, of one kind or of another, as with truncated
+  batches.
 
 The parts of a history make one `Composition`, and only this module reads their fields. Two neighbouring data sets are
-compared in two directions, with the index 0 and 1. P is the law of what is released from one of them, and Q that from
-the other; in direction 0 the larger data set gives P. L is the privacy loss, the logarithm of the ratio of P to Q.
+compared in two directions, numbered 0 and 1 (the argument `index`). P is the law of what is released from one of the
+data sets, and Q that from the other; in direction 0 the larger data set gives P. L is the privacy loss, the logarithm
+of the ratio of P to Q.
 """
 
 import math
@@ -29,41 +31,50 @@ from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 
 _BINOMIAL = 1e-9
-"""More than the relative error of scipy's binomial tail."""
+"""A bound on the relative error of scipy's binomial tail probability."""
 _MOMENT_ROUNDING = 1e-14
-"""More than the rounding error of the logarithm of a sum of two exponentials."""
+"""A bound on the rounding error of the logarithm of a sum of two exponentials."""
 
 Cumulant = Callable[[Pair], tuple[float, float]]
-"""A function from a pair to a lower and an upper bound on log E e^{t L} for one release, with the expectation under
-P, at some t > 0."""
+"""A function from a dominating pair to a lower and an upper bound on log E e^{t L} of one release, at some fixed t > 0.
+
+L is the pair's privacy loss, and the expectation is under the pair's first law P.
+"""
 
 
 class Part:
-    """Releases as a part of a composition."""
+    """Releases of one kind, as a part of a composition."""
 
     @property
     def gdp(self) -> float | None:
-        """The mu of plain Gaussian releases, mu-GDP together, that cost at least as much; None if none are known."""
+        """The mu for which these releases together cost at most as much as one mu-GDP Gaussian release; None if none is
+        known."""
         return None
 
     plain: ClassVar[bool] = False
-    """Whether `gdp` is the answer, and not only a bound."""
+    """Whether the cost is exactly that of mu-GDP with mu = `gdp`, so that `gdp` is more than an upper bound."""
 
     @property
     def batches(self) -> tuple[float, int] | None:
-        """The sample rate of the batches that may hold a given record, and the number of them. None stands for the
-        sampling's own rate and the number of steps."""
+        """The sample rate of the batches that may hold a given record, and the number of those batches.
+
+        None means the sampling's own rate, and as many batches as there are steps.
+        """
         return None
 
     def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
-        """A lower and an upper bound on log E e^{t L} in a direction, for all releases together; 0 for what `gdp`
-        counts."""
+        """A lower and an upper bound on log E e^{t L} of all these releases together, where L is their privacy loss.
+
+        t: > 0. index: the direction, 0 or 1, in which neighbours are compared. bounds: gives the two bounds for one
+        release's dominating pair at this t. For releases whose cost `gdp` counts the result is (0, 0).
+        """
         return 0.0, 0.0
 
 
 @dataclass(frozen=True)
 class PlainGaussian(Part):
-    """Releases whose cost is that of one Gaussian release with sensitivity 1 and noise 1/mu, mu > 0."""
+    """Releases that together cost as much as one Gaussian release with sensitivity 1 and standard deviation 1/mu, mu >
+    0."""
 
     mu: float
     plain = True
@@ -75,12 +86,12 @@ class PlainGaussian(Part):
 
 @dataclass(frozen=True)
 class Pairs(Part):
-    """Releases with a dominating pair of Gaussian mixtures.
+    """Releases that each have a dominating pair of Gaussian mixtures.
 
     above: the dominating pair of one release in each direction, or one pair for both. below: pairs that some data set
-    attains at every release, so that their composition costs at most as much; they equal `above` if that is tight.
-    count: the number of releases. alone: pairs that are exact for a single release with nothing beside it; by default
-    `above`.
+    attains at every release, so that their composition costs at most as much as the releases; they equal `above` if
+    that is tight. count: the number of releases. alone: pairs that are exact for a history of a single release; by
+    default those of `above` are used.
     """
 
     above: tuple[Pair, ...]
@@ -93,13 +104,15 @@ class Pairs(Part):
         return self.above[0].sample_rate, self.count
 
     def of(self, index: int, *, attained: bool) -> tuple[Pair, int]:
-        """The pair in a direction and the number of releases; with `attained` the pair of `below`."""
+        """The pair for direction `index` (0 or 1) and the number of releases: the pair of `below` if `attained`, else
+        that of `above`."""
         pairs = self.below if attained else self.above
         return pairs[min(index, len(pairs) - 1)], self.count
 
     @property
     def single(self) -> "Pairs":
-        """The same part, with the exact pairs if it is a single release."""
+        """The same part, where `above` and `below` are replaced by the exact pairs `alone` if it is a single
+        release."""
         return replace(self, above=self.alone, below=self.alone) if self.count == 1 and self.alone else self
 
     def times(self, count: int) -> "Pairs":
@@ -112,10 +125,11 @@ class Pairs(Part):
 
 @dataclass(frozen=True)
 class FinitePairs(Part):
-    """Releases with pairs of finite laws, each of which bounds one release from above and from below.
+    """Releases that each have a pair of laws with finitely many outcomes, which bounds their cost from above and from
+    below.
 
-    pairs: the pair in each direction. count: the number of releases. known: the same releases as `Pairs`, which are
-    less sharp, if that is known. They are used where finite laws do not resolve a small delta.
+    pairs: the pair in each of the two directions. count: the number of releases. known: the same releases as `Pairs`,
+    if such pairs are known. They are less sharp, and serve where finite laws do not resolve a small delta.
     """
 
     pairs: tuple[FinitePair, FinitePair]
@@ -123,7 +137,7 @@ class FinitePairs(Part):
     known: Pairs | None = None
 
     def of(self, index: int) -> tuple[FinitePair, int]:
-        """The pair in a direction and the number of releases."""
+        """The pair for direction `index` (0 or 1), and the number of releases."""
         return self.pairs[index], self.count
 
     def times(self, count: int) -> "FinitePairs":
@@ -131,7 +145,8 @@ class FinitePairs(Part):
 
     @property
     def lost(self) -> tuple[float, float]:
-        """For each direction an upper bound on the probability of an infinite loss that `log_moment` leaves out."""
+        """For each direction an upper bound on the probability of an infinite privacy loss, which `log_moment` leaves
+        out."""
         first, second = (0.0 if self.known else self.count * pair.infinite for pair in self.pairs)
         return first, second
 
@@ -146,7 +161,7 @@ class FinitePairs(Part):
 class Epochs(Part):
     """Random allocations: each record is in a few uniformly random steps of every epoch.
 
-    run: the epochs. mu: that of plain Gaussian releases that cost at least as much.
+    run: the epochs and their noise. mu: together the releases cost at most as much as one mu-GDP Gaussian release.
     """
 
     run: Allocated
@@ -159,13 +174,15 @@ class Epochs(Part):
 
 @dataclass(frozen=True)
 class Mixed(Part):
-    """Releases each of which is, with a chance that does not depend on the record, one of another part.
+    """Releases each of which is, with a chance that does not depend on the protected record, of a second, costlier
+    kind.
 
-    An observer may know which releases those are. They must cost at least as much as the others.
+    An observer may know which releases are of the second kind. One of them must cost at least as much as one of the
+    first kind.
 
-    chance: an upper bound on the probability that a release is one of the other part. usual: a release that is not.
-    otherwise: a release that is. below: pairs that some data set attains at every release. count: the number of
-    releases.
+    chance: an upper bound on the probability that a release is of the second kind. usual: one release of the first
+    kind. otherwise: one release of the second kind. below: a pair of laws that some data set attains at every release.
+    count: the number of all releases.
     """
 
     chance: float
@@ -176,31 +193,32 @@ class Mixed(Part):
 
     @property
     def central(self) -> Pairs:
-        """Pairs that cost about as much as all releases, for a first guess."""
+        """Pairs that cost about as much as all these releases; they serve for a first guess."""
         return self.usual.times(self.count) if self.count > 1 else self.attained
 
     @property
     def attained(self) -> Pairs:
-        """All releases, as the pairs that data attain."""
+        """Pairs for all these releases that some data set attains, so that they cost at most as much as the
+        releases."""
         return self.below.times(self.count)
 
     def more(self, count: int) -> float:
-        """An upper bound on the probability that more than `count` of the releases are otherwise."""
+        """An upper bound on the probability that more than `count` of the releases are of the second kind."""
         if count >= self.count:
             return 0.0
         return min(float(bdtrc(count, self.count, self.chance)) * (1 + _BINOMIAL), 1.0)
 
     def least(self, tail: float) -> int:
-        """The least count for which `more` is at most `tail`."""
+        """The least count for which the bound `more(count)` is at most `tail`, a probability."""
 
         def excess(number: int) -> float:
-            found = self.more(number - 1)
-            return math.log(tail / found) if found > 0 else math.inf
+            chance = self.more(number - 1)
+            return math.log(tail / chance) if chance > 0 else math.inf
 
         return last_integer(excess, 1, self.count + 1, self.count * self.chance + 1) or 0
 
     def told(self, count: int) -> tuple[Part, ...]:
-        """The parts of the releases if it is known that `count` of them are otherwise."""
+        """The parts that the releases make up if it is known that exactly `count` of them are of the second kind."""
         both = (self.otherwise, count), (self.usual, self.count - count)
         return tuple(part.times(times) for part, times in both if times)
 
@@ -213,10 +231,10 @@ class Mixed(Part):
 
 @dataclass(frozen=True)
 class Composition:
-    """The parts of a history. Its releases are made one after another, each chosen from the outcomes of those
+    """The parts of a history. Its releases are made one after another, and each may depend on the outcomes of those
     before.
 
-    replaced: whether neighbouring data sets replace a record, so that its contributions change their sign.
+    replaced: whether neighbouring data sets replace a record, so that its contributions may change their sign.
     """
 
     parts: tuple[Part, ...]
@@ -228,70 +246,86 @@ class Composition:
 
     @property
     def plain(self) -> float:
-        """The mu of the plain Gaussian releases together."""
+        """The mu for which those parts that are plain Gaussian releases are together mu-GDP. Other parts are not
+        counted."""
         return math.hypot(*(part.mu for part in self.parts if isinstance(part, PlainGaussian)))
 
     @property
     def gdp(self) -> float:
-        """The mu of the plain Gaussian releases, and of those that cost at least as much as the random allocations,
-        together."""
+        """The mu of plain Gaussian releases that cost at least as much as all parts for which such a mu is known.
+
+        Those parts are the plain Gaussian releases and the random allocations.
+        """
         return math.hypot(*(part.gdp or 0.0 for part in self.parts))
 
     @property
     def sampled(self) -> bool:
-        """Whether some part has a loss that `log_moment` counts."""
+        """Whether some part has a privacy loss that `log_moment` counts, that is, one that `gdp` does not count."""
         return any(isinstance(part, Pairs | FinitePairs | Mixed) for part in self.parts)
 
     @property
     def batches(self) -> tuple[float, int] | None:
-        """`Part.batches` of the only part."""
+        """The sample rate of the batches that may hold a given record and their number, if there is one part that knows
+        them."""
         return self.parts[0].batches if len(self.parts) == 1 else None
 
     @property
     def central(self) -> Parts:
-        """Pairs with their numbers, in direction 0, that cost about as much as this composition's: for a first
-        guess."""
+        """Dominating pairs with their numbers of releases, in direction 0, that cost about as much as all parts with
+        such pairs.
+
+        They serve for a first guess.
+        """
         parts = (part.central if isinstance(part, Mixed) else part for part in self.parts)
         return replace(self, parts=tuple(parts)).directions()[0]
 
     @property
     def mixed(self) -> tuple[Mixed, ...]:
-        """The parts of which it must be told first which releases are otherwise."""
+        """The parts whose releases are of one of two kinds, by chance."""
         return tuple(part for part in self.parts if isinstance(part, Mixed))
 
     @cached_property
     def attained(self) -> "Composition":
-        """The same composition with the mixed parts replaced by what data attain of them."""
+        """The same composition, where each `Mixed` part is replaced by pairs of laws that some data set attains of
+        it."""
         parts = (part.attained if isinstance(part, Mixed) else part for part in self.parts)
         return replace(self, parts=tuple(parts)) if self.mixed else self
 
     def told(self, counts: Sequence[int]) -> "Composition":
-        """The composition if it is known how many releases of each mixed part are otherwise."""
+        """The composition if it is known how many releases of each `Mixed` part are of that part's second, costlier
+        kind.
+
+        counts: those numbers, in the order of `mixed`.
+        """
         known = (each for part, count in zip(self.mixed, counts, strict=True) for each in part.told(count))
         return replace(self, parts=(*(part for part in self.parts if not isinstance(part, Mixed)), *known))
 
     def directions(self, *, attained: bool = False) -> tuple[Parts, ...]:
-        """The pairs with their numbers, in each direction, or once if both are the same. Equal pairs are counted
-        together.
+        """The dominating pairs with their numbers of releases: one entry for each direction, or a single one if both
+        are the same.
 
-        With `attained` they are the pairs that data attain at every release, whose delta is a lower bound.
+        Equal pairs are counted together. With `attained` the pairs are those that some data set attains at every
+        release, so that delta of their composition is a lower bound; otherwise it is an upper bound.
         """
         made = [part for part in self.parts if isinstance(part, Pairs)]
         if len(self.parts) == 1:
             made = [part.single for part in made]
-        found: list[Parts] = []
+        distinct: list[Parts] = []
         for index in (0, 1):
             steps: dict[Pair, int] = {}
             for part in made:
                 pair, count = part.of(index, attained=attained)
                 steps[pair] = steps.get(pair, 0) + count
-            if (parts := tuple(steps.items())) not in found:
-                found.append(parts)
-        return tuple(found)
+            if (parts := tuple(steps.items())) not in distinct:
+                distinct.append(parts)
+        return tuple(distinct)
 
     @property
     def mixture(self) -> Mixture | None:
-        """The question for `allocations.mixture`, if there are random allocations or finite pairs; else None."""
+        """A description of this composition for `allocations.mixture`, which computes delta on a grid of losses.
+
+        It is None if no part is a random allocation or has pairs of laws with finitely many outcomes.
+        """
         runs = tuple(part.run for part in self.parts if isinstance(part, Epochs))
         if not runs and not any(self._finite):
             return None
@@ -305,13 +339,18 @@ class Composition:
         return tuple(tuple(part.of(index) for part in parts) for index in (0, 1))
 
     def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
-        """Bounds on log E e^{t L} in a direction, for all parts but those that `gdp` counts, and without infinite
-        losses."""
+        """A lower and an upper bound on log E e^{t L}, where L is the privacy loss of all parts that `gdp` does not
+        count.
+
+        t: > 0. index: the direction, 0 or 1, in which neighbours are compared. bounds: gives the two bounds for one
+        release's dominating pair at this t. Outcomes with infinite privacy loss are left out; `lost` bounds their
+        probability.
+        """
         low, high = zip((0.0, 0.0), *(part.log_moment(t, index, bounds) for part in self.parts), strict=True)
         return sum(low), sum(high)
 
     @property
     def lost(self) -> tuple[float, float]:
-        """For each direction an upper bound on the probability of an infinite loss."""
+        """For each of the two directions an upper bound on the probability of an infinite privacy loss."""
         known = [part.lost for part in self.parts if isinstance(part, FinitePairs)]
         return math.fsum(first for first, _ in known), math.fsum(second for _, second in known)

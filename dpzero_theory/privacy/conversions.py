@@ -1,7 +1,8 @@
-"""The privacy of a history in other notions: the trade-off curve of f-DP, and Renyi differential privacy.
+"""The privacy of a history in two other notions: the trade-off curve of f-DP, and Renyi differential privacy.
 
-The function delta(epsilon) says everything, and the trade-off curve says the same. Renyi divergences are for results
-that are stated in them. They lose something: who converts them back to (epsilon, delta) is asked for more noise.
+The function delta(epsilon) determines the exact cost of a history, and the trade-off curve holds the same information.
+Renyi divergences are for results that are stated in them. They hold less: whoever converts them back to (epsilon,
+delta) needs more noise for the same guarantee.
 """
 
 import math
@@ -18,25 +19,26 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.step import Steps
 
 _MOMENT_ROUNDING = 1e-14
-"""More than the rounding errors of a few sums and logarithms, relative at an upper end."""
+"""A bound on the rounding error of the upper end of a Renyi divergence, relative, from a few sums and logarithms."""
 _LARGEST_LOG = 700.0
-"""The largest log whose exponential is taken: e^700 is a float, and counts as infinite."""
+"""The largest logarithm whose exponential is taken: e^700 is a float, and is treated as infinite."""
 
 
 def rdp_of_history(history: Steps, order: float) -> Bracket:
     """Renyi differential privacy: a bracket of the larger of the Renyi divergences D_a(P || Q) and D_a(Q || P).
 
-    D_a = (1/(a-1)) sum_j T_j K_j(a - 1) + a mu^2/2, where the release j is made T_j times, K_j is the log moment of its
-    privacy loss under P, and mu is that of the plain Gaussian releases (Mironov 2017). Quadrature and rounding errors
-    are inside the bracket; so is G (2a - 1)/(a - 1) for noise whose density is within a factor e^G of a Gaussian one.
+    P and Q are the laws of what is released from two neighbouring data sets, and a is the order. D_a = (1/(a-1)) sum_j
+    T_j K_j(a - 1) + a mu^2/2, where release j is made T_j times, K_j is the log moment of its privacy loss under P, and
+    mu is that of the plain Gaussian releases (Mironov 2017). Quadrature and rounding errors are inside the bracket; so
+    is G (2a - 1)/(a - 1) for noise whose density is within a factor e^G of a Gaussian one.
 
     Three samplings are bounded from above by others. Fixed-size batches under zero-out count as under replace-one. A
     truncated Poisson step is, with a probability that everyone is told, one with fixed-size batches of the same rate. A
-    random allocation counts as if its steps were known. There the lower end is what some data attain, and may be far
-    below the upper end, which is the one to rely on.
+    random allocation counts as if its steps were known. For these the lower end is what some data attain, and may be
+    far below the upper end, which is the one to rely on.
 
     Args:
-        history: groups of releases.
+        history: steps, such as `step * 1000`, all with one relation and Gaussian noise.
         order: a > 1.
 
     Raises:
@@ -49,7 +51,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     apart = ratio * (2 * a - 1) / tau
 
     def bounds(pair: Pair) -> tuple[float, float]:
-        """A lower and an upper bound on K(tau) of one release of this pair."""
+        """A lower and an upper bound on the log moment K(tau) of one release of this pair."""
         try:
             value, error = cumulant(pair, tau)
         except OverflowError:
@@ -67,14 +69,17 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
 def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:
     """A certified lower bound on the trade-off function: no test of level a has a type II error below it.
 
-    f(a) is the largest of 0 and, over all epsilon, of 1 - delta(epsilon) - e^epsilon a and of
-    e^{-epsilon} (1 - delta(epsilon) - a) (Dong, Roth and Su, Proposition 2.12). Here epsilon takes `points` values and
-    delta(epsilon) is its certified upper end: any values give a lower bound, and 60 give one close to the curve.
+    f(a) is the largest of 0 and, over all epsilon, of 1 - delta(epsilon) - e^epsilon a and of e^{-epsilon} (1 -
+    delta(epsilon) - a) (Dong, Roth and Su, Proposition 2.12). Here epsilon takes `points` values and delta(epsilon) is
+    its certified upper end: any values give a lower bound, and 60 give one close to the curve.
 
     Args:
-        history: groups of releases.
+        history: steps, such as `step * 1000`, all with one relation.
         type_one: levels a in [0, 1] of the test, any shape.
         points: the number of epsilons, at least 2.
+
+    Returns:
+        The bound at each level, in an array of the shape of `type_one`.
 
     Raises:
         ValueError: an argument outside its range.

@@ -1,4 +1,4 @@
-"""Whole curves of certified answers: epsilon against steps, delta against epsilon."""
+"""Curves of certified answers: epsilon over the number of steps, and delta over epsilon."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,11 @@ from dpzero_theory.privacy.step import Release, Steps
 
 @dataclass(frozen=True)
 class Curve:
-    """Brackets over x: the ends and values of one `Bracket` for each x, in arrays of one shape (points,)."""
+    """Certified brackets of a function of x. For each x there are the two ends, `lower` and `upper`, and the `value` of
+    a `Bracket`.
+
+    All four are arrays of shape (points,).
+    """
 
     x: Array
     lower: Array
@@ -24,7 +28,7 @@ class Curve:
 
 
 def _curve(x: Array, found: Sequence[Bracket]) -> Curve:
-    """The curve with these brackets."""
+    """The curve with one bracket of `found` for each entry of `x`."""
     columns = np.array([(b.lower, b.value, b.upper) for b in found], dtype=np.float64).reshape(-1, 3)
     return Curve(x, *columns.T)
 
@@ -33,9 +37,12 @@ def epsilon_over_steps(release: Release, steps: ArrayLike, delta: float) -> Curv
     """epsilon at `delta` after T releases, for every T in `steps`.
 
     Args:
-        release: the release; its own number of steps is not used.
+        release: the kind of release; its own number of steps is ignored.
         steps: integers >= 1, shape (points,).
-        delta: 0 < delta < 1.
+        delta: 0 < delta < 1, or 0 where the noise has pure epsilon.
+
+    Returns:
+        A curve whose x is `steps`; its upper ends are the epsilons to state.
 
     Raises:
         ValueError: an argument outside its range.
@@ -50,8 +57,11 @@ def delta_over_epsilon(history: Steps, epsilon: ArrayLike) -> Curve:
     """delta(epsilon) of a history for every entry of `epsilon`.
 
     Args:
-        history: groups of releases.
+        history: steps, such as `step * 1000`, all with one relation.
         epsilon: numbers >= 0, shape (points,).
+
+    Returns:
+        A curve whose x is `epsilon`; its upper ends are the deltas to state.
 
     Raises:
         ValueError: an argument outside its range.

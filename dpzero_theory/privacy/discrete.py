@@ -1,8 +1,8 @@
-"""Discrete Gaussian noise under any sampling: the continuous Gaussian noises that cost as much, from above and below.
+"""Discrete Gaussian noise under any sampling: continuous Gaussian noises that cost at least, and at most, as much.
 
-Two bounds that hold for every sampling, every adaptive use and K coordinates a release. They are sharp where the noise
-is wide beside the lattice; with less noise `certified.laws.integers` sums over the lattice. Lengths are in units of the
-lattice, M of them to a clip; the noise has the parameter sigma = s M, s the noise multiplier of a `Release`.
+The two bounds hold for every sampling, every adaptive use and K coordinates a release. They are sharp where the noise
+is wide compared with the lattice; with less noise `certified.laws.integers` sums over the lattice. Lengths are in units
+of the lattice, M of them to a clip; the noise has the parameter sigma = s M, s the noise multiplier of a `Release`.
 
 **From above.** Let DG(sigma; m) have P[x] proportional to exp(-(x - m)^2/(2 sigma^2)) on the integers, m an integer,
 and for real y let kernel(x | y) be proportional to exp(-(x - y)^2/(2 tau^2)) on the integers, tau < sigma. By Poisson
@@ -30,7 +30,7 @@ M in L2 norm. It is less than s: with one integer to a clip and sigma = 1/2 ther
 **From below.** Conversely N(0, t^2) added to DG(sigma; m) has at y the density N(y; m, sigma^2 + t^2) times a theta sum
 of width t sigma/sqrt(sigma^2 + t^2) that is within 1 +- kappa of a constant where that width is tau,
 t^2 = tau^2 sigma^2/(sigma^2 - tau^2). So a run with continuous noise of variance sigma^2 + t^2 is within exp(+-G) of a
-post-processing of M, and epsilon of M at delta is at least that of it at e^G delta, less 2 G.
+post-processing of M, and epsilon of M at delta is at least epsilon of that continuous run at e^G delta, minus 2 G.
 
 **Runs** draw with `discrete_scale`, sigma^2 >= (s M)^2 + tau^2 with tau = 2, on lattices of 2^28 integers to a clip, or
 more: there g = 2e-34, and both multipliers are s to 1e-14 of it from s = 1/16 on.
@@ -43,17 +43,21 @@ from typing import NamedTuple
 from dpzero_theory.check import integer, real
 
 KERNEL = 2
-"""The tau of runs in units of the lattice, which is the largest in use."""
+"""The tau that runs use, the width of the kernel that turns continuous into discrete noise, in units of the lattice."""
 FINE_GAUSSIAN = 2**28
-"""The least number of integers to a clip of the lattices that the name `discrete-gaussian` stands for."""
+"""The name `discrete-gaussian` stands for noise on lattices on which the clip is this many units or more."""
 _RATIO = 1e-12
-"""Where the noise is not wide, tau is the least one with about this G."""
+"""For noise that is not wide, tau is the smallest one whose G, the logarithm of the ratio, is about this."""
 _SAME = 2.0**-46
-"""Where (tau/sigma)^2 is at most this, both multipliers are s, to 1e-14 of it."""
+"""If (tau/sigma)^2 is at most this, both multipliers of continuous noise equal s, to a relative error of 1e-14."""
 
 
 class Between(NamedTuple):
-    """The noise multipliers of continuous Gaussian noise that costs at least, and at most, as much, up to e^ratio."""
+    """Noise multipliers of continuous Gaussian noise that costs at least (`above`) and at most (`below`) as much as
+    discrete noise.
+
+    ratio: G >= 0; the comparison is up to a factor e^G of probabilities.
+    """
 
     above: float
     below: float
@@ -61,21 +65,31 @@ class Between(NamedTuple):
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The tau of the module: that of runs for wide noise, else a smaller one with a G of about `_RATIO`."""
+    """The width tau of a rounding kernel, in units of the lattice, by which discrete noise is compared with continuous
+    noise.
+
+    sigma: the noise parameter in units of the lattice. numbers: how many integers are released. For wide noise tau is
+    that of runs, else a smaller one for which the logarithm G of the ratio of probabilities is about `_RATIO`.
+    """
     if (KERNEL / sigma) ** 2 <= _SAME:
         return KERNEL
     return min(KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
 
 
 def least_multiplier(levels: int, numbers: int) -> float:
-    """The least noise multiplier for which `between` answers: there sigma is 2 tau. Arguments as there."""
+    """The least noise multiplier for which `between` has an answer.
+
+    levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers are released.
+    """
     return 2 * _kernel(1.0, numbers) / levels
 
 
 def between(noise_multiplier: float, levels: int, numbers: int) -> Between | None:
-    """The module's bounds; None if sigma < 2 tau, where they say next to nothing.
+    """The continuous Gaussian noises that cost at least, and at most, as much as discrete Gaussian noise.
 
-    noise_multiplier: s > 0. levels: M >= 1. numbers: T K, how many integers are released. Raises ValueError.
+    None is returned if the noise is less than 2 widths of the rounding kernel, where the bounds say next to nothing.
+    noise_multiplier: s > 0. levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers are
+    released. Raises ValueError.
     """
     s, sigma = real("noise_multiplier", noise_multiplier, above=0.0), noise_multiplier * levels
     if s < least_multiplier(levels, numbers):
@@ -90,27 +104,34 @@ def between(noise_multiplier: float, levels: int, numbers: int) -> Between | Non
 
 
 def on_lattice(continuous: float, levels: int) -> float:
-    """A noise multiplier that, by `between`, costs at most as much as continuous noise of the multiplier
-    `continuous`."""
+    """A noise multiplier with which discrete Gaussian noise costs at most as much as continuous noise does.
+
+    continuous: the multiplier of the continuous noise. levels: the clip in units of the lattice. The bound is that of
+    `between`.
+    """
     least = KERNEL / levels
     return continuous if (least / continuous) ** 2 <= _SAME else math.hypot(continuous, least) * (1 + 1e-15)
 
 
 def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
-    """The module's G = numbers * 2 artanh(kappa(tau)), rounded up.
+    """The G = numbers * 2 artanh(kappa) by which discrete noise and a post-processing of continuous noise differ,
+    rounded up.
 
-    numbers: T K, how many integers are released. tau: at least 1/2. Raises ValueError.
+    The probabilities of the two are within a factor e^G. numbers: T K, how many integers are released. tau: the width
+    of the kernel in units of the lattice, at least 1/2, which determines kappa. Raises ValueError.
     """
     count = integer("numbers", numbers, at_least=0, at_most=10**24)
     r = math.exp(-2 * math.pi**2 * real("tau", tau, at_least=0.5) ** 2)
-    kappa = 2 * r / (1 - r**3)  # since j^2 >= 1 + 3 (j - 1), the sum over j is at most a geometric series
+    kappa = 2 * r / (1 - r**3)  # the sum in kappa over j is at most a geometric series, since j^2 >= 1 + 3 (j - 1)
     return count * 2 * math.atanh(kappa) * (1 + 1e-12)
 
 
 def discrete_scale(noise_multiplier: float, levels: int) -> int:
-    """The smallest integer sigma with sqrt(sigma^2 - tau^2) >= noise_multiplier * levels, in exact arithmetic.
+    """The smallest integer sigma with sqrt(sigma^2 - tau^2) >= noise_multiplier * levels, in exact arithmetic, for tau
+    = 2.
 
-    noise_multiplier: > 0, that of the continuous Gaussian. levels: the clip in lattice units, >= 1. Raises ValueError.
+    noise_multiplier: > 0, that of the continuous Gaussian noise. levels: the clip in units of the lattice, >= 1. Raises
+    ValueError.
     """
     ratio = Fraction(real("noise_multiplier", noise_multiplier, above=0.0))
     variance = (ratio * integer("levels", levels)) ** 2 + KERNEL**2

@@ -15,7 +15,6 @@ outside its range: epsilon > 0 (where delta is computed, epsilon = 0 too), 0 < d
 """
 
 import math
-from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -23,12 +22,13 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpzero_theory import check
-from dpzero_theory.bisection import narrowed
+from dpzero_theory.bisection import narrowed, roots
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 GDP_ACCURACY = 1e-11
-"""Largest relative error of the delta of `log_delta_from_gdp`, in the range that its docstring states."""
+"""The largest relative error of the delta of `log_delta_from_gdp`, in the range that the function's docstring
+states."""
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -55,12 +55,12 @@ def _mills_slope(x: Array) -> Array:
 
 
 def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """Natural logarithm of delta(epsilon; mu), the smallest delta of a mu-GDP mechanism.
+    """Natural logarithm of delta(epsilon; mu), the smallest delta of a mu-GDP mechanism, where `gdp` is mu.
 
-    log delta = log phi(a) + log(R(a) - R(b)) with the notation of the module. The difference is the integral
-    of 1 - x R(x) over [a, b] by Gauss-Legendre when b - a = mu <= 1, a plain difference otherwise, and
-    1 - delta = phi(a) (R(-a) + R(b)) where a < 0 < 1 < mu.
-    At most 0; the relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300.
+    With a = epsilon/mu - mu/2, b = epsilon/mu + mu/2 and Mills' ratio R, log delta = log phi(a) + log(R(a) - R(b)). The
+    difference is the integral of 1 - x R(x) over [a, b], computed by Gauss-Legendre quadrature if b - a = mu <= 1 and
+    as a plain difference otherwise. Where a < 0 and mu > 1, 1 - delta = phi(a) (R(-a) + R(b)) is used instead. The
+    result is at most 0; the relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300.
     """
     eps = check.real_array("epsilon", epsilon, at_least=0)
     gdp = check.real_array("gdp", gdp, above=0)
@@ -68,7 +68,7 @@ def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
 
 
 def _log_delta(eps: Array, gdp: Array) -> Array:
-    """As `log_delta_from_gdp`, of arguments that have been checked."""
+    """log delta(epsilon; mu) for arguments that have been checked: `eps` is epsilon and `gdp` is mu."""
     eps, gdp = np.broadcast_arrays(eps, gdp)
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         a = eps / gdp - gdp / 2
@@ -85,7 +85,7 @@ def _log_delta(eps: Array, gdp: Array) -> Array:
 
 
 def _integral(a: Array, gdp: Array) -> Array:
-    """The difference R(a) - R(a + mu) of Mills ratios, by quadrature, accurate to 1e-15 where mu <= 1.
+    """The difference R(a) - R(a + mu) of Mills ratios, where `gdp` is mu, by quadrature; accurate to 1e-15 for mu <= 1.
 
     Where mu > 1 the returned value is meaningless, and the caller discards it.
     """
@@ -94,9 +94,11 @@ def _integral(a: Array, gdp: Array) -> Array:
 
 
 def _log_delta_above(eps: Array, gdp: Array) -> Array:
-    """An upper bound on log delta(epsilon; mu): `_log_delta` plus twice the largest rounding error that was measured.
+    """An upper bound on log delta(epsilon; mu), where `eps` is epsilon and `gdp` is mu.
 
-    That error is at most 32 units of 2^-53 (1 + a^2/2 + |a| b)(1 - delta) in 4,000 random cases against mpmath.
+    It is `_log_delta` plus twice the largest rounding error that was measured. With a = epsilon/mu - mu/2 and b =
+    epsilon/mu + mu/2, that error is at most 32 units of 2^-53 (1 + a^2/2 + |a| b)(1 - delta), in 4,000 random cases
+    against mpmath.
     """
     log_delta = _log_delta(eps, gdp)
     with np.errstate(over="ignore", under="ignore"):
@@ -106,58 +108,16 @@ def _log_delta_above(eps: Array, gdp: Array) -> Array:
 
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """The smallest delta of a mu-GDP mechanism: Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)."""
+    """The smallest delta of a mu-GDP mechanism, where `gdp` is mu: Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu
+    - mu/2)."""
     return np.exp(log_delta_from_gdp(epsilon, gdp))
-
-
-def _root(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> Array:
-    """The root of a monotone function for each entry: of two neighbouring floats, the one at which it is at most 0.
-
-    By bisection of the bracket of `_enclosed`, outside of which the sign is known. It is written out because importing
-    scipy.optimize would take as long as everything else that the calculator does.
-    """
-    below, above = _enclosed(function, low, high, rising)
-    while True:
-        middle = low + (high - low) / 2
-        if not ((low < middle) & (middle < high)).any():
-            return low if rising else high
-        over = middle >= above
-        if (open_ := (below < middle) & ~over).any():
-            over = np.where(open_, (function(middle) > 0) == rising, over)
-        low, high = np.where(over, low, middle), np.where(over, middle, high)
-
-
-def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
-    """A bracket of the root that is 2^-44 of it wide to either side, by the secant method.
-
-    Where the secants end elsewhere, low or high stay as they were.
-    """
-    below, above, before, x = low, high, low, high
-    value = function(x)
-    change = value - function(before)
-    for _ in range(16):
-        with np.errstate(all="ignore"):
-            step = value * ((x - before) / change)
-            settled = ~(np.abs(step) > 2.0**-46 * x)
-            if settled.all():
-                break
-            x, before = np.where(settled, x, x - step), x
-        x = np.where((below <= x) & (x <= above), x, below + (above - below) / 2)
-        found = function(x)
-        over = (found > 0) == rising
-        value, change = found, found - value
-        below, above = np.where(over, below, x), np.where(over, x, above)
-    with np.errstate(over="ignore"):
-        near, far = x * (1 - 2.0**-44), np.minimum(x * (1 + 2.0**-44), high)
-    over_near, over_far = ((function(end) > 0) == rising for end in (near, far))
-    return np.where((low < near) & ~over_near, near, low), np.where((far < high) & over_far, far, high)
 
 
 def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP: the exact calibration.
 
-    It is the root in mu of delta(epsilon; mu) = delta, rounded down: delta(epsilon; mu) <= delta whatever the rounding
-    errors are, and it is within 1e-11 of the root, relative.
+    It is the root in mu of delta(epsilon; mu) = delta, rounded down, so that delta(epsilon; mu) <= delta whatever the
+    rounding errors are. It is within 1e-11 of the root, relative.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -174,14 +134,14 @@ def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
         if not short.any():
             break
         high = np.where(short, 1.25 * high, high)
-    return _root(lambda gdp: _log_delta_above(eps, gdp) - log_target, low, high, rising=True)
+    return roots(lambda gdp: _log_delta_above(eps, gdp) - log_target, low, high, rising=True)
 
 
 def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
-    """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP.
+    """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP, where `gdp` is mu.
 
-    It is the root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already. It is rounded up:
-    delta(epsilon; mu) <= delta whatever the rounding errors are.
+    It is the root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already. It is rounded up,
+    so that delta(epsilon; mu) <= delta whatever the rounding errors are.
     """
     gdp = check.real_array("gdp", gdp, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -194,7 +154,7 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
         high = np.minimum((gdp * -special.ndtri(target) + gdp * gdp / 2) * (1 + 1e-9) + 1e-300, _LARGEST_FLOAT)
     low = np.zeros_like(gdp)
     high = np.where(free, 1.0, high)
-    found = _root(lambda eps: _log_delta_above(eps, gdp) - log_target, low, high, rising=False)
+    found = roots(lambda eps: _log_delta_above(eps, gdp) - log_target, low, high, rising=False)
     return np.where(free, 0.0, found)
 
 
@@ -215,9 +175,9 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 def paper_lemma_limit(delta: float) -> float:
     """The epsilon up to which the paper's composition lemma holds at this delta, and above which it fails.
 
-    It is the root of paper_gdp(epsilon, delta) = gdp_from_epsilon(epsilon, delta): about 91 at delta = 0.1 and 189
-    at delta = 1e-6. The ratio of the two sides rises with epsilon (without limit, since mu_exact grows as
-    sqrt(2 epsilon) and mu_paper as epsilon / sqrt(8 log epsilon)).
+    It is the root of paper_gdp(epsilon, delta) = gdp_from_epsilon(epsilon, delta): about 91 at delta = 0.1 and 189 at
+    delta = 1e-6. The ratio of the left side to the right side rises with epsilon without limit, since the left side
+    grows as epsilon / sqrt(8 log epsilon) and the right side as sqrt(2 epsilon).
     """
     dlt = check.real("delta", delta, above=0, below=1)
 
@@ -253,14 +213,16 @@ def sensitivity(clip: float, n: int, relation: str) -> float:
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
     """The standard deviation sigma of the noise on the released average with which T full-batch steps are mu-GDP.
 
-    sigma = sqrt(T) Delta / mu with Delta from `sensitivity`. The paper writes 'variance sigma' in Algorithms
-    1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases
-    (Algorithm 1) it is the standard deviation of each coordinate.
+    sigma = sqrt(T) Delta / mu, where Delta is the sensitivity of the average (function `sensitivity`). The paper writes
+    'variance sigma' in Algorithms 1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For
+    vector releases (Algorithm 1) it is the standard deviation of each coordinate.
 
     Args:
         gdp: mu > 0 of the whole run.
         steps: T > 0, a real number, as T is in the theorems.
-        clip, n, relation: see `sensitivity`.
+        clip: C > 0, the bound on each record's contribution.
+        n: the number of records.
+        relation: a `Relation`.
     """
     gdp = check.real("gdp", gdp, above=0)
     t = check.real("steps", steps, above=0)
@@ -268,16 +230,22 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
 
 
 def noise_std_of(noise_multiplier: float, clip: float, expected_batch: float) -> float:
-    """The standard deviation of the noise on the released average: s C/(q n).
+    """The standard deviation sigma of the noise on the released average: s C/(q n).
 
     Args:
         noise_multiplier: s >= 0, the standard deviation of the noise on the sum, over the clip.
-        clip: C > 0.
+        clip: C > 0, the bound on each record's contribution.
         expected_batch: q n > 0, the denominator of the average.
     """
     return noise_multiplier * clip / expected_batch
 
 
 def noise_multiplier_of(noise_std: float, clip: float, expected_batch: float) -> float:
-    """The noise multiplier s of the noise sigma = `noise_std` on the released average: s = sigma q n/C."""
+    """The noise multiplier s that noise of standard deviation sigma on the released average means: s = sigma q n/C.
+
+    Args:
+        noise_std: sigma >= 0.
+        clip: C > 0, the bound on each record's contribution.
+        expected_batch: q n > 0, the denominator of the average.
+    """
     return noise_std * expected_batch / clip

@@ -1,25 +1,33 @@
-"""Groups: what releases cost data sets that differ in up to k records, so a user who owns up to k of them.
+"""Groups of records: what releases cost data sets that differ in up to k records, such as all records of one user.
 
 Given the batch's other records, the outputs under the two data sets are mixtures in which, with a probability w, some
-of the k records are in the batch and move the sum by at most k times what one may.
+of the k records are in the batch and move the sum by at most k clips. The noise multiplier is s, and q is the sample
+rate.
 
-- poisson: w = 1 - (1-q)^k. Whatever mixture of shifts of at most k clips the records bring, no set of outputs of a
-  given probability without them has more of it than a half-space has under the shift by k clips (Neyman and Pearson).
-  So the pair of one record at rate w and noise multiplier s/k dominates, in every relation; for Laplace noise too,
-  with half-lines.
-- cyclic-poisson: the same at the rate b q of a turn. Records of several groups have their turns in steps of one round
-  of b: given that any is drawn the round's outputs are shifted by a vector of norm at most k, chosen adaptively.
-- fixed-size (replace-one, zero-out): w <= k q. Where j of the group's records take others' places, sums move as those
-  of one record and of one that makes way, j times as far; the divergence is at most the mean over j, and rises with j,
-  which gives the pair of one record at rate w and s/k.
-- full, fixed-order: every batch's change is at most k times one record's, in no more batches; full is exact.
+- poisson, Gaussian noise: if j of the group's records are drawn the sum moves by at most j clips. So a mixture of
+  normal laws with binomial weights dominates. Records that all pull one way attain it, so that the answer is exact
+  (`certified.laws.groups`).
+- poisson, Laplace noise: w = 1 - (1-q)^k. Whatever mixture of shifts of at most k clips the records bring, no set of
+  outputs of a given probability without them has more of it than a half-line has under the shift by k clips (Neyman and
+  Pearson). So the pair of one record at rate w and noise multiplier s/k dominates, in every relation. This pair also
+  stands in for the exact ones where these are not computed: for more than 2,000 records, or noise below 0.2 clips or
+  above 10,000.
+- cyclic-poisson: the pair of one record at the rate b q of a turn among b groups of records, with noise s/k. Records of
+  several of these groups have their turns in steps of one round of b. Given that any is drawn, the round's outputs are
+  shifted by a vector of norm at most k, chosen adaptively.
+- fixed-size (replace-one, zero-out): w <= k q. Where j of the k records take others' places, the sum moves as for one
+  record and the one that makes way for it, but j times as far. The divergence is at most the mean over j, and rises
+  with j, which gives the pair of one record at rate w and noise multiplier s/k.
+- full, fixed-order: every batch's change is at most k times one record's, in no more batches; for full batches this is
+  exact.
 
-Each is a dominating pair of one release, so histories compose (`group_release`; a sampling says in
-`Sampling.of_group` which batches count). Any history, by one record after
-another: delta_k(epsilon) <= sum over i < k of e^(i epsilon/k) delta(epsilon/k). The smaller of both counts: where noise
-is little beside k clips and records are seldom drawn together, it is the second. With fixed-size batches, add-remove,
-the record after i others is removed from n - i, of which a batch holds B: that link's rate is B/(n - i), and every link
-counts at the last one's, B/(n - k + 1). n is then at least the fewest records of which q is a share.
+Each of these is a dominating pair of one release, so histories compose; `group_release` makes the releases, from what
+`Sampling.of_group` says. A second bound holds for any history, by changing one record after another: delta_k(epsilon)
+<= sum over i < k of e^(i epsilon/k) delta(epsilon/k), where delta is for one record and delta_k for the group. The
+smaller of the two bounds is taken. It is the second where the noise is little compared with k clips and records of the
+group are seldom drawn together. With fixed-size batches and add-remove, the record after i others is removed from n - i
+records, of which a batch holds B, so that its sample rate is B/(n - i); every record counts at the last one's rate,
+B/(n - k + 1). If n is not given it is taken as the smallest number of records for which q n is a whole number.
 """
 
 import math
@@ -33,8 +41,8 @@ from dpzero_theory.bisection import smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated, settled
+from dpzero_theory.privacy.composition import FinitePairs, Pairs
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import FixedSize
 from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
 
 _BOUND_ROUNDING = 1e-15
@@ -42,20 +50,24 @@ _MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
 _MOST_EPSILON = 700.0
 _MOST_SIZE = 10**9
 _LEAST_SAMPLED_NOISE = 0.03
-"""The least noise of a sampled batch, over the clips by which a group may move it, for the pair of a whole group:
-that needs a grid of 1/noise cells."""
+"""The least noise of a sampled batch, over the clips by which a group may move it, for which the group's pair is used.
+Less noise needs a grid of 1/noise points."""
 _VACUOUS = 50.0
-"""The epsilon from which a note says that it protects nothing."""
+"""From this epsilon on a note says that the guarantee protects nothing."""
+_BELOW = (1e-3, 1e-2, 0.1)
+"""A noise that certainly misses a target is sought below the noise that meets it, by these shares of it."""
 _ONE_BY_ONE = "one record after another"
 _NOTHING = Bracket(0.0, math.inf, math.inf, "none")
 
 
 def group_release(release: Release, size: int) -> Release:
-    """Releases whose upper ends hold for `release` and data sets that differ in up to `size` records.
+    """Releases that cost one record at least as much as `release` costs a group of up to `size` records.
+
+    The upper ends of their delta and epsilon therefore hold for the group.
 
     Args:
-        release: Gaussian or Laplace noise; full, poisson, cyclic-poisson, fixed-size (not add-remove) or fixed-order
-            batches.
+        release: releases with Gaussian or Laplace noise and with full, poisson, cyclic-poisson, fixed-size (not
+            add-remove) or fixed-order batches.
         size: k >= 1.
 
     Raises:
@@ -74,19 +86,20 @@ def group_release(release: Release, size: int) -> Release:
 
 
 def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = None) -> Bracket:
-    """delta(epsilon) of `history` for data sets that differ in up to `size` records: the smaller of the module's two
-    bounds.
+    """delta(epsilon) of `history` for data sets that differ in up to `size` records: the smaller of two bounds.
+
+    One bound takes the group's records together, and the other changes one record after another.
 
     Args:
-        history: as of `accountant.delta_of_history`.
+        history: steps, such as `step * 1000`, all with one relation.
         epsilon: epsilon >= 0.
         size: k, 1 <= k <= n.
         n: the number of records of the larger data set, if it is known. It matters for fixed-size batches under
-            add-remove; there the default is the least number of which the sample rate is a share.
+            add-remove; there the default is the smallest number of records for which the batch size is a whole number.
 
     Returns:
-        A bracket with value = upper, which is certified. Its lower end is that of one record, unless all batches are
-        full.
+        A bracket with value = upper, which is certified. Its lower end is that of the group if all batches are full, or
+        Poisson with Gaussian noise; otherwise it is that of one record.
 
     Raises:
         ValueError: an argument outside its range; more records than can be removed from fixed-size batches, n - B.
@@ -98,21 +111,34 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
     if k == 1:
         return one
     together = _together(made, k)
-    found = delta_of_history(together, eps) if together is not None else _NOTHING
-    if _exact(made, together):
-        return found
+    bracket = delta_of_history(together, eps) if together is not None else _NOTHING
+    if _exact(together):
+        return bracket
     upper = _one_by_one(links, eps / k, k)
-    if upper < found.upper:
-        found = Bracket(0.0, upper, upper, _ONE_BY_ONE)
-    return _bracket(k, found, one)
+    if upper < bracket.upper:
+        bracket = Bracket(0.0, upper, upper, _ONE_BY_ONE)
+    return _bracket(k, bracket, one)
 
 
 def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = None) -> Bracket:
-    """The smallest epsilon at `delta` for data sets that differ in up to `size` records; otherwise as `group_delta`.
+    """The smallest epsilon at `delta` for data sets that differ in up to `size` records.
 
-    A note tells where epsilon is so large that it protects nothing. Raises PreconditionError if neither bound gives an
-    epsilon: the noise is less than 0.03 of the clips by which a group moves a batch, and one record after another costs
-    more than 700.
+    A note tells if epsilon is so large that it protects nothing.
+
+    Args:
+        history: steps, such as `step * 1000`, all with one relation.
+        delta: 0 < delta < 1, or 0 where no noise is Gaussian.
+        size: k, 1 <= k <= n.
+        n: the number of records of the larger data set, if it is known.
+
+    Returns:
+        A bracket with value = upper, which is certified. Its lower end is that of the group if all batches are full, or
+        Poisson with Gaussian noise; otherwise it is that of one record.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: no epsilon is known to hold: the noise is less than 0.03 of the clips by which the group
+            moves a batch, and changing one record after another costs more than 700.
     """
     made = releases_of(history)
     k = _size(made, size, n)
@@ -121,31 +147,42 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
     if k == 1:
         return one
     together = _together(made, k)
-    found = epsilon_of_history(together, delta) if together is not None else _NOTHING
-    if _exact(made, together):
-        return found
-    most = min(found.upper / k, _MOST_EPSILON)
+    bracket = epsilon_of_history(together, delta) if together is not None else _NOTHING
+    if _exact(together):
+        return _warned(k, bracket)
+    most = min(bracket.upper / k, _MOST_EPSILON)
     least = max(one.lower, 1e-6)
     share = smallest_real(lambda x: _one_by_one(links, x, k) <= delta, least, most, 1e-3) if least <= most else None
     if share is not None:
         upper = share * k * (1 + _BOUND_ROUNDING)
-        found = Bracket(0.0, upper, upper, _ONE_BY_ONE)
+        bracket = Bracket(0.0, upper, upper, _ONE_BY_ONE)
     check.precondition(
-        found.upper < math.inf,
+        bracket.upper < math.inf,
         f"size must be small enough for this noise to protect the group; got {k}, and no epsilon up to"
         f" {_MOST_EPSILON * k:g} is known to hold (`group_noise` says how much noise protects it)",
     )
-    bracket = _bracket(k, found, one)
+    return _warned(k, _bracket(k, bracket, one))
+
+
+def _warned(size: int, bracket: Bracket) -> Bracket:
+    """This `bracket` of epsilon for a group of `size` records, with a note if it is so large that it protects
+    nothing."""
     if bracket.upper < _VACUOUS:
         return bracket
-    vacuous = f"epsilon {bracket.upper:.4g} protects nothing: this noise does not hide what {k} records may do together"
+    vacuous = (
+        f"epsilon {bracket.upper:.4g} protects nothing: this noise does not hide what {size} records may do together"
+    )
     return replace(bracket, notes=(*bracket.notes, f"{vacuous} (`group_noise` says how much does)"))
 
 
 def group_excess(
     history: Steps, target_epsilon: float, target_delta: float, *, size: int, n: int | None = None
 ) -> float:
-    """`accountant.excess` for data sets that differ in up to `size` records."""
+    """By which share a history costs groups of up to `size` records more than (target_epsilon, target_delta).
+
+    It is at most 0 if the group's cost meets the target, as `accountant.excess` is for one record. n: the number of all
+    records, if it is known.
+    """
     made = releases_of(history)
     if _size(made, size, n) == 1:
         return excess(made, target_epsilon, target_delta)
@@ -158,10 +195,13 @@ def group_excess(
 def group_noise(
     *, target_epsilon: float, target_delta: float, size: int, steps: int, n: int | None = None, **words: Unpack[Words]
 ) -> Bracket:
-    """The smallest noise multiplier that meets the target for groups of `size` records, to 1e-4.
+    """The smallest noise multiplier with which `steps` releases are (target_epsilon, target_delta)-DP for groups of
+    `size` records.
 
-    Arguments and errors are those of `calibration.calibrate_noise_multiplier` and `group_delta`. The lower end of the
-    bracket is that of one record.
+    It is found to 1e-4 of it. n: the number of all records, if it is known. words: sampling, relation, sample_rate,
+    mechanism and coordinates, as of `step.Words`. The errors are those of `calibration.calibrate_noise_multiplier` and
+    `group_delta`. The upper end of the bracket is certified. Below its lower end the target is certainly missed: it is
+    that of the group for full batches and for Poisson batches with Gaussian noise, and otherwise that of one record.
     """
     goal, unit = check.real("target_epsilon", target_epsilon, above=0), Release(1e6, steps, **words)
     k = _size([unit], size, n)
@@ -183,11 +223,23 @@ def group_noise(
     value = smallest_real(meets, one.value, 2 * k * k * one.value, 1e-4)
     check.precondition(value is not None, f"target must be met with noise {2 * k * k * one.value:g}; got groups of {k}")
     assert value is not None
-    return _bracket(k, settled(Bracket(0.0, value, value, "search"), beyond), one)
+    bracket = settled(Bracket(0.0, value, value, "search"), beyond)
+    if not _exact(_together([unit.with_noise(value)], k)):
+        return _bracket(k, bracket, one)
+    for share in _BELOW:
+        low = max(value * (1 - share), one.lower)
+        missed = group_delta([unit.with_noise(low)], target_epsilon, size=k, n=n)
+        if missed.lower > target_delta:
+            return replace(bracket, lower=low)
+    return replace(bracket, lower=one.lower)
 
 
 def _size(history: Sequence[Release], size: int, n: int | None) -> int:
-    """The number of records of a group, as an integer in its range. Raises ValueError."""
+    """`size`, the number of records of a group, as an integer. Raises ValueError if it is more than the number n of all
+    records.
+
+    n is given, or known to a sampling of the history.
+    """
     known = [made.step.sampling.records or _MOST_SIZE for made in history]
     if n is not None:
         known.append(check.integer("n", n))
@@ -195,26 +247,31 @@ def _size(history: Sequence[Release], size: int, n: int | None) -> int:
 
 
 def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release]:
-    """The releases for one link of the chain: its delta is at least that of any of `size` records, removed one by
-    one."""
-    found = []
+    """The history with the sample rates at which any of `size` records costs at most as much, when they are removed one
+    by one.
+
+    n: the number of all records, or None. Only fixed-size batches under add-remove change their rate. Raises ValueError
+    if more records are removed than such batches leave out.
+    """
+    releases = []
     for made in history:
         kind = made.step.sampling
-        if size > 1 and isinstance(kind, FixedSize) and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE:
+        if size > 1 and kind.refilled and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE:
             records = _fewest_records(kind.sample_rate) if n is None else n
             batch = kind.batch_size(records)
+            assert batch is not None
             if size > records - batch:
                 rule = f"size must be at most n - B = {records - batch} with batches of {batch} of {records} records"
                 raise ValueError(
                     f"{rule}, add-remove; got {size}" + (" (with more records say n)" if n is None else "")
                 )
             made = made.drawn_as(kind.at(batch / (records - size + 1)))
-        found.append(made)
-    return found
+        releases.append(made)
+    return releases
 
 
 def _fewest_records(sample_rate: float) -> int:
-    """The least n of which q n is a whole number, up to 1e-9: the denominator of a convergent of q."""
+    """The smallest n for which sample_rate times n is a whole number, up to 1e-9: the denominator of a convergent."""
     rest, before, last = Fraction(sample_rate), (0, 1), (1, 0)
     while True:
         whole = math.floor(rest)
@@ -226,19 +283,31 @@ def _fewest_records(sample_rate: float) -> int:
 
 def _together(history: Sequence[Release], size: int) -> list[Release] | None:
     try:
-        found = [group_release(release, size) for release in history]
+        releases = [group_release(release, size) for release in history]
     except ValueError:
         return None
-    unclear = any(not each.part.plain and each.noise_multiplier < _LEAST_SAMPLED_NOISE for each in found)
-    return None if unclear else found
+    unclear = any(isinstance(each.part, Pairs) and each.noise_multiplier < _LEAST_SAMPLED_NOISE for each in releases)
+    return None if unclear else releases
 
 
-def _exact(history: Sequence[Release], together: Sequence[Release] | None) -> bool:
-    return together is not None and all(release.sample_rate == 1 for release in history)
+def _exact(together: Sequence[Release] | None) -> bool:
+    """Whether some data attain the cost of these releases of `group_release`, so that their lower ends hold for the
+    group too.
+
+    together: those releases, or None if there are none.
+    """
+    return together is not None and all(
+        each.sample_rate == 1 or (isinstance(each.part, FinitePairs) and each.mechanism != "laplace")
+        for each in together
+    )
 
 
 def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
-    """The module's bound on delta by one record after another, at `size` times epsilon."""
+    """An upper bound on delta for a group of `size` records, by changing one record after another.
+
+    It holds at `size` times `epsilon`, where `epsilon` is for one record. history: the releases, with the sample rates
+    that one change of a record counts with.
+    """
     each = delta_of_history(history, epsilon).upper
     if each == 0:
         return 0.0
@@ -249,7 +318,7 @@ def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
     return min(each * times * (1 + 1e-12), 1.0)
 
 
-def _bracket(size: int, found: Bracket, one: Bracket) -> Bracket:
+def _bracket(size: int, bracket: Bracket, one: Bracket) -> Bracket:
     note = f"groups of {size} records: the upper end is certified, the lower end is that of one record"
-    lower = min(one.lower, found.upper)
-    return Bracket(lower, found.upper, found.upper, found.method, (*one.notes, note))
+    lower = min(one.lower, bracket.upper)
+    return Bracket(lower, bracket.upper, bracket.upper, bracket.method, (*one.notes, note))

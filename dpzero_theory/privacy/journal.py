@@ -1,4 +1,4 @@
-"""A file that is only appended to, whose every write is on disk before it counts, with one writer at a time."""
+"""An append-only file with one writer at a time, where every write is on disk before it counts."""
 
 import errno
 import fcntl
@@ -21,24 +21,24 @@ _CURES = {
 
 
 def content(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a plain file. Raises OSError, with what to do in one line, if it can't be read or is no plain
+    """The bytes of the plain file at `path`. Raises OSError, with one line that says what to do, if there is no such
     file."""
     with explained(path), opened(path, "rb") as file:
         return file.read()
 
 
 def opened(path: str | os.PathLike[str], mode: str, permissions: int = 0o644) -> FileIO:
-    """Open the plain file at `path`, or make a new one (mode `xb`). Raises OSError.
+    """Open the plain file at `path`, or make a new one (mode `xb`) with these permissions. Raises OSError.
 
     It returns a file object, not a bare descriptor, so that the file is closed even if an interrupt stops the caller.
     """
-    if "x" not in mode and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+    if "x" not in mode and not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for a writer
         raise OSError("not a plain file")
     return FileIO(path, mode, opener=partial(os.open, mode=permissions))
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the entries of a folder are on disk."""
+    """Wait until the entries of the folder at `path` are on disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -48,8 +48,10 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def explained(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise an OSError of this block again, unless it is a FileExistsError, with the file and what to do in one
-    line."""
+    """A context manager that raises an OSError of its block again, with the file at `path` and what to do, in one line.
+
+    A FileExistsError is left as it is.
+    """
     try:
         yield
     except FileExistsError:
@@ -63,15 +65,17 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 class Journal:
     """An append-only file open for writing by this process; `create` starts one, `open` resumes one.
 
-    The file is locked (flock) before anything is read. `content` is what it held then. After a write that failed or was
-    interrupted the journal can't be used until it is opened again. A journal that nothing refers to any more is closed.
-    In the child of a fork it is closed at once, since the child would keep the lock after its parent has ended.
+    The file is locked (flock) before anything is read. The attribute `content` is what it held then. After a write that
+    failed or was interrupted the journal cannot be used until it is opened again. A journal that nothing refers to any
+    more is closed. In the child of a fork it is closed at once, since the child would keep the lock after its parent
+    has ended.
 
-    error: the class of the exceptions by which the journal refuses something, each with one line. mutex: a lock for
-    threads that are about to write or close. A caller whose next line depends on the last one takes it before it reads
-    the last one. An interrupt may leave the lock with the thread that had it, which can take it again.
+    path, mode: the file, and how `opened` opens it. error: the class of the exceptions, each with one line, by which
+    the journal refuses an action. The attribute `mutex` is a lock for threads that are about to write or close. A
+    caller whose next line depends on the last one takes it before it reads the last one. An interrupt may leave the
+    lock with the thread that had it, which can take it again.
 
-    Raises FileExistsError, FileNotFoundError and other OSErrors, and `error` where another process has the file.
+    Raises FileExistsError, FileNotFoundError and other OSErrors, and `error` if another process has the file.
     """
 
     _file: FileIO | None = None
@@ -95,23 +99,28 @@ class Journal:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], error: type[Exception]) -> Self:
-        """Start a new file; it is on disk, with its entry in the folder, when this returns."""
+        """Start a new file at `path`; it is on disk, with its entry in the folder, when this returns.
+
+        error: the class of the exceptions by which the journal refuses an action.
+        """
         journal = cls(path, error, "x+b")
         sync_folder(journal.path.parent)
         return journal
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], error: type[Exception]) -> Self:
-        """Resume the file at `path`."""
+        """Resume the file at `path`. error: the class of the exceptions by which the journal refuses an action."""
         return cls(path, error, "r+b")
 
     def keep(self, size: int) -> None:
-        """Keep only the first `size` bytes: the next write begins there and cuts off what follows it."""
+        """Keep only the first `size` bytes: the next write begins after them and cuts off the rest."""
         self._size = size
 
     def require_writable(self) -> None:
-        """Raise `error` if this process must not write: the journal is closed or forked, or another process changed
-        it."""
+        """Raise the journal's error if this process must not write.
+
+        It must not if the journal is closed, was opened before a fork, or was changed by another process.
+        """
         if os.getpid() != self._pid:
             raise self._error(f"{self.path}: opened by another process, before a fork: open it in one of them")
         if not self._usable:
@@ -125,8 +134,10 @@ class Journal:
             raise self._error(f"{self.path}: the file was moved or changed by something else: put it back, resume")
 
     def append(self, data: bytes, written: Callable[[], None] = lambda: None, *, sync: bool = True) -> None:
-        """Write `data` and wait until it is on disk (not with sync=False); then call `written`, which takes note of
-        it."""
+        """Write `data`, wait until it is on disk (unless `sync` is False), and then call `written`.
+
+        The caller uses `written` to note in memory what the file now holds.
+        """
         with self.mutex:
             self._append(data, written, sync)
 
@@ -149,7 +160,7 @@ class Journal:
         self._usable = True
 
     def sync(self) -> None:
-        """Wait until all that was appended is on disk. After `close` it is."""
+        """Wait until all that was appended is on disk. After `close` it is there already."""
         with self.mutex:
             if self._synced and self._file is not None and self._file.closed:
                 return
@@ -162,7 +173,7 @@ class Journal:
 
     @property
     def inode(self) -> int:
-        """The file's number on its file system: a copy has another one."""
+        """The file's number on its file system; a copy of the file has another one."""
         return os.fstat(self._number).st_ino
 
     def close(self) -> None:
@@ -205,7 +216,7 @@ _open: WeakSet[Journal] = WeakSet()
 
 def _leave_to_parent() -> None:
     for journal in list(_open):
-        journal.mutex = threading.RLock()  # a thread of the parent may hold the old one
+        journal.mutex = threading.RLock()  # a thread of the parent may hold the old lock
         if journal._file is not None:
             journal._file.close()
 

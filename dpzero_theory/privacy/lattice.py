@@ -34,12 +34,12 @@ class Lattice:
         return self.clip / self.levels
 
     def round(self, contributions: ArrayLike) -> NDArray[np.int64]:
-        """Clip each contribution to [-C, C] and round it to the nearest lattice point.
+        """Clip each contribution to [-C, C], with C the lattice's clip, and round it to the nearest lattice point.
 
-        contributions: n numbers. An infinite one becomes +-levels; a NaN becomes 0 without a warning, because an
-            error would itself reveal a record.
+        contributions: n numbers. An infinite one becomes +-levels; a NaN becomes 0 without a warning, because an error
+        would itself reveal a record.
 
-        Returns n integers in [-levels, levels].
+        Returns n integers in [-levels, levels], in units of C/levels.
         """
         values = np.asarray(contributions, dtype=np.float64)
         clipped = np.clip(np.where(np.isnan(values), 0.0, values), -self.clip, self.clip)

@@ -1,21 +1,22 @@
-"""The privacy budget on disk: an append-only file of releases that survives crashes and never under-counts.
+"""The privacy budget on disk: an append-only file of releases that survives crashes and never counts too few.
 
-One JSON object per line: a `budget`, a `plan` (settings and number of releases), then a `spend` for each release
-or block of releases, with a random number of the process that paid (`by`). Each line ends with `check`, the SHA-256 of
-the previous line's check and of the rest of the line, so that an edited, lost or repeated line is found, and two copies
-that both went on are told apart. It is no signature: whoever rewrites the file can recompute it, and whole lines
-missing from the end are not noticed here (`optim.files.folder` notices): never restore a ledger.
+The file has one JSON object per line: a `budget`, a `plan` (settings and number of releases), then a `spend` for each
+release or block of releases, with a random number of the process that paid (`by`). Each line ends with `check`, the
+SHA-256 of the previous line's check and of the rest of the line. So an edited, lost or repeated line is found, and two
+copies that both went on are told apart. The check is no signature: whoever rewrites the file can recompute it. Whole
+lines missing from the end are not noticed here (`optim.files.folder` notices them), so a ledger must never be restored
+from a backup.
 
-What is guaranteed, on a file system whose fsync is durable:
+On a file system whose fsync is durable, the following is guaranteed:
 
 - `spend` returns only after its line is on disk, so a release made after it is counted whatever happens next;
-- a line that was torn by a crash is cut off when the ledger is opened and counted as spent, in a `torn` line of
-  its own, although the crash most likely preceded the release: never under-counted, at most one block too many;
-- a copy is refused where it is another file (by its inode number; a cloned disk is not noticed), unless it is opened
-  as `moved`, which a line records;
-- no release number is handed out twice: one writer at a time (flock), and not the child of a fork;
-- settings that differ from the plan in n, q, sigma, C, relation, sampling, mechanism or coordinates are refused, and
-  so is release T + 1;
+- a line that was torn by a crash is cut off when the ledger is opened, and its releases are counted as spent, in a
+  `torn` line of its own, although the crash most likely preceded them: at most one block too many is counted;
+- a copy is refused, because it is another file with another inode number, unless it is opened as `moved`, which a line
+  records (a cloned disk is not noticed);
+- no release number is handed out twice: one process writes at a time (flock), and never the child of a fork;
+- settings that differ from the plan in n, q, s, C, relation, sampling, mechanism or coordinates are refused, and so is
+  a release beyond the plan's number;
 - a write that failed or was interrupted leaves the ledger unusable until it is opened again.
 """
 
@@ -41,7 +42,7 @@ _ENTRIES: dict[str, dict[str, type]] = {
     "torn": {"release": int, "count": int, "bytes": int},
     "moved": {"inode": int},
 }
-"""The entries of a line, with their types, by the line's kind."""
+"""The entries of a line, with their types, for each kind of line."""
 _SETTINGS: dict[str, type] = {
     "n": int,
     "sample_rate": float,
@@ -52,31 +53,33 @@ _SETTINGS: dict[str, type] = {
     "mechanism": str,
     "coordinates": int,
 }
-"""The entries of `Settings.words`, in the order of the file, with their types."""
+"""The entries of `Settings.words` with their types, in their order in the file."""
 _LATER = ("run", "inode", "by", "state")
-"""The entries that a line may lack: files of earlier versions do."""
+"""The entries that a line may lack, because files of earlier versions do not have them."""
 _BUDGET_ROUNDING = 1e-9
-"""A plan may cost more than the target by this share: a multiplier by a closed form may be rounded so."""
+"""A plan may cost more than the target by this share, because a noise multiplier from a closed form is rounded."""
 
 
 class LedgerError(RuntimeError):
-    """The ledger refuses something: other settings, a damaged file, or a second writer."""
+    """The ledger refuses an action: the settings are not the plan's, the file is damaged, or another process writes
+    it."""
 
 
 class BudgetSpentError(LedgerError):
-    """Every release of the plan is spent."""
+    """No release can be paid for, because every release of the plan is spent."""
 
 
 class PlanCostsMoreError(LedgerError, ValueError):
-    """The plan costs more than the budget."""
+    """A ledger is not created, because its plan costs more than its budget."""
 
 
 @dataclass(frozen=True, init=False)
 class Settings:
-    """The settings of every release of a plan.
+    """The settings that every release of a plan has.
 
-    n: number of records, >= 1. clip: C > 0. step: noise, sampling, relation, mechanism and coordinates. It is made of
-    n, noise_multiplier, clip and the words of `step.Words`, and raises ValueError where one is outside its range.
+    n: the number of records, >= 1. clip: C > 0. step: noise, sampling, relation, mechanism and coordinates. The
+    constructor takes n, noise_multiplier, clip and the words of `step.Words`, and raises ValueError if one of them is
+    outside its range.
     """
 
     n: int
@@ -89,7 +92,7 @@ class Settings:
         object.__setattr__(self, "clip", real("clip", clip, above=0.0))
 
     def release(self, steps: int) -> Release:
-        """A number of releases, at least 1, with these settings. Raises ValueError."""
+        """`steps` >= 1 releases with these settings. Raises ValueError."""
         return Release.of(self.step, steps)
 
     @property
@@ -102,19 +105,22 @@ class Settings:
 
     @property
     def words(self) -> dict[str, Any]:
-        """The settings in the words of the file."""
+        """The settings as the ledger's file has them, by name."""
         r = self.release(1)
         values = self.n, r.sample_rate, r.noise_multiplier, self.clip, str(r.relation), r.sampling, r.mechanism
         return dict(zip(_SETTINGS, (*values, r.coordinates), strict=True))
 
     def changed(self, **words: Any) -> "Settings":
-        """The same settings but for some words. Raises ValueError."""
+        """The same settings with the given ones changed, by their names in `words`. Raises ValueError."""
         return Settings(**{**self.words, **words})
 
 
 class Report(NamedTuple):
-    """How many releases of the plan are spent and left, and epsilon at target_delta of those spent and of the whole
-    plan."""
+    """How much of a ledger's plan is spent.
+
+    releases_spent, releases_left: numbers of releases. epsilon_spent, epsilon_planned: certified upper bounds on
+    epsilon at target_delta, of the spent releases and of the whole plan. target_epsilon, target_delta: the budget.
+    """
 
     releases_spent: int
     releases_left: int
@@ -130,10 +136,10 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class Spend:
-    """What one line paid for: the releases numbered from `release` to `release + count - 1`.
+    """What one line of a ledger paid for: the releases numbered from `release` to `release + count - 1`.
 
-    check: that of the line; it is equal in copies of the file. state: what the payer said of where it was; None for a
-    line that was torn.
+    check: the line's checksum, which is equal in copies of the file. state: the text that the payer added, such as
+    where it was in its run; None for a line that was torn.
     """
 
     release: int
@@ -143,8 +149,12 @@ class Spend:
 
 
 class Account(NamedTuple):
-    """What a ledger says, read without opening it for writing. run, state: as of `Ledger`. moves: how often it was
-    opened as `moved`."""
+    """What a ledger says, read without opening it for writing.
+
+    settings, steps: the plan's settings and number of releases. block: how many releases one line pays for.
+    target_epsilon, target_delta: the budget. run: what the ledger was created for. state: the text that the last payer
+    added. moves: how often the file was opened as `moved`. spends: one entry for each line that paid.
+    """
 
     settings: Settings
     steps: int
@@ -165,10 +175,11 @@ class Account(NamedTuple):
 class Ledger(AbstractContextManager["Ledger"]):
     """The budget of one data set, open for writing by this process; a context manager.
 
-    `Ledger.create` starts one, `Ledger.open` resumes one. Both raise LedgerError (the file is damaged, or another
-    process holds it) and OSError.
+    `Ledger.create` starts a ledger and `Ledger.open` resumes one. Both raise LedgerError (the file is damaged, or
+    another process holds it) and OSError.
 
-    run: what the ledger was created for. state: what the payer last said of where it was, "" at first.
+    journal: the open file. Attributes: `run` is what the ledger was created for, and `state` is the text that the payer
+    last added, "" at first.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -200,11 +211,11 @@ class Ledger(AbstractContextManager["Ledger"]):
             path: a file that does not exist (FileExistsError otherwise).
             target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, with 0 for
                 noise that needs no delta.
-            settings: those of every release.
+            settings: the settings of every release.
             steps: T >= 1.
             block: how many releases one line pays for. With 64 the disk is waited for once in 64 releases, and a crash
                 can waste up to 64.
-            run: what the ledger is for; its first line says it.
+            run: what the ledger is for, a text kept in its first line.
 
         Raises:
             ValueError: an argument outside its range.
@@ -236,18 +247,18 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
-        """Resume the ledger at `path`, verifying every line; a torn last line is cut off and counted.
+        """Resume the ledger at `path`, verifying every line. The releases of a torn last line are counted as spent.
 
-        moved: whether the file may be another one than was created. It must then be the only copy that goes on.
+        moved: whether to accept another file than the one that was created. It must then be the only copy that goes on.
         """
         return cls._of(Journal.open, path, lambda ledger: ledger._load(moved))
 
     def spend(self, settings: Settings, state: str = "") -> range:
         """Pay for the next block of releases, before any of their noise is drawn.
 
-        settings: those that the releases will really have. state: a text that is kept in the line. It returns the
-        numbers of the releases, counted from 0 over the life of the ledger. It raises BudgetSpentError if the plan is
-        complete and LedgerError for settings other than the plan's, and writes nothing in both cases.
+        settings: the settings that the releases will really have. state: a text that is kept in the line. It returns
+        the numbers of the releases, counted from 0 over the life of the ledger. It raises BudgetSpentError if the plan
+        is complete and LedgerError for settings other than the plan's, and writes nothing in both cases.
         """
         with self._journal.mutex:
             self._journal.require_writable()
@@ -270,7 +281,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @property
     def history(self) -> list[Release]:
-        """The releases that are spent, for an accountant."""
+        """The releases that are spent, in the form that the accountant takes."""
         return [self.settings.release(self._spent)] if self._spent else []
 
     @property
@@ -279,7 +290,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         return self._steps - self._spent
 
     def report(self) -> Report:
-        """How much is spent and how much is left, in releases and in epsilon at target_delta."""
+        """How much of the plan is spent and how much is left, in releases and in epsilon at target_delta."""
         delta = self._budget["target_delta"]
         return Report(
             releases_spent=self._spent,
@@ -291,7 +302,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         )
 
     def close(self) -> None:
-        """Give up the lock. A second call does nothing."""
+        """Give up the lock on the file, so that another process can open the ledger. A second call does nothing."""
         self._journal.close()
 
     def __exit__(self, *unused: object) -> None:
@@ -299,7 +310,10 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def _of(cls, make: Callable[..., Journal], path: str | os.PathLike[str], work: Callable[[Self], None]) -> Self:
-        """The ledger of a journal, after `work` on it; the journal is closed if that raises an exception."""
+        """The ledger of the file that `make(path, LedgerError)` opens, after `work` was called with the ledger.
+
+        If `work` raises an exception the file is closed.
+        """
         journal = make(path, LedgerError)
         try:
             ledger = cls(journal)
@@ -319,8 +333,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         self._journal.append(line, written)
 
     def _load(self, moved: bool) -> None:
-        found, size = self._journal.content, 0
-        for record, check, size in _lines(self.path, found):  # noqa: B007
+        content, size = self._journal.content, 0
+        for record, check, size in _lines(self.path, content):  # noqa: B007
             self._apply(record)
             self._check = check
         if self._settings is None:
@@ -330,11 +344,12 @@ class Ledger(AbstractContextManager["Ledger"]):
                 f"{self.path}: a copy, or brought from another disk: copies that each go on cost more than any says; "
                 "if this one alone goes on, open it as moved (resume='moved')"
             )
-        if size < len(found):
-            # this line is written over the torn bytes; until it is whole, they stay torn and count
+        if size < len(content):
+            # The new line is written over the torn bytes. Until it is whole, the file's last line is still a torn one,
+            # whose releases count as spent.
             self._journal.keep(size)
             count = min(self._block, self.releases_left)
-            self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(found) - size})
+            self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(content) - size})
         if self._inode != self._journal.inode:
             self._append({"kind": "moved", "inode": self._journal.inode})
 
@@ -352,7 +367,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
 
 def read(path: str | os.PathLike[str]) -> Account:
-    """What the ledger at `path` says, even while another process writes it; a torn last line is counted.
+    """What the ledger at `path` says, even while another process writes it. The releases of a torn last line count as
+    spent.
 
     Nothing is written. Raises LedgerError and OSError.
     """
@@ -387,8 +403,11 @@ def _state(record: dict[str, Any]) -> str | None:
 
 
 def _lines(path: Path, text: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """Each whole line's record, its check and where the line ends. A last line that a crash may have torn is left
-    out."""
+    """For each whole line of a ledger its record, its check and the position in the file where the line ends.
+
+    path: the file, for messages. text: its bytes. A last line that a crash may have torn is left out. Raises
+    LedgerError.
+    """
     lines, check, size = text.split(b"\n"), _START, 0
     torn, spent, steps, block = lines.pop(), 0, 0, 0
     for number, line in enumerate(lines, start=1):
@@ -423,7 +442,11 @@ def _encode(record: dict[str, Any], previous: str) -> tuple[bytes, str]:
 
 
 def _decode(line: bytes, previous: str, where: str, last: bool) -> tuple[dict[str, Any] | None, str]:
-    """The record of a line and its check; no record for a last line that is not JSON, as a crash may have left it."""
+    """The record of a line of a ledger, and its check. The record is None for a last line that a crash may have torn.
+
+    previous: the check of the line before. where: the file and line, for messages. last: whether it is the last line.
+    Raises LedgerError for a line that is damaged otherwise.
+    """
     try:
         record = json.loads(line)
         check = record.pop("check")
@@ -433,7 +456,7 @@ def _decode(line: bytes, previous: str, where: str, last: bool) -> tuple[dict[st
         raise LedgerError(f"{where}: not a line of a ledger; the file is damaged: put it back") from None
     try:
         matches = isinstance(check, str) and line + b"\n" == _encode(record, previous)[0]
-    except (ValueError, RecursionError):  # NaN, infinity
+    except (ValueError, RecursionError):  # ValueError is raised for NaN and infinity
         matches = False
     if not matches:
         raise LedgerError(f"{where}: the checksum does not match; a line was edited, lost or repeated: put it back")

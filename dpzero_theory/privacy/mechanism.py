@@ -1,8 +1,8 @@
-"""The noise laws: for each its draw, its accounting, its calibration and how exactly it is what it claims to be.
+"""The noise laws. For each law: how it is drawn, what it costs, how it is calibrated, and how exactly it is drawn.
 
-A release is a sum of clipped contributions plus noise of one of these laws. What releases cost is reduced to a `Cost`,
-which composes with that of any other law, adaptively. A further law is a subclass and one call of
-`MECHANISMS.register`; a law that is not registered is not accounted.
+A release is a sum of clipped contributions plus noise of one of these laws. What releases cost is stated as a `Cost`,
+which composes with the costs of releases with other laws, also if they are chosen adaptively. A new law is a subclass
+of `Mechanism` and one call of `MECHANISMS.register`; a law that is not registered is not accounted.
 """
 
 import math
@@ -28,14 +28,14 @@ from dpzero_theory.registry import Registry
 
 @dataclass(frozen=True)
 class Cost:
-    """What releases cost, as a part of a composition.
+    """What equal releases cost, in a form that composes with other costs.
 
     gaussian: whether they count as continuous Gaussian releases. multipliers: the noise multipliers of continuous
-    Gaussian releases that cost at least, and at most, as much; None if their own is meant. pairs: for another law the
-    dominating pair of one release in each direction, if it is known. ratio: G >= 0 such that the law of what is
-    released is within a factor e^G of a post-processing of these. epsilon: the pure epsilon of all of them without the
-    ratio; 0 for Gaussian releases, infinite for a law that has none. least: a lower bound on epsilon of these releases
-    alone, at the delta asked for.
+    Gaussian releases that cost at least, and at most, as much; None means the releases' own multiplier. pairs: for
+    another law the dominating pair of one release in each of the two directions, if it is known. ratio: G >= 0 such
+    that the law of what is released is within a factor e^G of a post-processing of those Gaussian releases or pairs.
+    epsilon: the pure epsilon of all the releases, without that factor; 0 for Gaussian releases, infinite for a law that
+    has none. least: a lower bound on epsilon of these releases alone, at the delta that was asked for.
     """
 
     gaussian: bool
@@ -50,7 +50,7 @@ _UNKNOWN = Cost(gaussian=False, epsilon=math.inf)
 
 
 class Counted(Protocol):
-    """What a noise law needs to know of releases. A `Release` is one."""
+    """What a noise law needs to know of a number of equal releases. A `step.Release` has all of it."""
 
     @property
     def noise_multiplier(self) -> float: ...
@@ -69,11 +69,11 @@ class Counted(Protocol):
 class Mechanism(ABC):
     """One law of noise on a sum.
 
-    name: its name in a `Release`. noise: its family, the word that runs take. lattice: whether sums and noise are
-    integers. power: p if the mass of an integer x is proportional to exp(-|x|^p/(p scale^p)), 0 for other laws.
-    exactness: one sentence on what is drawn. coordinates: the largest number of coordinates of a release, clipped
-    jointly. samplings: the samplings that it is accounted for, None for all. note: a sentence that a reader of a
-    certificate must know, or empty.
+    name: its name in a `Release`. noise: the family of laws to which it belongs, which is the name that runs take.
+    lattice: whether sums and noise are integers. power: p if the probability of an integer x is proportional to
+    exp(-|x|^p/(p scale^p)), and 0 for other laws. exactness: one sentence on what is drawn. coordinates: the largest
+    number of coordinates of a release, whose vector is clipped in L2 norm. samplings: the samplings with which the law
+    is accounted for, or None for all. note: a sentence that whoever reads an accountant's answer must know, or empty.
     """
 
     name: str
@@ -86,11 +86,13 @@ class Mechanism(ABC):
     note: str = ""
 
     def on(self, levels: int) -> "Mechanism":
-        """The law of this family's noise on a lattice with so many integers to a clip."""
+        """The law of this family for a lattice on which the clip is `levels` units; laws without a lattice return
+        themselves."""
         return self
 
     def require(self, sampling: str, coordinates: int) -> None:
-        """Raise ValueError unless releases with this sampling and number of coordinates are accounted."""
+        """Raise ValueError unless releases with this law, this sampling and this number of coordinates are
+        accounted."""
         if self.samplings is not None and sampling not in self.samplings:
             names = ", ".join(self.samplings)
             raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {sampling!r}")
@@ -100,33 +102,39 @@ class Mechanism(ABC):
             )
 
     def require_noise(self, releases: Counted) -> None:
-        """Raise ValueError if releases with so little noise are not accounted."""
+        """Raise ValueError if the releases have less noise than this law is accounted for."""
         return
 
     @abstractmethod
     def cost(self, releases: Counted, delta: float) -> Cost:
-        """Return the `Cost` of these releases. delta: where its `least` bounds epsilon, 0 <= delta < 1.
+        """Return what these releases cost. delta: 0 <= delta < 1, at which the lower bound `Cost.least` holds.
 
         Raises ValueError.
         """
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float | None:
-        """The noise multiplier at which they have pure epsilon target_epsilon; None for a law that has no pure
+        """The noise multiplier at which the releases have pure epsilon target_epsilon, or None for a law without pure
         epsilon."""
         return None
 
     def on_lattice(self, continuous: Bracket) -> Bracket:
-        """The noise multiplier that costs as much as that of continuous Gaussian noise, for laws with
-        `Cost.gaussian`."""
+        """The bracket of the noise multiplier with this law that costs as much as continuous Gaussian noise.
+
+        continuous: the bracket of the continuous noise's multiplier. The method is used for laws that are accounted as
+        Gaussian noise.
+        """
         return continuous
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
-        """The law's parameter, rounded up, for a sum whose clip is `levels` units; it is an integer on a lattice."""
+        """The parameter of the noise with this multiplier, rounded up, for a sum whose clip is `levels` units.
+
+        For laws on a lattice it is an integer.
+        """
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw noise with that parameter."""
+        """Draw an array of this shape of noise with parameter `scale`, with random bits from `source`."""
 
 
 class _Gaussian(Mechanism):
@@ -147,16 +155,18 @@ class _Gaussian(Mechanism):
 
 
 _MOST_COMPOSED = 2**24
-"""The largest number of releases whose finite pairs are composed; more are accounted in another way."""
+"""The largest number of releases for which sums over integers are computed; more are accounted in another way."""
 
 
 class DiscreteGaussian(Mechanism):
-    """Discrete Gaussian noise on a lattice with M integers to a clip: discrete-gaussian:M.
+    """Discrete Gaussian noise on a lattice on which the clip is M units; its name is discrete-gaussian:M.
 
-    The noise has the parameter s M, where s is the noise multiplier. Releases of one number with full or Poisson
-    batches are accounted for by sums over the integers. Noise that is wide beside the lattice is accounted for as
-    continuous Gaussian noise of a little less, or more, width (`discrete`). All else is refused. The name without M,
-    `discrete-gaussian`, stands for what runs draw: 2^28 integers to a clip, or more.
+    The noise has the parameter s M, where s is the noise multiplier. The cost of releases of one number with full or
+    Poisson batches is computed by sums over the integers. If the noise is wide compared with the lattice, its cost is
+    bounded by that of continuous Gaussian noise of a little less, or more, width (module `discrete`). Everything else
+    is refused. The name without M, `discrete-gaussian`, stands for what runs draw: a clip of 2^28 units or more.
+
+    levels: M, or 0 for the name without M.
     """
 
     family: ClassVar[str] = "discrete-gaussian"
@@ -177,14 +187,17 @@ class DiscreteGaussian(Mechanism):
 
     @classmethod
     def of(cls, arguments: str) -> "DiscreteGaussian":
-        """The law for M in digits. Raises ValueError."""
+        """The law for the number M of lattice units to a clip, given as the digits `arguments`. Raises ValueError."""
         return cls(_levels(cls.family, arguments))
 
     def on(self, levels: int) -> "Mechanism":
         return MECHANISMS[self.family if levels >= FINE_GAUSSIAN else f"{self.family}:{levels}"]
 
     def _summed(self, releases: Counted) -> bool:
-        """Whether these releases are few enough, and of a kind, for sums over the integers."""
+        """Whether the cost of these releases can be computed by sums over the integers.
+
+        They must be few, of one coordinate each, and with full or Poisson batches.
+        """
         r = releases
         return r.coordinates == 1 and r.sampling in ("full", "poisson") and r.steps <= _MOST_COMPOSED
 
@@ -204,10 +217,10 @@ class DiscreteGaussian(Mechanism):
         if self._summed(r) and s >= LEAST_DISCRETE and s * self.levels <= WIDEST:
             pairs = discrete_pairs(s, r.sample_rate, self.levels, replaced=r.relation.replaces)
             return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
-        found = between(s, self.levels, r.steps * r.coordinates)
-        if found is None:
+        compared = between(s, self.levels, r.steps * r.coordinates)
+        if compared is None:
             return _UNKNOWN
-        return Cost(gaussian=True, ratio=found.ratio, multipliers=(found.above, found.below))
+        return Cost(gaussian=True, ratio=compared.ratio, multipliers=(compared.above, compared.below))
 
     def on_lattice(self, continuous: Bracket) -> Bracket:
         upper = on_lattice(continuous.upper, self.levels)
@@ -224,15 +237,17 @@ class DiscreteGaussian(Mechanism):
 
 
 def _levels(family: str, arguments: str) -> int:
-    """The number M of a name family:M. Raises ValueError."""
+    """The number M of the mechanism's name `family:M`. arguments: the text after the colon. Raises ValueError."""
     if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
         raise ValueError(f"mechanism must be {family}:M, M >= 1 integers to a clip; got {arguments!r}")
     return int(arguments)
 
 
 class _Laplace(Mechanism):
-    """Discrete Laplace noise on a lattice with 2^30 integers to a clip, or more. Its cost is that of real numbers
-    too."""
+    """Discrete Laplace noise on a lattice on which the clip is 2^30 units or more.
+
+    Its stated cost also holds for continuous Laplace noise.
+    """
 
     name = "laplace"
     noise = "laplace"
@@ -269,7 +284,10 @@ class _Laplace(Mechanism):
 
 
 class CoarseLaplace(_Laplace):
-    """Discrete Laplace noise on a lattice with M integers to a clip: discrete-laplace:M."""
+    """Discrete Laplace noise on a lattice on which the clip is M units; its name is discrete-laplace:M.
+
+    levels: M.
+    """
 
     family: ClassVar[str] = "discrete-laplace"
 
@@ -279,7 +297,7 @@ class CoarseLaplace(_Laplace):
 
     @classmethod
     def of(cls, arguments: str) -> "CoarseLaplace":
-        """The law for M in digits. Raises ValueError."""
+        """The law for the number M of lattice units to a clip, given as the digits `arguments`. Raises ValueError."""
         return cls(_levels(cls.family, arguments))
 
 
@@ -291,6 +309,10 @@ MECHANISMS.register_family(CoarseLaplace.family, CoarseLaplace.of)
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The law of that family, on a lattice or not. Raises ValueError."""
-    found = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
-    return found[check.choice("noise", noise, found)]
+    """The noise law that runs draw for a family.
+
+    noise: the family, such as `gaussian` or `laplace`. lattice: whether sums and noise are integers. Raises ValueError
+    if there is no such law.
+    """
+    laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
+    return laws[check.choice("noise", noise, laws)]

@@ -1,7 +1,9 @@
-"""Upper ends of delta and epsilon by exponential moments of the loss: wide, but they exist for every history.
+"""Upper bounds on delta and epsilon by exponential moments of the privacy loss: not sharp, but they exist for every
+history.
 
-With K(t) = log E e^{t L}, L the total loss under P, delta(epsilon) <= e^{K(t) - t epsilon} for every t > 0, so that
-epsilon(delta) <= (K(t) - log delta)/t (Chernoff). They are used where rounding hides so small a delta from the sharper
+With K(t) = log E e^{t L}, where L is the total privacy loss and the expectation is under P, the law of the releases
+from one of two neighbouring data sets, delta(epsilon) <= e^{K(t) - t epsilon} for every t > 0. So epsilon(delta) <=
+(K(t) - log delta)/t (Chernoff). These bounds are used where delta is so small that rounding hides it from the sharper
 methods.
 """
 
@@ -15,13 +17,13 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.composition import Composition
 
 _LOG_T = (math.log(1e-9), math.log(1e13))
-"""Logs of the least and the largest t that is tried."""
+"""Logarithms of the smallest and the largest t that is tried."""
 _CUMULANT_ROUNDING = 1e-9
-"""More than the relative error of K, a sum of moments that are known to about 1e-12."""
+"""A bound on the relative error of K, a sum of moments that are known to about 1e-12."""
 
 
 def moment_delta(composition: Composition, epsilon: float) -> float:
-    """A number that delta at `epsilon` does not exceed."""
+    """An upper bound on delta of the composition at `epsilon`."""
 
     def upper(log_moment: Callable[[float], float], lost: float) -> float:
         exponent = _least(lambda t: log_moment(t) - t * epsilon)
@@ -31,7 +33,8 @@ def moment_delta(composition: Composition, epsilon: float) -> float:
 
 
 def moment_epsilon(composition: Composition, delta: float) -> float:
-    """A number that epsilon at `delta` does not exceed; infinite where an infinite loss may have that probability."""
+    """An upper bound on epsilon of the composition at `delta`; infinite if an infinite loss may have that
+    probability."""
 
     def upper(log_moment: Callable[[float], float], lost: float) -> float:
         if delta <= lost:
@@ -43,7 +46,11 @@ def moment_epsilon(composition: Composition, delta: float) -> float:
 
 
 def _worst(composition: Composition, upper: Callable[[Callable[[float], float], float], float]) -> float:
-    """The larger end of both directions, from K and the probability of an infinite loss."""
+    """The larger of the values of `upper` for the two directions in which neighbours are compared, for a composition.
+
+    upper: a function of K and of a bound on the probability of an infinite privacy loss, which gives an upper bound on
+    delta or epsilon for one direction.
+    """
 
     def log_moment(t: float, index: int) -> float:
         sampled = composition.log_moment(t, index, lambda pair: _bounds(pair, t))[1]
@@ -60,7 +67,10 @@ def _least(value: Callable[[float], float]) -> float:
 
 
 def _bounds(pair: Pair, t: float) -> tuple[float, float]:
-    """Bounds on K(t) of one release; it is at most that of the whole shift, as if every record were in the batch."""
+    """A lower and an upper bound on K(t) of one release, from its dominating pair.
+
+    The upper bound is at most that of a release whose batch holds every record.
+    """
     shift = (2 if pair.kind == "replace" else 1) / pair.noise
     whole = shift * shift * t * (t + 1) / 2
     try:

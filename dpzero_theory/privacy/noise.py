@@ -1,15 +1,16 @@
-"""Noise for private releases: from the operating system's entropy, or from a seed in tests.
+"""Noise for private releases, from the operating system's entropy, or from a seed in tests.
 
-A release is private only if nobody can redraw its noise. `SystemNoise` therefore takes every bit from the
-operating system, keeps no state, has no seed and cannot be saved; `SeededNoise` is for tests and its
-`private` is False. Directions and batches never come from either.
+A release is private only if nobody can redraw its noise. `SystemNoise` therefore takes every bit from the operating
+system, keeps no state, has no seed and cannot be saved. `SeededNoise` is for tests, and its `private` is False. Random
+directions and batches never come from either.
 
-Two kinds of noise. `gaussian` is float64: its law is the continuous Gaussian up to rounding, which is what
+There are two kinds of noise. `gaussian` is float64: its law is the continuous Gaussian up to rounding, which is what
 the formulas of `gaussian.py` assume and what floating point only approximates. `discrete_gaussian` and
-`discrete_laplace` are exact: integers sampled with rational arithmetic by the algorithms of Canonne, Kamath
-and Steinke (The Discrete Gaussian for Differential Privacy, NeurIPS 2020), with no floating-point number
-anywhere, and Gaussian vectors by `staircase.py`, whose law is the same. `discrete.py` accounts for them. The
-running time of a draw depends on the drawn value, as in every rejection sampler: do not publish timings.
+`discrete_laplace` are exact: integers sampled with rational arithmetic by the algorithms of Canonne, Kamath and Steinke
+(The Discrete Gaussian for Differential Privacy, NeurIPS 2020), with no floating-point number anywhere. Long vectors of
+discrete Gaussian noise are drawn by `staircase.py`, whose law is the same. `discrete.py` accounts for discrete Gaussian
+noise. The running time of a draw depends on the drawn value, as in every rejection sampler, so timings must not be
+published.
 """
 
 import math
@@ -31,15 +32,15 @@ Words = Iterator[int]
 
 _WORD_BITS = 64
 _WORDS_PER_READ = 32
-_MANY = 64  # the number of draws from which a table of probabilities is quicker
-_LARGEST_SCALE = 2.0**56  # so that 2^63, the largest integer, is 128 standard deviations
+_MANY = 64  # for this many draws or more `staircase` is quicker
+_LARGEST_SCALE = 2.0**56  # with this scale 2^63, the largest int64, is 128 standard deviations
 
 
 class NoiseSource(ABC):
-    """A source of noise of three laws. A subclass says in `_bytes(count)` where uniformly random bytes come from.
+    """A source of noise of three laws. A subclass gives uniformly random bytes in `_bytes(count)`.
 
-    `private` is True only where no seed, file or other process can reproduce the draws. `size` is None for
-    one number, otherwise a shape.
+    `private` is True only if no seed, file or other process can reproduce the draws. The argument `size` of the three
+    methods is None for one number, and otherwise the shape of an array.
     """
 
     __slots__ = ()
@@ -56,9 +57,9 @@ class NoiseSource(ABC):
     def gaussian(self, std: float, size: Size | None = None) -> float | NDArray[np.float64]:
         """Draw N(0, std^2) in float64, 0 <= std <= 1e300, by inversion of a 64-bit uniform.
 
-        One bit is the sign and 63 are the tail probability u = (k + 1/2)/2^64, so that the tails are resolved
-        as finely as the middle; |value| <= 9.2 std. Returns a float, or an array of shape `size`. Raises
-        ValueError for a bad std or size.
+        One bit is the sign, and the other 63 are an integer k that makes the tail probability u = (k + 1/2)/2^64. So
+        the tails are resolved as finely as the middle; |value| <= 9.2 std. Returns a float, or an array of shape
+        `size`. Raises ValueError for a bad std or size.
         """
         std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
@@ -77,8 +78,9 @@ class NoiseSource(ABC):
 
         scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. It is the
         parameter sigma of the law; the standard deviation is smaller, by 1e-7 of it at scale 1 and by less
-        than float64 can show from scale 1.6. Canonne, Kamath and Steinke, algorithm 3; from 64 draws on `staircase`.
-        Returns an int, or an int64 array of shape `size`. Raises ValueError for a bad scale or size.
+        than float64 can show from scale 1.6. The method is algorithm 3 of Canonne, Kamath and Steinke, or that of
+        `staircase` for 64 draws or more. Returns an int, or an int64 array of shape `size`. Raises ValueError for a bad
+        scale or size.
         """
         exact = _scale(scale)
         if size is not None and math.prod(shape := _shape(size)) >= _MANY:
@@ -95,8 +97,9 @@ class NoiseSource(ABC):
     def discrete_laplace(self, scale: float | Fraction, size: Size | None = None) -> int | NDArray[np.int64]:
         """Draw an integer x with probability exactly proportional to exp(-|x|/scale).
 
-        scale as in `discrete_gaussian`. Canonne, Kamath and Steinke, algorithm 2. Returns an int, or an int64
-        array of shape `size`. Raises ValueError for a bad scale or size.
+        scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. The method is algorithm
+        2 of Canonne, Kamath and Steinke. Returns an int, or an int64 array of shape `size`. Raises ValueError for a bad
+        scale or size.
         """
         exact = _scale(scale)
         numerator, denominator = exact.numerator, exact.denominator
@@ -111,7 +114,7 @@ class NoiseSource(ABC):
         return np.fromiter((draw_one(words) for _ in range(count)), np.int64, count).reshape(shape)
 
     def _words(self) -> Words:
-        """Uniform 64-bit integers without end. Local to one call: nothing is kept that a fork could copy."""
+        """An endless iterator of uniform 64-bit integers. It keeps its state to itself, so that no fork can copy it."""
         while True:
             yield from np.frombuffer(self._bytes(8 * _WORDS_PER_READ), dtype=np.uint64).tolist()
 
@@ -135,9 +138,9 @@ class SystemNoise(NoiseSource):
 
 @final
 class SeededNoise(NoiseSource):
-    """Reproducible noise for tests: `private` is False, whoever knows the seed knows every draw.
+    """Reproducible noise for tests. `private` is False, because whoever knows the seed knows every draw.
 
-    seed: integer in [0, 2^64). The stream is numpy's PCG64.
+    seed: an integer in [0, 2^64). The random bits are those of numpy's PCG64.
     """
 
     __slots__ = ("_generator",)
@@ -164,7 +167,7 @@ def _scale(scale: float | Fraction) -> Fraction:
 
 
 def _below(limit: int, words: Words) -> int:
-    """A uniformly random one of 0, ..., limit - 1."""
+    """A uniformly random one of 0, ..., limit - 1, from random 64-bit integers `words`."""
     bits = (limit - 1).bit_length()
     while True:
         value = 0
@@ -176,7 +179,7 @@ def _below(limit: int, words: Words) -> int:
 
 
 def _bernoulli(a: int, b: int, words: Words) -> bool:
-    """True with probability a/b, 0 <= a <= b: compares the binary digits of a/b with random ones."""
+    """True with probability a/b, 0 <= a <= b: compares the binary digits of a/b with random ones from `words`."""
     while True:
         digits, a = divmod(a << _WORD_BITS, b)
         word = next(words)
@@ -185,7 +188,8 @@ def _bernoulli(a: int, b: int, words: Words) -> bool:
 
 
 def _bernoulli_exp(a: int, b: int, words: Words) -> bool:
-    """True with probability exp(-a/b), a >= 0 (algorithm 1): whole units first, then the series."""
+    """True with probability exp(-a/b), a >= 0, by algorithm 1 of Canonne, Kamath and Steinke, from random integers
+    `words`."""
     whole, a = divmod(a, b)
     for _ in range(whole):
         if not _bernoulli_exp_unit(1, 1, words):
@@ -215,7 +219,10 @@ def _discrete_laplace(numerator: int, denominator: int, words: Words) -> int:
 
 
 def _discrete_gaussian(a: int, b: int, words: Words) -> int:
-    """Variance parameter a/b: propose from the Laplace law of scale floor(sqrt(a/b)) + 1."""
+    """A discrete Gaussian integer with sigma^2 = a/b, from random 64-bit integers `words`.
+
+    Proposals come from the discrete Laplace law of scale floor(sqrt(a/b)) + 1.
+    """
     t = math.isqrt(a // b) + 1
     while True:
         proposal = _discrete_laplace(t, 1, words)

@@ -1,41 +1,44 @@
-"""Whether released integers can be noise of the stated law plus what any records add: what can be told without them.
+"""Tests of released integers, whether they can be noise of the stated law plus whatever any records add.
 
-A release is S_t = c_t + Z_t, K integers: c_t is what the records add, of L2 norm at most `most` times `levels`, and
-otherwise anything, also a function of all earlier releases; Z_t is noise, independent of the past and of c_t, with mass
-proportional to exp(-|x|^p/(p s^p)), p = 2 for the discrete Gaussian and 1 for the discrete Laplace law, s its scale. A
-test of such numbers may only use what holds for every c_t. The K numbers of a release count one after the other, as
-noise is drawn for each of them, so below t runs over N = T K numbers.
+The tests do not look at the records. A release is S_t = c_t + Z_t, K integers. Here c_t is what the records add, of L2
+norm at most `most` times `levels`, and otherwise anything, also a function of all earlier releases. Z_t is noise,
+independent of the past and of c_t, with mass proportional to exp(-|x|^p/(p s^p)); p is 2 for the discrete Gaussian and
+1 for the discrete Laplace law, and s is its scale. A test of such numbers may only use what holds for every c_t. The K
+numbers of a release count one after the other, as noise is drawn for each of them, so below t runs over N = T K numbers
+for T releases.
 
-**Small ones.** The mass of Z is symmetric and falls away from 0, so of all windows of 2 x + 1 integers the one about 0
-has most of it (Anderson's lemma, on a line): for every c and every guess g of S_t from the past,
+**Small numbers.** The mass of Z is symmetric and falls away from 0, so of all windows of 2 x + 1 integers the one about
+0 has most of it (Anderson's lemma, on a line). For every c and every guess g of S_t from the past,
 
     P(|S_t - g| <= x | past) <= P(|Z| <= x) <= (2 x + 1) top,      top = P(Z = 0),
 
-that is |S_t - g| is at least |Z| in law, given the past. Hence E[f(|S_t - g|) | past] <= E f(|Z|) for f that falls, and
-multiplying over t, E prod_t f(|S_t - g_t|) <= (E f(|Z|))^N. With f(x) = exp(-lambda x^p) and r^-p = s^-p + p lambda,
-E f is norm(r)/norm(s), norm(s) the sum of exp(-|x|^p/(p s^p)) over the integers, so by Markov's inequality
+that is |S_t - g| is at least |Z| in law, given the past. Hence E[f(|S_t - g|) | past] <= E f(|Z|) for a function f that
+falls, and multiplying over t, E prod_t f(|S_t - g_t|) <= (E f(|Z|))^N. With f(x) = exp(-lambda x^p) and r^-p = s^-p + p
+lambda, E f is norm(r)/norm(s), where norm(s) is the sum of exp(-|x|^p/(p s^p)) over the integers, so by Markov's
+inequality
 
     P(mean of |S_t - g_t|^p <= m s^p) <= (exp((m s^p/r^p - m)/p) norm(r)/norm(s))^N  for every r <= s.
 
-r^p = m s^p is used: exp((1 - m)/p) norm(r)/norm(s); m = 0 gives P(Z = 0)^N. And the number of t with |S_t - g_t| <= x
-is at most binomial in law, with N and (2 x + 1) top: Chernoff's bound. Guesses are 0, an earlier number, its negative,
-the line through two earlier ones, the mean of all earlier ones.
+The choice r^p = m s^p gives exp((1 - m)/p) norm(r)/norm(s); m = 0 gives P(Z = 0)^N. The number of t with |S_t - g_t| <=
+x is at most binomial in law, with N trials of probability (2 x + 1) top, and is bounded by Chernoff's inequality. The
+guesses are 0, an earlier number, its negative, the line through two earlier ones, and the mean of all earlier ones.
 
-**Repeated ones.** S_t is one of the t earlier numbers or their negatives with probability at most 2 t top, given the
-past: the count has a moment generating function below that of the Poisson law of mean N (N - 1) top.
+**Repeated numbers.** S_t is one of the t earlier numbers or their negatives with probability at most 2 t top, given the
+past. So the count of such t has a moment generating function below that of the Poisson law of mean N (N - 1) top.
 
 **Digits.** For every c and k the residue of S_t modulo k has each value with probability 1/k +- top: the masses of two
-residue classes interlace, so they differ by at most the largest mass. In the same way its j-th binary digit is 1 with
-probability 1/2 +- 2^j top/2: sums over blocks of 2^j integers rise and fall once, and in an alternating sum of such a
-sequence what is left is at most its largest term. So numbers that are all equal modulo some k >= D, k at most twice the
-largest possible number, have probability at most the sum over k of (1/k + top)^(N - 1), N - 1 as the first is free.
+residue classes interlace, so they differ by at most the largest mass. In the same way the j-th binary digit of S_t is 1
+with probability 1/2 +- 2^j top/2: sums over blocks of 2^j integers rise and fall once, and in an alternating sum of
+such a sequence what is left is at most its largest term. So numbers that are all equal modulo some k >= D, k at most
+twice the largest possible number, have probability at most the sum over k of (1/k + top)^(N - 1); the exponent is N - 1
+because the first number is free.
 
-**Large ones.** ||S_t|| <= most levels + ||Z_t||, and with r > s the bound above holds for the mean of |Z|^p to be at
+**Large numbers.** ||S_t|| <= most levels + ||Z_t||, and with r > s the bound above holds for the mean of |Z|^p to be at
 least m s^p (norm(r)/norm(s) <= r/s, as norm(s)/s falls for the laws here).
 
-All of it together is wrong at most once in 10^12 runs. Each test has a share of that, and as a run may stop when it
-likes, what was made of N numbers has the share 1/(N (N + 1)). What passes is not thereby noise: what the records add
-may be larger, and hide it.
+All tests together raise a false alarm in at most one of 10^12 runs. Each test has a share of that probability. A run
+may stop when it likes, so the tests of its first N numbers have the share 1/(N (N + 1)). Numbers that pass are not
+thereby noise, because what the records add may be larger than the noise, and hide it.
 """
 
 import math
@@ -50,7 +53,7 @@ from dpzero_theory.bisection import halved
 FALSE_ALARM = 1e-12
 THOUSANDTH = 1e-3
 _LAGS, _MOST_CELLS, _COORDINATES = 64, 2**22, 64
-_SLACK = 1e-9  # relative, for the rounding of means and norms
+_SLACK = 1e-9  # a relative margin for the rounding of means and norms
 _INT64 = 2**63
 _ROUND = (3, 5, 7, 9, *(10**power for power in range(1, 10)))
 """Divisors: too many released integers that are multiples of one of them are not plausible."""
@@ -59,30 +62,37 @@ Integers = NDArray[np.int64]
 
 
 class Noise(NamedTuple):
-    """The law of the module's noise, with power p, 1 for Laplace or 2 for Gaussian, and scale s > 0."""
+    """The law of noise on integers: the probability of x is proportional to exp(-|x|^p/(p s^p)).
+
+    power: p, which is 1 for Laplace and 2 for Gaussian noise. scale: s > 0.
+    """
 
     power: int
     scale: float
 
     def log_norm(self, scale: float) -> float:
-        """The logarithm of the sum over all integers x of exp(-|x|^p/(p s^p))."""
+        """The logarithm of the sum over all integers x of exp(-|x|^p/(p scale^p)), with p the power of this law."""
         if scale < 1e-3:
             return 0.0
         if self.power == 1:
             return -math.log(math.tanh(0.5 / scale))
         if scale < 1:
             return math.log1p(2 * sum(math.exp(-0.5 * (x / scale) ** 2) for x in range(1, 40)))
-        waves = sum(math.exp(-2 * (math.pi * scale * j) ** 2) for j in (1, 2))  # Poisson summation
+        # This is the sum over the integers by Poisson summation, of which two terms are enough.
+        waves = sum(math.exp(-2 * (math.pi * scale * j) ** 2) for j in (1, 2))
         return math.log(math.sqrt(2 * math.pi) * scale) + math.log1p(2 * waves)
 
     @property
     def top(self) -> float:
-        """The probability of 0, which is the largest of any integer's."""
+        """The probability of 0, which is the most likely integer."""
         return math.exp(-self.log_norm(self.scale))
 
     def log_chance(self, count: int, mean: float) -> float:
-        """The logarithm of a bound on the probability that the mean of |Z|^p/s^p over `count` draws Z is as far from
-        1 as `mean`, on the same side of 1."""
+        """The logarithm of a bound on the probability that `count` draws Z have a mean of |Z|^p/s^p as far from 1 as
+        `mean`.
+
+        Only means on the same side of 1 as `mean` are meant.
+        """
         if mean > 1:
             return count * ((1 - mean) + math.log(mean)) / self.power
         radius = self.scale * mean ** (1 / self.power)
@@ -91,9 +101,10 @@ class Noise(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The result of `look`.
+    """The result of the tests in `look`.
 
-    fault: what is not plausible, or "". least: noise of at most this share of its stated scale would have been noticed.
+    fault: what is not plausible, in words, or "" if nothing is. least: noise whose size is at most this share of its
+    stated scale would have been noticed.
     """
 
     fault: str
@@ -101,11 +112,12 @@ class Looked(NamedTuple):
 
 
 def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
-    """Look for what is not plausible in released integers, whatever the records were.
+    """Test whether released integers can be noise of the stated law plus what any records add.
 
-    sums: the integers, shape (T, K), in the order of the releases. levels: a bound on the L2 norm of what one record
-    adds, >= 1. most: a bound on the number of records in a batch, which may fail with an eighth of the probability of a
-    false alarm (`Sampling.most`).
+    sums: the integers, shape (T, K), in the order of the T releases. noise: the law that the noise is said to have.
+    levels: a bound >= 1 on the L2 norm of what one record adds. most: a bound on the number of records in a batch,
+    which may fail with an eighth of the probability of a false alarm (`Sampling.most`). The numbers are found
+    implausible, without a fault, in at most one of 10^12 runs.
     """
     releases, numbers = len(sums), sums.size
     if not numbers:
@@ -127,8 +139,12 @@ def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
 
 
 def _tests(sums: Integers, noise: Noise, reach: float) -> Iterator[tuple[float, float, str]]:
-    """One entry for each test: its share of the probability of a false alarm, the logarithm of the bound on its
-    probability, and the sentence that it would say. The shares add up to 3/4; `look` uses the rest."""
+    """One entry for each test: its share of the false alarms, the logarithm of the bound on its probability, and its
+    sentence.
+
+    sums: the integers, shape (T, K). noise: the law that the noise is said to have. reach: a bound on the norm of a
+    release. The shares add up to 3/4 of the probability of a false alarm; `look` uses the rest.
+    """
     flat = sums.reshape(-1)
     if 4 * reach >= _INT64:
         flat = flat.astype(object)
@@ -145,7 +161,10 @@ def _tests(sums: Integers, noise: Noise, reach: float) -> Iterator[tuple[float, 
 
 
 def _guesses(flat: Integers, coordinates: int) -> Iterator[tuple[str, Integers]]:
-    """The numbers less a guess of each from those before it."""
+    """For each way to guess a number from those before it, a phrase for the way, and the numbers less their guesses.
+
+    flat: the released integers, one release after another. coordinates: how many numbers a release has.
+    """
     yield "they are", flat
     if 1 < coordinates <= _COORDINATES:
         for k in range(coordinates):
@@ -164,7 +183,11 @@ def _guesses(flat: Integers, coordinates: int) -> Iterator[tuple[str, Integers]]
 
 
 def _nearness(sizes: NDArray[np.float64], noise: Noise, name: str) -> Iterator[tuple[float, str]]:
-    """The tests of how near to each other the numbers are. sizes: their absolute values, ascending."""
+    """For each test whether the numbers are too small, the logarithm of its bound and its sentence.
+
+    sizes: the numbers' absolute values, ascending. noise: the law of the noise. name: a phrase for the numbers, with
+    which the sentence begins.
+    """
     count = sizes.size
     yield _small(count, float(np.mean((sizes / noise.scale) ** noise.power)), noise, name)
     for window in (0, *(math.floor(noise.scale / 2**power) for power in range(1, int(math.log2(noise.scale + 1)) + 1))):
@@ -204,7 +227,7 @@ def _digits(flat: Integers, top: float, furthest: float) -> Iterator[tuple[float
 
 
 def _log_alike(least: int, most: float, top: float, count: int) -> float:
-    """The logarithm of a number that is at least the sum of (1/k + top)^count over k = least, ..., most.
+    """The logarithm of a bound on the sum of (1/k + top)^count over k = least, ..., most.
 
     The first 1000 terms count as they are, and later ones, in blocks [a, 2 a), as the first of their block.
     """
@@ -218,7 +241,10 @@ def _log_alike(least: int, most: float, top: float, count: int) -> float:
 
 
 def _log_binomial(count: int, found: int, chance: float) -> float:
-    """The logarithm of Chernoff's bound on the probability of so many successes or more."""
+    """The logarithm of Chernoff's bound on the probability of `found` or more successes.
+
+    count: the number of trials. chance: the probability that one of them succeeds.
+    """
     part = found / count
     if part <= chance:
         return 0.0
@@ -227,5 +253,5 @@ def _log_binomial(count: int, found: int, chance: float) -> float:
 
 
 def _turn(rising: Callable[[float], float], low: float, high: float) -> float:
-    """The point where a rising function passes 0; `low` if it is above 0 there already."""
+    """The point between `low` and `high` where a rising function passes 0, or `low` if it is above 0 there already."""
     return low if rising(low) > 0 else halved(lambda x: rising(x) <= 0, low, high, 100)[1]

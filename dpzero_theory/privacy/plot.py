@@ -1,4 +1,8 @@
-"""Figures of the command line: of one answer, epsilon over steps and the trade-off curve; of a sweep, the answers."""
+"""Figures of the command line `python -m dpzero_theory.privacy`.
+
+The figure of one answer has epsilon over the number of steps, and the trade-off curve. The figure of a sweep has the
+answers over the variable.
+"""
 
 import math
 import os
@@ -20,36 +24,46 @@ from dpzero_theory.privacy.step import Release
 
 _ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 40)])
 _EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"
-"""The colours of certified numbers, of those by Renyi divergences, and of those by the paper's lemma."""
+"""The colours of certified numbers, of numbers by Renyi divergences, and of numbers by the paper's composition
+lemma."""
 
 
 def _renyi(history: list[Release]) -> Array:
-    """Rows (order, Renyi divergence of the history), up to the first order whose divergence is not computable."""
-    found = []
+    """Rows (order, Renyi divergence of the history), up to the first order whose divergence cannot be computed."""
+    points = []
     for order in _ORDERS:
         try:
-            found.append((order, rdp_of_history(history, float(order)).upper))
+            points.append((order, rdp_of_history(history, float(order)).upper))
         except ValueError:
             break
-    return np.array(found)
+    return np.array(points)
 
 
 def _renyi_epsilon(table: Array, delta: float) -> float:
-    """The epsilon that a table of Renyi divergences gives (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    """The epsilon at `delta` that Renyi divergences imply (Canonne, Kamath and Steinke 2020, Proposition 12).
+
+    table: rows (order, Renyi divergence).
+    """
     a, divergence = table.T
-    found = divergence + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
-    return max(float(np.min(found)), 0.0)
+    epsilons = divergence + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    return max(float(np.min(epsilons)), 0.0)
 
 
 def _renyi_delta(table: Array, epsilon: float) -> float:
-    """The delta that a table of Renyi divergences gives, by the same proposition."""
+    """The delta at `epsilon` that Renyi divergences imply (Canonne, Kamath and Steinke 2020, Proposition 12).
+
+    table: rows (order, Renyi divergence).
+    """
     a, divergence = table.T
-    found = (a - 1) * (divergence - epsilon + np.log1p(-1 / a)) - np.log(a)
-    return min(math.exp(float(np.min(found))), 1.0)
+    log_deltas = (a - 1) * (divergence - epsilon + np.log1p(-1 / a)) - np.log(a)
+    return min(math.exp(float(np.min(log_deltas))), 1.0)
 
 
 def _renyi_trade_off(table: Array, levels: Array, top: float) -> Array:
-    """The trade-off curve at `levels` that a table of Renyi divergences gives, by epsilons up to 2 `top`."""
+    """A lower bound on type II errors that Renyi divergences imply, one for each type I error in `levels`.
+
+    table: rows (order, Renyi divergence). top: the bound uses 80 values of epsilon from 0 to twice this.
+    """
     best = np.zeros_like(levels)
     for epsilon in np.linspace(0, 2 * top, 80):
         spent = _renyi_delta(table, float(epsilon))
@@ -60,7 +74,10 @@ def _renyi_trade_off(table: Array, levels: Array, top: float) -> Array:
 
 
 def draw(path: Path, answer: dict[str, Any]) -> None:
-    """Write the figure of one answer of the command line to `path` (png, svg or pdf), atomically."""
+    """Write the figure of one answer of the command line to `path` (png, svg or pdf), as a whole or not at all.
+
+    answer: the answer as the command line prints it in JSON.
+    """
     inputs = answer["inputs"]
     noise = inputs["noise_multiplier"] or answer["noise_multiplier"]
     delta, total = inputs["delta"], inputs["steps"]
@@ -86,7 +103,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         left.loglog(steps, exact, color=_EXACT, label="exact (certified upper end)")
         left.loglog(steps, renyi, "--", color=_RENYI, label="Renyi DP")
         if inputs["sampling"] == "full":
-            # the epsilon that the lemma claims for this noise: where its mu is that of so many steps
+            # The epsilon that the paper's lemma claims for this noise is the one whose prescribed mu is the run's mu.
             grid = np.geomspace(1e-4, 1e4, 4000)
             mus = paper_gdp(grid, delta)
             real = np.sqrt(steps) * answer["sensitivity"] / noise
@@ -114,7 +131,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
 
 
 def _times(history: list[Release]) -> float:
-    """By how much the Renyi divergences of the history, of equal steps, exceed those of one step."""
+    """The factor by which the Renyi divergences of a history of equal steps exceed those of one of its steps."""
     (whole,) = history
     one = whole.with_steps(1)
     if whole.part.gdp and one.part.gdp:
@@ -133,7 +150,13 @@ LABELS = {
 
 
 def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], variable: str, sought: str, question: Question) -> None:
-    """Write the figure of a sweep to `path`, atomically: answers over the variable, their brackets as a band."""
+    """Write the figure of a sweep to `path`, as a whole or not at all: the answers over the variable, their brackets as
+    a band.
+
+    rows: one for each value of the variable, as `question.sweep_row` makes them. variable, sought: the names of the
+    number that is varied and of the one that is found. question: one question of the sweep, whose other numbers are the
+    title.
+    """
     x = np.array([row[variable] for row in rows], dtype=float)
     value, lower, upper = (np.array([row[key] for row in rows], dtype=float) for key in (sought, "lower", "upper"))
     given = [name for name in SOUGHT if name not in (variable, sought) and getattr(question, name) is not None]
@@ -154,7 +177,7 @@ def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], variable: str, sou
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure as a whole or not at all; the suffix of `path` is its format."""
+    """Write the figure to `path` as a whole or not at all; the suffix of `path` is its format. dpi: dots per inch."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         figure.savefig(temporary, dpi=dpi)

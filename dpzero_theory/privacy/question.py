@@ -1,4 +1,5 @@
-"""One question to the accountant: five of noise, epsilon, delta, steps, batch and n are given, the sixth is sought."""
+"""One question to the accountant. Of noise, epsilon, delta, steps, batch and n five are given, and the sixth is
+sought."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,11 +16,13 @@ SOUGHT = ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
 
 @dataclass(frozen=True)
 class Question:
-    """A question to the accountant: the one of `SOUGHT` that is None is to be found.
+    """A question to the accountant: of the six numbers in `SOUGHT` the one that is None is to be found.
 
-    epsilon, delta: the target, or the point of the curve. noise_multiplier, steps: as of `Release`. n: the number of
-    records. batch: the (expected) number of records of a batch, n with sampling full. drawing: sampling and relation.
-    group: the number of records in which neighbours differ (`group`).
+    epsilon, delta: the privacy target, or, if one of them is sought, the value at which the other is computed.
+    noise_multiplier: s > 0, noise on a batch's sum over the clip. steps: the number of releases. n: the number of
+    records. batch: the (expected) number of records of a batch, which is n with full batches. drawing: how batches are
+    drawn and which data sets are neighbours. group: the number of records in which neighbours may differ, 1 unless
+    whole users are protected.
     """
 
     epsilon: float | None
@@ -33,36 +36,37 @@ class Question:
 
     @property
     def sampling(self) -> str:
-        """The word for how batches are drawn."""
+        """The word for how batches are drawn, such as `poisson`."""
         word = self.drawing["sampling"]
         return word if isinstance(word, str) else word.word
 
     @property
     def relation(self) -> str:
-        """The name of the relation."""
+        """The name of the neighbouring relation."""
         return self.drawing["relation"]
 
     @property
     def sought(self) -> str:
-        """The name of the number to find."""
+        """The name of the number that is to be found."""
         return next(name for name in SOUGHT if getattr(self, name) is None)
 
     @property
     def sample_rate(self) -> float | None:
-        """q, if n and batch are known; else None."""
+        """The sample rate batch/n, or None if n or batch is not known."""
         return None if self.n is None or self.batch is None else self.batch / self.n
 
     def release(self) -> Release:
-        """The releases, once every number is known."""
+        """The steps that the question is about. Every number but epsilon and delta must be known."""
         return Release(self.noise_multiplier, self.steps, **self.drawing, sample_rate=self.sample_rate)  # type: ignore[arg-type]
 
-    def answered(self, found: Bracket) -> "Question":
-        """The same question with its answer filled in."""
-        value: Any = int(found.value) if self.sought in ("steps", "batch", "n") else found.value
+    def answered(self, bracket: Bracket) -> "Question":
+        """The same question with the number that was sought filled in, from the `bracket` of it."""
+        value: Any = int(bracket.value) if self.sought in ("steps", "batch", "n") else bracket.value
         return replace(self, **{self.sought: value})
 
     def answer(self) -> Bracket:
-        """The bracket of the number to find; `value` is its safe side. Raises ValueError."""
+        """The bracket of the number that is sought; its `value` is the end that is safe for privacy. Raises
+        ValueError."""
         target: dict[str, Any] = {"target_epsilon": self.epsilon, "target_delta": self.delta}
         noise: dict[str, Any] = {"noise_multiplier": self.noise_multiplier}
         steps: dict[str, Any] = {"steps": self.steps}
@@ -86,9 +90,11 @@ class Question:
                 return fewest_records(**target, **noise, **steps, **drawn, **sizes, **group)
 
     def _delta(self, epsilon: float) -> Bracket:
-        """The bracket of delta, whose `value` is a delta at which `group_epsilon` answers at most `epsilon`.
+        """The bracket of delta at `epsilon`, whose `value` is a delta at which `group_epsilon` answers at most
+        `epsilon`.
 
-        The two functions search separately, so that it may be a little above the upper end of delta at `epsilon`.
+        `group_epsilon` and `group_delta` search separately, so that this value may be a little above the upper end that
+        `group_delta` gives.
         """
         history = [self.release()]
 
@@ -97,18 +103,25 @@ class Question:
                 return 0.0
             return group_epsilon(history, delta, size=self.group, n=self.n).upper / epsilon - 1
 
-        found = group_delta(history, epsilon, size=self.group, n=self.n)
-        return settled(found, beyond) if epsilon > 0 else replace(found, value=found.upper)
+        bracket = group_delta(history, epsilon, size=self.group, n=self.n)
+        return settled(bracket, beyond) if epsilon > 0 else replace(bracket, value=bracket.upper)
 
 
 def sweep_row(question: Question, variable: str) -> dict[str, float | str]:
-    """One row of a sweep: the variable's value, the answer with its bracket and the method.
+    """One row of a sweep over a variable: its value in this question, the answer's value and bracket ends, and the
+    method.
 
-    An answer that does not exist (no noise is needed, no number of steps meets the target) is a row with its reason.
+    variable: the name of the variable. Where there is no answer (no noise is needed, or no number of steps meets the
+    target) the numbers are NaN and the method is replaced by the reason.
     """
     first = {variable: getattr(question, variable)}
     try:
-        found = question.answer()
+        bracket = question.answer()
     except ValueError as error:
         return first | {question.sought: math.nan, "lower": math.nan, "upper": math.nan, "method": str(error)}
-    return first | {question.sought: found.value, "lower": found.lower, "upper": found.upper, "method": found.method}
+    return first | {
+        question.sought: bracket.value,
+        "lower": bracket.lower,
+        "upper": bracket.upper,
+        "method": bracket.method,
+    }

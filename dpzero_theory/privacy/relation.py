@@ -1,4 +1,4 @@
-"""Which data sets are neighbours."""
+"""Neighbouring relations: which pairs of data sets differential privacy compares."""
 
 from enum import StrEnum
 
@@ -6,18 +6,24 @@ from dpzero_theory import check
 
 
 class Relation(StrEnum):
-    """How two neighbouring data sets differ; a string, so that either form can be given."""
+    """How two neighbouring data sets differ. Each member is also a string, so that functions take the member or its
+    name."""
 
     REPLACE_ONE = "replace-one"
-    """One record has another value (the paper's Definition def:dp): the number of records is public."""
+    """One record has another value, and the number of records is public.
+
+    This is the relation of the paper's Definition def:dp.
+    """
     ADD_REMOVE = "add-remove"
-    """One record more or less. Orders in which later records move up when one is missing are not accounted for it."""
+    """One record is in one data set and missing from the other. A fixed order of batches is not accounted for this
+    relation, because later records move to other batches when one is missing."""
     ZERO_OUT = "zero-out"
-    """One record counts as zero wherever it is used: the number of records and the others' batches are as before."""
+    """One record counts as zero wherever it is used. The number of records and the other records' batches stay the
+    same."""
 
     @property
     def meaning(self) -> str:
-        """What it is, for a reader of a privacy statement."""
+        """One clause that explains this relation to a reader of a privacy statement."""
         return {
             Relation.REPLACE_ONE: "neighbours differ in the value of one record",
             Relation.ADD_REMOVE: "neighbours differ by one record more or less; n is public, the same for both",
@@ -26,15 +32,18 @@ class Relation(StrEnum):
 
     @property
     def replaces(self) -> bool:
-        """Whether a record takes another value, so that its contribution may change its sign."""
+        """Whether a record takes another value, so that its contribution to a sum may change its sign."""
         return self is Relation.REPLACE_ONE
 
     @property
     def sensitivity(self) -> int:
-        """Largest change of a sum of clipped contributions, in clips: 2 for replace-one, else 1."""
+        """The largest change of a sum of clipped contributions between neighbours, in units of the clip.
+
+        It is 2 for replace-one, else 1.
+        """
         return 2 if self.replaces else 1
 
     @classmethod
     def of(cls, value: object) -> "Relation":
-        """The relation of that name. Raises ValueError naming the argument, the names and what was given."""
+        """The relation that `value` is or names. Raises ValueError, with the possible names, for anything else."""
         return cls(check.choice("relation", value, tuple(cls)))

@@ -34,60 +34,64 @@ from dpzero_theory.privacy.step import Steps, releases_of
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9
 """Noise multipliers between which `calibrate_risk` searches."""
 _ACCURACY = 1e-6
-"""Relative, of a calibrated noise multiplier: how far beyond the estimated one its ends are tried first."""
+"""A share of the noise multiplier: the two ends of its bracket are first tried this far from the estimate."""
 _NEIGHBOUR = 1e-3
-"""How far from an estimated minimum the first neighbours are that must be larger to certify it, in epsilon."""
+"""A minimum over epsilon is certified by two points beside it that are larger; this is their first distance from it."""
 _MOST_EXPONENT = 500.0
-"""Beyond it e^epsilon is not needed: the false positive rates would be below 1e-200."""
+"""The largest epsilon that is considered: beyond it false positive rates would be below 1e-200."""
 
 
 def advantage(history: Steps) -> Bracket:
     """The largest difference between an attack's true positive rate and its false positive rate: delta(0).
 
     Args:
-        history: as for `epsilon_of_history`.
+        history: steps, such as `step * 1000`, all with one relation.
 
     Returns:
-        The exact number lies between `lower` and `upper`, both in [0, 1]; `value` is `upper`, the number to state.
+        A bracket: the exact number lies between `lower` and `upper`, both in [0, 1]. `value` is `upper`, the number to
+        state.
 
     Raises:
         ValueError: a history that is not accounted for.
     """
-    found = delta_of_history(history, 0.0)
-    return replace(found, value=found.upper)
+    bracket = delta_of_history(history, 0.0)
+    return replace(bracket, value=bracket.upper)
 
 
 def success(history: Steps, prior: float = 0.5) -> Bracket:
-    """The largest probability with which an attack guesses right, where one possibility has the probability `prior`.
+    """The largest probability with which an attack guesses right which of two possible values the unknown record has.
 
     Args:
-        history: as for `epsilon_of_history`.
-        prior: in (0, 1), of either possibility. The Bayes risk, the least probability of a wrong guess, is 1 less this.
+        history: steps, such as `step * 1000`, all with one relation.
+        prior: in (0, 1), the probability of either of the two possibilities before the attack. The Bayes risk, the
+            least probability of a wrong guess, is 1 minus the result.
 
     Returns:
-        A bracket as that of `advantage`; never below max(prior, 1 - prior), what guessing without the run achieves.
+        A bracket; `value` is `upper`, the number to state. It is never below max(prior, 1 - prior), which guessing
+        without the run achieves.
 
     Raises:
         ValueError: a prior outside its range, or a history that is not accounted for.
     """
     likely = check.real("prior", prior, above=0, below=1)
     rare = min(likely, 1 - likely)
-    found = delta_of_history(history, math.log1p(-rare) - math.log(rare))
-    lower, upper = (1 - rare + rare * end for end in (found.lower, found.upper))
+    bracket = delta_of_history(history, math.log1p(-rare) - math.log(rare))
+    lower, upper = (1 - rare + rare * end for end in (bracket.lower, bracket.upper))
     upper = min(math.nextafter(upper, 2), 1.0)
-    return replace(found, lower=lower, value=upper, upper=upper)
+    return replace(bracket, lower=lower, value=upper, upper=upper)
 
 
 def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
     """The largest true positive rate of an attack whose false positive rate is at most the given one.
 
     Args:
-        history: as for `epsilon_of_history`.
+        history: steps, such as `step * 1000`, all with one relation.
         false_positive_rate: a in [1e-200, 1].
 
     Returns:
-        A bracket as that of `advantage`, at least a. Its lower end is that of the trade-off curve which follows from
-        delta(epsilon); where the two directions of a relation differ, a single pair of data sets may allow less.
+        A bracket, at least a; `value` is `upper`, the number to state. Its lower end is that of the trade-off curve
+        which follows from delta(epsilon). If the two directions of a relation differ, a single pair of data sets may
+        allow less.
 
     Raises:
         ValueError: a rate outside its range, or a history that is not accounted for.
@@ -97,11 +101,15 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
     known: dict[float, Bracket] = {}
 
     def bound(t: float) -> tuple[float, float, float, float]:
-        """x = e^t, and of h(x) + a x the lower end, an estimate and the upper end."""
-        found = known[abs(t)] = known.get(abs(t)) or delta_of_history(made, abs(t))
+        """At x = e^t: x itself, and a lower bound, an estimate and an upper bound of h(x) + a x, whose minimum is
+        sought.
+
+        a is the false positive rate; h(x) is delta(log x) for x >= 1, and 1 - x + x delta(-log x) for x < 1.
+        """
+        bracket = known[abs(t)] = known.get(abs(t)) or delta_of_history(made, abs(t))
         x = math.exp(t)
         plain, share = (a * x, 1.0) if t >= 0 else (1 - x + a * x, x)
-        return x, plain + share * found.lower, plain + share * found.value, plain + share * found.upper
+        return x, plain + share * bracket.lower, plain + share * bracket.value, plain + share * bracket.upper
 
     t = _least(lambda t: bound(t)[2])
     step, centre = _NEIGHBOUR, bound(t)
@@ -110,7 +118,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
         if (left[1] >= centre[3] and right[1] >= centre[3]) or step > _MOST_EXPONENT:
             break
         step *= 2
-    # beyond two of its points a convex function lies above the line through them
+    # A convex function lies above the line through two of its points, except between them.
     ends = [
         centre[1] + (centre[1] - one[3]) / (centre[0] - one[0]) * (other[0] - centre[0])
         for one, other in ((left, right), (right, left))
@@ -120,7 +128,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
 
 
 def _least(estimate: Callable[[float], float]) -> float:
-    """About where a function with one minimum has it."""
+    """About the point at which the function `estimate`, which has a single minimum, has its minimum."""
     sign = -1.0 if estimate(-_NEIGHBOUR) < estimate(_NEIGHBOUR) else 1.0
     most = 1.0
     while most < _MOST_EXPONENT and estimate(sign * 2 * most) < estimate(sign * most):
@@ -138,9 +146,9 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
         )
 
     Args:
-        measure: of a history, such as `advantage`; it must fall as noise grows.
-        target: the largest value that the measure may have.
-        history: of a noise multiplier.
+        measure: a function from a history to a bracket, such as `advantage`; it must fall as noise grows.
+        target: the largest value that the measure may have, in (0, 1).
+        history: a function from a noise multiplier to the history with that noise.
 
     Returns:
         A bracket of the multiplier with `value` = `upper`: there the measure's upper end is at most the target, and at
@@ -154,8 +162,8 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
 
     @cache
     def beyond(log_noise: float) -> float:
-        found = measure(history(math.exp(log_noise)))
-        return (found.lower + found.upper) / 2 - goal
+        bracket = measure(history(math.exp(log_noise)))
+        return (bracket.lower + bracket.upper) / 2 - goal
 
     quiet = loud = 0.0
     while beyond(loud) > 0:
@@ -168,9 +176,9 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
         check.precondition(quiet > math.log(_LEAST_NOISE), f"target must be below the risk of little noise; {reached}")
     noise = math.exp(brentq(beyond, quiet, loud, xtol=_ACCURACY / 4))
     more, less = _ACCURACY, _ACCURACY
-    while not (found := measure(history(noise * (1 + more)))).upper <= goal:
+    while not (bracket := measure(history(noise * (1 + more)))).upper <= goal:
         more *= 2
     while less < 1 and not measure(history(noise * (1 - less))).lower > goal:
         less *= 2
     upper = noise * (1 + more)
-    return Bracket(noise * max(1 - less, 0.0), upper, upper, found.method, found.notes)
+    return Bracket(noise * max(1 - less, 0.0), upper, upper, bracket.method, bracket.notes)

@@ -1,11 +1,12 @@
-"""How a step's batch is drawn, as values: `Poisson(1/16)`, `RandomAllocation(1/16, taken=2)`.
+"""How a step's batch is drawn, as values such as `Poisson(1/16)` or `RandomAllocation(1/16, taken=2)`.
 
-A value knows its sample rate q, the (expected) batch over n, and whatever other numbers its law has. It says what T
-releases with such batches add to a composition (`Sampling.part`) and, where a run can draw such batches, draws them.
-Their randomness must be secret: amplification by sampling holds for batches that an observer cannot know.
+A value knows its sample rate q, which is the (expected) number of records in a batch over the number n of all records,
+and the other parameters of its law. `Sampling.part` tells the accountant what T steps with such batches cost, and
+`Sampling.draw` or `Sampling.drawer` draws batches where a run can use them. The batches must stay secret: amplification
+by sampling holds only for batches that an observer does not know.
 
-In files and on command lines a sampling is a word and a rate, as in `poisson` and 0.0625, or `random-allocation:2`;
-`sampling_of` reads them. A further sampling is a subclass and one call of `SAMPLINGS.register`.
+In files and on command lines a sampling is a word and a rate, as in `poisson` and 0.0625, or `random-allocation:2` and
+a rate; `sampling_of` reads them. A new sampling is a subclass of `Sampling` and one call of `SAMPLINGS.register`.
 """
 
 import math
@@ -21,6 +22,7 @@ from scipy.special import bdtrc
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
+from dpzero_theory.privacy.certified.laws.groups import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, group_pairs
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.composition import Epochs, FinitePairs, Mixed, Pairs, Part, PlainGaussian
@@ -29,9 +31,9 @@ from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
 
 _CHANCE_ROUNDING = 1e-15
-"""More than the relative rounding error of a probability by expm1 and log1p."""
+"""A bound on the relative rounding error of a probability computed with expm1 and log1p."""
 _BINOMIAL = 1e-9
-"""More than the relative error of scipy's binomial tail."""
+"""A bound on the relative error of scipy's binomial tail probability."""
 
 
 @dataclass(frozen=True)
@@ -45,32 +47,44 @@ class Sampling:
     name: ClassVar[str]
     """The word for this sampling in files and on command lines."""
     arguments: ClassVar[str] = ""
-    """The form of what follows the name there, such as ":B"; in brackets if it may be left out."""
+    """The form of what follows the name in files and on command lines, in brackets if it is optional.
+
+    An example is ":B", for a name that is followed by a colon and a number B.
+    """
     runnable: ClassVar[bool] = False
     """Whether a run can draw such batches."""
     lasting: ClassVar[bool] = False
-    """Whether batches depend on one another, so that they come from a secret that a run keeps."""
+    """Whether batches depend on one another, so that a run draws them from a secret that it keeps."""
     scheduled: ClassVar[bool] = False
-    """Whether steps follow a schedule from its beginning, so that T steps and then T more are not the same as 2 T
-    steps."""
+    """Whether batches follow a schedule from its beginning, so that T steps and then T steps that start anew are not
+    the same as 2 T steps."""
+
+    refilled: ClassVar[bool] = False
+    """Whether a batch keeps its number of records when one is missing from the data. Another record then takes its
+    place, so that every other record is in batches more often."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sample_rate", self._rate(self.sample_rate))
 
     def _rate(self, sample_rate: object) -> float:
-        """The rate as a number in its range. Raises ValueError."""
+        """The sample rate as a float. Raises ValueError if it is outside (0, 1] or above this sampling's largest
+        rate."""
         return check.real("sample_rate", sample_rate, above=0, at_most=self.most_rate)
 
     @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        """The sampling that the word NAME:ARGUMENTS stands for, at this rate. Raises ValueError."""
+        """The sampling that the word NAME:ARGUMENTS stands for, at this sample rate. Raises ValueError.
+
+        arguments: the text after the colon, empty if there is none.
+        """
         if arguments:
             raise ValueError(f"sampling must be {cls.name}, without ':'; got '{cls.name}:{arguments}'")
-        return cls(sample_rate=sample_rate)  # type: ignore[arg-type]  # checked by _rate
+        return cls(sample_rate=sample_rate)  # type: ignore[arg-type]  # _rate refuses None
 
     @property
     def word(self) -> str:
-        """The word, with its arguments and without the rate, that stands for it in files and on command lines."""
+        """The word, with its arguments and without the rate, that stands for this sampling in files and on command
+        lines."""
         return self.name
 
     @property
@@ -79,70 +93,86 @@ class Sampling:
         return 1.0
 
     def at(self, sample_rate: float) -> Self:
-        """The same sampling at another rate. Raises ValueError."""
+        """The same sampling at another sample rate. Raises ValueError for a rate outside its range."""
         return replace(self, sample_rate=sample_rate)
 
     def require(self, relation: Relation) -> None:
-        """Raise ValueError unless this sampling is accounted for the neighbours of a relation."""
+        """Raise ValueError unless this sampling is accounted for data sets that are neighbours by `relation`."""
         return
 
     def part(self, noise: float, steps: int, relation: Relation) -> Part:
-        """What `steps` Gaussian releases add to a composition.
+        """The part of a composition that `steps` releases with Gaussian noise make up.
 
-        noise: the standard deviation of the noise on the sum of a batch, over the clip.
+        noise: the standard deviation of the noise on the sum of a batch, over the clip. relation: which data sets are
+        neighbours.
         """
         if self.sample_rate == 1:
             return PlainGaussian(math.sqrt(steps) * relation.sensitivity / noise)
         return self._sampled(noise, steps, relation)
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        """`part` for a rate q < 1."""
+        """The part of a composition that `steps` releases with Gaussian noise make up, for a sample rate q < 1.
+
+        noise: the standard deviation of the noise on the sum of a batch, over the clip. relation: which data sets are
+        neighbours.
+        """
         raise NotImplementedError(f"sampling {self.word} says neither part nor _sampled")
 
     def of_group(self, size: int, relation: Relation) -> "Sampling | None":
-        """Batches that hold any of `size` records about as often as these hold one, for `group.group_release`.
+        """A sampling with which one record costs at least as much as a group of `size` records does with this one.
 
-        None if no bound is known that counts a group's records together.
+        The noise is then taken over `size` clips instead of one (`group.group_release`). None is returned if no such
+        sampling is known for neighbours by `relation`.
         """
         return self if self.sample_rate == 1 else None
 
     @property
     def records(self) -> int | None:
-        """The number of records that this sampling is made for; None if it is made for any."""
+        """The number n of records for which this sampling is made, or None if it works for any number."""
         return None
 
     def chance(self, steps: int) -> tuple[float, str]:
-        """The probability that a given record is in any of `steps` batches, and the formula for it in words."""
+        """The probability that a given record is in at least one of `steps` batches, and the formula for it as text."""
         q = self.sample_rate
         reached = 1.0 if q == 1 else -math.expm1(steps * math.log1p(-q))
         return reached, "1 - (1 - sample_rate)^steps"
 
     def note(self, relation: Relation) -> str:
-        """A sentence that a reader of a certificate must know if q < 1; empty if there is none."""
+        """A sentence that whoever reads an accountant's answer must know about this sampling at q < 1; empty if there
+        is none.
+
+        relation: which data sets are neighbours.
+        """
         return ""
 
     def meaning(self, n: int) -> str:
-        """A clause that says how batches are drawn, for a privacy statement; empty if the name says it."""
+        """A clause for a privacy statement that says how batches of n records are drawn; empty if the name says it."""
         return ""
 
     def batch_size(self, n: int) -> int | None:
-        """The number of records in every batch, or None if it is random. Raises ValueError for a q without such
-        batches."""
+        """The number of records in every batch drawn from n, or None if that number is random.
+
+        Raises ValueError if the sample rate and n admit no such batches.
+        """
         return None
 
     def most(self, n: int, chance: float) -> int:
-        """A number of records that a batch exceeds with probability `chance` > 0 at most."""
+        """A number of records that a batch drawn from n records exceeds with probability at most `chance`, which is >
+        0."""
         return self.batch_size(n) or n
 
     def draw(self, source: random.Random, n: int) -> Indices:
-        """The records of one batch. It exists where `runnable`, and not `lasting`."""
+        """Draw one batch from n records, with random bits from `source`. It returns the indices of the batch's records.
+
+        Only samplings with `runnable` and without `lasting` have this method.
+        """
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
-        """A function from the number of a release to its batch.
+        """A function that takes the index of a release, from 0, and returns the indices of its batch's records.
 
-        source: random bits for batches that are independent. secret: determines the batches of a `lasting` sampling,
-        which must be the same in every process. n: the number of records.
+        source: random bits for batches that are independent of one another. secret: bytes that determine the batches of
+        a `lasting` sampling; they must be the same in every process that continues the run. n: the number of records.
         """
         return lambda release: self.draw(source, n)
 
@@ -177,8 +207,8 @@ class FullBatch(Sampling):
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each record is in a batch independently with probability q, which is rounded down to a multiple of 2^-64 for
-    drawing."""
+    """Each record is in a batch independently with probability q. For drawing, q is rounded down to a multiple of
+    2^-64."""
 
     name = "poisson"
     runnable = True
@@ -187,7 +217,9 @@ class Poisson(Sampling):
         return _poisson(noise, self.sample_rate, steps, relation)
 
     def of_group(self, size: int, relation: Relation) -> Sampling | None:
-        return self.at(_any(self.sample_rate, size))
+        if size == 1 or self.sample_rate == 1:
+            return self
+        return _PoissonGroup(_any(self.sample_rate, size), self.sample_rate, size)
 
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
@@ -199,22 +231,53 @@ class Poisson(Sampling):
         return _independent(source, n, self.sample_rate)
 
 
+@dataclass(frozen=True)
+class _PoissonGroup(Poisson):
+    """Poisson batches for neighbours that differ in a group of `size` records, made for `group.group_release`.
+
+    each: the rate at which each record is drawn. `sample_rate` is the probability that a batch holds any record of the
+    group. Noise is given in units of `size` clips, so that one record with this sample rate and noise costs at least as
+    much as the group.
+    """
+
+    each: float
+    size: int
+
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
+        s = noise * self.size
+        attained = _poisson(s, self.each, steps, relation)
+        known = replace(_poisson(noise, self.sample_rate, steps, relation), below=attained.above)
+        if not (LEAST_NOISE <= s <= MOST_NOISE and self.size <= MOST_IN_GROUP):
+            return known
+        return FinitePairs(
+            group_pairs(s, self.each, self.size, replaced=relation is Relation.REPLACE_ONE), steps, known
+        )
+
+
 def _any(rate: float, size: int) -> float:
-    """At least the probability that any of `size` records is drawn, each independently with probability `rate`."""
+    """An upper bound on the probability that at least one of `size` records is drawn, each independently with
+    probability `rate`."""
     if size == 1 or rate >= 1:
         return rate
     return min(-math.expm1(size * math.log1p(-rate)) * (1 + _CHANCE_ROUNDING), 1.0)
 
 
 def _poisson(noise: float, q: float, steps: int, relation: Relation) -> Pairs:
-    """Releases with Poisson batches of rate q < 1, as a part."""
+    """The part of a composition for `steps` releases with Poisson batches of rate q < 1.
+
+    noise: the standard deviation of the noise on a batch's sum, over the clip. relation: which data sets are
+    neighbours.
+    """
     kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
     pairs = tuple(Pair(kind, q, noise) for kind in kinds)
     return Pairs(pairs, pairs, steps)
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
-    """The numbers of the records that are drawn, each of n independently with probability q."""
+    """Draw each of the records 0, ..., n - 1 independently with probability q, and return the indices of those drawn.
+
+    source: where the random bits come from.
+    """
     if q == 1:
         return np.arange(n)
     words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
@@ -223,10 +286,11 @@ def _independent(source: random.Random, n: int, q: float) -> Indices:
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Poisson):
-    """Poisson batches, of which `largest` records are kept, uniformly at random, if there are more: what fits in
-    memory.
+    """Poisson batches with a limit on their size, such as what fits in memory.
 
-    n: the number of records (with add-remove, that of the larger data set). Its word is truncated-poisson:B/n.
+    Of a batch with more than `largest` records, `largest` are kept, chosen uniformly at random. n is the number of all
+    records (with add-remove, that of the larger data set). The word in files and on command lines is
+    truncated-poisson:B/n, with B for `largest`.
     """
 
     largest: int
@@ -243,7 +307,7 @@ class TruncatedPoisson(Poisson):
         found = re.fullmatch(r"(\d{1,16})/(\d{1,16})", arguments)
         if found is None:
             raise ValueError(f"sampling must be {cls.name}:B/n, B the largest batch of n records; got {arguments!r}")
-        return cls(sample_rate, *map(int, found.groups()))  # type: ignore[arg-type]  # checked by _rate
+        return cls(sample_rate, *map(int, found.groups()))  # type: ignore[arg-type]  # _rate refuses None
 
     @property
     def word(self) -> str:
@@ -257,8 +321,11 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float]:
-        """Two probabilities. The first is at least that of B or more records in a batch beside a given one; the
-        second is at most that of the given record to be used."""
+        """Two probabilities, for a batch of at most B records of n.
+
+        The first is an upper bound on the probability that B or more records beside a given one are drawn. The second
+        is a lower bound on the probability that a given record is drawn and kept.
+        """
         q = self.sample_rate
         if self.largest >= self.n:
             return 0.0, q
@@ -316,7 +383,8 @@ class TruncatedPoisson(Poisson):
 class CyclicPoisson(Sampling):
     """The records are in B groups that take turns: step i draws each record of group i mod B with probability B q.
 
-    The group of a record does not depend on the other records, and may be known. Its word is cyclic-poisson:B.
+    The group of a record does not depend on the other records, and may be known. The word in files and on command lines
+    is cyclic-poisson:B, with B for `groups`.
     """
 
     groups: int
@@ -331,7 +399,7 @@ class CyclicPoisson(Sampling):
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
         if not re.fullmatch(r"[1-9]\d{0,11}", arguments):
             raise ValueError(f"sampling must be {cls.name}:B, B >= 1 groups that take turns; got {arguments!r}")
-        return cls(sample_rate, int(arguments))  # type: ignore[arg-type]  # checked by _rate
+        return cls(sample_rate, int(arguments))  # type: ignore[arg-type]  # _rate refuses None
 
     @property
     def word(self) -> str:
@@ -343,7 +411,7 @@ class CyclicPoisson(Sampling):
 
     @property
     def _turn(self) -> float:
-        """The probability with which a record of the group whose turn it is is drawn."""
+        """The probability B q with which a record of the current group is drawn."""
         return min(self.groups * self.sample_rate, 1.0)
 
     def part(self, noise: float, steps: int, relation: Relation) -> Part:
@@ -378,11 +446,12 @@ class FixedSize(Sampling):
     """A batch is a uniformly random set of q n records, drawn without replacement."""
 
     name = "fixed-size"
-    runnable = True
+    runnable = refilled = True
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Pairs | FinitePairs:
         q = self.sample_rate
-        # a batch that loses a record gets another in its place; one whose record counts as zero does not
+        # With zero-out the batch's sum changes by at most one clip. With add-remove and replace-one it changes by up to
+        # two, since another record takes the place of the one that is removed or replaced.
         moved = noise if relation is Relation.ZERO_OUT else noise / 2
         attained = tuple(Pair(kind, q, moved) for kind in ("remove", "add"))
         if relation is Relation.ADD_REMOVE:
@@ -421,8 +490,8 @@ class FixedSize(Sampling):
 
 @dataclass(frozen=True)
 class FixedOrder(Sampling):
-    """Shuffled or ordered epochs: any order of the records that does not depend on the data, each at most once an
-    epoch."""
+    """Shuffled or ordered epochs: the records are used in any order that does not depend on the data, each at most once
+    an epoch."""
 
     name = "fixed-order"
     scheduled = True
@@ -451,8 +520,8 @@ class FixedOrder(Sampling):
 class RandomAllocation(Sampling):
     """Each record is in `taken` uniformly random steps of every epoch, independently of the other records.
 
-    An epoch has floor(taken/q) steps. Its word is random-allocation, or random-allocation:K for taken = K > 1 (also
-    known as balls in bins).
+    An epoch has floor(taken/q) steps. The word in files and on command lines is random-allocation, or
+    random-allocation:K for taken = K > 1. With K = 1 the scheme is also known as balls in bins.
     """
 
     taken: int = 1
@@ -467,7 +536,7 @@ class RandomAllocation(Sampling):
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
         if not re.fullmatch(r"([1-9]\d{0,5})?", arguments):
             raise ValueError(f"sampling must be {cls.name}:K, K >= 1 steps of an epoch; got {arguments!r}")
-        return cls(sample_rate, int(arguments or 1))  # type: ignore[arg-type]  # checked by _rate
+        return cls(sample_rate, int(arguments or 1))  # type: ignore[arg-type]  # _rate refuses None
 
     @property
     def word(self) -> str:
@@ -508,8 +577,10 @@ class RandomAllocation(Sampling):
         return f"each record in {self.taken} of every {self.epoch} steps, uniformly at random; batches are secret"
 
     def batch_size(self, n: int) -> None:
-        """None. Raises ValueError unless an epoch of taken/q steps is a whole number, so that a batch has q n
-        records on average."""
+        """None, since batch sizes are random. Raises ValueError unless taken/q is a whole number.
+
+        Then an epoch has exactly taken/q steps, and a batch of n records has q n on average.
+        """
         steps = self.taken / self.sample_rate
         if abs(steps - round(steps)) > 1e-9 * steps:
             least, most = (n * self.taken / count for count in (math.ceil(steps), math.floor(steps)))
@@ -524,16 +595,20 @@ class RandomAllocation(Sampling):
 
 
 def passes(steps: int, sample_rate: float) -> int:
-    """The largest number of T batches that hold a given record, which is in one batch an epoch at most:
-    ceil(T/floor(1/q))."""
+    """The largest number of batches that can hold a given record if it is in at most one batch of an epoch:
+    ceil(T/floor(1/q)).
+
+    steps: T, the number of batches. sample_rate: q; an epoch is floor(1/q) batches.
+    """
     return -(-steps // _epoch(sample_rate))
 
 
 def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
-    """The least b such that more than b of n records are drawn with probability `chance` at most, each independently
-    with probability q.
+    """The least b that bounds a batch of independently drawn records: more than b of n are drawn with probability at
+    most `chance`.
 
-    It is by Chernoff's bound for the Poisson law of mean m = q n, whose moments are larger: exp(b - m) (m/b)^b.
+    Each record is drawn with probability q = sample_rate. Chernoff's bound exp(b - m) (m/b)^b is used, for the Poisson
+    law of mean m = q n, whose exponential moments are larger than those of the number of drawn records.
     """
     mean = sample_rate * n * (1 + 1e-9)
 
@@ -544,7 +619,8 @@ def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
 
 
 def _epoch(sample_rate: float) -> int:
-    """floor(1/q), where a 1/q within 1e-12 of an integer counts as that integer."""
+    """The number of batches of an epoch, floor(1/q) with q = sample_rate, where a 1/q within 1e-12 of an integer counts
+    as that integer."""
     return math.floor((1 + 1e-12) / sample_rate)
 
 
@@ -554,20 +630,24 @@ for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Trunc
 
 
 def sampling_of(word: str, sample_rate: float | None) -> Sampling:
-    """The sampling that a word in files or commands stands for, at this rate (1 or None for full). Raises
-    ValueError."""
+    """The sampling that a word such as `poisson` or `random-allocation:2` stands for, at this sample rate.
+
+    The rate of full batches is 1 and may be None. Raises ValueError for an unknown word or a rate outside its range.
+    """
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 
 def runnable() -> tuple[str, ...]:
-    """The names of the samplings whose batches a run can draw and that need no arguments."""
+    """The names of those samplings whose batches a run can draw, and whose word needs nothing after the name."""
     return tuple(name for name, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":"))
 
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """The sampling of a run, from its word or as a value. Raises ValueError unless a run can draw such batches, and for
-    a value whose rate is not `sample_rate`."""
+    """The sampling of a run, from its word and sample rate or from a value.
+
+    Raises ValueError unless a run can draw such batches, and for a value whose rate is not `sample_rate`.
+    """
     if isinstance(word, Sampling):
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):
             rule = f"sampling must have the rate of expected_batch over n, {sample_rate:.10g}, or be a name"

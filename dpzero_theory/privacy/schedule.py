@@ -1,7 +1,9 @@
-"""Batches that depend on one another, drawn from a secret: who has it draws the same ones, in any order of releases.
+"""Batches that depend on one another, drawn from a secret key. Whoever has the key draws the same batches, in any
+order.
 
-A run that goes on in another process must find a record where it was put; so these batches come from a secret that is
-kept, and not from the operating system's entropy anew. The bits are SHAKE-256 of the secret and of what they are for.
+A run that is continued by another process must find each record in the group or step to which it was assigned. These
+batches therefore come from a secret that is kept with the run, and not from fresh entropy of the operating system. The
+random bits are SHAKE-256 of the secret and of a label that says what they are for.
 """
 
 import hashlib
@@ -12,17 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
-"""The numbers of the records of a batch, ascending."""
+"""The indices of a batch's records, ascending."""
 SECRET_BYTES = 32
 _BLOCK = 2**16
 _TABLE_CELLS = 2**24
-"""The largest number of entries of the table that `subsets` fills at once, for memory."""
+"""The largest number of entries of the table that `subsets` fills at once; it bounds the memory used."""
 
 
 class Keyed(random.Random):
-    """A random number generator whose bits a secret and a label determine, by SHAKE-256.
+    """A random number generator whose bits are SHAKE-256 of a secret and a label.
 
-    Without the secret they can't be told from random bits.
+    secret: `SECRET_BYTES` bytes; without them the output cannot be told from random bits. label: a text that tells
+    generators with the same secret apart.
     """
 
     def __init__(self, secret: bytes, label: str) -> None:
@@ -33,32 +36,32 @@ class Keyed(random.Random):
         self._count, self._left = 0, b""
 
     def seed(self, *unused: object, **unused_too: object) -> None:
-        """Do nothing: the secret is the seed."""
+        """Do nothing, because the secret and the label already determine the bits."""
 
     def randbytes(self, n: int) -> bytes:
-        """The next n bytes."""
-        blocks, found = [self._left], len(self._left)
-        while found < n:
+        """The next n bytes of this generator's stream."""
+        blocks, length = [self._left], len(self._left)
+        while length < n:
             blocks.append(hashlib.shake_256(self._start + self._count.to_bytes(8, "little")).digest(_BLOCK))
             self._count += 1
-            found += _BLOCK
+            length += _BLOCK
         whole = b"".join(blocks)
         self._left = whole[n:]
         return whole[:n]
 
     def getrandbits(self, k: int) -> int:
-        """An integer of k random bits."""
+        """An integer of k random bits, in [0, 2^k)."""
         return int.from_bytes(self.randbytes(-(-k // 8)), "little") >> (-k % 8)
 
     def random(self) -> float:
-        """Uniform in [0, 1), a multiple of 2^-53."""
+        """A uniformly random multiple of 2^-53 in [0, 1)."""
         return self.getrandbits(53) * 2.0**-53
 
 
 def below(source: random.Random, bound: int, count: int) -> Indices:
-    """`count` independent integers, each exactly uniform in 0, ..., bound - 1.
+    """Draw `count` independent integers, each exactly uniform in 0, ..., bound - 1, with random bits from `source`.
 
-    They are 64-bit words modulo `bound`; a word beyond the largest multiple of `bound` is drawn again.
+    Each integer is a 64-bit word modulo `bound`; a word beyond the largest multiple of `bound` is drawn again.
     """
     largest = 2**64 - 1 - 2**64 % bound
     words = _words(source, count)
@@ -72,14 +75,16 @@ def _words(source: random.Random, count: int) -> NDArray[np.uint64]:
 
 
 def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices:
-    """`count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row.
+    """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, with bits from
+    `source`.
 
-    Floyd's algorithm: for j = size - taken, ..., size - 1 it adds a uniform one of 0, ..., j, or j if that one is in.
+    It returns an array with one set in each row. It is Floyd's algorithm, which for j = size - taken, ..., size - 1
+    adds a uniform one of 0, ..., j to the set, or j itself if that number is already in the set.
     """
-    found = np.empty((count, taken), dtype=np.int64)
+    drawn = np.empty((count, taken), dtype=np.int64)
     rows = max(_TABLE_CELLS // size, 1)
     for first in range(0, count, rows):
-        part = found[first : first + rows]
+        part = drawn[first : first + rows]
         row = np.arange(len(part))
         held = np.zeros((len(part), size), dtype=np.bool_)
         for column, j in enumerate(range(size - taken, size)):
@@ -87,14 +92,15 @@ def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices
             chosen = np.where(held[row, chosen], j, chosen)
             held[row, chosen] = True
             part[:, column] = chosen
-    return found
+    return drawn
 
 
 class Allocation:
     """The batches of a random allocation: each of n records is in `taken` uniformly random releases of every epoch.
 
-    The records and the epochs are independent of one another. Called with the number of a release, it gives its batch.
-    The batches of one epoch are kept, the one that was asked for last.
+    A call with the index of a release returns the indices of that batch's records. An epoch has `epoch` releases.
+    Different records and different epochs are independent, and the secret determines all of them. The batches of the
+    epoch that was asked for last are kept in memory.
     """
 
     def __init__(self, secret: bytes, n: int, epoch: int, taken: int) -> None:
@@ -113,10 +119,12 @@ class Allocation:
 
 
 class Turns:
-    """The batches of n records in groups that take turns. The group of each record is uniformly random, and stays.
+    """The batches of n records in groups that take turns. Each record's group is uniformly random, and the secret fixes
+    it.
 
-    Called with the number of a release, it gives the records that `chosen(members)` chooses from the group whose turn
-    it is; members is the number of that group's records.
+    groups: the number of groups. A call with the index of a release returns the indices of that batch's records. They
+    are those that `chosen(members)` selects by position from the group whose turn it is; members is the number of
+    records of that group.
     """
 
     def __init__(self, secret: bytes, n: int, groups: int, chosen: Callable[[int], Indices]) -> None:

@@ -1,12 +1,12 @@
 """What it costs to run a private mechanism a random number of times and release the best outcome only.
 
-A run with outcome y and score g(y) is repeated K times, K drawn from a law that does not depend on the data, and the
-outcome with the highest score is released: not K, not the others (Liu and Talwar 2019; Papernot and Steinke 2022,
-whose laws these are). One run has the history H, a setting drawn at random from a public list included, and H's
-delta(x).
+A run with outcome y and score g(y) is repeated K times, where K is drawn from a law that does not depend on the data.
+Only the outcome with the highest score is released, neither K nor the other outcomes (Liu and Talwar 2019; Papernot and
+Steinke 2022, whose laws of K these are). A run may include the choice of its settings, at random from a public list.
+Its history costs delta(x) at epsilon x.
 
-Statement. Let f(x) = E x^K, m = E K, and let ties be broken by a random number that is part of y. Then the release
-is (epsilon, delta)-DP for
+Statement. Let f(x) = E x^K, m = E K, and let ties be broken by a random number that is part of y. Then the release is
+(epsilon, delta)-DP for
 
     delta = m delta(e),    epsilon = e + (shape + 1) log(e^b + (1/gamma - 1) delta(b)),    any e, b >= 0,
 
@@ -16,15 +16,17 @@ for the truncated negative binomial law with that shape > -1 (1: geometric, 0: l
 
 for the Poisson law (shape infinite; nothing is released where K = 0).
 
-Proof. With q = Q(g <= g(y)) under one data set and q' under its neighbour, A(y) = Q(y) f'(q), as d(q^K) = K q^(K-1) dq.
-Where f'(q) <= R f'(q'), A(y) - e^epsilon A'(y) <= f'(q) (Q(y) - e^e Q'(y)) for epsilon = e + log R, and
-f' <= f'(1) = m: integrated over any set this is at most m delta(e). For the negative binomial law f'(x) is
-proportional to (1 - (1-gamma) x)^-(shape+1), and with 1-q' <= e^b (1-q) + delta(b)
+Proof. Let Q be the law of one run's outcome under one data set and Q' under its neighbour, q = Q(g <= g(y)) and q' the
+same for Q'. The law of the released outcome is A(y) = Q(y) f'(q), as d(q^K) = K q^(K-1) dq, and A' for the neighbour.
+Where f'(q) <= R f'(q'), A(y) - e^epsilon A'(y) <= f'(q) (Q(y) - e^e Q'(y)) for epsilon = e + log R, and f' <= f'(1) =
+m: integrated over any set this is at most m delta(e). For the negative binomial law f'(x) is proportional to (1 -
+(1-gamma) x)^-(shape+1), and with 1-q' <= e^b (1-q) + delta(b)
 
     gamma + (1-gamma)(1-q') <= (gamma + (1-gamma)(1-q)) (e^b + (1-gamma) delta(b)/gamma).
 
 For the Poisson law f'(q)/f'(q') = e^(m (q-q')) and q - q' <= delta(0), the total variation distance. For K = 0 the
-release is the same for both. The bound in terms of privacy profiles is that of Koskela, Redberg and Wang (2024).
+release is the same for both data sets. The bound in terms of privacy profiles is that of Koskela, Redberg and Wang
+(2024).
 """
 
 import math
@@ -43,17 +45,17 @@ from dpzero_theory.privacy.step import Release, Steps, Words
 
 MOST_RUNS = 1e4
 _LEAST_LOG = -700.0
-"""The least log of gamma: e^-700 is about the smallest float."""
+"""The smallest logarithm of gamma that is considered: e^-700 is about the smallest float."""
 _NOTE = "selection: an upper end; the number of runs and every run but the best stay secret"
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The law of the number of runs K, by its mean m and shape.
+    """The law of the random number K of runs, given by its mean m and a shape.
 
-    mean: 1 < m <= 10^4; 0 < m for the Poisson law. shape: eta > -1; it is 1 for the geometric law, 0 for the
-    logarithmic law and infinite for the Poisson law. Near shape -1 a mean needs a gamma of about m^(-1/(1 + shape)),
-    which must be at least e^-700. Raises ValueError.
+    mean: m, with 1 < m <= 10^4, or 0 < m <= 10^4 for the Poisson law. shape: > -1; it is 1 for the geometric law, 0 for
+    the logarithmic law and infinite for the Poisson law. Near shape -1 a mean needs a parameter gamma of about m^(-1/(1
+    + shape)), which must be at least e^-700. Raises ValueError.
     """
 
     mean: float
@@ -69,15 +71,16 @@ class Runs:
 
     @cached_property
     def gamma(self) -> float:
-        """The gamma in (0, 1) at which the negative binomial law has this mean; 0 for the Poisson law."""
+        """The parameter gamma in (0, 1) at which the negative binomial law has the mean `mean`; 0 for the Poisson
+        law."""
         if self.shape == math.inf:
             return 0.0
         ends = (_LEAST_LOG, -1e-20)
-        found = brentq(lambda x: _mean(x, self.shape) - self.mean, *ends, xtol=1e-300, rtol=1e-15, maxiter=2000)
-        return min(math.exp(float(found)), math.nextafter(1.0, 0.0))
+        log_gamma = brentq(lambda x: _mean(x, self.shape) - self.mean, *ends, xtol=1e-300, rtol=1e-15, maxiter=2000)
+        return min(math.exp(float(log_gamma)), math.nextafter(1.0, 0.0))
 
     def draw(self, source: random.Random) -> int:
-        """Draw K, by inversion of its distribution function in float64. The bits of `source` must be secret."""
+        """Draw K, by inversion of its distribution function in float64. The random bits of `source` must be secret."""
         left = source.random()
         if self.shape == math.inf:
             number, mass = 0, math.exp(-self.mean)
@@ -93,7 +96,7 @@ class Runs:
         return number
 
     def _first(self) -> float:
-        """The probability of K = 1, which is f'(0)."""
+        """The probability of K = 1, which is f'(0) for f(x) = E x^K."""
         g = self.gamma
         if self.shape == 0:
             return (1 - g) / -math.log(g)
@@ -101,18 +104,21 @@ class Runs:
 
 
 def _mean(log_gamma: float, shape: float) -> float:
-    """The mean (1/gamma - 1) shape/(1 - gamma^shape), or its limit at shape 0; as gamma rises, it falls from
-    infinity to 1."""
+    """The mean (1/gamma - 1) shape/(1 - gamma^shape) of the number of runs, or its limit at shape 0.
+
+    log_gamma: the logarithm of gamma in (0, 1). As gamma rises the mean falls from infinity to 1.
+    """
     exponent = shape * log_gamma
     fall = -log_gamma if abs(exponent) < 1e-16 else -math.expm1(exponent) / shape
     return math.expm1(-log_gamma) / fall
 
 
 def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:
-    """An upper bound on epsilon at delta of the best of a random number of runs, by the module's statement.
+    """An upper bound on epsilon at delta of releasing the best of a random number of runs, and nothing else of them.
 
     Args:
-        history: that of one run, with the release of its score if that is computed from private data.
+        history: the history of one run. If its score is computed from private data, the release of the score is part of
+            it.
         delta: 0 < delta < 1, of the selection.
         runs: the law of the number of runs.
 
@@ -125,8 +131,8 @@ def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:
     target = check.real("delta", delta, above=0, below=1)
     least = epsilon_of_history(history, min(target / runs.mean, 0.5)).upper
     if runs.shape == math.inf:
-        found = least + runs.mean * delta_of_history(history, 0.0).upper
-        return Bracket(0.0, found, found, "selection", (_NOTE,))
+        upper = least + runs.mean * delta_of_history(history, 0.0).upper
+        return Bracket(0.0, upper, upper, "selection", (_NOTE,))
     odds = 1 / runs.gamma - 1
 
     def beyond(b: float) -> float:
@@ -134,8 +140,8 @@ def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:
         return (runs.shape + 1) * (b + math.log1p(odds * spent * math.exp(-b)))
 
     best = minimize_scalar(beyond, bounds=(0.0, max(least, 1e-6)), method="bounded", options={"xatol": 1e-3})
-    found = (least + min(float(best.fun), beyond(0.0), beyond(least))) * (1 + 1e-12)
-    return Bracket(0.0, found, found, "selection", (_NOTE,))
+    upper = (least + min(float(best.fun), beyond(0.0), beyond(least))) * (1 + 1e-12)
+    return Bracket(0.0, upper, upper, "selection", (_NOTE,))
 
 
 def calibrate_selection(
@@ -143,9 +149,9 @@ def calibrate_selection(
 ) -> Bracket:
     """The noise multiplier of each run with which the best of `runs` is (target_epsilon, target_delta)-DP.
 
-    Arguments are those of `calibration.calibrate_noise_multiplier`, for one run with Gaussian noise on a lattice. It
-    returns a bracket with value = upper, which is certified. `lower` is within 10^-4 of it; by the module's statement
-    it does not meet the target. Raises ValueError.
+    steps: the number of releases of one run. words: sampling, relation, sample_rate and coordinates of one run, as of
+    `step.Words`; its noise is Gaussian on a lattice. It returns a bracket with value = upper, which is certified.
+    `lower` is within 10^-4 of it; there the bound of `selection_epsilon` does not meet the target. Raises ValueError.
     """
     goal = check.real("target_epsilon", target_epsilon, above=0)
     if words.setdefault("mechanism", "discrete-gaussian") != "discrete-gaussian":

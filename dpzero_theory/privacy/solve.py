@@ -1,8 +1,8 @@
 """The whole numbers that meet a privacy target: most steps, largest batch, fewest records.
 
-Noise is `calibration.calibrate_noise_multiplier`; epsilon and delta are `accountant`'s. Each search asks the
-accountant at one number after another (some ten times) and ends with neighbours: at the answer the certified delta
-is at most the target, one further it is not.
+Each search asks the accountant at some ten numbers and ends with two neighbouring ones: at the answer the certified
+delta is at most the target, and at the next number it is not. The least noise for a target is found by
+`calibration.calibrate_noise_multiplier`, and epsilon and delta of a history by `accountant`.
 """
 
 import math
@@ -16,13 +16,13 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_excess
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import FixedSize, Sampling, sampling_of
+from dpzero_theory.privacy.sampling import Sampling, sampling_of
 from dpzero_theory.privacy.step import MOST_STEPS, Kind, Release, Words
 
 MOST_RECORDS = 10**15
 _LEAST_FLOAT = 5e-324
 _FAR_OFF = 2.0
-"""A delta above this many times the target, or below its share of it, is far from the target."""
+"""A delta above the target times this, or below the target over this, is far from the target."""
 
 
 def most_steps(
@@ -38,14 +38,14 @@ def most_steps(
 
     Args:
         target_epsilon: epsilon > 0.
-        target_delta: 0 <= delta < 1, 0 only for noise that needs no delta.
-        noise_multiplier: s > 0, as of `Step`.
-        group: the number of records in which neighbours differ (`group.group_delta`).
+        target_delta: 0 <= delta < 1, and 0 only for noise that needs no delta.
+        noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip.
+        group: the number of records in which neighbours may differ, 1 unless whole users are protected.
         n: the number of all records, if it is known.
         words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
 
     Returns:
-        A bracket of integers with value = lower, the safe side: `value` releases are certified to meet the target, and
+        A bracket of integers with value = lower, the safe end: `value` releases are certified to meet the target, and
         `upper + 1` are certified not to.
 
     Raises:
@@ -55,13 +55,13 @@ def most_steps(
 
     unit = Release(noise_multiplier, 1, **words)
     goal = _Goal(target_epsilon, target_delta, group, unit.with_steps, lambda _: n)
-    found = goal.largest(1, MOST_STEPS, _central_steps(unit, goal))
-    if found is None:
+    bracket = goal.largest(1, MOST_STEPS, _central_steps(unit, goal))
+    if bracket is None:
         goal.refuse(1, "one step")
     check.precondition(
-        found.value < MOST_STEPS, f"steps must have a largest number; got a target that {MOST_STEPS} steps meet"
+        bracket.value < MOST_STEPS, f"steps must have a largest number; got a target that {MOST_STEPS} steps meet"
     )
-    return found
+    return bracket
 
 
 def largest_batch(
@@ -76,9 +76,23 @@ def largest_batch(
 ) -> Bracket:
     """The largest (expected) batch of n records with which `steps` releases are (target_epsilon, target_delta)-DP.
 
-    Arguments and errors are those of `most_steps`, with n from 1 to 10^15 and without a sample rate. It returns a
-    bracket of integers with value = lower, the safe side; the answer is n if full batches meet the target.
-    PreconditionError means that a batch of one record does not.
+    Args:
+        target_epsilon: epsilon > 0.
+        target_delta: 0 <= delta < 1, and 0 only for noise that needs no delta.
+        noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip.
+        steps: T >= 1.
+        n: the number of all records, from 1 to 10^15.
+        group: the number of records in which neighbours may differ, 1 unless whole users are protected.
+        kind: sampling, relation, mechanism and coordinates, as of `step.Kind`.
+
+    Returns:
+        A bracket of integers with value = lower, the safe end: a batch of `value` records is certified to meet the
+        target, and one of `upper + 1` is certified not to, unless `upper` is the largest possible batch. The answer is
+        n if full batches meet the target.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: even a batch of one record does not meet the target.
     """
     records = check.integer("n", n, at_most=MOST_RECORDS)
     unit = Release(noise_multiplier, steps, **kind, sample_rate=1 / records)
@@ -87,10 +101,10 @@ def largest_batch(
         target_epsilon, target_delta, group, lambda batch: unit.drawn_as(drawn.at(batch / records)), lambda _: records
     )
     most = min(math.floor(records * drawn.most_rate + 1e-9), records - _kept_out(unit, group))
-    found = goal.largest(1, max(most, 1), records * _central_rate(unit, goal))
-    if found is None:
+    bracket = goal.largest(1, max(most, 1), records * _central_rate(unit, goal))
+    if bracket is None:
         goal.refuse(1, "a batch of 1")
-    return found
+    return bracket
 
 
 def fewest_records(
@@ -103,39 +117,60 @@ def fewest_records(
     group: int = 1,
     **kind: Unpack[Kind],
 ) -> Bracket:
-    """The smallest n of which `steps` batches of `batch` records are (target_epsilon, target_delta)-DP.
+    """The smallest number n of records for which `steps` batches of `batch` records are (target_epsilon,
+    target_delta)-DP.
 
-    Arguments and errors are those of `most_steps`, without a sample rate. It returns a bracket of integers with value =
-    upper, the safe side: `value` records are certified to meet the target, and `lower - 1` are certified not to, or are
-    fewer than a batch. PreconditionError means that 10^15 records do not meet the target.
+    Args:
+        target_epsilon: epsilon > 0.
+        target_delta: 0 <= delta < 1, and 0 only for noise that needs no delta.
+        noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip.
+        steps: T >= 1.
+        batch: the (expected) number of records in a batch.
+        group: the number of records in which neighbours may differ, 1 unless whole users are protected.
+        kind: sampling, relation, mechanism and coordinates, as of `step.Kind`.
+
+    Returns:
+        A bracket of integers with value = upper, the safe end: `value` records are certified to meet the target, and
+        `lower - 1` are certified not to, or are fewer than a batch needs.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: 10^15 records do not meet the target.
     """
     size, drawn = check.integer("batch", batch, at_most=MOST_RECORDS), _drawn(kind)
     most = drawn.most_rate
     unit = Release(noise_multiplier, steps, **kind, sample_rate=most / 2)
     goal = _Goal(target_epsilon, target_delta, group, lambda n: unit.drawn_as(drawn.at(size / n)), lambda n: n)
     first = max(math.ceil(size / most - 1e-9), size + _kept_out(unit, group), goal.group)
-    found = goal.smallest(first, MOST_RECORDS, size / _central_rate(unit, goal))
-    if found is None:
+    bracket = goal.smallest(first, MOST_RECORDS, size / _central_rate(unit, goal))
+    if bracket is None:
         goal.refuse(MOST_RECORDS, f"{MOST_RECORDS} records")
-    return found
+    return bracket
 
 
 def _drawn(kind: Kind) -> Sampling:
-    """The sampling, at an arbitrary rate."""
+    """The sampling that the keyword arguments `kind` name, at a sample rate without meaning if they give only a
+    word."""
     word = kind["sampling"]
     return word if isinstance(word, Sampling) else sampling_of(word, 1 / MOST_RECORDS)
 
 
 def _kept_out(unit: Release, group: int) -> int:
-    """The number of records that a fixed-size batch must leave out, so that a group of them can be missing."""
-    fixed = isinstance(unit.step.sampling, FixedSize) and unit.relation is Relation.ADD_REMOVE
+    """The number of records that a batch must leave out so that a group of records can be missing and the batch be
+    refilled.
+
+    It is 0 for most samplings. unit: one of the releases. group: the number of records in which neighbours may differ.
+    """
+    fixed = unit.step.sampling.refilled and unit.relation is Relation.ADD_REMOVE
     return check.integer("group", group) if fixed and group != 1 else 0
 
 
 class _Goal:
-    """A target, and what a whole number that is sought stands for.
+    """A privacy target, and what the whole number that is sought means for the run.
 
-    release: the releases that the number stands for. records: n for that number, if it is known.
+    target_epsilon, target_delta, group: the target, and the number of records in which neighbours may differ. release:
+    a function from the whole number to the releases of the run. records: a function from it to the number n of records,
+    or to None if n is not known.
     """
 
     def __init__(
@@ -152,30 +187,37 @@ class _Goal:
         self._found: dict[int, Bracket] = {}
 
     def excess(self, number: int, *, least: bool = False) -> float:
-        """A number that is at most 0 if the upper end (with `least`, the lower end) of what the number costs meets
-        the target."""
+        """A measure of how far the cost at `number` is from the target: at most 0 if the target is met.
+
+        The cost is the upper end of its bracket, or the lower end with `least`. The measure is log(delta over its
+        target), or, for a target delta of 0, epsilon minus its target.
+        """
         if self.delta == 0:
             epsilon = group_epsilon([self.release(number)], 0.0, size=self.group, n=self.records(number))
             return (epsilon.lower if least else epsilon.upper) - self.epsilon
         if number not in self._found:
             self._found[number] = self._delta([self.release(number)], self.records(number))
-        found = self._found[number].lower if least else self._found[number].upper
-        return math.log(found / self.delta) if found > 0 else -math.inf
+        delta = self._found[number].lower if least else self._found[number].upper
+        return math.log(delta / self.delta) if delta > 0 else -math.inf
 
     def _delta(self, history: list[Release], n: int | None) -> Bracket:
-        """The bracket of delta. Where delta is more than twice the target, or less than half of it, only the side of
-        the target on which it lies is certain."""
+        """The bracket of delta of the history at the target epsilon. n: the number of records, or None.
+
+        Where delta is more than twice its target, or less than half of it, only the side of the target on which it lies
+        is certain.
+        """
         if self.group == 1:
-            found = delta_of_history(history, self.epsilon, near=self.delta)
-            if found.upper < self.delta / _FAR_OFF or found.lower > self.delta * _FAR_OFF:
-                return found
+            bracket = delta_of_history(history, self.epsilon, near=self.delta)
+            if bracket.upper < self.delta / _FAR_OFF or bracket.lower > self.delta * _FAR_OFF:
+                return bracket
         return group_delta(history, self.epsilon, size=self.group, n=n)
 
     def _met(self, number: int, way: int, first: int, most: int) -> int | None:
-        """The nearest number to `number`, in the direction `way`, that meets the target by `group_excess`; None if
-        it lies outside first, ..., most.
+        """The number nearest to `number` that meets the target by `group_excess`, in the direction `way` (1 upwards, -1
+        downwards).
 
-        It is `number` itself, or a few away, since another search answers there.
+        It is `number` itself, or a few away, because `group_excess` also asks a second search. It is None if no such
+        number is found from `first` to `most`.
         """
         step = way
         while first <= number <= most:
@@ -191,7 +233,11 @@ class _Goal:
         raise check.PreconditionError(f"{rule} must meet the target; got epsilon {real:.6g}, above {self.epsilon:g}")
 
     def largest(self, first: int, most: int, guess: float) -> Bracket | None:
-        """The bracket of the largest number from first to most that meets the target; None if `first` does not."""
+        """The bracket of the largest whole number from `first` to `most` that meets the target; None if `first` does
+        not meet it.
+
+        guess: where the search begins.
+        """
         last = last_integer(self.excess, first, most, guess)
         if last is None or (value := self._met(last, -1, first, most)) is None:
             return None
@@ -201,10 +247,17 @@ class _Goal:
         return Bracket(value, value, upper or last, "search")
 
     def smallest(self, first: int, most: int, guess: float) -> Bracket | None:
-        """The bracket of the smallest number from first to most that meets the target; None if `most` does not."""
+        """The bracket of the smallest whole number from `first` to `most` that meets the target; None if `most` does
+        not meet it.
+
+        guess: where the search begins.
+        """
 
         def missed(number: int, *, least: bool = False) -> float:
-            """A number below 0 if `number` does not meet the target, and above 0 if it does, if only just."""
+            """A measure that is below 0 if `number` does not meet the target and above 0 if it does, even if only just.
+
+            least: whether the cost is taken at the lower end of its bracket.
+            """
             return -self.excess(number, least=least) or _LEAST_FLOAT
 
         beyond = last_integer(missed, first, most, guess)
@@ -220,8 +273,11 @@ class _Goal:
 
 
 def _central_steps(unit: Release, goal: _Goal) -> float:
-    """A guess of the number of such releases that meets the target, by the central limit: mu^2 = T q^2 (e^(1/s^2) -
-    1)."""
+    """A guess of how many releases like `unit` meet the goal, by the central limit theorem: mu^2 = T q^2 (e^(1/s^2) -
+    1).
+
+    Here T is the number of releases, q the sample rate, s the noise over the sensitivity, and mu that of the target.
+    """
     if goal.delta == 0 or unit.mechanism == "laplace":
         return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)
     gdp = float(gdp_from_epsilon(goal.epsilon, goal.delta))
@@ -231,6 +287,6 @@ def _central_steps(unit: Release, goal: _Goal) -> float:
 
 
 def _central_rate(unit: Release, goal: _Goal) -> float:
-    """A guess, at least 1e-15, of the sample rate at which the unit's number of releases meets the target."""
+    """A guess, between 1e-15 and 1, of the sample rate at which as many releases as `unit` has meet the goal."""
     rate = unit.sample_rate * math.sqrt(_central_steps(unit, goal) / unit.steps)
     return min(max(rate, 1 / MOST_RECORDS), 1.0)

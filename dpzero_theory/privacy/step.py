@@ -3,8 +3,8 @@
     step = Step(noise=12.5, sampling=Poisson(1 / 16), relation="add-remove")
     history = step * 10_000 + Step(noise=20, sampling=FullBatch(), relation="add-remove") * 10
 
-Accountant, calibration, plan, ledger and audit read nothing else. Files and command lines spell a step in words
-(`poisson` and 0.0625 for `Poisson(1 / 16)`); `Release` reads and gives those words.
+The accountant, the calibration, the ledger and the audit know a run only through such values. Files and command lines
+describe a step in words and numbers (`poisson` and 0.0625 for `Poisson(1 / 16)`), from which `Release` makes the step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,23 +19,25 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling, sampling_of
 
 MOST_STEPS = 10**12
-"""The largest number of equal steps."""
+"""The largest number of equal steps that one `Release` may have."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One release: the sum of a batch's clipped contributions plus noise. `step * T` is a history of T of them.
+    """One step of a private loop, which releases the sum of a batch's clipped contributions plus noise.
+
+    `step * T` is a history of T such steps.
 
     Args:
-        noise: noise multiplier s > 0, the parameter of the noise on the sum over the per-record clip C: its standard
-            deviation over C for the Gaussian laws, b/C for Laplace. It is the same number for every relation; with
-            replace-one the sum changes by up to 2 C.
+        noise: noise multiplier s > 0: the parameter of the noise on the sum, divided by the per-record clip C. The
+            parameter is the standard deviation for Gaussian laws and the scale b for Laplace. The multiplier does not
+            depend on the relation, although with replace-one the sum changes by up to 2 C.
         sampling: how the batch is drawn, a value such as `Poisson(1 / 16)` or `FullBatch()`.
         relation: which data sets are neighbours, a `Relation` or its name; there is no default.
-        mechanism: the noise law, a name of `mechanism.MECHANISMS`. Noise on integers is `discrete-gaussian:M` or
-            `discrete-laplace:M`, M of them to a clip; `discrete-gaussian` has 2^28 of them or more, `laplace` 2^30 or
-            more, or real numbers.
-        coordinates: K >= 1, how many numbers of a record are released, clipped jointly in L2 norm.
+        mechanism: the noise law, a name of `mechanism.MECHANISMS`. `discrete-gaussian:M` and `discrete-laplace:M` are
+            noise on integers, where the clip is M units. `discrete-gaussian` stands for a clip of 2^28 units or more,
+            and `laplace` for one of 2^30 units or more, or for noise that is a real number.
+        coordinates: K >= 1, how many numbers of a record are released; the vector of them is clipped to L2 norm C.
 
     Raises:
         ValueError: a field outside its range, or a relation or noise law that is not accounted with that sampling.
@@ -71,10 +73,10 @@ class Step:
 
 
 class Drawing(TypedDict):
-    """How batches are drawn and which data sets are neighbours, in words.
+    """How batches are drawn and which data sets are neighbours, as keyword arguments.
 
     sampling: a name of `sampling.SAMPLINGS` with its arguments, such as `poisson` or `random-allocation:2`, or a
-    `Sampling`. relation: the name of a `Relation`. Neither has a default.
+    `Sampling`. relation: the name of a `Relation`. Both must be given.
     """
 
     sampling: Required[str | Sampling]
@@ -82,23 +84,31 @@ class Drawing(TypedDict):
 
 
 class Kind(Drawing, total=False):
-    """A step but for its noise and its sample rate, in words: `Drawing`, and mechanism and coordinates as of `Step`."""
+    """What a step is apart from its noise and its sample rate, as keyword arguments.
+
+    They are sampling and relation of `Drawing`, and optionally mechanism (the noise law's name, by default `gaussian`)
+    and coordinates (K >= 1 numbers released of a record, by default 1).
+    """
 
     mechanism: str
     coordinates: int
 
 
 class Words(Kind, total=False):
-    """A step but for its noise, in words: `Kind`, and sample_rate q in (0, 1], the (expected) batch over n.
+    """What a step is apart from its noise, as keyword arguments: those of `Kind`, and sample_rate.
 
-    With full batches sample_rate is 1 and may be left out, and so may it where `sampling` is a value, which knows it.
+    sample_rate is q in (0, 1], the (expected) number of records in a batch over the number of all records. It may be
+    left out with full batches, where it is 1, and where `sampling` is a `Sampling`, which has its own rate.
     """
 
     sample_rate: float | None
 
 
 def step_of(noise_multiplier: float, words: Words) -> Step:
-    """The step that a noise multiplier and words stand for. Raises ValueError naming the word."""
+    """The step with this noise multiplier s > 0 that the keyword arguments `words` describe.
+
+    Raises ValueError, which names the argument at fault.
+    """
     check.settings(words, Words.__annotations__, Words.__required_keys__)
     noise, drawn = check.real("noise_multiplier", noise_multiplier, above=0), words["sampling"]
     if not isinstance(drawn, Sampling):
@@ -109,19 +119,22 @@ def step_of(noise_multiplier: float, words: Words) -> Step:
 
 @dataclass(frozen=True, init=False)
 class Release:
-    """`steps` equal steps: a part of a history. It is made of words, as files and command lines spell a step.
+    """A number of equal steps, a part of a history. It is made from the words by which files and command lines describe
+    a step.
 
-    Where the sampling is a schedule (random-allocation, cyclic-poisson, fixed-order) they are its first T steps: each
-    `Release` of a history begins it anew, and two of one step may both be the same record's. A schedule that goes on,
-    that of a run which was resumed too, is one `Release` with all its steps; a `ledger.Ledger` counts so.
+    With random-allocation, cyclic-poisson and fixed-order, batches follow a schedule, and these are its first `steps`
+    steps. Each `Release` of a history starts the schedule anew, so that one record may be used in a step of each. A
+    schedule that goes on, also after a run was resumed, is therefore one `Release` with all its steps, and a
+    `ledger.Ledger` counts so.
 
     Args:
-        noise_multiplier: `Step.noise`.
-        steps: T >= 1, how many.
+        noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip (`Step.noise`).
+        steps: the number of steps, >= 1.
         words: sampling, relation, sample_rate, mechanism and coordinates, as of `Words`.
 
     Raises:
-        ValueError: as `Step`, naming these arguments, and for noise so little that so many steps are not accounted.
+        ValueError: an argument outside its range, a relation or noise law that is not accounted with that sampling, or
+            noise too small for the accountant to bound so many steps.
     """
 
     step: Step
@@ -132,10 +145,11 @@ class Release:
 
     @classmethod
     def of(cls, step: Step, steps: int) -> "Release":
-        """A number of equal steps. Raises ValueError."""
-        found = object.__new__(cls)
-        found._set(step, steps)
-        return found
+        """The release of `steps` >= 1 steps equal to `step`. Raises ValueError for a number of steps outside its
+        range."""
+        release = object.__new__(cls)
+        release._set(step, steps)
+        return release
 
     def _set(self, step: Step, steps: int) -> None:
         object.__setattr__(self, "step", step)
@@ -143,18 +157,19 @@ class Release:
         MECHANISMS[step.mechanism].require_noise(self)
 
     def with_noise(self, noise_multiplier: float) -> "Release":
-        """The same releases with another noise multiplier > 0, which is not checked again."""
-        step, found = object.__new__(Step), object.__new__(Release)
+        """The same steps with another noise multiplier > 0, which the caller has checked."""
+        step, release = object.__new__(Step), object.__new__(Release)
         vars(step).update(vars(self.step), noise=noise_multiplier)
-        vars(found).update(step=step, steps=self.steps)
-        return found
+        vars(release).update(step=step, steps=self.steps)
+        return release
 
     def with_steps(self, steps: int) -> "Release":
-        """The same step another number of times. Raises ValueError."""
+        """The same step made `steps` times instead. Raises ValueError for a number outside its range."""
         return Release.of(self.step, steps)
 
     def drawn_as(self, sampling: Sampling) -> "Release":
-        """The same number of steps with batches drawn in another way. Raises ValueError."""
+        """The same number of steps with batches drawn as `sampling` says. Raises ValueError where such steps are not
+        accounted."""
         return Release.of(replace(self.step, sampling=sampling), self.steps)
 
     @property
@@ -163,7 +178,7 @@ class Release:
 
     @property
     def sampling(self) -> str:
-        """The word for how batches are drawn; the value is `step.sampling`."""
+        """The word for how batches are drawn, such as `poisson`. The sampling as a value is `step.sampling`."""
         return self.step.sampling.word
 
     @property
@@ -184,17 +199,18 @@ class Release:
 
     @property
     def sensitivity(self) -> int:
-        """The largest change of the sum of a batch that holds the record, in clips."""
+        """The largest change that one record of the batch can make to the batch's sum, in units of the clip."""
         return self.relation.sensitivity
 
     @cached_property
     def part(self) -> Part:
-        """What these releases add to a composition where their noise is Gaussian."""
+        """These steps as a part of a composition, computed as if their noise were Gaussian with this noise
+        multiplier."""
         return self.step.sampling.part(self.noise_multiplier, self.steps, self.relation)
 
     @property
     def composition(self) -> Composition:
-        """These releases alone, where their noise is Gaussian."""
+        """A composition of these steps alone, computed as if their noise were Gaussian with this noise multiplier."""
         return Composition((self.part,), self.relation is Relation.REPLACE_ONE)
 
     @property
@@ -204,27 +220,27 @@ class Release:
 
 
 class History(Sequence[Release]):
-    """What was released, in order: steps that were made one after another, adaptively, on the same records.
+    """The steps that were made on the same records, in order. A step may depend on what the steps before it released.
 
     Histories are added with `+` and repeated with `*`. Equal steps that follow one another are counted together, except
-    where the sampling is a schedule (epochs, turns): there each part of a history begins a schedule of its own, so that
-    `step * 100 + step * 100` is two runs of 100 steps and `step * 200` one of 200.
+    where the sampling follows a schedule (epochs, turns). There each part of a history starts a schedule of its own, so
+    that `step * 100 + step * 100` is two runs of 100 steps and `step * 200` is one run of 200.
     """
 
     def __init__(self, parts: Iterable[Release] = ()) -> None:
-        found: list[Release] = []
+        merged: list[Release] = []
         for part in parts:
-            if found and found[-1].step == part.step and not part.step.sampling.scheduled:
-                part = Release.of(part.step, found.pop().steps + part.steps)
-            found.append(part)
-        self._parts = tuple(found)
+            if merged and merged[-1].step == part.step and not part.step.sampling.scheduled:
+                part = Release.of(part.step, merged.pop().steps + part.steps)
+            merged.append(part)
+        self._parts = tuple(merged)
 
     @property
     def steps(self) -> int:
-        """How many steps it has in all."""
+        """The number of steps in the whole history."""
         return sum(part.steps for part in self._parts)
 
-    def __getitem__(self, index: int) -> Release:  # type: ignore[override]  # no slices
+    def __getitem__(self, index: int) -> Release:  # type: ignore[override]  # a history has no slices
         return self._parts[index]
 
     def __len__(self) -> int:
@@ -255,11 +271,12 @@ class History(Sequence[Release]):
 
 
 Steps = Step | Release | History | Iterable["Step | Release | History"]
-"""What functions take as a history: a step, releases, a history, or several of them in a row."""
+"""The types that functions take as a history. They are a step, a release, a history, or an iterable of these, in
+order."""
 
 
 def releases_of(history: Steps) -> tuple[Release, ...]:
-    """The parts of a history, in whichever form it is given. Raises ValueError for anything else."""
+    """The releases that make up a history, which may have any form of `Steps`. Raises ValueError for anything else."""
     if isinstance(history, Release):
         return (history,)
     if isinstance(history, Step):

@@ -1,14 +1,15 @@
-"""delta(epsilon) of histories whose releases are, with a chance, of another kind (`composition.Mixed`).
+"""delta(epsilon) of histories each of whose releases is of one of two kinds, by chance (`composition.Mixed`).
 
-A step of truncated Poisson batches (at most B of n records) is, with chance w, one in which B or more of the other
-records are drawn. It is then dominated by a step with fixed-size batches of the same rate, and else it is a Poisson
-step (derivation.md, section 10). Which it is does not depend on the record, so it may be told to everyone. The number
-of truncated steps of T is binomial, and with more of them delta is no smaller, so that
+A step of truncated Poisson batches (at most B of n records) is, with probability w, one in which B or more of the other
+records are drawn. It is then dominated by a step with fixed-size batches of the same rate, and otherwise it is a
+Poisson step (derivation.md, section 10). Which of the two it is does not depend on the record, so everyone may know it.
+The number of truncated steps among T is binomial, and with more of them delta is no smaller, so that
 
     delta <= sum over k of (r_{k-1} - r_k) delta_k,      r_k >= P(more than j_k steps are truncated),  r_{-1} = 1.
 
-Here delta_k is that of j_k fixed-size steps and T - j_k Poisson ones, and j_k rises (Abel summation); the last r_K is
-added. With several such parts the event is that each has at most j_k truncated steps.
+Here delta_k is that of j_k fixed-size steps and T - j_k Poisson ones, and j_k rises with k (Abel summation). The last
+r_k, for which delta is taken as 1, is added. With several such parts the event is that each has at most j_k truncated
+steps.
 """
 
 import math
@@ -20,17 +21,22 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.composition import Composition
 
 _NEAR, _FAR, _LIKELY = 0.6, 0.1, 0.01
-"""Each r_k is at most _NEAR times the one before while that exceeds _LIKELY, else at most _FAR times it."""
+"""The probability r_k that more steps are truncated is at most _NEAR times the one before while that exceeds _LIKELY,
+and then at most _FAR times it."""
 _LEFT = 1e-7
-"""The last r_k is at most this share of delta."""
+"""The sum ends where the remaining probability r_k is at most this share of delta."""
 _EXCESS = 3e-4
-"""The sum counts several numbers of truncated steps as the largest of them if that adds at most this share of delta."""
+"""Several numbers of truncated steps are counted as the largest of them if that adds at most this share of delta."""
 _LEAST_CHANCE = 1e-280
-"""A probability that is left out of the sum and added to it."""
+"""The sum ends at the latest where the remaining probability, which is added to it, is at most this."""
 
 
 def told(composition: Composition) -> Iterator[tuple[float, Composition]]:
-    """Pairs of r_k and the composition of delta_k, for k = 0, 1, ..., until r_k is next to nothing."""
+    """For k = 0, 1, ...: the probability r_k, and the composition whose delta is delta_k.
+
+    r_k bounds the probability that some mixed part has more truncated steps than that composition takes for granted.
+    The last r_k is at most 1e-280.
+    """
     mixed, rest = composition.mixed, 1.0
     while rest > _LEAST_CHANCE:
         tail = (_NEAR if rest > _LIKELY else _FAR) * rest / len(mixed)
@@ -40,9 +46,12 @@ def told(composition: Composition) -> Iterator[tuple[float, Composition]]:
 
 
 def mixed_delta(composition: Composition, epsilon: float, of: Callable[[Composition, float], Bracket]) -> Bracket:
-    """delta(epsilon) of a composition with mixed parts, from `of`, which answers for one without.
+    """The bracket of delta(epsilon) for a composition with mixed parts, whose releases are of one of two kinds by
+    chance.
 
-    The lower end is that of what data attain at every release.
+    of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. The lower end
+    is delta of pairs of laws that data attain at every release. The upper end is the sum, over numbers of releases of
+    the second kind, of their probability times delta with so many.
     """
     lower = of(composition.attained, epsilon).lower
     rests: list[float] = []
@@ -57,7 +66,7 @@ def mixed_delta(composition: Composition, epsilon: float, of: Callable[[Composit
     while asked:
         answers |= {k: of(kept[k], epsilon) for k in asked}
         ends = sorted(answers)
-        # of the numbers from one end to the next each counts as the latter
+        # Every number of truncated steps between two of the evaluated ones counts as the larger of these.
         shares = [one - other for one, other in pairwise([1.0, *(rests[k] for k in ends)])]
         tops = list(accumulate((answers[k].upper for k in ends), max))
         upper = math.fsum(map(operator.mul, shares, tops))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Captured:
-    """A function of tensors that on CUDA replays a graph of `function`, recorded once for each set of shapes.
+    """A function of tensors that, on CUDA, replays a graph of `function`, recorded once for each set of shapes.
 
     On the CPU it just calls `function`. The function returns one tensor. It must never wait for results on the host,
     and its control flow may depend on the tensors' shapes only.
@@ -35,7 +35,7 @@ class Captured:
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(
             aside
-        ):  # a first call before the capture, since CUDA libraries allocate memory then, which a capture does not allow
+        ):  # CUDA libraries allocate memory in their first call, which the capture of a graph does not allow.
             self.function(*inputs)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()

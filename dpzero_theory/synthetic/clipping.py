@@ -1,6 +1,6 @@
 """Computes the mean of clipped vectors (gradients, or the K differences of a step) for many settings at once.
 
-A setting of the parameters, such as a clip and a step size, is called a lane (see `lanes`).
+A setting of the parameters of an algorithm, such as a clip and a step size, is called a lane (see `lanes`).
 """
 
 from collections.abc import Callable
@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 SAMPLES = 512
-"""On a CPU samples are processed in blocks of this many, which stay in its cache."""
+"""On a CPU, samples are processed in blocks of this many, which stay in its cache."""
 FEW = 24
-"""With fewer lanes than this, products are computed with each lane's numbers contiguous, which is then 2 to 3 times as
-fast."""
+"""With fewer lanes (settings of the parameters) than this, products use another layout.
+
+Each lane's numbers are then contiguous, which is 2 to 3 times as fast.
+"""
 
 
 def _hard(q: Tensor) -> Tensor:
@@ -22,12 +24,12 @@ def _hard(q: Tensor) -> Tensor:
 class ClippedMean:
     """Computes the clipped mean (1/n) sum_i clip_C(h - d_i) for each of L lanes, of which each has its own h and C.
 
-    Called with h, shape (d, L), and C, shape (L,), it returns the means, shape (d, L), and min_i ||h - d_i||, shape
-    (L,), which on a CPU is 0 for a lane where no sample is clipped.
+    A lane is one setting of an algorithm's parameters, and the d_i are vectors of n samples. Called with h, shape (d,
+    L), and C, shape (L,), it returns the means, shape (d, L), and min_i ||h - d_i||, shape (L,), which on a CPU is 0
+    for a lane where no sample is clipped.
 
-    For sample i the row (d_i, ||d_i||^2, 1) is stored. Its product with (-2 h, 1, ||h||^2)/C^2 is q =
-    ||h - d_i||^2/C^2, and the sum of the rows with the clip factors min(1, q^(-1/2)) also contains the sum of the
-    factors.
+    For sample i the row (d_i, ||d_i||^2, 1) is stored. Its product with (-2 h, 1, ||h||^2)/C^2 is q = ||h -
+    d_i||^2/C^2, and the sum of the rows with the clip factors min(1, q^(-1/2)) also contains the sum of the factors.
 
     Args:
         rows: the d_i, shape (n, d), which must sum to zero.
@@ -46,7 +48,7 @@ class ClippedMean:
         size = h.square().sum(dim=0)
         if (
             h.device.type != "cpu"
-        ):  # all lanes: to find those that clip nothing, the host would have to wait for the device
+        ):  # All lanes are computed: to find those that clip nothing, the host would have to wait for the device.
             return self._all(h, clip, size)
         clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
         mean, nearest = h.clone(), torch.zeros_like(clip)
@@ -55,12 +57,20 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the same as calling the object, for lanes in which samples may be clipped; size: ||h||^2 of each."""
+        """Returns what calling the object returns, for lanes in which samples may be clipped.
+
+        `h` are the lanes' vectors, shape (d, L), `clip` their clips C and `size` the ||h||^2, both of shape (L,).
+        """
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 
     def weighted(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the sums of the factors, shape (L,), and of factor times d_i, shape (d, L), and the least q, (L,)."""
+        """Returns sums over the samples that the clipped means follow from.
+
+        They are the sums of the clip factors, shape (L,), and of factor times d_i, shape (d, L), and the least q = ||h
+        - d_i||^2/C^2, shape (L,). `h` are the lanes' vectors, shape (d, L), `clip` their clips C and `size` the
+        ||h||^2, both of shape (L,).
+        """
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
         few = len(clip) < FEW
         if few:

@@ -1,7 +1,9 @@
-"""Zeroth-order sweeps on the quadratic: thousands of runs for little more than one matrix product.
+"""Runs zeroth-order algorithms on a quadratic loss: thousands of runs for little more than one matrix product.
 
-In the coordinates y = A^(1/2) (x - center) the quadratic is f(x; x_i) = ||y - y_i||^2/2, a direction u becomes w =
-A^(1/2) u, and the two-point difference is w^T (y - y_i), exactly and for every smoothing. So for a block of steps
+The loss of sample x_i is f(x; x_i) = (x - x_i)^T A (x - x_i)/2. In the coordinates y = A^(1/2) (x - center), where
+center is the minimiser, it is ||y - y_i||^2/2, and a direction u becomes w = A^(1/2) u. The central difference is then
+w^T (y - y_i), exactly and for every smoothing lambda, and so is the exact one. The forward difference is w^T (y - y_i)
++ (lambda/2) ||w||^2. So for a block of steps
 
 1. One matrix product w_t^T y_i gives the data's part of every difference, for all lanes (a lane is one setting of the
    parameters, see `lanes`).
@@ -14,8 +16,8 @@ With K directions a step a sample's K differences are clipped jointly in norm. I
 and lanes then come from one matrix product (`clipping`).
 
 Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products. Parts 1 and 2
-depend on neither the algorithm nor the start nor the noise: `run_together` makes them once for several sweeps. The
-results equal those of `dpzero_theory.optim.step.reference` up to rounding; tests compare them to 1e-9.
+depend on neither the algorithm nor the start nor the noise: `run_together` makes them once for several sets of lanes.
+The results equal those of `dpzero_theory.optim.step.reference` up to rounding; tests compare them to 1e-9.
 """
 
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
@@ -39,6 +42,9 @@ from dpzero_theory.synthetic.products import Start, coefficients, form_path, pro
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """The results of L lanes, in the order in which the lanes were given.
+
+    A lane is a run with one setting of the parameters. A is the matrix of the quadratic loss, x_t is the iterate after
+    t steps, and T is the number of steps.
 
     Attributes:
         last: each lane's final iterate x_T, shape (L, d).
@@ -57,7 +63,7 @@ class Outcome:
     def of(
         cls, problem: Quadratic, lanes: Lanes, centers: Sequence[Array], states: Sequence[Tensor], scale: Tensor
     ) -> Self:
-        """Makes the results from the final states of the lanes, which are sorted with the longest runs first.
+        """Makes the results from the final states of the lanes (runs), which are sorted with the longest first.
 
         With x measured from the minimiser and a the average of the x_t, the mean of (x_t - c)^T M (x_t - c) is the mean
         of x_t^T M x_t - 2 c^T M a + c^T M c, so forms about other centers c need no further sums.
@@ -82,9 +88,13 @@ class Outcome:
         return cls(end + problem.center, average + problem.center, gradient, excess / 2)
 
 
+_CURVED = {"central": 0.0, "forward": 0.5, "exact": 0.0}
+"""By difference rule, how many times lambda ||w||^2 a difference on the quadratic exceeds w^T (y - y_i)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """The lanes of one algorithm that start at one point.
+    """The lanes, runs with one setting each of the parameters, of one algorithm that start at one point.
 
     Attributes:
         x0: shape (d,), the start of every lane.
@@ -108,6 +118,7 @@ def run_together(
     *,
     directions: Draw,
     directions_per_step: int = 1,
+    difference: str = "central",
     centers: Sequence[Array] = (),
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
@@ -115,8 +126,9 @@ def run_together(
 ) -> list[Outcome]:
     """Run every lane of every sweep, all with the same directions, and the lanes of a sweep with the same noise.
 
-    A step is that of `optim.step.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where M_k is the clipped mean
-    of the differences along u_k. Returns an outcome for each sweep.
+    A lane is a run with one setting of the parameters; a sweep is a set of lanes of one algorithm. A step is that of
+    `optim.step.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size, M_k the clipped
+    mean of the differences along the direction u_k, and sigma z_k the noise. Returns an outcome for each sweep.
 
     Args:
         problem: the quadratic loss.
@@ -124,12 +136,15 @@ def run_together(
         directions: a stream of directions u, rows of length d, K for each step. They are public, so the stream may be
             seeded; see `lanes.directions_of`.
         directions_per_step: K >= 1; a sample's K differences are clipped jointly. It must be 1 with a `vector` sweep.
+        difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. The smoothing of the lanes is
+            that of forward differences; on a quadratic the other two rules are the same, and ignore it.
         centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
         dtype, device: of torch's computation.
         block: how many directions share a matrix product, at least K.
     """
     most = 1 if any(sweep.vector for sweep in sweeps) else 2**16
     several = check.integer("directions_per_step", directions_per_step, at_most=most)
+    curved = _CURVED[check.choice("difference", difference, tuple(DIFFERENCES))]
     place = Place(dtype, device)
     root, points = place(np.sqrt(problem.spectrum)), place(problem.points)
     running = [_Running(sweep, problem, root, place) for sweep in sweeps]
@@ -142,8 +157,10 @@ def run_together(
         given = products(w, points, [(one.here, one.drift) for one in going], [root * root])
         steps = zip(*(one.step(start[0], norms) for one, start in zip(going, given.starts, strict=True)), strict=True)
         own, alpha, limit, shift = (torch.cat(parts, dim=-1) for parts in steps)
+        if curved:
+            own = own + curved * given.grams[0].diagonal()[:, None] * torch.cat([one.smoothing for one in going])
         moves = coefficients(given.data, given.grams[0], own, alpha, limit, shift, loop, several)
-        # The sum of x_t over the block: a step's coefficients count once for each step after it.
+        # The sum of the iterates x_t over the block counts a step's coefficients once for each iterate after the step.
         later = torch.arange(end - begin - 1, -1, -1, dtype=dtype, device=device).repeat_interleave(several)[:, None]
         for one, starts, move in zip(
             going, given.starts, torch.split(moves, [one.live for one in going], dim=1), strict=True
@@ -155,7 +172,13 @@ def run_together(
 class _Running:
     """The lanes of a sweep while they run, those with the most steps first.
 
-    In a block of steps the first `live` lanes are still running.
+    A lane is a run with one setting of the parameters. In a block of steps the first `live` lanes are still running.
+
+    Args:
+        sweep: the lanes.
+        problem: the quadratic loss.
+        root: the square roots of the eigenvalues of its matrix, shape (d,).
+        place: the dtype and device of the computation.
     """
 
     def __init__(self, sweep: Sweep, problem: Quadratic, root: Tensor, place: Place) -> None:
@@ -165,7 +188,9 @@ class _Running:
         self.y = (root * start)[:, None].repeat(1, len(sweep.lanes))
         self.total = torch.zeros_like(self.y)
         self.forms = torch.zeros((2, len(sweep.lanes)), dtype=place.dtype, device=place.device)
-        self.parameters = [place(a) for a in (self.ordered.step_size, self.ordered.clip, self.ordered.noise_std)]
+        ordered = self.ordered
+        parameters = (ordered.step_size, ordered.clip, ordered.noise_std, ordered.smoothing)
+        self.parameters = [place(values) for values in parameters]
 
     def begin(self, begin: int, count: int) -> bool:
         """Draw the noise of the next block, which starts at step `begin` and has `count` directions.
@@ -175,14 +200,17 @@ class _Running:
         self.live = int((self.ordered.steps > begin).sum())
         if not self.live:
             return False
-        self.alpha, self.clip, self.std = (values[: self.live] for values in self.parameters)
+        self.alpha, self.clip, self.std, self.smoothing = (values[: self.live] for values in self.parameters)
         self.push, self.here = self.alpha * self.std, self.y[:, : self.live]
         self.noise = self.place(self.sweep.noise(count))
         self.drift = self.noise * self.root if self.sweep.vector else None
         return True
 
     def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns the arguments own, alpha, limit and shift of `products.coefficients`; norms: ||u_t||."""
+        """Returns the arguments own, alpha, limit and shift of `products.coefficients` for the lanes that run.
+
+        `start` has the inner products of the block's directions with the starting points, and `norms` the ||u_t||.
+        """
         own = start.own(self.push)
         if self.sweep.vector:
             return own, self.alpha, self.clip / norms[:, None], torch.zeros_like(own)
@@ -191,7 +219,9 @@ class _Running:
     def advance(
         self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
     ) -> None:
-        """Move the lanes over a block, and add its iterates to the sums of the x_t and of both quadratic forms.
+        """Move the lanes over a block of steps, and add its iterates to their sums.
+
+        Summed are the iterates x_t and two quadratic forms of them.
 
         Args:
             w: the block's directions.
@@ -213,11 +243,20 @@ class _Running:
 
 
 def run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run the lanes of one `Sweep` and return their outcome; options: the keyword arguments of `run_together`."""
+    """Run the lanes of one algorithm (runs with one setting each of the parameters), and return their outcome.
+
+    Args:
+        problem: the quadratic loss.
+        x0: shape (d,), the start of every lane.
+        lanes: the lanes' parameters.
+        vector: whether this is Algorithm 1, where vectors are clipped; otherwise it is Algorithm 2 (DPZero).
+        noise: a stream of standard normal numbers, or vectors, as `Sweep.noise` describes it.
+        options: the keyword arguments of `run_together`.
+    """
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 
 dpzero = partial(run, vector=False)
-"""`run` for the paper's Algorithm 2 (DPZero): scalar differences are clipped, and the noise is a scalar."""
+"""Runs the paper's Algorithm 2 (DPZero) by `run`, which clips scalar differences and adds scalar noise."""
 dpgd_0th = partial(run, vector=True)
-"""`run` for the paper's Algorithm 1 (DPGD-0th): vectors are clipped, and the noise is a vector."""
+"""Runs the paper's Algorithm 1 (DPGD-0th) by `run`, which clips vectors and adds a vector of noise."""

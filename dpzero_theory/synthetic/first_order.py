@@ -29,7 +29,10 @@ from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_
 from dpzero_theory.synthetic.problems import Quadratic
 
 STEPS = {"host": 1, "device": 32}
-"""The number of steps in a block, after which it is checked which lanes still move together: on a CPU and elsewhere."""
+"""The number of steps in a block, on a CPU ("host") and elsewhere ("device").
+
+After each block it is checked which lanes still move together.
+"""
 
 
 @whole_products()
@@ -44,7 +47,7 @@ def dpgd(
     product_dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> Outcome:
-    """Run DP-GD on every lane, all with the same noise.
+    """Run DP-GD on a quadratic loss for many lanes (settings of the parameters), all with the same noise.
 
     Args:
         problem: the quadratic loss.
@@ -54,6 +57,9 @@ def dpgd(
         centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
         dtype, device: of torch's computation.
         product_dtype: the dtype of the products with the samples; `dtype` if None.
+
+    Returns:
+        The lanes' final and average iterates, and means of quadratic forms of their iterates.
     """
     start, tensor = checked_start(x0, problem.d), Place(dtype, device)
     run, _ = lanes.longest_first()
@@ -90,10 +96,17 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make S steps with the noise z, shape (S, d), from h = `here`, shape (d, L).
+    """Make S steps of DP-GD for L lanes (settings of the parameters), with the noise z, shape (S, d).
 
-    Returns h after them; the sums of h, and of ||h||^2 and h^T A^-1 h, over the S points before each step; and the
-    least ||h - d_i|| of each lane.
+    The lanes start from h = `here`, the gradients A (x - center), shape (d, L). Returns h after the steps; the sums of
+    h, and of ||h||^2 and h^T A^-1 h, over the S points before each step; and the least ||h - d_i|| of each lane.
+
+    Args:
+        clipped_mean: computes the mean of the samples' clipped gradients h - d_i.
+        spectrum: the diagonal of A, shape (d,).
+        here: h.
+        z: standard normal numbers.
+        alpha, clip, std: each lane's step size, clip and standard deviation of the noise, shape (L,).
     """
     total, forms = torch.zeros_like(here), here.new_zeros((2, len(clip)))
     least = torch.full_like(clip, torch.inf)
@@ -110,7 +123,8 @@ def _advance(
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
     """Returns for each lane the index of the lane that it moves together with as long as all samples are clipped.
 
-    Of the lanes with equal T, alpha C and alpha sigma it is the one with the smallest clip.
+    Of the lanes (settings of the parameters) with equal number of steps T, alpha C and alpha sigma it is the one with
+    the smallest clip C, where alpha is the step size and sigma the standard deviation of the noise.
     """
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}

@@ -21,20 +21,26 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 Draw = Callable[[int], Array | Tensor]
-"""A stream of random numbers: draw(k) returns its next k rows, of shape (k, d) for vectors and (k,) for scalars, as an
-array or as a tensor on any device."""
+"""A stream of random numbers, as a function draw(k) that returns its next k rows.
+
+They have shape (k, d) for vectors and (k,) for scalars, as an array or as a tensor on any device.
+"""
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """A stream of directions in R^d of the law `direction`, a name of `sphere.DIRECTIONS`. ValueError otherwise."""
+    """Returns a stream of random directions in R^d, drawn with `rng`.
+
+    `direction` is the name of their law, one of `sphere.DIRECTIONS`; another name raises ValueError.
+    """
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
 
 
 def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """Returns a stream of standard normals, drawn by a torch generator on the device from a seed.
+    """Returns a stream of standard normal numbers, drawn by a torch generator on `device`.
 
-    key: integers that make the seed. shape: of each row. All devices of one kind draw the same numbers.
+    `key` are integers that make the generator's seed, and `shape` is the shape of each row. All devices of one kind
+    draw the same numbers.
     """
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
     generator = torch.Generator(device).manual_seed(seed)
@@ -42,7 +48,10 @@ def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
 
 
 def on_sphere(normals: Draw) -> Draw:
-    """Returns the stream with its rows scaled to length sqrt(d): uniform on that sphere if they are standard normal."""
+    """Returns the stream `normals` with its rows scaled to length sqrt(d).
+
+    If its rows are standard normal, the scaled ones are uniform on the sphere of radius sqrt(d).
+    """
 
     def rows(count: int) -> Tensor:
         given = torch.as_tensor(normals(count))
@@ -54,16 +63,15 @@ def on_sphere(normals: Draw) -> Draw:
 
 @dataclass(frozen=True)
 class Lanes:
-    """The parameters of L runs: arrays of shape (L,) in any order; a scalar is the same for all.
+    """The parameters of L runs of an algorithm: arrays of shape (L,) in any order.
 
     Attributes:
         steps: T >= 1.
         step_size: alpha > 0.
-        smoothing: lambda > 0; DP-GD and the quadratic, whose difference is exact for every lambda, ignore it.
+        smoothing: lambda > 0; DP-GD ignores it, and on the quadratic central and exact differences do, as they are
+            equal there for every lambda.
         clip: C > 0, of the norm of a sample's K differences (DPZero) or of a vector (DPGD-0th, DP-GD).
         noise_std: sigma >= 0, the standard deviation of the noise in each number of the released average.
-
-    Raises ValueError for a value out of its range, and for shapes that do not match.
     """
 
     steps: NDArray[np.int64]
@@ -82,7 +90,11 @@ class Lanes:
         noise_std: ArrayLike,
         smoothing: ArrayLike = 1e-4,
     ) -> Self:
-        """Makes lanes from scalars or arrays, broadcast to one shape (L,); for the arguments see the class."""
+        """Makes the parameters of L runs from scalars or arrays, broadcast to one shape (L,).
+
+        The arguments are the attributes of the class. Raises ValueError for a value out of its range, and for shapes
+        that do not match.
+        """
         whole = check.real_array("steps", steps, at_least=1)
         if not (whole == np.floor(whole)).all():
             raise ValueError(f"steps must be integers; got {whole[whole != np.floor(whole)][0]}")
@@ -108,9 +120,14 @@ class Lanes:
         noise_std: Callable[[int, float], float],
         smoothing: float = 1e-4,
     ) -> Self:
-        """Makes a lane for every combination of the values; the steps vary slowest and the clip fastest.
+        """Makes the parameters of a run for every combination of the given values.
 
-        noise_std: a function (T, C) -> sigma.
+        The steps vary slowest and the clip fastest.
+
+        Args:
+            steps, step_sizes, clips: the values of T, alpha and C.
+            noise_std: a function (T, C) that returns sigma, the standard deviation of the noise.
+            smoothing: lambda, the same for all runs.
         """
         points = list(itertools.product(steps, step_sizes, clips))
         return cls.of(
@@ -125,7 +142,7 @@ class Lanes:
         return len(self.steps)
 
     def take(self, index: NDArray[np.int64]) -> "Lanes":
-        """The lanes with these indices, in that order."""
+        """Returns the parameters of the runs with the indices `index`, in that order."""
         return Lanes(
             self.steps[index],
             self.step_size[index],
@@ -135,9 +152,9 @@ class Lanes:
         )
 
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
-        """Returns the lanes sorted by falling number of steps, and the indices that put them back in order.
+        """Returns the runs' parameters sorted by falling number of steps, and the indices that put them back in order.
 
-        So sorted, the lanes that are still running at any step are the first ones.
+        So sorted, the runs that are still going at any step are the first ones.
         """
         order = np.argsort(-self.steps, kind="stable")
         return self.take(order), np.argsort(order, kind="stable")
@@ -147,7 +164,10 @@ Blocks = list[tuple[int, int]]
 
 
 def blocks(steps: NDArray[np.int64], size: int) -> Blocks:
-    """Splits 0..max(steps) into blocks (start, stop) of at most `size` steps, so that no lane ends inside a block."""
+    """Splits 0..max(steps) into blocks (start, stop) of at most `size` steps, so that no run ends inside a block.
+
+    `steps` are the numbers of steps of the runs.
+    """
     ends = [0, *sorted(set(steps.tolist()))]
     return [
         (start, min(start + size, end)) for begin, end in itertools.pairwise(ends) for start in range(begin, end, size)

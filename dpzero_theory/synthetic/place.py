@@ -14,7 +14,10 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Place:
-    """The dtype and the device of a torch computation. place(values) returns the values as a tensor of these."""
+    """The dtype and the device of a torch computation.
+
+    Called with values, an array or a tensor, it returns them as a tensor of this dtype on this device.
+    """
 
     dtype: torch.dtype
     device: str
@@ -25,7 +28,7 @@ class Place:
 
 @contextmanager
 def whole_products() -> Iterator[None]:
-    """While the block runs, float32 matrix products are computed in full float32, never in TF32 or bfloat16.
+    """A context manager in whose block float32 matrix products are computed in full float32, never in TF32 or bfloat16.
 
     Those would leave about three digits. The process's own setting is put back afterwards.
     """
@@ -38,12 +41,15 @@ def whole_products() -> Iterator[None]:
 
 
 def to_numpy(values: torch.Tensor) -> Array:
-    """Returns the tensor as a NumPy array of float64."""
+    """Returns the values of a tensor as a NumPy array of float64."""
     return values.cpu().numpy().astype(np.float64)
 
 
 def checked_start(x0: Array, d: int) -> Array:
-    """Returns x0 in float64. Raises ValueError for another shape than (d,), or for values that are not finite."""
+    """Returns a starting point x0 in float64.
+
+    Raises ValueError for a shape other than (d,), or a value that is not finite.
+    """
     start = check.real_array("x0", x0)
     if start.shape != (d,):
         raise ValueError(f"x0 must have shape (d,) = ({d},); got {start.shape}")

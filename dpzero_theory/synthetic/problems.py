@@ -26,18 +26,20 @@ _WEISZFELD_STEPS = 1000
 
 
 def paper_spectrum(mode: str, d: int) -> Array:
-    """Eigenvalues of the paper's A = diag: (a) 1, (b) 1/sqrt(i), (c) 1/i for i = 1..d; shape (d,).
+    """Returns the eigenvalues of the diagonal matrix A of the paper's synthetic problem, shape (d,).
 
-    The effective rank tr(A)/||A||_2 is d, about 2 sqrt(d), and about log d. Raises ValueError.
+    For `mode` "a" they are 1, for "b" 1/sqrt(i), for "c" 1/i, for i = 1..d. The effective rank tr(A)/||A||_2 is d,
+    about 2 sqrt(d), and about log d. Raises ValueError.
     """
     power = {"a": 0.0, "b": 0.5, "c": 1.0}[check.choice("mode", mode, MODES)]
     return np.arange(1, check.integer("d", d) + 1, dtype=np.float64) ** -power
 
 
 class _Distances:
-    """Base class of losses that are functions of q_i(x) = (x - x_i)^T A (x - x_i) with A = diag(spectrum).
+    """Base class of losses that are functions of q_i(x) = (x - x_i)^T A (x - x_i), A being diagonal.
 
-    They are computed in the coordinates y = A^(1/2) (x - mean of the x_i), in which q_i = ||y - y_i||^2.
+    They are computed in the coordinates y = A^(1/2) (x - mean of the x_i), in which q_i = ||y - y_i||^2. `data` are the
+    samples x_i, shape (n, d), and `spectrum` the eigenvalues of A, shape (d,).
     """
 
     def __init__(self, data: ArrayLike, spectrum: ArrayLike) -> None:
@@ -57,17 +59,20 @@ class _Distances:
 
     @property
     def points(self) -> Array:
-        """The samples in the scaled coordinates, y_i = A^(1/2) (x_i - mean), which sum to zero; shape (n, d)."""
+        """The samples in the scaled coordinates, y_i = A^(1/2) (x_i - mean of the x_i), which sum to zero.
+
+        Shape (n, d).
+        """
         return self._points
 
     @property
     def smoothness(self) -> float:
-        """ell = ||A||_2: every f_i is ell-smooth, and H = A has norm ell."""
+        """The smoothness ell = ||A||_2: every sample's loss is ell-smooth, and the Hessian bound H = A has norm ell."""
         return float(self.spectrum.max())
 
     @property
     def r(self) -> float:
-        """The effective rank tr(A)/||A||_2 of the Hessian bound H = A."""
+        """The effective rank tr(A)/||A||_2 of A, which bounds the Hessians of all samples' losses."""
         return float(self.spectrum.sum() / self.spectrum.max())
 
     def _scaled(self, x: Array) -> Array:
@@ -90,32 +95,35 @@ class Quadratic(_Distances):
 
     @property
     def lipschitz(self) -> float:
-        """Not defined: the gradient A (x - x_i) is unbounded. Raises PreconditionError."""
+        """Not defined, since the gradient A (x - x_i) is unbounded; raises PreconditionError."""
         raise check.PreconditionError("Assumption 2 (L-Lipschitz losses): the quadratic loss is not Lipschitz on R^d")
 
     def losses(self, x: Array) -> Array:
-        """Each sample's loss f(x; x_i), shape (n,)."""
+        """Returns each sample's loss at x, shape (n,)."""
         return 0.5 * self._squared_distances(self._scaled(x))
 
     def gradients(self, x: Array) -> Array:
-        """Each sample's gradient A (x - x_i), shape (n, d)."""
+        """Returns the gradient A (x - x_i) of each sample's loss at x, shape (n, d)."""
         return self._root * (self._scaled(x) - self._points)
 
     def loss(self, x: Array) -> float:
-        """The mean F_S(x) of all samples' losses at x."""
+        """Returns the mean of all samples' losses at x."""
         return self.gap(x) + self.minimum
 
     def gradient(self, x: Array) -> Array:
-        """The gradient of the mean loss at x, A (x - mean of x_i), shape (d,)."""
+        """Returns the gradient of the mean loss at x, which is A (x - mean of the samples x_i), shape (d,)."""
         return self._root * self._scaled(x)
 
     @property
     def minimum(self) -> float:
-        """The minimum F_S^* of the mean loss, attained at the mean of the data."""
+        """The minimum F_S^* of the mean loss F_S, attained at the mean of the data."""
         return 0.5 * float(self._squares.mean())
 
     def gap(self, x0: Array) -> float:
-        """How far the mean loss is above its minimum: F_S(x0) - F_S^* = (1/2) (x0 - mean)^T A (x0 - mean), exactly."""
+        """Returns how far the mean loss at x0 is above its minimum: (1/2) (x0 - mean)^T A (x0 - mean), exactly.
+
+        The minimum is at the mean of the samples.
+        """
         y = self._scaled(x0)
         return 0.5 * float(y @ y)
 
@@ -137,24 +145,24 @@ class PseudoHuber(_Distances):
 
     @property
     def lipschitz(self) -> float:
-        """L = ||A||_2^(1/2), the supremum of the gradient's norm."""
+        """The Lipschitz constant L = ||A||_2^(1/2), the supremum of the gradient's norm."""
         return math.sqrt(self.smoothness)
 
     def losses(self, x: Array) -> Array:
-        """Each sample's loss f(x; x_i), shape (n,)."""
+        """Returns each sample's loss at x, shape (n,)."""
         return _pseudo_huber(self._squared_distances(self._scaled(x)))
 
     def gradients(self, x: Array) -> Array:
-        """Each sample's gradient A (x - x_i)/sqrt(1 + q_i), see the class; shape (n, d)."""
+        """Each sample's gradient A (x - x_i)/sqrt(1 + q_i), where q_i = (x - x_i)^T A (x - x_i); shape (n, d)."""
         y = self._scaled(x)
         return self._root * (y - self._points) * _weights(self._squared_distances(y))[:, None]
 
     def loss(self, x: Array) -> float:
-        """The mean F_S(x) of all samples' losses at x."""
+        """Returns the mean of all samples' losses at x."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Array) -> Array:
-        """The gradient of the mean loss F_S at x, shape (d,)."""
+        """Returns the gradient of the mean loss at x, shape (d,)."""
         y = self._scaled(x)
         return self._root * self._scaled_gradient(y, _weights(self._squared_distances(y)))
 
@@ -181,9 +189,9 @@ class PseudoHuber(_Distances):
         return min(lower, upper), upper
 
     def gap(self, x0: Array) -> float:
-        """How far the mean loss is above its minimum, F_S(x0) - F_S^*, rounded up.
+        """Returns how far the mean loss at x0 is above its minimum, rounded up.
 
-        The lower bound of `minimum_bounds` is subtracted.
+        The lower bound of `minimum_bounds` is subtracted from the loss.
         """
         return max(self.loss(x0) - self.minimum_bounds[0], 0.0)
 
@@ -223,37 +231,44 @@ class LogisticRegression:
 
     @property
     def rows(self) -> Rows:
-        """The vectors b_i a_i with a_i scaled to norm R, shape (n, d)."""
+        """The vectors b_i a_i, where b_i is a label and a_i a sample's features, scaled to norm R; shape (n, d)."""
         return self._rows
 
     @property
     def lipschitz(self) -> float:
-        """The Lipschitz constant L = R of every sample's loss."""
+        """The Lipschitz constant L of every sample's loss, which is R, the norm of the rows of features."""
         return self.row_norm
 
     @property
     def smoothness(self) -> float:
-        """The smoothness ell = R^2/4 of every sample's loss."""
+        """The smoothness ell of every sample's loss, which is R^2/4, where R is the norm of the rows of features."""
         return self.row_norm**2 / 4
 
     @property
     def r(self) -> float:
-        """The rank constant: r = 1 = max(1, tr(H)/ell) for every data set, hence public.
+        """The rank constant r of the paper's Assumption 2, which is 1 for every data set, hence public.
 
-        The proofs of the paper use Assumption 2 only through tr(H) <= r ell and ||H||_2 <= ell, which hold
-        with this r. To the letter, tr(H) <= r ||H||_2, it needs `effective_rank` for this H; or the larger
-        H + (ell - ||H||_2) v v^T, v the top eigenvector of H, and then r = 1 + (tr(H) - ||H||_2)/ell <= 2.
+        It is max(1, tr(H)/ell), where H bounds the Hessians and ell is the smoothness. The proofs of the paper use
+        Assumption 2 only through tr(H) <= r ell and ||H||_2 <= ell, which hold with this r. To the letter, tr(H) <= r
+        ||H||_2, it needs `effective_rank` for this H; or the larger H + (ell - ||H||_2) v v^T, v the top eigenvector of
+        H, and then r = 1 + (tr(H) - ||H||_2)/ell <= 2.
         """
         return 1.0
 
     @cached_property
     def trace(self) -> float:
-        """The trace of the Hessian bound H, (1/(4n)) sum_i ||a_i||^2: ell times the share of rows that are not zero."""
+        """The trace of the Hessian bound H = (1/(4n)) sum_i a_i a_i^T, where the a_i are the rows of features.
+
+        It is the smoothness ell times the share of rows that are not zero.
+        """
         return float(_squared_norms(self._rows).mean()) / 4
 
     @cached_property
     def spectral_norm(self) -> float:
-        """The norm ||H||_2 of the Hessian bound H. It is computed from the data, and so is not private."""
+        """The norm ||H||_2 of the Hessian bound H = (1/(4n)) sum_i a_i a_i^T, where the a_i are the rows of features.
+
+        It is computed from the data, and so is not private.
+        """
         rows = self._rows
         if min(self.n, self.d) <= 100:
             return float(np.linalg.norm(_dense(rows), 2) ** 2 / (4 * self.n))
@@ -264,44 +279,47 @@ class LogisticRegression:
 
     @property
     def effective_rank(self) -> float:
-        """The effective rank tr(H)/||H||_2 of the Hessian bound H, computed from the data, and so not private.
+        """The effective rank tr(H)/||H||_2 of the Hessian bound H = (1/(4n)) sum_i a_i a_i^T.
 
-        Raises PreconditionError if H = 0.
+        It is computed from the data, the rows a_i of features, and so is not private. Raises PreconditionError if H =
+        0.
         """
         check.precondition(self.spectral_norm > 0, "effective rank tr(H)/||H||_2: the features are all zero")
         return self.trace / self.spectral_norm
 
     def losses(self, x: Array) -> Array:
-        """Each sample's loss f(x; a_i, b_i), shape (n,)."""
+        """Returns each sample's loss at x, shape (n,)."""
         return np.logaddexp(0.0, -self.margins(x))
 
     def gradients(self, x: Array) -> Array:
-        """The per-sample gradients, dense, shape (n, d)."""
+        """The gradient of each sample's loss at x, as a dense array of shape (n, d)."""
         return _dense(_scale(self._rows, -expit(-self.margins(x))))
 
     def loss(self, x: Array) -> float:
-        """The mean F_S(x) of all samples' losses at x."""
+        """Returns the mean of all samples' losses at x."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Array) -> Array:
-        """The gradient of the mean loss F_S at x, shape (d,)."""
+        """Returns the gradient of the mean loss at x, shape (d,)."""
         gradient: Array = -(self._rows.T @ expit(-self.margins(x))) / self.n
         return gradient
 
     def margins(self, x: Array) -> Array:
-        """b_i a_i^T x, shape (n,): positive where the sign of a_i^T x is the label."""
+        """Returns the margins b_i a_i^T x, shape (n,), positive where the sign of a_i^T x is the label b_i."""
         return np.asarray(self._rows @ _point(x, self.d))
 
     def gap(self, x0: Array) -> float:
-        """An upper bound on F_S(x0) - F_S^*: log(1 + exp(R ||x0||)), which is log 2 at x0 = 0.
+        """An upper bound on F_S(x0) - F_S^*, how far the mean loss is above its infimum: log(1 + exp(R ||x0||)).
 
-        It holds for every data set, and so is public: F_S^* >= 0, and F_S(x0) is at most this number.
+        It is log 2 at x0 = 0. It holds for every data set, and so is public: F_S^* >= 0, and F_S(x0) is at most this
+        number.
         """
         return float(np.logaddexp(0.0, self.row_norm * np.linalg.norm(_point(x0, self.d))))
 
 
 def _pseudo_huber(squares: Array) -> Array:
-    values: Array = squares / (np.sqrt(1 + squares) + 1)  # this is sqrt(1 + q) - 1 without cancellation
+    # This is sqrt(1 + q) - 1 without cancellation, where q are the squares.
+    values: Array = squares / (np.sqrt(1 + squares) + 1)
     return values
 
 
@@ -331,9 +349,10 @@ def _scale(rows: Rows, factors: Array) -> Rows:
 
 
 def _signed_rows(rows: Rows, signs: Array, norm: float) -> Rows:
-    """Returns the rows times their label (`signs`), each scaled to length `norm`; a zero row stays zero.
+    """Returns the rows times their labels, each scaled to length `norm`; a zero row stays zero.
 
-    Each row is divided by its largest entry first, so that its squared norm cannot overflow.
+    `signs` are the labels, +1 or -1. Each row is divided by its largest entry first, so that its squared norm cannot
+    overflow.
     """
     if isinstance(rows, csr_array):
         largest = np.asarray(abs(rows).max(axis=1).toarray(), np.float64).ravel()

@@ -27,7 +27,8 @@ from dpzero_theory.synthetic.clipping import ClippedMean
 class Start:
     """The inner products, in one metric M, of S directions w_t, L starting points y_0 and summed noise N_t.
 
-    See the module for these letters. All fields whose name begins with drift are None where the noise is a scalar.
+    N_t is the sum of the noise of the first t directions. All fields whose name begins with drift are None where the
+    noise is a scalar.
 
     Attributes:
         square: y_0^T M y_0, shape (L,).
@@ -46,7 +47,10 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """Returns w_t^T M (y_0 - p N_t), shape (S, L); push: p = alpha sigma of each lane, shape (L,)."""
+        """Returns w_t^T M (y_0 - p N_t) for each direction w_t and each run, shape (S, L).
+
+        `push` is p = alpha sigma, step size times standard deviation of the noise, of each run, shape (L,).
+        """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
         return self.linear - self.drift_own[:, None] * push
@@ -54,12 +58,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Products:
-    """All inner products that a block of S directions needs.
+    """All inner products that a block of S directions w_t of zeroth-order runs needs.
 
     Attributes:
-        data: w_t^T y_i, shape (S, n).
+        data: w_t^T y_i with the samples y_i, shape (S, n).
         grams: w_t^T M w_s, shape (S, S), for each metric M, of which the first is the identity.
-        starts: for each set of lanes, its `Start` in each metric.
+        starts: for each set of runs, its `Start` in each metric.
     """
 
     data: Tensor
@@ -67,13 +71,13 @@ class Products:
     starts: tuple[tuple[Start, ...], ...]
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yields all tensors of the object, in a fixed order."""
+        """Yields all tensors of this object, in a fixed order."""
         yield from (self.data, *self.grams)
         for start in (start for starts in self.starts for start in starts):
             yield from (value for value in vars(start).values() if value is not None)
 
     def __iadd__(self, other: "Products") -> "Products":
-        """Add, in place, the inner products over another block of coordinates."""
+        """Add, in place, the inner products `other` over another block of coordinates; returns the object."""
         for mine, more in zip(self.tensors(), other.tensors(), strict=True):
             mine += more
         return self
@@ -87,8 +91,8 @@ def products(
     Args:
         w: the directions w_t, shape (S, d).
         points: the samples y_i, shape (n, d).
-        lanes: for each set of lanes its starting points as columns, shape (d, L), and its vector noise z_t, shape
-            (S, d), or None for scalar noise.
+        lanes: for each set of runs its starting points as columns, shape (d, L), and its vector noise z_t, shape (S,
+            d), or None for scalar noise.
         metrics: diagonals, shape (d,), of the metrics M after the first one, which is the identity.
     """
     scaled = [w, *(w * metric for metric in metrics)]
@@ -119,7 +123,7 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 
 def running_sum(rows: Tensor) -> Tensor:
-    """Returns the cumulative sums of the rows.
+    """Returns the cumulative sums of the rows of a tensor, along its first axis.
 
     On a GPU they are computed by a matrix product, because CUDA's cumsum may change its last bits from call to call.
     """
@@ -138,15 +142,15 @@ def coefficients(
     loop: Callable[..., Tensor] | None = None,
     directions_per_step: int = 1,
 ) -> Tensor:
-    """Returns how far each lane moves along each direction, c_t in the module's text, shape (S, L).
+    """Returns how far each of L runs moves along each of S directions w_t: the coefficients c_t, shape (S, L).
 
     Args:
-        data: w_t^T y_i, see `Products`.
-        gram: w_t^T w_s, see `Products`.
-        own: w_t^T (y_0 - p N_t), see `Start.own`.
-        alpha: the step size of each lane, shape (L,).
-        limit: the clip of each difference, shape (S, L): C, or C/||u_t|| where C bounds ||difference * u_t||
-            (Algorithm 1).
+        data: w_t^T y_i with the n samples y_i, shape (S, n).
+        gram: w_t^T w_s, shape (S, S).
+        own: w_t^T (y_0 - p N_t), shape (S, L), see `Start.own`.
+        alpha: the step size of each run, shape (L,).
+        limit: the clip of each difference, shape (S, L): C, or C/||u_t|| where C bounds ||difference * u_t|| (Algorithm
+            1).
         shift: scalar noise that is added to the clipped mean, shape (S, L).
         loop: what runs `step_loop`, for example a `Captured`; `step_loop` itself if None.
         directions_per_step: K, which divides S. For K > 1 (Algorithm 2) the clip bounds the norm of a sample's K
@@ -161,7 +165,7 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """Makes S steps one after the other; returns how far each lane moves, alpha (clipped mean + shift), shape (S, L).
+    """Makes S steps one after the other; returns how far each run moves, alpha (clipped mean + shift), shape (S, L).
 
     The clipped mean follows from sums over sorted values: if k(x) values v_i are below x, then g(x) = sum_i (x - v_i)^+
     = k(x) x - (sum of those values), and clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c.
@@ -189,7 +193,8 @@ def _joint_loop(
 ) -> Tensor:
     """Does what `step_loop` does with K directions a step, whose differences are clipped jointly.
 
-    Each lane moves by alpha/K (clipped mean + shift) along each direction; data is not sorted.
+    Each run moves by alpha/K (clipped mean + shift) along each direction. K is `directions_per_step`; the other
+    arguments are those of `coefficients`, and `data` is not sorted.
     """
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):
@@ -201,12 +206,12 @@ def _joint_loop(
 
 
 def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-    """Returns y_t^T M y_t for t = 0, ..., S and each lane, shape (S + 1, L).
+    """Returns y_t^T M y_t for t = 0, ..., S and each of L runs, shape (S + 1, L), where y_t is a run's iterate.
 
     Args:
         start, gram: the inner products in the metric M.
-        move: how far each lane moves along each direction.
-        push: p = alpha sigma of each lane.
+        move: how far each run moves along each direction.
+        push: p = alpha sigma, step size times standard deviation of the noise, of each run.
     """
     change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * start.linear)
     path = start.square + torch.cat([torch.zeros_like(change[:1]), running_sum(change)])
@@ -217,7 +222,7 @@ def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
 
 
 def _sort_rows(rows: Tensor) -> Tensor:
-    """Returns each row sorted in ascending order, on a CPU 8 times as fast as by torch's sort."""
+    """Returns each row of `rows` sorted in ascending order, on a CPU 8 times as fast as by torch's sort."""
     if rows.device.type != "cpu":
         return rows.sort(dim=1).values
     ordered = torch.empty_like(rows)
@@ -227,7 +232,7 @@ def _sort_rows(rows: Tensor) -> Tensor:
 
 
 def _sort(values: Array, place: Array) -> None:
-    """Sort the values into `place`: first by 2^16 bins, which leaves few out of order, then by a merge sort.
+    """Sort `values` into the array `place`: first by 2^16 bins, which leaves few out of order, then by a merge sort.
 
     On 10,000 numbers this is 3 times as fast as numpy's sort where AVX-512's compressed stores are slow (Zen 4), and
     about as fast elsewhere.
@@ -239,7 +244,7 @@ def _sort(values: Array, place: Array) -> None:
 
 
 def _prefix_sums(rows: Tensor) -> Tensor:
-    """The sums of the first 0, 1, ..., n values of each row, shape (S, n + 1)."""
+    """Returns the sums of the first 0, 1, ..., n values of each of S rows, shape (S, n + 1)."""
     sums = rows.new_zeros(len(rows), rows.shape[1] + 1)
     if rows.device.type != "cpu":
         sums[:, 1:] = _blocked_sums(rows)
@@ -249,7 +254,10 @@ def _prefix_sums(rows: Tensor) -> Tensor:
 
 
 def _blocked_sums(rows: Tensor, width: int = 128) -> Tensor:
-    """Returns the cumulative sums along each row, by matrix products, which repeat to the last bit on a GPU too."""
+    """Returns the cumulative sums along each row of `rows`, by matrix products.
+
+    These repeat to the last bit on a GPU too. The products are of blocks of `width` columns.
+    """
     count, n = rows.shape
     blocks = torch.nn.functional.pad(rows, (0, -n % width)).view(count, -1, width)
     inside = blocks @ torch.ones((width, width), dtype=rows.dtype, device=rows.device).triu()

@@ -1,1 +1,5 @@
-"""The paper's theorems, and sharpened ones: a problem and a privacy level in, parameters and a bound out."""
+"""The paper's theorems, and sharpened ones.
+
+Each takes the constants of a problem and a privacy level, and gives the parameters of an algorithm (step size, number
+of steps, smoothing, clip, noise) and a bound on the error that it then has.
+"""

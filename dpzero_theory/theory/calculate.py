@@ -1,9 +1,11 @@
 """The calculator as a function: every theorem and corollary for a problem at an (epsilon, delta)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpzero_theory import check
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon, paper_gdp
 from dpzero_theory.theory.limits import step_cap
 from dpzero_theory.theory.problem import Prescription, Problem
@@ -38,7 +40,13 @@ class Calculated:
 
 @dataclass(frozen=True, kw_only=True)
 class Unmet:
-    """A theorem or corollary that does not apply, because these inputs do not meet its precondition."""
+    """A theorem or corollary that does not apply, because the inputs do not meet its precondition.
+
+    Attributes:
+        result: which theorem or corollary.
+        calibration: how the noise was to be computed, one of `CALIBRATIONS`.
+        reason: the sentence that says which precondition fails.
+    """
 
     result: Result
     calibration: str
@@ -56,9 +64,11 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
 
 
 def applicable(problem: Problem) -> tuple[str, ...]:
-    """The ids of the results that are calculated if none are named: without those that need `pl` if the problem has
-    none, and without those that are marked `opt_in`."""
+    """The ids of the results that are calculated if none are named: without those that need `pl` or `lipschitz` if the
+    problem has none, and without those that are marked `opt_in`."""
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
+    if math.isinf(problem.lipschitz):
+        stated = (result for result in stated if result.minimised)
     return tuple(result.id for result in stated if not result.opt_in)
 
 
@@ -71,8 +81,10 @@ def calculate(
     calibrations: Sequence[str] = CALIBRATIONS,
     max_steps: int | None = None,
     max_evaluations: int | None = None,
+    max_points: int | None = None,
     direction: str = "sphere",
     directions_per_step: int | str = 1,
+    difference: str = "central",
     minimise: bool = True,
 ) -> tuple[list[Calculated], list[Unmet]]:
     """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, with full batches.
@@ -84,9 +96,11 @@ def calculate(
         results: ids of the results; by default `applicable(problem)`.
         calibrations: a subset of `CALIBRATIONS`.
         max_steps: a cap on the steps T for parameters that are searched for; closed forms ignore it.
-        max_evaluations: a cap on n K T for the same ones, where K is the number of directions a step.
+        max_evaluations: a cap on n K T for such parameters, where K is the number of directions a step.
+        max_points: a cap on the evaluations of single samples' losses for such parameters, see `limits.step_cap`.
         direction: the law of the directions, one of `known_directions`. The paper's results hold for its sphere only.
         directions_per_step: K, or 'best'. The paper's results, and Algorithm 1, have K = 1.
+        difference: the difference rule, one of `DIFFERENCES`. The paper's results have central differences.
         minimise: whether to search for the best parameters of the paper's inequalities too.
 
     Returns:
@@ -99,6 +113,7 @@ def calculate(
     answers: list[Calculated] = []
     unmet: list[Unmet] = []
     check.choice("direction", direction, known_directions())
+    check.choice("difference", difference, DIFFERENCES)
     gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
     privacy = {calibration: _privacy_notes(epsilon, delta, calibration, gdp) for calibration, gdp in gdps.items()}
     for id in applicable(problem) if results is None else results:
@@ -110,10 +125,12 @@ def calculate(
                     gdp,
                     max_steps=max_steps,
                     max_evaluations=max_evaluations,
+                    max_points=max_points,
                     direction=direction,
                     directions_per_step=directions_per_step,
+                    difference=difference,
                 )
-                cap = step_cap(problem, max_steps, max_evaluations)
+                cap = step_cap(problem, max_steps, max_evaluations, max_points=max_points, difference=difference)
                 best = result.best(prescription, problem, max_steps=cap) if minimise else None
             except check.PreconditionError as error:
                 unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))

@@ -9,6 +9,7 @@ from typing import ParamSpec
 import numpy as np
 
 from dpzero_theory import check
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.inequalities import Inequality
@@ -18,8 +19,12 @@ P = ParamSpec("P")
 
 
 def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescription]:
-    """Decorate a function that returns a prescription: if its arithmetic leaves the range of float64, or a field of the
-    result is not positive and finite, PreconditionError is raised instead of a warning, NaN or infinity."""
+    """Returns the function `prescribe` with a guard against numbers outside the range of float64.
+
+    If its arithmetic overflows or divides by 0, or if the step size, smoothing, clip, noise or bound of the result is
+    not positive and finite, PreconditionError is raised instead of a warning, NaN or infinity. The smoothing may be 0
+    with a difference rule that shifts no weights.
+    """
 
     @functools.wraps(prescribe)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Prescription:
@@ -28,7 +33,8 @@ def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescrip
                 prescription = prescribe(*args, **kwargs)
         except (OverflowError, ZeroDivisionError) as error:
             raise check.PreconditionError("a value leaves the range of float64 for these inputs") from error
-        for field in ("step_size", "smoothing", "clip", "noise_std", "bound"):
+        smoothing = ("smoothing",) if DIFFERENCES[prescription.difference].smoothing else ()
+        for field in ("step_size", *smoothing, "clip", "noise_std", "bound"):
             value = getattr(prescription, field)
             check.precondition(
                 0 < value < math.inf, f"{prescription.id}: the {field} leaves the range of float64 for these inputs"
@@ -45,14 +51,20 @@ def noise_level(gdp: float) -> float:
 
 
 def positive_log(value: float, statement: str) -> float:
-    """log(value). Unless 1 < value < infinity, PreconditionError is raised with `statement`, which names the rule."""
+    """The natural logarithm of `value`, where this logarithm must be positive and finite.
+
+    Unless 1 < value < infinity, PreconditionError is raised with `statement`, a sentence that names the rule.
+    """
     check.precondition(1 < value < math.inf, f"{statement}; it is {value:g}")
     return math.log(value)
 
 
 def trivial_bound(problem: Problem, guarantee: Guarantee) -> float:
-    """The bound that holds at every point, without running anything: L^2 on ||grad F_S||^2 (the paper's Remark
-    rmk:bound), or L^2/(2 mu) on F_S - F_S^* under the PL inequality with the constant mu."""
+    """The bound that holds at every point, without running anything, on the quantity that `guarantee` names.
+
+    It is L^2 on ||grad F_S||^2 (the paper's Remark rmk:bound), or L^2/(2 mu) on F_S - F_S^* under the PL inequality,
+    where L is the problem's `lipschitz` and mu its `pl`.
+    """
     square = problem.lipschitz**2
     if guarantee is Guarantee.GRADIENT:
         return square
@@ -71,15 +83,21 @@ def prescription(
     clip: float,
     bound: float,
 ) -> Prescription:
-    """The prescription with the closed form's parameters, and with a whole number of steps next to its real T.
+    """The prescription with a theorem's parameters, and with a whole number of steps next to the theorem's real T.
 
     Of the two integers next to T (at least 1) the one with the smaller bound in the inequality of the proof is taken.
     The noise, the evaluations and `bound_at_steps` are for that integer.
 
     Args:
-        inequality: the inequality of the result's proof, with the problem and mu of the whole run.
+        inequality: the inequality of the result's proof, with the problem and the mu of Gaussian DP of the whole run.
         guarantee: which quantity is bounded, the squared gradient or the suboptimality of the last iterate.
-        id, algorithm, step_size, T, smoothing, clip, bound: see `Prescription`.
+        id: the name of the theorem or corollary, for example 'theorem-3'.
+        algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
+        step_size: alpha > 0.
+        T: the number of steps by the formula, a real number.
+        smoothing: lambda > 0.
+        clip: C > 0.
+        bound: the right-hand side that the theorem displays.
 
     Raises:
         PreconditionError: T exceeds 1e18.

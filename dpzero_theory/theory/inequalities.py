@@ -55,11 +55,12 @@ class Inequality:
 
     @cached_property
     def _noise(self) -> float:
-        """The noise sigma that makes one release with clip 1 mu-GDP for the mu of this inequality."""
+        """The noise sigma on the average of n samples with which one release at clip 1 has the privacy `gdp`."""
         return float(noise_std(self.gdp, 1, 1.0, self.problem.n, "replace-one"))
 
     def of(self, guarantee: Guarantee) -> Callable[..., Array]:
-        """The method that computes the bound on this quantity: `gradient` or `last_iterate`."""
+        """The method that computes the bound on the quantity that `guarantee` names: `gradient`, or `last_iterate` for
+        the suboptimality."""
         return self.gradient if guarantee is Guarantee.GRADIENT else self.last_iterate
 
     def gradient(
@@ -70,7 +71,11 @@ class Inequality:
         clip: ArrayLike,
         threshold: ArrayLike | None = None,
     ) -> Array:
-        """The bound on E||grad F_S(x_tau)||^2; arguments and result as for `last_iterate`."""
+        """The bound on E||grad F_S(x_tau)||^2, with tau uniform on 0, ..., T - 1.
+
+        step_size is alpha, T the number of steps, smoothing lambda, clip C and threshold the C_0 of the proof of
+        Theorem 3. Their ranges are those that `last_iterate` states. The bound is infinite where one is inadmissible.
+        """
         alpha, t = np.asarray(step_size, dtype=float), np.asarray(T, dtype=float)
         with np.errstate(all="ignore"):
             progress, error, _, admissible = self._terms(alpha, t, smoothing, clip, threshold)
@@ -113,10 +118,10 @@ class Inequality:
     def _terms(
         self, alpha: Array, t: Array, smoothing: ArrayLike, clip: ArrayLike, threshold: ArrayLike | None
     ) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-        """The terms of the module's two formulas at the given parameters.
+        """The terms of the module's two formulas at the step size alpha, t steps, smoothing, clip and threshold.
 
-        Returns 1 - 2 k ell alpha; the sum ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p; p, the
-        probability that clipping ever happens; and which points are admissible.
+        Returns four values, which are 1 - 2 k ell alpha; the sum ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d
+        + 2 B/alpha) p; p, the probability that clipping ever happens; and which points are admissible.
         """
         p = self.problem
         smoothing, clip = np.asarray(smoothing, dtype=float), np.asarray(clip, dtype=float)
@@ -138,23 +143,32 @@ def clipping_probability(problem: Problem, T: ArrayLike, threshold: ArrayLike) -
     """The paper's union bound on the probability that clipping ever happens, 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)).
 
     It is in the proof of Theorem 3 (appendix app:d-free), by the paper's Lemma lm:sphere (ii) for each of n samples and
-    T steps; C_0 is `threshold`. The bound is not cut at 1.
+    T steps. L is the problem's `lipschitz` and C_0 > 0 is `threshold`: clipping at a step needs |u' grad f_i| >= C_0
+    for some sample i and the step's direction u. The bound is not cut at 1.
     """
     ratio = np.asarray(threshold, dtype=float) / problem.lipschitz
     return 2 * math.sqrt(2 * math.pi) * problem.n * np.asarray(T, dtype=float) * np.exp(-ratio * ratio / 8)
 
 
 def dpgd_0th(problem: Problem, gdp: float) -> Inequality:
-    """The inequality for Algorithm 1 under Assumption asp:smooth, for Theorem 1 (thm:d-dependent) and Corollary 1."""
+    """The inequality for Algorithm 1 under Assumption asp:smooth, for Theorem 1 (thm:d-dependent) and Corollary 1.
+
+    gdp is the mu > 0 of Gaussian DP of the whole run.
+    """
     return Inequality(problem, gdp, growth=problem.d, trace=problem.d, clips=False)
 
 
 def dpgd_0th_rank(problem: Problem, gdp: float) -> Inequality:
-    """The inequality for Algorithm 1 under Assumption asp:rank, for Theorem 2 (thm:d-dependent-rank) and Corollary
-    2."""
+    """The inequality for Algorithm 1 under Assumption asp:rank, for Theorem 2 (thm:d-dependent-rank) and Corollary 2.
+
+    gdp is the mu > 0 of Gaussian DP of the whole run.
+    """
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=False)
 
 
 def dpzero(problem: Problem, gdp: float) -> Inequality:
-    """The inequality for Algorithm 2 under Assumption asp:rank, for Theorem 3 (thm:d-free) and Corollary 3."""
+    """The inequality for Algorithm 2 under Assumption asp:rank, for Theorem 3 (thm:d-free) and Corollary 3.
+
+    gdp is the mu > 0 of Gaussian DP of the whole run.
+    """
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=True)

@@ -113,12 +113,12 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
 
 
 def _steps(inequality: Inequality, value: Callable[[int], float], max_steps: int | None) -> int:
-    """The best number of steps T under the cap, or without one the fewest whose bound is within `STEPS_SHARE` of the
-    best.
+    """The number of steps T with the smallest bound under the cap `max_steps`. Without a cap (None) it is the fewest
+    steps whose bound is above the smallest bound by at most the share `STEPS_SHARE`.
 
-    `value` is the smallest bound for a number of steps. For Algorithm 1 it falls with T. For Algorithm 2 it falls to
-    one minimum and then rises slowly, since C_0 grows with log T. The search ends when T is known to 0.1%, which
-    changes the bound by far less.
+    `inequality` says which algorithm it is. `value` gives the smallest bound for a number of steps. For Algorithm 1 it
+    falls with T. For Algorithm 2 it falls to one minimum and then rises slowly, since C_0 grows with log T. The search
+    ends when T is known to 0.1%, which changes the bound by far less.
     """
     best = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
 

@@ -1,12 +1,15 @@
 """Corollaries 1, 2 and 3 of the paper: the PL setting (appendix app:pl), with bounds on E[F_S(x_T) - F_S^*].
 
-All three are for full batches, the replace-one relation and the last iterate. With kappa = ell/mu_PL and v as in
-`theorems`, each takes the logarithm of a number X that must exceed 1. This is a side condition that the paper does not
-state: n^2 epsilon^2 > kappa d^3 log(...), kappa r d^2 log(...) and kappa r log(...). `results.RESULTS` shows each
-formula in words.
+All three are for full batches, the replace-one relation and the last iterate. Let n be the number of samples, d the
+dimension, r the effective rank, ell the smoothness, mu_PL the constant of the PL inequality, kappa = ell/mu_PL the
+condition number, and v = sqrt(log(e + epsilon/delta))/epsilon the noise level that (epsilon, delta)-DP asks for. The
+number of steps of each corollary is proportional to log X, where X is n^2/(kappa d^3 v^2), n^2/(kappa r d^2 v^2) and
+n^2/(kappa r v^2) for Corollaries 1, 2 and 3. So X must exceed 1, a side condition that the paper does not state.
+`results.RESULTS` shows each formula in words.
 
-gdp is mu > 0 of the whole run; ValueError is raised for another value. PreconditionError is raised without pl, for X <=
-1, and for a result outside the range of float64.
+Each function takes the problem's constants and `gdp`, the mu > 0 of Gaussian DP of the whole run, and returns a
+`Prescription`. ValueError is raised for another gdp. PreconditionError is raised if the problem has no pl, for X <= 1,
+and for a result outside the range of float64.
 """
 
 import math
@@ -19,11 +22,12 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
-    """log X, the logarithm in a corollary's number of steps, where X = n^2/(kappa * spread). X <= 1 raises
+    """log X, to which a corollary's number of steps is proportional, where X = n^2/(kappa * spread). X <= 1 raises
     PreconditionError.
 
-    spread: d^3 v^2, r d^2 v^2 or r v^2 for Corollary 1, 2 or 3. id, condition: the corollary's name and its
-        kappa spread/v^2 in words, for the error's text.
+    problem: the constants, with the condition number kappa = ell/mu_PL. spread: d^3 v^2, r d^2 v^2 or r v^2 for
+        Corollary 1, 2 or 3, with v of the module's text. id: the corollary's name. condition: kappa spread/v^2 as a
+        formula. Only the error's text uses the last two.
     """
     x = problem.n**2 / (problem.condition_number * spread)
     return positive_log(x, f"{id} requires n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1")
@@ -39,9 +43,12 @@ def _dpgd_0th(
     spread: float,
     smoothing: float,
 ) -> Prescription:
-    """The prescription of Corollary 1 or 2 (Algorithm 1), whose formulas differ only in the arguments.
+    """The prescription of Corollary 1 or 2 (Algorithm 1), whose formulas differ only in these arguments.
 
-    spread is d^3 v^2 or r d^2 v^2, and growth is d or r + 2; condition as for `_horizon`.
+    inequality: that of the corollary's proof, which holds the problem and the privacy. id: the corollary's name.
+    condition: the text "kappa d^3" or "kappa r d^2" for the error raised if X <= 1. step_size: alpha. growth: the
+    factor of the number of steps, d or r + 2. spread: d^3 v^2 or r d^2 v^2, with v of the module's text. smoothing:
+    lambda.
     """
     p = inequality.problem
     kappa = p.condition_number
@@ -66,7 +73,9 @@ def _dpgd_0th(
 def corollary_1(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
 
-    X = n^2/(kappa d^3 v^2). Of the problem it uses n, d, lipschitz, smoothness, gap and pl.
+    The number of steps is 8 kappa d log X with X = n^2/(kappa d^3 v^2), where kappa = ell/mu_PL is the condition number
+    and v the noise level of the module's text. X <= 1 is an error. Of the problem it uses n, d, lipschitz, smoothness,
+    gap and pl.
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
@@ -84,7 +93,9 @@ def corollary_1(problem: Problem, gdp: float) -> Prescription:
 def corollary_2(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
 
-    X = n^2/(kappa r d^2 v^2). Of the problem it uses n, d, r, lipschitz, smoothness, gap and pl.
+    The number of steps is 8 kappa (r + 2) log X with X = n^2/(kappa r d^2 v^2), where kappa = ell/mu_PL is the
+    condition number and v the noise level of the module's text. X <= 1 is an error. Of the problem it uses n, d, r,
+    lipschitz, smoothness, gap and pl.
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
@@ -102,9 +113,11 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
 def corollary_3(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl.
 
-    It assumes that |F_S(x_t)| and |F_S^*| are at most B, which is `loss_bound`.
-    X = n^2/(kappa r v^2). Of the problem it uses everything but sample_rank. PreconditionError is also raised for gap >
-    2 B, which |F_S(x_0)|, |F_S^*| <= B exclude, and if the logarithm in the paper's L-tilde is not positive.
+    It assumes that |F_S(x_t)| and |F_S^*| are at most B, which is `loss_bound`. The number of steps is
+    8 kappa (r + 2) log X with X = n^2/(kappa r v^2), where kappa = ell/mu_PL is the condition number and v the noise
+    level of the module's text. The clip is L-tilde/2, where the paper's L-tilde is 8 L times the square root of another
+    logarithm. Of the problem it uses everything but sample_rank. PreconditionError is also raised for gap > 2 B, which
+    |F_S(x_0)|, |F_S^*| <= B exclude, and if the logarithm in L-tilde is not positive.
     """
     p, v = problem, noise_level(gdp)
     kappa = p.condition_number

@@ -1,10 +1,12 @@
-"""What a theorem takes, a `Problem`, and what it gives back, a `Prescription`."""
+"""What a theorem takes, the constants of a `Problem`, and what it gives back, the parameters of a `Prescription`."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from dpzero_theory import check
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_multiplier_of
 from dpzero_theory.privacy.relation import Relation
 
@@ -21,6 +23,10 @@ class Guarantee(StrEnum):
     """How far the loss at the last iterate is above its minimum, under the PL inequality."""
 
 
+_MOST_POWER = 64.0  # The largest power m of a moment of gradient norms that is taken
+_NOT_GIVEN = float("nan")  # The default of `Problem.lipschitz`, told from every other number by `is`
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """The constants of Assumptions asp:smooth, asp:rank and asp:pl of the paper.
@@ -29,7 +35,8 @@ class Problem:
         n: number of samples, n >= 1.
         d: dimension, d >= 1.
         r: effective rank, 1 <= r <= d: tr(H) <= r ell for the matrix H of Assumption asp:rank.
-        lipschitz: L > 0, every f(x; xi) is L-Lipschitz. Unit: loss over length.
+        lipschitz: L > 0, every f(x; xi) is L-Lipschitz. Unit: loss over length. It is 1 if it is not given, and
+            infinite if `gradient_moment` or `mean_excess` is given in its place.
         smoothness: ell > 0, every f(x; xi) is ell-smooth. Unit: loss over length squared.
         gap: F_S(x_0) - F_S^* > 0. Unit: loss.
         loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3). Unit: loss.
@@ -37,29 +44,37 @@ class Problem:
         sample_rank: r_s in [1, d]. There are H_i with -H_i <= Hess f(.; xi_i) <= H_i and ||H_i|| <= ell, and the root
             mean square of tr(H_i) over samples is at most r_s ell. Only the sharpened results use it: with a small r_s
             their smoothing lambda need not shrink as d grows. None is r_s = d, which ell-smoothness gives.
+        gradient_moment: (m, value) in place of L, for the sharpened results only. At every point that a run reaches,
+            the mean over samples of ||grad f(x; xi_i)||^m is at most `value`. m >= 2, value > 0 in the unit of L^m.
+        mean_excess: (t, value) in place of L, for the sharpened results only. At every point that a run reaches, the
+            mean over samples of (||grad f(x; xi_i)|| - t)_+ is at most `value`. t > 0 and value >= 0 in the unit of L;
+            (L, 0) says the same as `lipschitz` L.
 
     Raises:
-        ValueError: a field that is not a number in its range.
+        ValueError: a field that is not a number in its range; more than one of lipschitz, gradient_moment, mean_excess.
         PreconditionError: r > d, pl > smoothness or sample_rank > d.
     """
 
     n: int
     d: int
     r: float
-    lipschitz: float = 1.0
+    lipschitz: float = _NOT_GIVEN
     smoothness: float = 1.0
     gap: float = 1.0
     loss_bound: float = 1.0
     pl: float | None = None
     sample_rank: float | None = None
+    gradient_moment: tuple[float, float] | None = None
+    mean_excess: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
+        self._settle_gradients()
         clean = {
             "n": check.integer("n", self.n),
             "d": check.integer("d", self.d),
             "r": check.real("r", self.r, at_least=1),
         }
-        for name in ("lipschitz", "smoothness", "gap", "loss_bound"):
+        for name in ("smoothness", "gap", "loss_bound"):
             clean[name] = check.real(name, getattr(self, name), above=0)
         if self.pl is not None:
             clean["pl"] = check.real("pl", self.pl, above=0)
@@ -78,12 +93,69 @@ class Problem:
                 f"pl must be at most smoothness (mu <= ell); got pl = {self.pl:g}, smoothness = {self.smoothness:g}",
             )
 
+    def _settle_gradients(self) -> None:
+        """Check the bound on the samples' gradients, of which at most one may be given, and set `lipschitz`.
+
+        `lipschitz` becomes 1 if none is given, and infinite if `gradient_moment` or `mean_excess` is given in its
+        place, since these bound no single gradient. ValueError is raised for two bounds, or for one outside its range.
+        """
+        given = [name for name in ("gradient_moment", "mean_excess") if getattr(self, name) is not None]
+        if not given:
+            lipschitz = 1.0 if self.lipschitz is _NOT_GIVEN else check.real("lipschitz", self.lipschitz, above=0)
+            object.__setattr__(self, "lipschitz", lipschitz)
+            return
+        if self.lipschitz is not _NOT_GIVEN and self.lipschitz != math.inf:
+            given.insert(0, "lipschitz")
+        if len(given) > 1:
+            raise ValueError(f"only one of lipschitz, gradient_moment and mean_excess must be given; got {given}")
+        object.__setattr__(self, "lipschitz", math.inf)
+        if self.gradient_moment is not None:
+            power, value = _pair("gradient_moment", self.gradient_moment)
+            power = check.real("m of gradient_moment", power, at_least=2, at_most=_MOST_POWER)
+            pair = power, check.real("value of gradient_moment", value, above=0)
+            object.__setattr__(self, "gradient_moment", pair)
+        if self.mean_excess is not None:
+            level, value = _pair("mean_excess", self.mean_excess)
+            level = check.real("t of mean_excess", level, above=0)
+            object.__setattr__(self, "mean_excess", (level, check.real("value of mean_excess", value, at_least=0)))
+
+    @property
+    def gradient_unit(self) -> float:
+        """The length in which the sharpened results measure gradients: L, or value^(1/m) of `gradient_moment`, or t of
+        `mean_excess`."""
+        if self.gradient_moment is not None:
+            power, value = self.gradient_moment
+            return math.pow(value, 1 / power)
+        return self.lipschitz if self.mean_excess is None else self.mean_excess[0]
+
+    @property
+    def steepest(self) -> float:
+        """A bound on ||grad F_S|| wherever a run goes: L, or value^(1/m) of `gradient_moment`, or t + value of
+        `mean_excess`, by Jensen's inequality."""
+        return self.gradient_unit + (0.0 if self.mean_excess is None else self.mean_excess[1])
+
+    def require_lipschitz(self, what: str) -> None:
+        """Raise PreconditionError if `gradient_moment` or `mean_excess` is given in place of `lipschitz`.
+
+        `what` names the result that needs L, for the error's text.
+        """
+        check.precondition(
+            self.gradient_moment is None and self.mean_excess is None,
+            f"lipschitz must be given: {what} needs a bound on the gradient of every sample",
+        )
+
     @property
     def condition_number(self) -> float:
-        """kappa = ell/mu, where mu is `pl`. PreconditionError is raised if `pl` is None."""
+        """kappa = ell/mu >= 1, where ell is `smoothness` and mu `pl`. PreconditionError is raised if `pl` is None."""
         check.precondition(self.pl is not None, "pl must be given: the corollaries assume the PL inequality")
         assert self.pl is not None
         return self.smoothness / self.pl
+
+
+def _pair(name: str, value: object) -> tuple[object, object]:
+    if not (isinstance(value, tuple) and len(value) == 2):
+        raise ValueError(f"{name} must be a pair of numbers; got {check.shown(value)}")
+    return value[0], value[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,26 +167,32 @@ class Prescription:
         guarantee: what `bound` and `trivial_bound` are on.
         algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
         n: number of samples.
-        relation: neighbouring relation of the privacy.
+        relation: which data sets are neighbours in the statement of privacy, for example replace-one.
         batches: how batches are drawn, `Poisson(q_s)`, or None for full ones; averages are over the
             expected batch q_s n.
-        direction: law of u, one of `sphere.DIRECTIONS`.
-        directions_per_step: K >= 1.
+        direction: law of the random direction u of a step, one of `sphere.DIRECTIONS`.
+        directions_per_step: K >= 1, the number of directions in a step.
+        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
         gdp: mu of the whole run, the one number through which privacy enters; for Poisson batches that of full
             batches with the same (epsilon, delta).
         step_size: alpha.
         T: the real number of steps of the result's formula.
         steps: the integer number of steps >= 1 to run.
-        smoothing: lambda, the largest admissible value.
-        clip: C, of a scalar (dpzero) or a vector norm (dpgd-0th).
-        noise_std: sigma of the noise on the average, per coordinate for dpgd-0th, for `steps` releases.
+        smoothing: lambda, how far the weights are shifted along a direction (in multiples of u), the largest admissible
+            value; 0 where the difference rule shifts no weights.
+        clip: C, the largest size of one sample's contribution: of its scalar difference of losses (dpzero) or of the
+            norm of its vector (dpgd-0th).
+        noise_std: sigma, the standard deviation of the noise on the average, with which `steps` releases meet `gdp`; on
+            each coordinate for dpgd-0th.
         noise_ratio: the noise of step t is noise_std noise_ratio^(T-1-t), so noise_std is that of the last step; with 1
             all steps have the same noise.
         bound: the right-hand side of the theorem or corollary, on the quantity `guarantee`.
         bound_at_steps: the inequality of the proof, before parameters are substituted, at these parameters and the
             integer `steps`.
-        trivial_bound: what holds at every point: L^2, or L^2/(2 mu) for the suboptimality under PL.
-        evaluations: the expected number of finite differences of single samples (two losses each) in the whole run.
+        trivial_bound: what holds at every point: L^2, or L^2/(2 mu) for the suboptimality under PL. Where the problem
+            has no L, `Problem.steepest` stands in its place.
+        evaluations: q_s n K T, the expected number of differences of single samples in the whole run, one for each
+            sample, direction and step. `points` says how many losses they take.
         notes: remarks for the reader, one sentence each.
     """
 
@@ -126,6 +204,7 @@ class Prescription:
     batches: "Sampling | None" = None
     direction: str = "sphere"
     directions_per_step: int = 1
+    difference: str = "central"
     gdp: float
     step_size: float
     T: float
@@ -147,13 +226,22 @@ class Prescription:
 
     @property
     def sample_rate(self) -> float:
-        """q_s in (0, 1], 1 for full batches."""
+        """q_s in (0, 1], the probability with which a sample is in a batch; 1 for full batches."""
         return 1.0 if self.batches is None else self.batches.sample_rate
 
     @property
     def expected_batch(self) -> float:
-        """q_s n, the expected batch size, which is the denominator of every average."""
+        """q_s n, the sampling rate times the number of samples: the expected batch size, by which sums are divided."""
         return self.sample_rate * self.n
+
+    @property
+    def points(self) -> int:
+        """The expected number of evaluations of a sample's loss in the whole run, by which difference rules compare.
+
+        It is q_s n T times the points of a step: 2 K with central differences, K + 1 with forward ones, and K + 1 with
+        exact derivatives, each of which counts as one evaluation.
+        """
+        return round(self.expected_batch * self.steps * DIFFERENCES[self.difference].points(self.directions_per_step))
 
     @property
     def noise_multiplier(self) -> float:

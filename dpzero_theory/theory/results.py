@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dpzero_theory import check
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.theory import inequalities, pl, theorems
 from dpzero_theory.theory.closed_form import in_float_range
 from dpzero_theory.theory.inequalities import Inequality
@@ -25,8 +26,8 @@ class Result:
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
         closed_form: (problem, gdp) -> the displayed parameters and bound; None where there is only a minimiser.
-        minimiser: (problem, gdp, max_steps=, max_evaluations=, direction=, directions_per_step=) -> the best parameters
-            and bound, for a result with no closed form.
+        minimiser: (problem, gdp, max_steps=, max_evaluations=, max_points=, direction=, directions_per_step=,
+            difference=) -> the best parameters and bound, for a result with no closed form.
         inequality: (problem, gdp) -> the inequality of the proof before parameters are substituted; None for a
             sharpened result, which replaces it.
         formulas: a field of `Prescription` -> the displayed formula, where v is sqrt(log(e + epsilon/delta))/epsilon.
@@ -47,7 +48,7 @@ class Result:
 
     @property
     def minimised(self) -> bool:
-        """Whether there is no closed form, so that `prescribe` searches for the best parameters."""
+        """Whether the result has no formulas for its parameters, so that `prescribe` searches for the best ones."""
         return self.closed_form is None
 
     def prescribe(
@@ -57,19 +58,29 @@ class Result:
         *,
         max_steps: int | None = None,
         max_evaluations: int | None = None,
+        max_points: int | None = None,
         direction: str = "sphere",
         directions_per_step: int | str = 1,
+        difference: str = "central",
     ) -> Prescription:
         """The prescription of the closed form, or for a result that has none the parameters with the smallest bound.
 
-        `max_steps` and `max_evaluations` (caps on T and on n K T) matter only for the latter. Raises ValueError for an
-        argument outside its range, PreconditionError where the result does not apply.
+        gdp is the mu > 0 of Gaussian DP of the whole run. `max_steps`, `max_evaluations` and `max_points` cap the
+        number of steps T, n K T and the evaluations of single samples' losses, where K is the number of directions a
+        step; they matter only for a result without a closed form. `direction` is the law of the directions,
+        `directions_per_step` K or 'best', and `difference` the difference rule; a closed form holds only for the
+        defaults of these three. Raises ValueError for an argument outside its range, PreconditionError where the result
+        does not apply.
         """
+        rule = check.choice("difference", difference, DIFFERENCES)
         if self.closed_form is not None:
+            problem.require_lipschitz(self.id)
             law = check.choice("direction", direction, known_directions())
             check.precondition(law == "sphere", f"{self.id} is proved for directions on the sphere, not for {law} ones")
             one = directions_per_step in (1, "best")
             check.precondition(one, f"{self.id} is proved for one direction a step; got {directions_per_step}")
+            central = rule == "central"
+            check.precondition(central, f"{self.id} is proved for central differences, not for {rule} ones")
             return self.closed_form(problem, gdp)
         assert self.minimiser is not None
         return in_float_range(self.minimiser)(
@@ -77,13 +88,18 @@ class Result:
             gdp,
             max_steps=max_steps,
             max_evaluations=max_evaluations,
+            max_points=max_points,
             direction=direction,
             directions_per_step=directions_per_step,
+            difference=difference,
         )
 
     def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:
-        """The parameters that minimise the inequality of the proof (see `minimise.minimised`, whose arguments these
-        are); None for a sharpened result, which has no such inequality."""
+        """The parameters that minimise the inequality of the result's proof, found by `minimise.minimised`.
+
+        closed_form is the result's own prescription for `problem`, and max_steps a cap on the number of steps T. None
+        is returned for a sharpened result, which has no such inequality.
+        """
         if self.inequality is None:
             return None
         return minimised(self.inequality(problem, closed_form.gdp), closed_form, max_steps=max_steps)
@@ -97,7 +113,7 @@ _PL = "; PL inequality (asp:pl)"
 _SHARP_FORMULAS = {
     "step_size": "minimises the bound",
     "steps": "fewest steps within 5% of the best bound, or the cap",
-    "smoothing": "largest that costs 1% of the bound",
+    "smoothing": "largest that costs 1% of the bound; 0 with exact derivatives",
     "clip": "minimises the bound",
     "bound": "((p + sqrt(p^2 + 4 q K))/(2 q))^2",
 }

@@ -1,11 +1,12 @@
-"""Theorems 1, 2 and 3 of the paper: a problem and mu in, the prescribed parameters and the bound out.
+"""Theorems 1, 2 and 3 of the paper: from a problem and a privacy level, the prescribed parameters and the bound.
 
 All three are for full batches and the replace-one relation. Every bound is on E||grad F_S(x_tau)||^2, with tau uniform
-on 0, ..., T - 1. In the formulas v = sqrt(log(e + epsilon/delta))/epsilon, which is 1/(2 sqrt(2) mu) (`noise_level`);
-everything else is as displayed in the paper. `results.RESULTS` shows each formula in words.
+on 0, ..., T - 1, where T is the number of steps. In the formulas v = sqrt(log(e + epsilon/delta))/epsilon is the noise
+level, computed as 1/(2 sqrt(2) mu) by `noise_level`; everything else is as displayed in the paper. `results.RESULTS`
+shows each formula in words.
 
-gdp is mu > 0 of the whole run; ValueError is raised for another value, and PreconditionError for a result outside the
-range of float64.
+Each function takes the problem's constants and `gdp`, the mu > 0 of Gaussian DP of the whole run, and returns a
+`Prescription`. ValueError is raised for another gdp, and PreconditionError for a result outside the range of float64.
 """
 
 import math
@@ -61,9 +62,9 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
 def theorem_3(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound (Eq. eq:d-free) of Theorem 3 (thm:d-free): Algorithm 2 under Assumption asp:rank.
 
-    It assumes that |F_S(x_t)| is at most B, which is `loss_bound`.
-    Of the problem it uses everything but pl and sample_rank. PreconditionError is also raised if the logarithm in the
-    paper's L-tilde is not positive.
+    It assumes that |F_S(x_t)| is at most B, which is `loss_bound`. The clip is 4 L-tilde, where the paper's L-tilde is
+    L times the square root of a logarithm. Of the problem it uses everything but pl and sample_rank. PreconditionError
+    is also raised if that logarithm is not positive.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n

@@ -18,8 +18,9 @@ from paper_checks.registry import Disagreement, Finding, agree, check
 def _steps_by_hand(
     algorithm: int, problem: Instance, x0: Array, u: Array, z: Array, settings: dict[str, float]
 ) -> Array:
-    """Return the iterates of the paper's Algorithm 1 or 2 at directions `u` and noise `z`, each line written out as
-    printed."""
+    """Return the iterates of the paper's Algorithm 1 or 2 from x0 with directions `u` and noise `z`, each line of the
+    algorithm written out as the paper prints it. `settings` has the smoothing, clip and step size. `problem` has the
+    losses."""
     x, path = x0, [x0]
     width, clip, alpha = settings["smoothing"], settings["clip"], settings["step_size"]
     for t in range(u.shape[0]):
@@ -104,8 +105,8 @@ def _audit(algorithm: int, d: int, full: bool) -> Finding:
     releases T Gaussians whose means are one sensitivity apart. The adversary knows the directions, sees all iterates
     and makes the optimal test. The true-positive rate minus e^epsilon times the false-positive rate must match the
     exact delta(epsilon) within 4.5 standard errors, at epsilon = 0.5 and 2 (seed 36, 40,000 runs on each data set, 4
-    steps). The library's own algorithm is attacked too: the lower bound on mu from 4,000 runs must lie between 0.6
-    mu and mu.
+    steps; 160,000 runs if `full`). The library's own algorithm is attacked too: the lower bound on mu from 4,000 runs
+    must lie between 0.6 mu and mu.
     """
     rng, runs, steps, n, clip = np.random.default_rng(36), 160_000 if full else 40_000, 4, 3, 1.0
     gdp = lemma_gdp(8.0, 1e-3)
@@ -164,9 +165,9 @@ class _Linear:
 
 
 def _attack_library(algorithm: int, runs: int, gdp: float) -> float:
-    """Return a lower bound on mu of Gaussian differential privacy, at 99.9% confidence, from an attack on the
-    iterates of the library's own Algorithm 1 or 2 (4 steps, d = 3). `gdp` is the claimed mu, for which the noise is
-    chosen."""
+    """Return a lower bound on mu of Gaussian differential privacy, at 99.9% confidence, from an attack on the iterates
+    of the library's own Algorithm 1 or 2 (4 steps, d = 3). `gdp` is the claimed mu, for which the noise is chosen. The
+    attack uses `runs` runs."""
     rng, n, d, steps, clip, alpha = np.random.default_rng(38), 3, 3, 4, 1.0, 0.1
     sigma = math.sqrt(steps) * 2 * clip / n / gdp
     run = reference.dpgd_0th if algorithm == 1 else reference.dpzero

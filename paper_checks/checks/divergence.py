@@ -18,8 +18,8 @@ def lemma_gdp(epsilon: float, delta: float) -> float:
 
 
 def hockey_stick(epsilon: float, shift: float) -> float:
-    """Return the least delta for which N(shift, 1) against N(0, 1) is (epsilon, delta)-indistinguishable: sup_B P(B)
-    - e^epsilon Q(B) over all sets B, to 60 digits."""
+    """Return the least delta for which N(shift, 1) and N(0, 1) are (epsilon, delta)-indistinguishable: sup_B P(B) -
+    e^epsilon Q(B) over all sets B, with P and Q the two laws, to 60 digits."""
     with mpmath.workdps(60):
         e, m = mpmath.mpf(epsilon), mpmath.mpf(shift)
         crossing = e / m + m / 2
@@ -52,8 +52,8 @@ def lemma_limit(delta: float) -> float:
 
 def region(full: bool) -> tuple[float, float]:
     """Return the largest ratio of the delta(epsilon) that the noise of the paper's composition lemma really gives to
-    the delta asked for: first over a grid of epsilon from 1e-3 to 2,000, then over those below `lemma_limit`. A
-    ratio above 1 breaks the lemma."""
+    the delta asked for: first over a grid of epsilon from 1e-3 to 2,000, then over the part of the grid below
+    `lemma_limit`. A ratio above 1 breaks the lemma. The grid is finer if `full`."""
     everywhere, below = 0.0, 0.0
     for delta in DELTAS:
         for epsilon in np.geomspace(1e-3, 2000, 200 if full else 40):

@@ -24,15 +24,16 @@ def _(full: bool) -> Finding:
     return Finding(abs(norms[2] / 1e6 - 1) < 0.01 and norms[0] < norms[1] < norms[2], numbers=numbers)
 
 
-def _trace(mode: str, order: float, low: float, high: float) -> Finding:
+def _trace(mode: str, norm: float, low: float, high: float) -> Finding:
     """Check the order of tr(A) that the paper states for a mode of its synthetic experiment (app:toy): tr(A) over d
-    (mode a), sqrt(d) (b) or log d (c) lies in [low, high] for d = 20 to 10^7. `order` is the norm that A must have."""
+    (mode a), sqrt(d) (b) or log d (c) lies in [low, high] for d = 20 to 10^7. The largest
+    eigenvalue of A must be `norm`."""
     sizes = [*DIMENSIONS, 10**5, 10**7]
     exponents = {"a": lambda d: d, "b": math.sqrt, "c": math.log}
     ratios = [float(np.sum(spectrum(mode, d))) / exponents[mode](d) for d in sizes]
     top = max(float(np.max(spectrum(mode, d))) for d in sizes)
     numbers = {"least tr(A)/order": min(ratios), "largest": max(ratios)}
-    return Finding(low <= min(ratios) and max(ratios) <= high and top == order, numbers=numbers)
+    return Finding(low <= min(ratios) and max(ratios) <= high and top == norm, numbers=numbers)
 
 
 for _mode, _low, _high in (("a", 1.0, 1.0), ("b", 1.6, 2.0), ("c", 1.0, 1.3)):

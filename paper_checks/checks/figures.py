@@ -1,13 +1,12 @@
-"""The paper's synthetic figures, checked on the committed rows of the whole grid: 880 settings a cell, 21 cells a
-method.
+"""The paper's synthetic figures, checked on the committed rows of the whole grid: 880 settings for each of a method's
+21 cells.
 
-A cell is one of the spectra ("modes" a, b, c, with effective rank d, about sqrt(d) and about log d) with a dimension
-d; a setting is one choice of step size, clip and number of steps. A method's value in a cell is that of the last
-iterate with the setting that is best on the training set. A statement has to hold for both ways to choose that
-setting: as in the paper, on the seed that is reported (seed 0, the only one for which all three methods have the
-whole grid); and on other seeds than the one reported, as means over seeds (`benchmarks.selection`). A slope is the
-power of d with which a value grows. `python -m benchmarks.synthetic --preset paper` and `benchmarks.dpgd_seeds` make
-the rows.
+A cell is one of the spectra ("modes" a, b, c, with effective rank d, about sqrt(d) and about log d) with a dimension d;
+a setting is one choice of step size, clip and number of steps. A method's value in a cell is that of the last iterate
+with the setting that is best on the training set. A statement has to hold for both ways to choose that setting: as in
+the paper, on the seed that is reported (seed 0, the only one for which all three methods have the whole grid); and on
+other seeds than the one reported, as means over seeds (`benchmarks.selection`). A slope is the power of d with which a
+value grows. `python -m benchmarks.synthetic --preset paper` and `benchmarks.dpgd_seeds` make the rows.
 """
 
 import math
@@ -36,12 +35,13 @@ ITERATES = {"last": "gradient_train_last", "x_tau": "gradient_train_tau"}
 Cell = tuple[str, str, int]
 """A cell of a method: its name, the mode (a, b or c) and the dimension d."""
 Values = dict[Cell, dict[str, float]]
-"""For each cell of a method, a value by seed."""
+"""For each cell (method, mode and dimension), the values of a measured quantity by seed."""
 
 
 @cache
 def _own_seed() -> dict[str, Values]:
-    """Return for each measured column the smallest value over all settings in each cell, all on seed 0."""
+    """Return for each measured column and each cell (method, mode, dimension) the smallest value over all settings on
+    seed 0."""
     best: dict[str, dict[Cell, float]] = {name: {} for name in MEASURED}
     for row in (row for folder in ("synthetic", "synthetic_dpgd") for row in rows.read(folder) if row["seed"] == SEED):
         cell = row["method"], row["mode"], int(row["d"])
@@ -52,8 +52,8 @@ def _own_seed() -> dict[str, Values]:
 
 @cache
 def _other_seeds() -> dict[str, Values]:
-    """Return for each measured column and cell the value on each seed with the setting that is best on the other
-    seeds."""
+    """Return for each measured column and each cell (method, mode, dimension) the value on each seed with the setting
+    that is best on the other seeds."""
     found: dict[str, Values] = {name: {} for name in MEASURED}
     for row in (row for row in rows.read("selection") if row["sweep"] == "synthetic"):
         for on in ("train", "test"):
@@ -68,8 +68,8 @@ def _values(way: str, measured: str) -> Values:
 
 
 def _best(way: str, measured: str) -> dict[Cell, float]:
-    """Return for each cell the mean over seeds of the measured column, with settings chosen in the given way (one of
-    WAYS)."""
+    """Return for each cell (method, mode, dimension) the mean over seeds of the column `measured`, with settings chosen
+    in the given way (one of WAYS)."""
     return {cell: float(np.mean([*values.values()])) for cell, values in _values(way, measured).items()}
 
 
@@ -78,16 +78,18 @@ def _sizes(mode: str) -> list[int]:
 
 
 def _slope(way: str, method: str, mode: str, measured: str = "gradient_train_last", largest: int = 0) -> float:
-    """Return the power of d with which a method's best value grows in a mode: the least-squares slope of its
-    logarithm against log(d). `largest`: how many of the largest dimensions count (0: all)."""
+    """Return the power of the dimension d with which a method's best value of the column `measured` grows in a mode:
+    the least-squares slope of its logarithm against log(d). `way` is how settings are chosen, and `largest` how many of
+    the largest dimensions count (0 for all)."""
     sizes = _sizes(mode)[-largest:]
     values = [_best(way, measured)[method, mode, d] for d in sizes]
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def _ratios(way: str, above: str, below: str, measured: str, modes: str = MODES) -> Iterator[tuple[float, float]]:
-    """Yield for every cell the mean, over the seeds that both methods have, of the value of method `above` over that
-    of method `below`, and its standard error."""
+    """Yield for every mode and dimension the ratio of method `above`'s value of the column `measured` to method
+    `below`'s: the mean over the seeds that both methods have, and its standard error. `way` is how settings are
+    chosen."""
     for mode in modes:
         for d in _sizes(mode):
             one, other = (_values(way, measured)[method, mode, d] for method in (above, below))

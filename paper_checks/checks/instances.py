@@ -48,17 +48,17 @@ class Instance:
 
     @property
     def r(self) -> float:
-        """The effective rank tr(H)/|H| of the matrix H (`curvature`)."""
+        """The effective rank tr(H)/|H| of the matrix H (the property `curvature`)."""
         return float(np.trace(self.curvature) / np.linalg.norm(self.curvature, 2))
 
     @property
     def bound(self) -> float:
-        """A number B with |F| <= B for the mean loss F, where phi is the sine."""
+        """A number B with |F| <= B for the mean loss F. It is valid only if phi is the sine."""
         return float(np.mean(self.c))
 
     def minimum(self) -> float:
-        """The least mean loss F*, if the rows a_i are linearly independent, because every sample's loss is then
-        least at the same point."""
+        """Return the least mean loss F*, for which the rows a_i must be linearly independent, because then every
+        sample's loss is least at the same point. Raises ValueError if they are not."""
         if np.linalg.matrix_rank(self.a) < self.n:
             raise ValueError("the minimum is known only for linearly independent a_i")
         return -float(np.mean(self.c)) if self.wave else 0.0
@@ -94,7 +94,8 @@ class Instance:
 
 
 def random_instance(rng: np.random.Generator, n: int, d: int, wave: bool) -> Instance:
-    """Draw a problem: independent rows a_i of unequal lengths, random offsets b_i and random weights c_i."""
+    """Draw a problem with n samples in d dimensions: independent rows a_i of unequal lengths, random offsets b_i and
+    random weights c_i. If `wave`, its losses are sines."""
     scales = rng.uniform(0.4, 1.3, size=n)
     a = rng.standard_normal((n, d)) * (scales / math.sqrt(d))[:, None]
     return Instance(a, rng.uniform(-1.5, 1.5, n), rng.uniform(0.5, 1.5, n), wave)

@@ -117,8 +117,9 @@ def _(full: bool) -> Finding:
 
 
 def _onestep_noise(trace: sp.Expr) -> sp.Expr:
-    """Return the noise's term (ell/2) alpha^2 s sigma^2 of a one-step inequality, divided by alpha^2, at the clip C
-    = L d. `trace` is s: d in eq:onestep1simple, r in eq:onestep2simple."""
+    """Return the noise's term (ell/2) alpha^2 s sigma^2 of a one-step inequality, divided by alpha^2, at the clip C = L
+    d. Here sigma is the noise's standard deviation, and `trace` is s: d in eq:onestep1simple, r in
+    eq:onestep2simple."""
     return sp.expand(f.ell / 2 * trace * (f.noise**2).subs(f.C, f.L * f.d))
 
 

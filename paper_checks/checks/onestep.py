@@ -20,8 +20,8 @@ _ROUNDING = 1e-9
 
 
 def _report(worst: float, tightest: float) -> Finding:
-    """Return the finding for an inequality left <= right over many cases. worst: the largest (left - right)/|right|,
-    which may be above 0 only by rounding; tightest: the largest left/right, which shows how close the inequality
+    """Return the finding for an inequality left <= right over many cases. worst is the largest (left - right)/|right|,
+    which may be above 0 only by rounding. tightest is the largest left/right, which shows how close the inequality
     comes to equality."""
     numbers = {"largest (left - right)/|right|": worst, "largest left/right": tightest}
     return Finding(worst <= _ROUNDING, numbers=numbers)
@@ -78,8 +78,8 @@ def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: f
 
 @cache
 def _first_algorithm(count: int) -> dict[str, tuple[float, float]]:
-    """Return for each inequality of Algorithm 1 the largest (left - right)/|right| and the largest left/right, over
-    `count` random problems (half of them nonconvex) and several step sizes, smoothings and noises."""
+    """Return for each inequality about Algorithm 1, by name, the largest (left - right)/|right| and the largest
+    left/right, over `count` random problems (half of them nonconvex) and several step sizes, smoothings and noises."""
     rng = np.random.default_rng(41)
     worst: dict[str, tuple[float, float]] = {}
     for k in range(count):
@@ -110,8 +110,10 @@ def _clip(values: Array, clip: float) -> Array:
 
 
 def _state(problem: Instance, x0: Array, alpha: float, lam: float, clip: float, sigma: float) -> tuple[Array, Array]:
-    """Return points, shape (m, 2), and weights that stand for the law of the iterate x_1 of Algorithm 2 from x0: its
-    direction is one of 48 angles, its noise one of the Gauss-Hermite nodes."""
+    """Return points, shape (m, 2), and weights that stand for the law of the iterate x_1 of Algorithm 2 after one step
+    from x0: its direction is one of 48 angles, its noise one of the Gauss-Hermite nodes. alpha is the step size, lam
+    the smoothing, and sigma the noise's standard deviation. `problem` has the losses, and clip is the bound on a
+    scalar."""
     u = circle(48)
     mean = _clip(problem.differences(x0, u, lam), clip).mean(axis=-1)
     moves = (mean[:, None] + sigma * _NODES[None, :])[..., None] * u[:, None, :]
@@ -122,11 +124,11 @@ def _algorithm_2(
     problem: Instance, points: Array, weights: Array, alpha: float, lam: float, clip: float, sigma: float
 ) -> dict[str, Sides]:
     """Return the two sides of every displayed inequality between eq:main-smooth and eq:onestep3, in the proof of
-    Theorem 3.
+    Theorem 3, by name. `problem` has the losses, and clip is the bound on a scalar.
 
-    The iterate x_t has the law given by `points` and `weights`. Expectations are over it, the direction u_t and the
-    noise z_t jointly, given the event Q_t that no sample is clipped at step t. Empty where Q_t is almost certain or
-    almost impossible.
+    The iterate x_t has the law given by `points` and `weights`. Expectations are over x_t, the direction u_t and the
+    noise z_t jointly, given the event Q_t that no sample is clipped at step t. The result is empty if Q_t is almost
+    certain or almost impossible. alpha is the step size, lam the smoothing, and sigma the noise's standard deviation.
     """
     d, u = 2, circle(180)
     h = problem.curvature

@@ -65,11 +65,11 @@ def _(full: bool) -> Finding:
 
 
 def _one_step(id: str) -> Finding:
-    """Check in sympy that the first display of the proof of Corollary `id` follows from the one-step bound of its
-    theorem at the prescribed step size alpha.
+    """Check in sympy that the first display of the proof of the corollary `id` ("cor1" to "cor3") follows from the
+    one-step bound of its theorem at the prescribed step size alpha.
 
-    The bound's terms become -(alpha/4)|grad F|^2, at most (alpha/4) ell^2 lambda^2 d^3, and (ell/2) alpha^2 s
-    sigma^2 with s = d or r; then the PL inequality turns the first into the factor 1 - mu alpha/2 on F - F*.
+    The bound's terms become -(alpha/4)|grad F|^2, at most (alpha/4) ell^2 lambda^2 d^3, and (ell/2) alpha^2 s sigma^2
+    with s = d or r; then the PL inequality turns the first into the factor 1 - mu alpha/2 on F - F*.
     """
     k, s = (f.d, f.d) if id == "cor1" else (f.r + 2, f.r)
     alpha = f.STATEMENTS[id].alpha

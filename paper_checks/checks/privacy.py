@@ -127,7 +127,7 @@ def _adaptive_delta(
         y = mean + rng.standard_normal(mean.shape)
         loss += (
             np.sum(y**2 - (y - mean) ** 2, axis=1) / 2
-            # the logarithm of the density of N(mean, I) over that of N(0, I)
+            # the added term is the logarithm of the density of N(mean, I) over that of N(0, I)
         )
         direction = np.cross(y, direction) if t % 2 else y[:, [1, 2, 0]]
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -204,12 +204,14 @@ def _largest_change(algorithm: int, clip: float, n: int) -> float:
 
 
 def _theorem_privacy(id: str) -> Finding:
-    """Check that the algorithm of Theorem 1, 2 or 3 is (epsilon, delta)-DP for any epsilon, as its theorem says.
+    """Check that the algorithm of the theorem `id` ("thm1" to "thm3") is (epsilon, delta)-DP for any epsilon, as its
+    theorem says.
 
-    mu of the whole run follows from the theorem's clip C and number of steps T, a sensitivity found by brute force,
-    and sigma as printed. Then delta(epsilon) of mu-GDP is computed to 60 digits, for epsilon from 0.01 to 2,000 at
-    three delta, and close to the epsilon at which the composition lemma stops holding (`lemma_limit`). Stated: it is
-    never above the delta asked for. Repaired: it is not above it up to that epsilon, and is above it just past that.
+    mu of the whole run follows from the theorem's clip C and number of steps T, a sensitivity found by brute force, and
+    the noise's standard deviation sigma as printed. Then delta(epsilon) of mu-GDP is computed to 60 digits, for epsilon
+    from 0.01 to 2,000 at three delta, and close to the epsilon at which the composition lemma stops holding
+    (`lemma_limit`). Stated: it is never above the delta asked for. Repaired: it is not above it up to that epsilon, and
+    is above it just past that.
     """
     statement, everywhere, below, past, n = f.STATEMENTS[id], 0.0, 0.0, math.inf, 5
     point = f.paper_points(1)[0] | {"n": n}

@@ -135,8 +135,8 @@ _CELLS: Mapping[str, tuple[str, sp.Expr, bool]] = {
 
 
 def _cell(name: str) -> Finding:
-    """Check a cell of Table tab:compare: the bound divided by the order that the table prints varies by less than a
-    factor of 4 over d from 1e3 to 1e24, with r = d (without low rank) or r = d^{1/3} (with it)."""
+    """Check the cell of Table tab:compare with this name: the bound divided by the order that the table prints varies
+    by less than a factor of 4 over d from 1e3 to 1e24, with r = d (without low rank) or r = d^{1/3} (with it)."""
     id, order, full_rank = _CELLS[name]
     bound = f.dpgd_bound() if id == "dpgd" else f.STATEMENTS[id].bound
     points = [{**f.SYNTHETIC, "d": 10.0**k, "r": 10.0**k if full_rank else 10.0 ** (k / 3)} for k in range(3, 25, 3)]
@@ -159,8 +159,8 @@ def _(full: bool) -> Finding:
 
 
 def _times_more(r: float) -> float:
-    """Return how many times more steps Theorem 3 makes than DP-GD with the step size 1/(2 ell), where step size
-    times steps is the same for both."""
+    """Return how many times more steps Theorem 3 makes than DP-GD with the step size 1/(2 ell), at effective rank r, if
+    step size times steps is the same for both."""
     alpha = f.STATEMENTS["thm3"].alpha
     return f.value(1 / (2 * f.ell * alpha), {**f.SYNTHETIC, "r": r})
 

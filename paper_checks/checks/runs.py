@@ -14,11 +14,13 @@ from paper_checks.registry import Finding, check
 
 @dataclass(frozen=True)
 class Trace:
-    """Averages over simulated runs.
+    """Averages over simulated runs with iterates x_0, ..., x_T.
 
     Attributes:
-        square, square_error: mean of |grad F(x_t)|^2 for each t from 0 to T, and its standard error.
-        loss, loss_error: the same of F(x_t).
+        square: mean of |grad F(x_t)|^2 for each t from 0 to T.
+        square_error: the standard error of `square`.
+        loss: mean of F(x_t) for each t from 0 to T.
+        loss_error: the standard error of `loss`.
         clipped: the share of runs in which some sample was clipped.
         kept_change: mean over all runs of F(x_t) - F(x_{t+1}), which counts as 0 in runs with clipping, for t below T.
     """
@@ -35,8 +37,9 @@ def simulate(
     problem: Instance, x0: Array, *, algorithm: int, runs: int, steps: int, alpha: float, lam: float, clip: float,
     sigma: float, seed: int,
 ) -> Trace:  # fmt: skip
-    """Run Algorithm 1 or 2 from x0 `runs` times, and average over the runs. alpha: step size. lam: smoothing. sigma:
-    the noise's standard deviation."""
+    """Make `runs` runs of Algorithm 1 or 2 (`algorithm`) from x0 and average over them. alpha is the step size, lam the
+    smoothing, and sigma the noise's standard deviation. `problem` has the losses, and clip is the bound on what a
+    sample contributes."""
     rng, d = np.random.default_rng(seed), problem.d
     x = np.broadcast_to(x0, (runs, d)).copy()
     kept = np.ones(runs, dtype=bool)
@@ -74,9 +77,9 @@ def _noise(problem: Instance, clip: float, steps: int, epsilon: float, delta: fl
 
 
 def _budget(problem: Instance, steps: int, growth: float, trace: float, algorithm: int) -> float:
-    """Return the epsilon at which the theorem's number of steps T is `steps`, at delta = 0.01, by bisection.
-    `algorithm` is the number of the theorem; growth and trace are d and d for Theorem 1, and r + 2 and r for the
-    others."""
+    """Return the epsilon at which the number of steps T that a theorem prescribes is `steps`, at delta = 0.01, by
+    bisection. `algorithm` is the number of the theorem; growth and trace are d and d for Theorem 1, and r + 2 and r for
+    the others. `problem` has the number n of samples and the dimension d."""
     low, high = 1e-3, 1e5
     for _ in range(200):
         middle = math.sqrt(low * high)
@@ -90,9 +93,9 @@ def _proof_bound(theorem: int, full: bool) -> Finding:
     """Check that E|grad F(x_tau)|^2 is below the bound of Theorem 1, 2 or 3 before its parameters are substituted,
     where x_tau is a random iterate.
 
-    There are 20,000 runs on bounded losses with a known minimum (n = d = 3) at each of three settings: the
-    prescribed step size, T = 12 steps and epsilon; half the step size, T = 3 and a quarter of epsilon; and 1.7 times
-    the step size. The mean over all iterates must not pass the bound by 5 standard errors.
+    There are 20,000 runs (100,000 if `full`) on bounded losses with a known minimum (n = d = 3) at each of three
+    settings: the prescribed step size, T = 12 steps and epsilon; half the step size, T = 3 and a quarter of epsilon;
+    and 1.7 times the step size. The mean over all iterates must not pass the bound by 5 standard errors.
     """
     rng, worst, ratios = np.random.default_rng(43 + theorem), -math.inf, []
     runs = 100_000 if full else 20_000
@@ -129,10 +132,10 @@ for _theorem in (1, 2, 3):
 @check("eq-onestep3b")
 def _(full: bool) -> Finding:
     """The inequality eq:onestep3b in the proof of Theorem 3 holds at every step t of 4-step runs, with clipping in 0.1%
-    to 90% of the runs (50,000 runs each, d = n = 3, seed 47).
+    to 90% of the runs (50,000 runs each, 200,000 if `full`, d = n = 3, seed 47).
 
-    Q is the event that no sample is clipped in the whole run. The right side uses P(not Q) and E[(F(x_t) -
-    F(x_{t+1})) 1_Q] as measured on the same runs.
+    Q is the event that no sample is clipped in the whole run. The right side uses P(not Q) and E[(F(x_t) - F(x_{t+1}))
+    1_Q] as measured on the same runs.
     """
     rng, worst, ratios, shares = np.random.default_rng(47), -math.inf, [], []
     for k in range(3):
@@ -159,8 +162,8 @@ def _(full: bool) -> Finding:
     largest mu for which E|grad F(x_t)|^2 >= 2 mu E[F(x_t) - F*] along the runs, which is all that the proofs use of the
     PL inequality.
 
-    There are 20,000 runs of 12 steps on convex pseudo-Huber losses (n = d = 3) with the constants of each corollary.
-    The mean must not pass the bound by 5 standard errors.
+    There are 20,000 runs (100,000 if `full`) of 12 steps on convex pseudo-Huber losses (n = d = 3) with the constants
+    of each corollary. The mean must not pass the bound by 5 standard errors.
     """
     rng, worst, ratios = np.random.default_rng(48), -math.inf, []
     for k in range(3):

@@ -17,12 +17,13 @@ def _roberta(name: str) -> Array:
 
 
 def _opt(name: str) -> Array:
-    """Return a method's row in both OPT tables (tab:opt-cls, tab:opt-gen), one after the other: six columns of each."""
+    """Return the row of the method `name` in both OPT tables (tab:opt-cls, tab:opt-gen), one after the other: six
+    columns of each."""
     return np.concatenate([row("tab:opt-cls", name), row("tab:opt-gen", name)])
 
 
 def _cost(name: str) -> Array:
-    """Return a method's row in Table tab:dpero-dpgd: seconds per iteration, and memory in MiB."""
+    """Return the row of the method `name` in Table tab:dpero-dpgd: seconds per iteration, and memory in MiB."""
     return row("tab:dpero-dpgd", name)
 
 

@@ -46,8 +46,8 @@ def problem_at(point: Mapping[str, float]) -> Problem:
 
 
 def prescribed(id: str, point: Mapping[str, float]) -> Prescription:
-    """Return the library's parameters for the theorem or corollary `id` at a setting, with the noise of the paper's
-    composition lemma."""
+    """Return the library's parameters for the theorem or corollary `id` at the constants `point`, with the noise of the
+    paper's composition lemma."""
     return _LIBRARY[id](problem_at(point), lemma_gdp(point["eps"], point["delta"]))
 
 
@@ -57,8 +57,8 @@ def _library(id: str, field: str, expression: sp.Expr) -> None:
 
 
 def at_parameters(statement: f.Statement) -> sp.Expr:
-    """Return the proof's bound before substitution, with the statement's displayed parameters put in. lambda is the
-    last entry of its minimum, which is that for the bias."""
+    """Return the proof's bound before substitution, with the statement's displayed parameters put in. The smoothing
+    lambda is the last entry of the minimum that the statement gives for it, which is the entry that limits the bias."""
     bound = f.unsubstituted(statement.id)
     bound = bound.subs({f.lam: statement.lam[-1], f.C0: statement.C / sp.sqrt(2)})
     return bound.subs(f.C, statement.C).subs(f.T, statement.T).subs(f.alpha, statement.alpha)
@@ -153,8 +153,9 @@ def _smoothing(id: str) -> Finding:
 
 
 def _clip_side_of_smoothing() -> None:
-    """Check that the library takes the first entry of Theorem 3's minimum over lambda, the one from the clip, where
-    it is the smaller one. That is so only where the logarithm is barely positive."""
+    """Check that the library takes the first entry of Theorem 3's minimum over lambda, which limits the finite
+    difference's error in the clip, if it is the smaller one. That is so only if the logarithm is barely positive.
+    Raises Disagreement if it does not."""
     point = {**f.paper_points(1)[0], "n": 1, "d": 1, "r": 1.0, "delta": 0.5, "B": 1e-3}
     argument = f.STATEMENTS["thm3"].log_argument
     point["eps"] = next(e for e in np.geomspace(0.01, 1, 500).tolist() if f.value(argument, {**point, "eps": e}) > 1.1)
@@ -230,9 +231,9 @@ def _utility(id: str) -> Finding:
 
 
 def _with_logarithm(id: str, equal: bool) -> Finding:
-    """Return the finding for a statement with a logarithm, which must be positive for bound and parameters to make
-    sense. `equal`: whether the displayed bound is the proof's. Stated: the logarithm is positive at a small n and
-    epsilon. Repaired: bound and parameters are positive where it is."""
+    """Return the finding for the statement `id` with a logarithm, which must be positive for bound and parameters to
+    make sense. `equal` says whether the displayed bound is the proof's. Stated: the logarithm is positive at a small n
+    and epsilon. Repaired: bound and parameters are positive wherever the logarithm is."""
     statement = f.STATEMENTS[id]
     small = {**f.SYNTHETIC, "n": 1, "eps": 0.01, "d": 3, "r": 2.0, "delta": 0.1}
     argument = f.value(statement.log_argument, small)
@@ -250,8 +251,9 @@ def _with_logarithm(id: str, equal: bool) -> Finding:
 
 
 def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
-    """Check that the library's bound as a function of free parameters agrees with the proof's last line, at four
-    random parameter sets around the displayed ones."""
+    """Check that the library's bound for the theorem or corollary `id`, as a function of free parameters, agrees with
+    the proof's last line at the constants `point`, for four random parameter sets around the displayed ones. Raises
+    Disagreement if it does not."""
     problem, gdp = problem_at(point), lemma_gdp(point["eps"], point["delta"])
     inequality = _INEQUALITY[id[-1]](problem, gdp)
     evaluate = inequality.gradient if id.startswith("thm") else inequality.last_iterate
@@ -263,7 +265,7 @@ def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
         steps = f.value(statement.T, point) * rng.uniform(0.3, 3)
         clip = f.value(statement.C, point) * rng.uniform(1.0, 1.5)
         threshold = clip / math.sqrt(2)
-        if id[-1] == "3":  # a clip at which the union bound is small but not negligible
+        if id[-1] == "3":  # this clip makes the union bound on the probability of clipping small but not negligible
             union = 2 * math.sqrt(2 * math.pi) * point["n"] * steps / 10 ** rng.uniform(-6, -3)
             threshold = math.sqrt(8 * math.log(union)) * point["L"]
         smoothing = rng.uniform(0.1, 0.9) * threshold / (point["ell"] * point["d"])

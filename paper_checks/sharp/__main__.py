@@ -11,7 +11,7 @@ from functools import partial
 
 from dpzero_theory.cli import Parser
 from paper_checks.outcome import Checked
-from paper_checks.sharp import listing, moments, one_run, promises, runs, steps
+from paper_checks.sharp import correlated, listing, moments, one_run, promises, runs, schedules, signs, steps
 
 CHECKS: dict[str, Callable[[], Checked]] = {
     "tail-moments": moments.tail_moments,
@@ -23,8 +23,11 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "lost-moment": moments.lost_second_moment,
     "mixed-moment": moments.mixed_second_moment,
     "sampled-moment": moments.sampled_second_moment,
+    "unbounded": moments.without_lipschitz,
     "seminorm": moments.seminorm,
     "smoothing-error": steps.smoothing_error,
+    "forward-smoothing-error": steps.forward_smoothing_error,
+    "difference-rules": steps.difference_rules,
     "one-step": steps.one_step_inequality,
     "final-quadratic": promises.final_quadratic,
     "poisson-variance": steps.poisson_variance,
@@ -44,9 +47,13 @@ CHECKS: dict[str, Callable[[], Checked]] = {
             ("second-moment", moments.clipped_second_moment),
             ("lost-moment", moments.lost_second_moment),
             ("sampled-moment", moments.sampled_second_moment),
+            ("unbounded", moments.without_lipschitz),
         )
     },
-    "sign-moments": moments.sign_moments,
+    "sign-moments": signs.sign_moments,
+    "sign-removed": signs.sign_removed,
+    "sign-mixed-moment": signs.sign_mixed_moment,
+    "sign-bounds": signs.sign_bounds,
     "other-directions": steps.one_step_other_directions,
     "vector-noise": steps.vector_noise,
     "last-iterate": runs.last_iterate,
@@ -54,9 +61,19 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "quadratic-growth": promises.quadratic_growth,
     "lipschitz-and-pl": promises.lipschitz_and_pl,
     "runs": runs.runs,
+    "unbounded-floors": moments.unbounded_floors,
+    "unbounded-runs": runs.unbounded_runs,
+    "other-shapes": runs.other_shapes,
+    "best-shape": promises.best_shape,
     "family": one_run.family_keeps_the_assumption,
     "lower-bound": one_run.lower_bound_attained,
     "last-iterate-without-more": one_run.last_iterate_without_more,
+    "last-iterate-value": schedules.last_iterate_value,
+    "any-schedule": schedules.any_schedule,
+    "last-iterate-sampled": schedules.last_iterate_sampled,
+    "crossed-terms": correlated.crossed_terms,
+    "independent-noise": correlated.independent_noise,
+    "full-batches": correlated.full_batches,
     "run-step": one_run.run_step,
     "run-coverage": one_run.run_coverage,
 }

@@ -1,4 +1,5 @@
-"""The page docs/explanation/checks.md: for each check the statement that it tests, its function and its command."""
+"""Makes the page docs/explanation/checks.md, which has for each check of the sharpened theorem the statement that it
+tests, its function and its command."""
 
 import inspect
 import re

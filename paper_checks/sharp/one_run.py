@@ -24,8 +24,8 @@ RECORDS = 10**9
 @dataclass(frozen=True)
 class _Case:
     """A step from x = 0 on a quadratic loss: the sample gradients there (of norm at most 1) with their weights, the
-    diagonal of its Hessian H (largest entry 1), and the step's parameters for one direction. The exponent theta of
-    section 10 is share/step_size."""
+    diagonal of the loss's Hessian H (largest entry 1), and the step's step size, clip and noise variance for one
+    direction. The exponent theta of section 10 is share/step_size."""
 
     gradients: Array
     weights: Array
@@ -83,8 +83,9 @@ def run_step() -> Checked:
 
 @cache
 def _sampled_steps() -> list[tuple[str, int, _Case, float, float]]:
-    """Return a list of: the law of the directions, their number K, the case, the sampled mean of exp(-theta (F(x) -
-    F(x+))) and its standard error."""
+    """Return a list with an entry for each law of the directions, number K of them, and case: these three, the sampled
+    mean of exp(-theta (F(x) - F(x+))) over steps from x to x+, and its standard error. Here theta is the case's
+    exponent."""
     rng = np.random.default_rng(SEED + 21)
     size, found = 50_000, []
     for kind, k, case in itertools.product(KINDS, (1, 4), _steps()):

@@ -118,13 +118,14 @@ NOTE = {
 }
 """Certified bounds at the paper's synthetic setting in the limit of no smoothing and infinite dimension, computed
 apart from this library. The key is the number K of directions per step; the columns are the numbers K T in
-EVALUATIONS, with T steps."""
+EVALUATIONS, with T steps. Those of random signs are by Cauchy-Schwarz, without the sharper bounds of section 6."""
 EVALUATIONS = (4672, 46_720, 155_200, 1_552_000, 10**13)
 
 
 def directions_table() -> Checked:
-    """The certified bounds for K = 1 to 256 directions per step, at five numbers of evaluations and for two laws of
-    directions, are within 1% of a table that was computed apart from the library."""
+    """Compare the certified bounds for K = 1 to 256 directions per step, at five numbers of evaluations, with a table
+    that was computed apart from the library. Gaussian directions must be within 1% of it. For random signs the table
+    has what Cauchy-Schwarz alone gives, so that the bounds must be at most 1% above it."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=10**9, r=8.178)
     worst = 0.0
@@ -142,7 +143,8 @@ def directions_table() -> Checked:
                     direction=kind,
                     directions_per_step=k,
                 )
-                worst = max(worst, abs(found.bound / bound - 1))
+                apart = found.bound / bound - 1
+                worst = max(worst, apart if kind == "rademacher" else abs(apart))
     return within(worst, 0.01, "bounds for K = 1 to 256, two laws, five budgets, over an independent table, minus 1")
 
 
@@ -153,10 +155,10 @@ def dimension() -> Checked:
     return within(abs(bounds[1] / bounds[0] - 1), 0.05, "bound at d = 10^6 over that at d = 10^3, minus 1")
 
 
-SIGNS = ((1, 1000, 0.13), (1, 4672, 0.38), (1, 155_200, 0.44), (1, 1_552_000, 0.45))
-SIGNS_BEST = (("best", 155_200, 0.18), ("best", 1_552_000, 0.09))
+SIGNS = ((1, 1000, 0.05), (1, 4672, 0.14), (1, 155_200, 0.15), (1, 1_552_000, 0.17))
+SIGNS_BEST = (("best", 4672, 0.09), ("best", 155_200, 0.05), ("best", 1_552_000, 0.02))
 """A number K of directions per step, or "best" for the best K of each law; the number of evaluations per record; and
-by which share the bound of random signs is above that of the sphere (0.18: 18%), as section 6 of the proof prints
+by which share the bound of random signs is above that of the sphere (0.05: 5%), as section 6 of the proof prints
 it. SIGNS has the same columns."""
 
 
@@ -192,7 +194,8 @@ def last_steps() -> Checked:
         at = {name: getattr(p, name) for name in ("step_size", "steps", "clip", "smoothing", "noise_std")}
         whole = sharp.certificate(problem, **at)
         q, drift, w = whole.progress, whole.drift, steps / 50
-        bracket = whole.floor - problem.gap / (p.step_size * steps)  # the floor without the term of the gap
+        # this is the certificate's floor without the term of the gap
+        bracket = whole.floor - problem.gap / (p.step_size * steps)
         height = problem.gap + (steps - w) * p.step_size * (drift**2 / (4 * q) + bracket)
         root = np.roots([q, -drift, -(height / (p.step_size * w) + bracket)]).real.max()
         share, grown = math.sqrt(50), math.sqrt(drift**2 + 4 * q * whole.floor)
@@ -200,6 +203,25 @@ def last_steps() -> Checked:
         worst = max(worst, abs(root**2 / whole.bound - stated) / 0.05, abs(root**2 / whole.bound / factor - 1) / 1e-9)
         worst = max(worst, math.inf if factor > 50 else 0.0)
     return within(worst, 1.0, "last T/50 steps over all: factor from what is printed, in units of its last digit/2")
+
+
+def best_shape() -> Checked:
+    """Section 14 of the proof: for 300 random curvatures, sample gradients and metrics M, no shape B that is at least M
+    in every direction has a smaller limit (8 gap tr(B H))^(1/2) L_B/(n mu), and its g'B g is at least g'M g."""
+    rng = np.random.default_rng(SEED + 29)
+    worst = 0.0
+    for _ in range(300):
+        d = int(rng.integers(1, 8))
+        curvature, metric, more = (a @ a.T for a in rng.standard_normal((3, d, d)))
+        gradients = rng.standard_normal((6, d))
+        bounds, measures = [], []
+        for shape in (metric, metric + rng.lognormal(sigma=3) * more):
+            steepest = math.sqrt(float(np.einsum("nd,de,ne->n", gradients, shape, gradients).max()))
+            bounds.append(math.sqrt(float(np.trace(shape @ curvature))) * steepest)
+            mean = gradients.mean(axis=0)
+            measures.append(float(mean @ shape @ mean))
+        worst = max(worst, bounds[0] / bounds[1], measures[0] / measures[1])
+    return within(worst, 1 + 1e-9, "limit and measure at B = M over those at a larger B: largest ratio")
 
 
 def constant_schedule() -> Checked:
@@ -213,7 +235,7 @@ def constant_schedule() -> Checked:
         sigma = rng.lognormal(sigma=rng.uniform(0, 1.5), size=t)
         if rng.random() < 0.3:
             sigma = alpha**-0.5
-        sigma *= math.sqrt(np.sum(sigma**-2.0))  # now the sum of sigma^-2 is 1
+        sigma *= math.sqrt(np.sum(sigma**-2.0))  # this scales sigma so that the sum of sigma^-2 is 1
         flat = np.sum(alpha) ** 2 / t
         worst = max(worst, flat / np.sum(alpha**2), flat * t / np.sum(alpha**2 * sigma**2))
     return within(worst, 1 + 1e-12, "constant over random schedules, step-size and noise sums: largest ratio")

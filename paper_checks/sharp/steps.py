@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,9 @@ from paper_checks.outcome import BLOCK, KINDS, SEED, STANDARD_ERRORS, Checked, c
 class OneStep:
     """A problem and the parameters of one step from x = 0.
 
-    `losses` maps points, shape (m, d), to the samples' losses, shape (m, n); `gradients` has the sample gradients at
-    0, shape (n, d). `clip` is that for one direction."""
+    `losses` maps points, shape (m, d), to the samples' losses, shape (m, n); `gradients` has the sample gradients at 0,
+    shape (n, d). `problem` has the constants of the loss. `clip` is that for one direction.
+    """
 
     name: str
     losses: Callable[[Array], Array]
@@ -98,7 +100,7 @@ def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, r
         phase = rng.uniform(0, 6, n)
         norms = np.linalg.norm(centers, axis=1).max()
         rows = centers / norms
-        problem = Problem(n=n, d=d, r=1)  # generalised linear losses have tr(H) <= ell
+        problem = Problem(n=n, d=d, r=1)  # r is 1 because generalised linear losses have tr(H) <= ell
 
         def losses(points: Array) -> Array:
             waves: Array = np.cos(points @ rows.T + phase)
@@ -122,16 +124,20 @@ def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Arra
 
 @cache
 def _one_steps() -> list[tuple[OneStep, float, float]]:
-    """Return each problem with the sampled mean of F(x+) - F(x) and its standard error, where x+ is the iterate one
-    step after x = 0."""
+    """Return each problem of `one_step_problems` with the mean of F(x+) - F(x) over sampled steps and its standard
+    error. Here F is the mean loss, and x+ is the iterate one step of DPZero after x = 0."""
     return list(_mean_changes(one_step_problems(), "sphere", 1, np.random.default_rng(SEED + 5), _scalar_noise))
 
 
-def differences(case: OneStep, directions: Array) -> Array:
-    """Return each sample's finite differences at x = 0, shape (m, K, n), along directions of shape (m, K, d)."""
+def differences(case: OneStep, directions: Array, rule: str = "central") -> Array:
+    """Return each sample's finite differences at x = 0, shape (m, K, n), along directions of shape (m, K, d). `case`
+    has the losses and the smoothing, and `rule` is "central" or "forward"."""
     m, k, d = directions.shape
     moved = case.smoothing * directions.reshape(m * k, d)
-    rise: Array = (case.losses(moved) - case.losses(-moved)) / (2 * case.smoothing)
+    if rule == "forward":
+        rise: Array = (case.losses(moved) - case.losses(np.zeros((1, d)))) / case.smoothing
+    else:
+        rise = (case.losses(moved) - case.losses(-moved)) / (2 * case.smoothing)
     return rise.reshape(m, k, -1)
 
 
@@ -141,7 +147,8 @@ Change = Callable[[OneStep, Array, np.random.Generator], Array]
 def _mean_changes(
     problems: Iterable[OneStep], kind: str, k: int, rng: np.random.Generator, change: Change, count: int = 8_000
 ) -> Iterator[tuple[OneStep, float, float]]:
-    """Yield each problem with the mean and standard error of `change`, over draws of k directions of the law `kind`.
+    """Yield each problem with the mean and standard error of what `change` returns (a change of the loss in one step),
+    over draws of k directions of the law `kind`.
 
     There are `count` draws (fewer for d > 300 and for many directions). Consecutive problems of the same dimension
     share their directions.
@@ -160,8 +167,9 @@ def _mean_changes(
 
 
 def _scalar_noise(case: OneStep, directions: Array, rng: np.random.Generator) -> Array:
-    """Return F(x+) - F(x) for a step of DPZero from x = 0, for each draw of K directions. The clip is sqrt(K) times
-    that of the case. A batch is drawn, and a noise, which is used with both signs and averaged."""
+    """Return F(x+) - F(x) for a step of DPZero from x = 0 to x+, for each draw of K directions. The clip is sqrt(K)
+    times that of the case. For each draw a batch and a noise are drawn; the change of F is averaged over the noise with
+    both signs."""
     size, k, _ = directions.shape
     clipped = clip_jointly(differences(case, directions), case.clip * math.sqrt(k))
     chosen = rng.random((size, 1, case.problem.n)) < case.sample_rate
@@ -208,18 +216,33 @@ def smoothing_error() -> Checked:
     """Step 2 of the proof: with e the error that smoothing makes in the clipped mean slope along u, E|e u'g| and
     E[e^2 u'Hu]^(1/2) are at most 1.1 times their bounds (room for sampling), on pseudo-Huber and cosine losses. Here
     g is the mean gradient and H the curvature matrix."""
+    return _smoothing_error("central")
+
+
+def forward_smoothing_error() -> Checked:
+    """Step 2 of the proof with forward differences (f(x + lambda u) - f(x))/lambda: E|e u'g| and E[e^2 u'Hu]^(1/2),
+    with e the error in the clipped mean slope along u, are at most 1.1 times the bounds of central differences, on
+    the same losses."""
+    return _smoothing_error("forward")
+
+
+def _smoothing_error(rule: str) -> Checked:
     worst = 0.0
-    for clip, d, r, kind, sample_rank, k, first, second in _smoothing_errors():
+    for clip, d, r, kind, sample_rank, k, first, second in _smoothing_errors(rule):
         found = constants.constants(np.array(clip), d, r, kind, sample_rank, k)
         worst = max(worst, first / found.smooth_first, second / found.smooth_second)
-    return within(worst, 1.1, "error of the finite difference over its bounds, all directions: largest ratio")
+    return within(worst, 1.1, f"error of {rule} differences over its bounds, all directions: largest ratio")
 
 
 @cache
-def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int, float, float]]:
-    """Return a list of: clip, d, r, the law of the directions, the samples' rank and K, as `constants` takes them;
-    then the sampled E|e'U'g|/(K G lambda/2) and E[e'U'HU e]^(1/2)/(K lambda/2), where e is the error that smoothing
-    lambda makes in the K clipped mean slopes."""
+def _smoothing_errors(rule: str) -> list[tuple[float, int, float, str, float | None, int, float, float]]:
+    """Sample the error e that smoothing makes in the K clipped mean slopes of a step, for many problems, laws and
+    numbers K of directions. The differences are by the rule `rule`.
+
+    Each entry of the returned list has clip, d, r, the law of the directions, the samples' rank and K, as `constants`
+    takes them; then the sampled E|e'U'g|/(K G lambda/2) and E[e'U'HU e]^(1/2)/(K lambda/2). Here U has the directions
+    as columns, g is the mean gradient, G its norm, H the curvature matrix, and lambda the smoothing.
+    """
     rng = np.random.default_rng(SEED + 14)
     found: list[tuple[float, int, float, str, float | None, int, float, float]] = []
     for kind, k in itertools.product(KINDS, (1, 5)):
@@ -232,20 +255,68 @@ def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int,
             directions = draw(kind, rng, 1000 if k == 1 else 100, k, p.d)
             clip = case.clip * math.sqrt(k)
             exact = clip_jointly(directions @ case.gradients.T, clip).mean(axis=2)
-            error = (clip_jointly(differences(case, directions), clip).mean(axis=2) - exact) / (case.smoothing / 2)
+            error = (clip_jointly(differences(case, directions, rule), clip).mean(axis=2) - exact) / (
+                case.smoothing / 2
+            )
             mean = case.gradients.mean(axis=0)
             along = directions @ (mean / np.linalg.norm(mean))
             first, second = float(np.mean(np.abs(np.sum(error * along, axis=1)))) / k, 0.0
             if "huber" in case.name:
-                moved = (error[:, None, :] @ directions)[:, 0] / k
-                curved = (moved * moved) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
+                step = (error[:, None, :] @ directions)[:, 0] / k
+                curved = (step * step) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
                 second = math.sqrt(float(np.mean(curved)))
             found.append((case.clip, p.d, p.r, kind, p.sample_rank, k, first, second))
-        for d in (1, 4, 50):  # the loss x_1 |x_1|/2 at 0, with one direction, attains the second bound
+        # With one direction, x_1 |x_1|/2 (central) and x_1^2/2 (forward) at x = 0 attain the second bound.
+        for d in (1, 4, 50):
             if k == 1:
                 first_coordinates = np.concatenate([draw(kind, rng, 4000, 1, d)[:, 0, 0] for _ in range(25)])
                 found.append((1.0, d, 1.0, kind, 1.0, 1, 0.0, math.sqrt(float(np.mean(first_coordinates**6)))))
     return found
+
+
+def difference_rules() -> Checked:
+    """Step 2 of the proof: central and forward differences differ from u'g by at most (lambda/2) u'Hu, on 2,000 random
+    losses whose curvature is within H, and attain it; and the library's certificate is the theorem's root with e =
+    ell lambda/2 for both rules, and with e = 0 for exact derivatives."""
+    rng = np.random.default_rng(SEED + 33)
+    largest = dict.fromkeys(("central", "forward"), 0.0)
+    for case in range(2000):
+        d = int(rng.integers(1, 6))
+        rows, sizes, phases = rng.standard_normal((3, d)), rng.random(3), rng.uniform(0, 6, 3)
+        kinked = case % 4 == 0
+
+        def loss(x: Array, rows: Array = rows, sizes: Array = sizes, phases: Array = phases, k: bool = kinked) -> float:
+            along = rows @ x
+            waves = np.cos(along + phases)
+            return float(sizes @ (along * np.abs(along) / 2 if k else waves if phases[0] < 4 else along**2 / 2))
+
+        slope = np.zeros(d)
+        if not kinked and phases[0] < 4:
+            slope = -(sizes * np.sin(phases)) @ rows
+        u, smoothing = rng.choice([-1.0, 1.0], d), float(rng.choice([0.01, 0.3, 2.0]))
+        allowed = smoothing / 2 * float(sizes @ (rows @ u) ** 2)
+        here, ahead, behind = (loss(s * smoothing * u) for s in (0, 1, -1))
+        for rule, found in (("central", (ahead - behind) / 2 / smoothing), ("forward", (ahead - here) / smoothing)):
+            largest[rule] = max(largest[rule], abs(found - float(u @ slope)) / allowed)
+    worst = max(abs(ratio - 1) for ratio in largest.values())
+    p = Problem(n=500, d=300, r=7, lipschitz=2.0, smoothness=3.0, gap=0.7)
+    at: dict[str, Any] = {"step_size": 0.01, "steps": 800, "clip": 6.0, "noise_std": 0.3, "directions_per_step": 4}
+    for law, (rule, smoothing) in itertools.product(KINDS, (("central", 1e-3), ("forward", 1e-3), ("exact", 0.0))):
+        stated = sharp.certificate(p, **at, direction=law, smoothing=smoothing, difference=rule)
+        worst = max(worst, abs(stated.bound / _root(p, at, law, 3.0 * smoothing / 2) - 1))
+    return within(worst, 1e-9, "remainders of differences over their bounds, and certificates: largest error")
+
+
+def _root(p: Problem, at: dict[str, Any], law: str, e: float) -> float:
+    """Return the bound of section 2 of the proof at full batches, where e is ell lambda/2."""
+    alpha, k = at["step_size"], at["directions_per_step"]
+    c = constants.constants(np.array(at["clip"] / p.lipschitz / math.sqrt(k)), p.d, p.r, law, directions_per_step=k)
+    second = p.lipschitz * float(c.cross) + e * c.smooth_second * c.spread
+    q = float(c.kept) - alpha * p.smoothness / 2 * float(c.quadratic)
+    drift = p.lipschitz * float(c.bias) + e * c.smooth_first + alpha * p.smoothness * second
+    removed = (p.lipschitz * float(c.excess) + e * c.smooth_second) ** 2
+    floor = p.gap / (alpha * at["steps"]) + alpha * p.smoothness / 2 * (removed + p.r * at["noise_std"] ** 2 / k)
+    return float(np.roots([q, -drift, -floor]).real.max()) ** 2
 
 
 def _power(p: Problem) -> float:
@@ -271,11 +342,12 @@ def one_step_other_directions() -> Checked:
 
 
 def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) -> Array:
-    """Return F(x+) - F(x) for a step of Algorithm 1 (noise on the whole vector) from x = 0, for each direction. The
-    clip is sqrt(d) times that of the case."""
+    """Return F(x+) - F(x) for a step of Algorithm 1 (noise on the whole vector) from x = 0 to x+, for each direction.
+    The clip is sqrt(d) times that of the case."""
     u = directions[:, 0]
     slopes = differences(case, directions)[:, 0]
-    norms = np.abs(slopes) * math.sqrt(case.problem.d)  # of the samples' estimates, slope times u
+    # these are the norms of the samples' gradient estimates, slope times u
+    norms = np.abs(slopes) * math.sqrt(case.problem.d)
     clip = case.clip * math.sqrt(case.problem.d)
     m = (slopes * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)
     z = case.noise_std * rng.standard_normal(u.shape)

@@ -27,10 +27,11 @@ Budget = tuple[float, float]
 
 
 def most_right_guesses(m: int, r: int, least: int, budgets: list[Budget]) -> float:
-    """max P[V >= least] over every mechanism that is (epsilon, delta)-DP for all budgets: a linear program.
+    """Returns the largest P[V >= least] of all mechanisms that are (epsilon, delta)-DP for all `budgets`.
 
-    A mechanism is its law of guess vectors (r of m coordinates guessed) for each of the 2^m sign vectors; the
-    divergences are linear with one slack variable per outcome.
+    V is the number of right guesses when r of m signs are guessed. It is the value of a linear program: a mechanism is
+    its law of guess vectors (r of m coordinates guessed) for each of the 2^m sign vectors, and the divergences are
+    linear with one slack variable per outcome.
     """
     signs = list(product((-1, 1), repeat=m))
     guesses = [
@@ -65,7 +66,7 @@ def most_right_guesses(m: int, r: int, least: int, budgets: list[Budget]) -> flo
 
 
 def level_of(budgets: list[Budget]) -> Callable[[float], float]:
-    """F^-1 of the trade-off that the budgets imply together."""
+    """Returns the inverse F^-1 of the trade-off curve that the (epsilon, delta) budgets imply together."""
 
     def level(power: float) -> float:
         return max(
@@ -77,7 +78,11 @@ def level_of(budgets: list[Budget]) -> Callable[[float], float]:
 
 
 def tail_bound(m: int, r: int, least: int, level: Callable[[float], float]) -> float:
-    """The smallest significance that `refutes` refutes, by bisection."""
+    """Returns the smallest significance at which `refutes` refutes, found by bisection.
+
+    The arguments are the number of signs m, of guesses r and of right guesses `least`, and the inverse `level` of the
+    trade-off curve.
+    """
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -99,7 +104,7 @@ def test_no_mechanism_beats_the_one_run_bounds(m: int, r: int, budgets: list[Bud
         best = most_right_guesses(m, r, least, budgets)
         bound = tail_bound(m, r, least, level_of(budgets))
         assert best <= bound + 1e-7
-        assert bound <= 2.5 * best  # not idle
+        assert bound <= 2.5 * best  # The bound is not useless: at most 2.5 times the largest probability
         for epsilon, delta in budgets:
             assert best <= one_run_p_value(least, r, m, epsilon, delta) + 1e-7
 
@@ -112,10 +117,11 @@ def test_the_bounds_are_attained_by_one_canary() -> None:
 
 
 def test_the_published_delta_term_is_too_small() -> None:
-    """A mechanism on two signs, checked by hand: randomised response that turns t of 'both wrong' into 'both right'.
+    """The published bound of one-run audits is too small for a mechanism on two signs that is checked by hand.
 
-    It is (epsilon, delta)-DP for t = delta/(1 + e^epsilon), and is right at least once more often than
-    f(1) + 2 m delta (f(0) - f(1)), the bound of Steinke, Nasr and Jagielski's Theorem 5.2.
+    The mechanism is randomised response that turns probability t of 'both wrong' into 'both right'. It is (epsilon,
+    delta)-DP for t = delta/(1 + e^epsilon), and is right at least once more often than f(1) + 2 m delta (f(0) - f(1)),
+    the bound of Steinke, Nasr and Jagielski's Theorem 5.2.
     """
     epsilon, delta = 2.0, 0.02
     q = math.exp(epsilon) / (1 + math.exp(epsilon))
@@ -140,7 +146,11 @@ def test_the_p_value_without_delta_is_a_binomial_tail() -> None:
 
 
 def test_one_run_epsilon_is_right_and_tight_for_randomised_response() -> None:
-    """Each sign is reported truthfully with probability e^epsilon/(1 + e^epsilon): V is binomial, exactly."""
+    """The bound on epsilon is wrong about as often as its confidence allows for randomised response.
+
+    Each sign is reported truthfully with probability e^epsilon/(1 + e^epsilon), so the number of right guesses is
+    exactly binomial.
+    """
     for m, epsilon in [(100, 0.5), (400, 1.5)]:
         counts = np.arange(m + 1)
         above = np.array([one_run_epsilon(int(v), m, m, 0.0, 0.95) > epsilon for v in counts])
@@ -149,7 +159,11 @@ def test_one_run_epsilon_is_right_and_tight_for_randomised_response() -> None:
 
 
 def test_one_run_gdp_is_right_for_independent_gaussian_canaries() -> None:
-    """Every sign guessed: V is binomial with accuracy Phi(mu/2). Counts of a probability below 1e-9 are not tried."""
+    """The bound on mu is wrong at most as often as its confidence allows for independent Gaussian canaries.
+
+    Every sign is guessed, so the number of right guesses is binomial with accuracy Phi(mu/2). Counts of a probability
+    below 1e-9 are not tried.
+    """
     for m, gdp in [(50, 1.0), (300, 0.5), (300, 2.0)]:
         law = stats.binom.pmf(np.arange(m + 1), m, stats.norm.cdf(gdp / 2))
         wrong = sum(float(law[v]) for v in np.flatnonzero(law > 1e-9) if one_run_gdp(int(v), m, m, 0.95) > gdp)
@@ -158,7 +172,10 @@ def test_one_run_gdp_is_right_for_independent_gaussian_canaries() -> None:
 
 @pytest.mark.parametrize("confidence", [0.1, 0.3, 0.49])
 def test_one_run_gdp_of_a_single_canary_is_exact(confidence: float) -> None:
-    """Guessed right with probability Phi(mu/2) at most, which is below the significance up to this mu."""
+    """The bound on mu from one canary is the exact one.
+
+    A sign is guessed right with probability at most Phi(mu/2), which is below the significance up to this mu.
+    """
     assert one_run_gdp(1, 1, 1, confidence) == pytest.approx(2 * stats.norm.ppf(1 - confidence), rel=1e-6)
 
 
@@ -167,7 +184,11 @@ def gaussian_mechanism(gdp: float, rng: np.random.Generator) -> Callable[[NDArra
 
 
 def test_one_run_bounds_hold_by_simulation_with_the_best_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """500 runs at nominal rate 5%: 37 or more above the truth has probability 0.8%. Each count is judged once."""
+    """In simulated audits with the best guesses, the bounds seldom exceed the true epsilon and mu.
+
+    Of 500 runs at the nominal rate of 5%, 37 or more above the truth has probability 0.8%. The bound for each count of
+    right guesses is computed once.
+    """
     for name in ("one_run_epsilon", "one_run_gdp"):
         monkeypatch.setattr(bounds, name, cache(getattr(bounds, name)))
     rng = np.random.default_rng(31)
@@ -210,7 +231,10 @@ def test_attack_bounds_are_right_by_summing_every_outcome(threshold: float) -> N
 
 
 def test_a_bad_attack_proves_nothing() -> None:
-    """Two large upper bounds are no evidence: reversing their sign would claim mu above 3 here."""
+    """An attack that is mostly wrong proves nothing, since large upper bounds on its error rates are no evidence.
+
+    Reversing the sign of its guesses would claim a mu above 3 here.
+    """
     assert attack_gdp(950, 1000, 950, 1000, 0.95) == 0.0
     assert attack_epsilon(950, 1000, 950, 1000, 0.0, 0.95) == 0.0
     assert attack_gdp(1000, 1000, 0, 1000, 0.95) == 0.0
@@ -221,7 +245,11 @@ def test_a_bad_attack_proves_nothing() -> None:
 
 
 def test_choosing_the_threshold_does_not_cost_validity() -> None:
-    """Scores without information, and a mechanism at its truth: 400 audits, 31 or more has probability 1%."""
+    """Bounds stay valid although the threshold is chosen from the scores.
+
+    Scores without information and a mechanism at its true mu are audited 400 times each; 31 or more bounds above the
+    truth has probability 1%.
+    """
     rng = np.random.default_rng(34)
     nothing, found = (
         [
@@ -244,7 +272,10 @@ def test_attack_approaches_the_truth() -> None:
 
 
 def test_a_rejected_epsilon_rejects_the_smaller_ones() -> None:
-    """With m delta/2 above 1 - confidence, epsilon = 0 itself is not rejected, but a larger one is."""
+    """Where one epsilon is rejected, so is every smaller one, whatever its own p-value.
+
+    With m delta/2 above 1 - confidence, epsilon = 0 itself has too large a p-value, but a larger epsilon is rejected.
+    """
     assert one_run_p_value(300, 300, 300, 0.0, 1e-3) > 0.05
     found = one_run_epsilon(300, 300, 300, 1e-3, 0.95)
     assert one_run_p_value(300, 300, 300, found, 1e-3) <= 0.05 < one_run_p_value(300, 300, 300, found + 1e-6, 1e-3)
@@ -254,7 +285,7 @@ def test_a_rejected_epsilon_rejects_the_smaller_ones() -> None:
 def test_perfect_guesses_grow_with_the_number_of_canaries() -> None:
     assert one_run_epsilon(1000, 1000, 1000, 0.0, 0.95) == pytest.approx(
         -math.log(math.expm1(-math.log(0.05) / 1000)), rel=1e-6
-    )  # accuracy^1000 = 0.05
+    )  # The largest epsilon refuted by 1,000 right guesses has accuracy^1000 = 0.05
     assert one_run_gdp(1000, 1000, 1000, 0.95) > one_run_gdp(100, 100, 100, 0.95) > 0.5
 
 
@@ -264,15 +295,19 @@ SMALL = AuditSetting(n=500, canaries=500, d=500, steps=1_500, epsilon=2.0)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("variant", ["no-noise", "seed-noise", "batch-clip", "half-sigma"])
 def test_broken_algorithms_are_flagged(algorithm: str, variant: str) -> None:
-    runs = {"half-sigma": 1_200, "batch-clip": 400}.get(variant, 160)  # without noise no run is misjudged
+    # A run without noise is never misjudged, so few runs suffice.
+    runs = {"half-sigma": 1_200, "batch-clip": 400}.get(variant, 160)
     assert flagged(audit_row("attack", Audited(algorithm, variant, ATTACK), 1, runs), ATTACK)
-    if variant != "half-sigma":  # one run needs more canaries for that: see the benchmark
+    if variant != "half-sigma":  # One run would need more canaries to see half the noise: benchmarks have that case
         assert flagged(audit_row("one-run", Audited(algorithm, variant, SMALL), 1, 1), SMALL)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_sound_algorithms_are_not_flagged(algorithm: str) -> None:
-    """Six audits at 5%: three or more flagged has probability 0.2%."""
+    """Audits of sound algorithms report no violation more often than their confidence allows.
+
+    Of six audits at 5%, three or more violations has probability 0.2%.
+    """
     attacks = [audit_row("attack", Audited(algorithm, "sound", ATTACK), seed, 600) for seed in range(3)]
     single = [audit_row("one-run", Audited(algorithm, "sound", SMALL), seed, 1) for seed in range(3)]
     assert sum(flagged(row, ATTACK) for row in attacks) + sum(flagged(row, SMALL) for row in single) < 3

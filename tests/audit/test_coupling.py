@@ -14,7 +14,10 @@ from tests.audit.small import audit, lab
 
 
 class _KeyedDigest(FirstOrder):
-    """Sound: a digest of records and weights under a secret key, in hexadecimal digits and in a file's bytes."""
+    """A sound loop that shows a digest of records and weights under a secret key.
+
+    It stands in print, in hexadecimal digits, and in a file's bytes.
+    """
 
     def key(self) -> bytes:
         return secrets.token_bytes(16)
@@ -26,14 +29,17 @@ class _KeyedDigest(FirstOrder):
 
 
 class _PlainDigest(_KeyedDigest):
-    """Whoever sees it, and the weights, can test guesses of the records."""
+    """A faulty loop whose digest has a known key.
+
+    Whoever sees digest and weights can test guesses of the records.
+    """
 
     def key(self) -> bytes:
         return b"dpzero"
 
 
 class _SaltShown(_KeyedDigest):
-    """As without a key."""
+    """A faulty loop that shows the key of its digest, which is then as good as none."""
 
     def key(self) -> bytes:
         found = super().key()
@@ -42,7 +48,7 @@ class _SaltShown(_KeyedDigest):
 
 
 class _ShortKey(_KeyedDigest):
-    """All keys can be tried."""
+    """A faulty loop whose key has two bytes, so that all keys can be tried."""
 
     def key(self) -> bytes:
         return os.urandom(2)

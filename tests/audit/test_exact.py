@@ -1,4 +1,4 @@
-"""Exact tests against enumeration, other formulas and simulation with thresholds fixed beforehand."""
+"""Tests of the exact p-values, against enumeration, other formulas and simulation with thresholds fixed beforehand."""
 
 from itertools import product
 
@@ -31,7 +31,10 @@ def test_dispersion_by_summing_every_outcome() -> None:
 
 
 def test_dispersion_sees_batches_of_one_size_and_not_poisson_ones() -> None:
-    """150 true samples: 4 or more below 1e-3 has probability 2e-5; equal sizes are far below."""
+    """The p-value of `dispersion` is seldom small for true samples and very small for batches of one size.
+
+    Of 150 true samples, 4 or more below 1e-3 has probability 2e-5.
+    """
     rng, pmf = np.random.default_rng(1), stats.binom.pmf(np.arange(49), 48, 0.25)
     small = [exact.dispersion(rng.binomial(48, 0.25, 30), pmf) for _ in range(150)]
     assert sum(p < 1e-3 for p in small) < 4
@@ -54,7 +57,7 @@ def test_power_is_repeated_convolution() -> None:
 
 
 def test_least_seen_is_seen_as_often_as_it_says() -> None:
-    """2,000 samples: the share within 5 standard deviations of 95%."""
+    """Noise of the size that `least_seen` returns is noticed in 95% of 2,000 samples, up to 5 standard deviations."""
     count, level = 400, 1e-6
     ratio = exact.least_seen(count, level)
     draws = ratio**2 * np.random.default_rng(2).chisquare(count, 2000)

@@ -66,8 +66,8 @@ def test_a_trajectory_gives_releases() -> None:
 
 @pytest.mark.parametrize(("start", "step"), [(0.0, 0.5e-30), (1.0, 2**-53 / (1e-9 * 2 / 12)), (1e4, 0.5e-4)])
 def test_weights_that_are_seen_move_as_little_as_their_rounding_allows(start: float, step: float) -> None:
-    """Rounding of the weights is then a billionth of the noise, which is 2/12."""
-    path = start + np.cumsum(np.vstack([np.zeros(2), np.ones((3, 2))]), axis=0)
+    """Weights that are shown move by a step so small that their rounding is a billionth of the noise, which is 2/12."""
+    path = start + np.cumsum(np.vstack([np.zeros(2), np.full((3, 2), 1 / 3)]), axis=0)
     one = loop(lambda rows, seed, settings: {"trajectory": path}, step_size=0.5)
     found = still(one, one.run())
     assert found is not None

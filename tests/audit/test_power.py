@@ -6,7 +6,7 @@ from dpzero_theory.audit.power import curve, likely_bound, runs_to_see
 
 
 def test_the_likely_bound_is_reached_as_often_as_it_says() -> None:
-    """400 attacks at a fixed good threshold: at least the bound in 95% less 5 standard deviations."""
+    """Of 400 attacks at a fixed good threshold, 95%, less 5 standard deviations, prove at least the predicted bound."""
     gdp, count, rng = 1.5, 400, np.random.default_rng(8)
     least = likely_bound(gdp, count, 0.95)
     reached = 0

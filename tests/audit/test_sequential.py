@@ -10,7 +10,10 @@ from dpzero_theory.audit.sequential import _EVENTS, Betting, decide, lower_bound
 
 @pytest.mark.parametrize("gdp", [0.5, 1.0, 3.0])
 def test_no_bet_gains_where_the_claim_is_attained(gdp: float) -> None:
-    """The mean of every factor by its four outcomes, for scores that are Gaussian and mu apart, in both directions."""
+    """No bet gains on average for scores that attain the claim: Gaussian ones whose means are mu apart.
+
+    The mean of every bet's factor is computed from its four outcomes, in both directions.
+    """
     bets = Betting(gdp)
     grid = product(_EVENTS, zip(bets._odds, bets._deltas, bets._stakes, strict=True))
     for cut, (odds, delta, stake) in grid:
@@ -25,7 +28,7 @@ def test_no_bet_gains_where_the_claim_is_attained(gdp: float) -> None:
 
 
 def test_wealth_is_the_mean_of_every_bet_by_its_definition() -> None:
-    """Each bet's factor, pair by pair, in both directions, multiplied one by one."""
+    """The wealth is the mean over all bets, whose factors are here multiplied one by one, in both directions."""
     scores = np.concatenate(pairs(1.0, 30, np.random.default_rng(4)))
     bets = Betting(0.7)
     path = bets.see(scores)
@@ -42,7 +45,7 @@ def pairs(gdp: float, count: int, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def test_the_claim_is_seldom_refuted_where_it_holds() -> None:
-    """300 audits at level 5%: 31 or more refuted has probability 1e-4, if each had probability 5%."""
+    """A claim that holds is seldom refuted: 31 or more of 300 audits at level 5% has probability 1e-4."""
     rng = np.random.default_rng(5)
     refuted = [decide([(p,) for p in pairs(1.0, 60, rng)], (1.0,), 0.05).refuted for _ in range(300)]
     assert sum(refuted) < 31
@@ -70,7 +73,10 @@ def test_wealth_is_the_same_pair_by_pair() -> None:
 
 
 def test_the_lower_bound_is_below_the_truth_and_comes_near_it() -> None:
-    """10 bounds at level 5%: 5 or more above the truth has probability 6e-5; half of them above half of the truth."""
+    """The lower bound on mu is seldom above the true mu, and at least half of the bounds are above half of it.
+
+    Of 10 bounds at level 5%, 5 or more above the truth has probability 6e-5.
+    """
     rng = np.random.default_rng(9)
     bounds = [lower_bound(np.concatenate(pairs(1.0, 300, rng)), 0.05) for _ in range(10)]
     assert sum(bound > 1.0 for bound in bounds) < 5

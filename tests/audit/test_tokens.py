@@ -51,6 +51,7 @@ def test_packed_files_are_opened(pack: Callable[[bytes], bytes]) -> None:
 
 def test_what_only_begins_like_a_packed_file_is_taken_as_it_is() -> None:
     assert content(b"\x1f\x8b\x00\x01\x02\x03\x04\x05") == [b"\x1f\x8b\x00\x01", b"\x02\x03\x04\x05"]
+    assert content(b"PK\x03\x04\x02\x03\x04\x05") == [b"PK\x03\x04\x02\x03\x04\x05"]
 
 
 def test_archives_and_arrays_are_opened() -> None:

@@ -44,7 +44,10 @@ def test_files_are_seen_here_and_elsewhere(tmp_path: Path) -> None:
 
 
 def _numbers(path: Path) -> tuple[str, str]:
-    """Numbers in names are replaced, and pytest's folders have some."""
+    """Returns a path as text, and with each number or temporary name in it replaced by #.
+
+    The folders in which pytest runs tests have numbers in their names.
+    """
     import re
 
     return str(path), re.sub(r"tmp\w{8}|\d+", "#", str(path))

@@ -1,4 +1,4 @@
-"""Weights that move by more than the step size times the release are not taken for releases."""
+"""Tests that weights are not taken for releases where they move by more than the step size times the release."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.audit.small import records, small
 
 
 class _Shows(FirstOrder):
-    """Sound: weights alone are shown, moved by `move`."""
+    """A sound loop that shows its weights alone; its method `move` says how a release moves them."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         releases = super().__call__(records, seed, settings)["releases"]
@@ -60,7 +60,7 @@ class _AdamLast(_Last):
 
 
 class _ZerothOrder(ZerothOrder):
-    """What is clipped is a number, which the weights do not say."""
+    """A zeroth-order loop that shows its weights alone: what it clips is a number, which the weights do not show."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         super().__call__(records, seed, settings)

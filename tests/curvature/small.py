@@ -1,4 +1,4 @@
-"""Small problems with Hessians that can be written out, shared by the tests of this folder."""
+"""Small problems whose Hessians can be written out, shared by the tests of this folder."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def small_network(samples: int = 30) -> Objective:
-    """64 - 2 - 10: d = 160, in batches of 20 and the rest."""
+    """Returns the losses of a network of 64, 2 and 10 units (d = 160) on digits, in batches of 20 and a rest."""
     task = tasks.mlp_digits(2, samples, 0)
     features, labels = task.batches[0]
     parts = list(zip(torch.split(features, 20), torch.split(labels, 20), strict=True))
@@ -28,7 +28,10 @@ def small_network(samples: int = 30) -> Objective:
 
 
 def full_hessian(objective: Objective, x: torch.Tensor) -> torch.Tensor:
-    """By torch's double backward on the flat vector: another code path than forward over reverse."""
+    """Returns the full Hessian of the mean loss at x, by torch's double backward on the flat vector.
+
+    The code under test differentiates forward over reverse, which is another code path.
+    """
     call = objective._call
 
     def value(at: torch.Tensor) -> torch.Tensor:
@@ -42,7 +45,7 @@ def full_hessian(objective: Objective, x: torch.Tensor) -> torch.Tensor:
 
 
 class Weights(nn.Module):
-    """A bare vector as a module."""
+    """A module that has a bare vector, `start` at first, as its only parameter."""
 
     def __init__(self, start: np.ndarray) -> None:
         super().__init__()
@@ -62,7 +65,7 @@ def logistic_losses(module: nn.Module, rows: torch.Tensor) -> torch.Tensor:
 
 
 def nearby(x: torch.Tensor, radius: float, source: torch.Generator) -> torch.Tensor:
-    """x plus a vector uniform on the sphere of this radius."""
+    """Returns x plus a random vector uniform on the sphere of this radius, drawn with `source`."""
     z = torch.randn(x.shape, generator=source, dtype=x.dtype)
     return x + z * (radius / z.norm())
 

@@ -1,4 +1,4 @@
-"""Models by name."""
+"""Tests of the models that can be named on the command line of the curvature measurement."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from dpzero_theory.curvature.catalog import load
 
 
 def own_task(data: str, samples: int | None, seed: int) -> tasks.Task:
-    """A user's own model, by MODULE:FUNCTION: nothing is known of the data."""
+    """A user's own model for MODULE:FUNCTION: a small network whose data is not known to be public or synthetic."""
     task = tasks.mlp_digits(2, samples, seed)
     return tasks.Task(module=task.module, losses=task.losses, batches=task.batches)
 

@@ -1,4 +1,7 @@
-"""From model to prescription in two commands; the file between them; refusals in one line."""
+"""Tests of the way from a model to a prescription in two commands, with a problem file between them.
+
+Bad input is refused in one line.
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +14,7 @@ from dpzero_theory.curvature import __main__ as command
 from dpzero_theory.problem_file import ProblemFile
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 Capture = pytest.CaptureFixture[str]
 
@@ -87,7 +90,10 @@ def test_a_flag_replaces_the_file_and_says_so(tmp_path: Path, capsys: Capture) -
 
 
 def test_the_files_sample_rank_frees_the_smoothing(tmp_path: Path, capsys: Capture) -> None:
-    """At d = 10^6 lambda is of order 1/r_s instead of 1/d; the certificate says so."""
+    """A problem file with a sample rank r_s allows a much larger smoothing, and the certificate says so.
+
+    At d = 10^6 the smoothing is of order 1/r_s instead of 1/d.
+    """
     path = tmp_path / "p.json"
     constants = {"d": 1_000_000, "r": 9.0, "sample_rank": 20.0}
     path.write_text(ProblemFile(constants=constants, caveats=(), data="public").as_json())

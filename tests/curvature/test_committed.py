@@ -1,4 +1,7 @@
-"""What the committed rows say of low effective rank and of the prescriptions, and that the figures can be drawn."""
+"""Tests of what the committed rows say of low effective rank and of prescriptions.
+
+They also test that the figures can be drawn.
+"""
 
 import json
 
@@ -24,7 +27,11 @@ def test_intervals_contain_the_rank_of_the_full_hessian(rows: pd.DataFrame) -> N
 
 
 def test_low_effective_rank_comes_with_training(rows: pd.DataFrame) -> None:
-    """From width 4 to 1,024, d grows 248 times: r more than 25 times before training, less than 8 times after it."""
+    """After training, the effective rank of a network grows much more slowly with its size than before training.
+
+    From width 4 to 1,024 the dimension d grows 248 times, the rank more than 25 times before and less than 8 times
+    after training.
+    """
     networks = rows[rows["model"].str.startswith("mlp-digits")]
     rank = networks.groupby(["moment", "d"])["rank_estimate"].mean()
     growth = {moment: rank[moment].iloc[-1] / rank[moment].iloc[0] for moment in ("before", "after")}
@@ -33,7 +40,10 @@ def test_low_effective_rank_comes_with_training(rows: pd.DataFrame) -> None:
 
 
 def test_the_real_encoder_has_low_effective_rank_throughout(rows: pd.DataFrame) -> None:
-    """Upper ends below 5% of d at every moment, of every trained set measured: it starts pretrained."""
+    """The real sentence encoder has low effective rank throughout, since it starts pretrained.
+
+    The upper ends are below 5% of d at every moment of training, for every subset of trained weights that was measured.
+    """
     encoder = rows[rows["model"].str.startswith("minilm")]
     assert {"minilm:top-norm", "minilm:biases"} <= set(encoder["model"])
     assert (encoder.groupby("model")["moment"].nunique() == 3).all()
@@ -42,7 +52,10 @@ def test_the_real_encoder_has_low_effective_rank_throughout(rows: pd.DataFrame) 
 
 @pytest.mark.parametrize("task", ["digits", "minilm"])
 def test_the_prescription_is_certified_and_helps(task: str) -> None:
-    """Each seed: mean ||grad F||^2 below the certificate, loss below the start; the best step size inside the grid."""
+    """A prescribed run meets its certificate and lowers the loss, on each seed.
+
+    The mean of ||grad F||^2 is below the certificate, and the best step size of the grid is inside the grid.
+    """
     found = read_rows(RESULTS / f"prescription_{task}")
     theory = found[found["choice"].str.startswith("theory")]
     assert (theory["gradient_squared"] <= theory["bound"]).all()

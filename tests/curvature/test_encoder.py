@@ -1,4 +1,4 @@
-"""Sentence classifiers against the arithmetic written out on a toy encoder."""
+"""Tests of sentence classifiers, against the arithmetic written out, on a toy encoder."""
 
 import importlib.util
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 
 class Toy(nn.Module):
-    """The hidden state of a token is a row of a table, normalised."""
+    """A toy encoder: the hidden state of a token is a row of a table, normalised."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,10 @@ def test_scores_are_twenty_times_the_cosine_to_the_label_sentences(toy: Toy) -> 
 
 
 def test_a_scale_fed_with_means_is_the_whole_classifier(toy: Toy) -> None:
-    """Scores, and their gradients in the normalisation's gain and bias and the label vectors."""
+    """A `Scale` fed with means of normalised states gives the scores and gradients of the whole classifier.
+
+    The gradients are those in the normalisation's gain and bias and in the label vectors.
+    """
     whole = SentenceClassifier(toy, torch.randn(3, 4))
     small = SentenceClassifier(toy, whole.head.weight.detach().clone())
     small.pool = Scale(toy.norm)

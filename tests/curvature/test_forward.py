@@ -1,4 +1,4 @@
-"""Differences of losses, without a derivative, against eigenvalues of the full Hessian."""
+"""Tests of the estimates from differences of losses, without derivatives, against eigenvalues of the full Hessian."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from dpzero_theory.curvature.objective import Objective
 from tests.curvature.small import Weights, contains, full_hessian, generator, small_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 
 def test_differences_of_losses_measure_trace_and_frobenius_norm() -> None:

@@ -1,4 +1,4 @@
-"""Intervals against scipy's, by hand, and as JSON."""
+"""Tests of intervals: against scipy's, by hand, and as JSON."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from dpzero_theory.curvature.intervals import Interval, mean_interval, quantiles
 
 
 def test_t_intervals() -> None:
-    """Against scipy's own, and wider where the draws are brackets."""
+    """The t intervals are scipy's, and wider where the draws are known only between bounds."""
     draws = np.array([1.0, 2.0, 4.0, 3.0, 7.0])
     found = mean_interval(draws, 0.9, shift=10)
     low, high = stats.t.interval(0.9, 4, loc=draws.mean(), scale=stats.sem(draws))

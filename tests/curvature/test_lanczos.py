@@ -1,4 +1,4 @@
-"""Lanczos against dense linear algebra."""
+"""Tests of the Lanczos method against dense linear algebra."""
 
 import math
 
@@ -36,7 +36,10 @@ def test_the_basis_is_orthonormal_and_reduces_the_matrix() -> None:
 
 
 def test_an_eigenvalue_lies_within_the_residual_of_each_ritz_value() -> None:
-    """And Ritz values between the ends of the spectrum, but for both roundings: at most d^2 eps ||A|| (Wilkinson)."""
+    """An eigenvalue lies within the residual of each Ritz value, and Ritz values between the ends of the spectrum.
+
+    Both hold up to rounding, which is at most d^2 eps ||A|| (Wilkinson).
+    """
     rng = np.random.default_rng(1)
     matrix = symmetric(rng, rng.standard_normal(80))
     exact = np.linalg.eigvalsh(matrix)

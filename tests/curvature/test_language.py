@@ -1,4 +1,8 @@
-"""Tiny random RoBERTa and OPT against double backward; the real encoder where its data is."""
+"""Tests of the language models whose curvature is measured.
+
+The Hessian products of tiny random RoBERTa and OPT models are compared with those of two backward passes. The real
+encoder is tested only on a machine that has its data.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -11,7 +15,7 @@ from dpzero_theory.curvature import catalog
 from dpzero_theory.curvature.objective import Objective
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 SENTENCES = Path(os.environ.get("DPZERO_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -35,7 +39,8 @@ def test_products_of_transformers(family: str) -> None:
         [torch.zeros(p.numel()).double() if g is None else g.reshape(-1) for g, p in zip(twice, weights, strict=True)]
     )
     product = objective.hessian(x).apply(v)
-    assert float((product - expected).norm() / expected.norm()) < 1e-6  # OPT's softmax is in float32
+    # The tolerance is that of float32, in which OPT computes its softmax.
+    assert float((product - expected).norm() / expected.norm()) < 1e-6
     rows = [Objective(task.module, task.losses, [objective._sample(i)]).gradient(x).norm() for i in range(6)]
     torch.testing.assert_close(objective.gradient_norms(x), torch.stack(rows))
 
@@ -70,7 +75,10 @@ def test_the_real_encoder(sentences: str) -> None:
 
 
 def test_the_top_of_the_encoder_is_the_whole_one(sentences: str) -> None:
-    """Losses and their gradients in the last normalisation and the label vectors, without running a layer."""
+    """The encoder reduced to its last normalisation has the losses and gradients of the whole encoder.
+
+    The gradients are those in the last normalisation and the label vectors; no layer is run.
+    """
     whole = catalog.load("minilm:biases", sentences, 4, 0)
     top = catalog.load("minilm:top-norm", sentences, 4, 0)
     small, large = (Objective(task.module, task.losses, task.batches) for task in (top, whole))

@@ -1,4 +1,7 @@
-"""Logistic regression's constants are bounds; what is measured beside them, by dense linear algebra."""
+"""Tests of logistic regression: its constants are bounds.
+
+What is measured beside them agrees with dense linear algebra.
+"""
 
 import math
 from pathlib import Path
@@ -21,7 +24,10 @@ def test_constants_are_bounds_that_hold_for_all_data() -> None:
 
 
 def test_what_is_measured_is_the_second_moment_of_the_rows_of_norm_one() -> None:
-    """H = (1/4n) sum_i a_i a_i^T, a_i of norm 1, on the first 200 of the shuffled digits."""
+    """The measured matrix is the Hessian bound H = (1/4n) sum_i a_i a_i^T with rows a_i of norm 1.
+
+    The rows are the first 200 of the shuffled digits.
+    """
     features, _ = datasets.binary_digits(seed=3)
     rows = features[:200] / np.linalg.norm(features[:200], axis=1, keepdims=True)
     values = np.linalg.eigvalsh(rows.T @ rows) / (4 * 200)

@@ -1,4 +1,4 @@
-"""The constants of a network against its full Hessians; private data."""
+"""Tests of the measured constants of a network against its full Hessians, and of private data."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from dpzero_theory.curvature.spectrum import Effort
 from tests.curvature.small import EFFORT, full_hessian, generator, small_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 
 def test_constants_are_those_of_the_network() -> None:

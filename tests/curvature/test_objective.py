@@ -1,4 +1,4 @@
-"""Derivatives of a torch module against the full Hessian, loops and finite differences."""
+"""Tests of the derivatives of a torch module's losses, against the full Hessian, loops and finite differences."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from dpzero_theory.curvature.region import descend
 from tests.curvature.small import full_hessian, generator, nearby, small_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 
 def test_products_are_those_of_the_full_hessian() -> None:

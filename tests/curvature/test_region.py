@@ -1,4 +1,4 @@
-"""The bound common to points dominates each of them; descent."""
+"""Tests that the bound common to several points is above each point's Hessian, and of gradient descent."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 from tests.curvature.small import contains, full_hessian, generator, nearby, small_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 
 @pytest.mark.parametrize("power", [2, 4])

@@ -1,4 +1,4 @@
-"""Root mean square of the traces of single samples' Hessians, on losses whose Hessians are known."""
+"""Tests of the root mean square of the traces of single samples' Hessians, on losses with known Hessians."""
 
 import math
 
@@ -14,7 +14,7 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 EFFORT = Effort(search=2, probes=2, steps=2)
 
@@ -26,7 +26,7 @@ class _Point(nn.Module):
 
 
 def _losses(module: nn.Module, curvatures: torch.Tensor) -> torch.Tensor:
-    """f_i(x) = sum_j h_ij x_j^2/2, of Hessian diag(h_i)."""
+    """Returns losses f_i(x) = sum_j h_ij x_j^2/2, whose Hessians are diag(h_i); `curvatures` are the h_ij."""
     assert isinstance(module, _Point)
     return curvatures @ module.x.square() / 2
 
@@ -38,7 +38,11 @@ def _problem(n: int, d: int) -> tuple[Objective, np.ndarray]:
 
 
 def test_upper_ends_cover_the_root_mean_square() -> None:
-    """20 repetitions, 8 of 30 samples: at least 16 upper ends above (a level of 0.975 misses more once in 9,000)."""
+    """The upper end of the interval is above the true root mean square as often as stated.
+
+    Of 20 repetitions with 8 of 30 samples at least 16 must be above; at the level 0.975 more are missed once in 9,000
+    times.
+    """
     objective, h = _problem(30, 20)
     truth = math.sqrt(float((np.abs(h).sum(axis=1) ** 2).mean()))
     covered, middle = 0, []
@@ -52,7 +56,10 @@ def test_upper_ends_cover_the_root_mean_square() -> None:
 
 
 def test_all_samples_with_all_steps_are_exact() -> None:
-    """As many Lanczos steps as dimensions: no direction is random any more, and the norm is the largest."""
+    """With all samples and as many Lanczos steps as dimensions the measurement is exact.
+
+    No direction is random any more, and the norm is the largest one.
+    """
     objective, h = _problem(4, 6)
     every = Effort(search=6, probes=2, steps=6)
     found = measure_samples(objective, objective.start, torch.Generator().manual_seed(0), 9, every, 0.5)
@@ -68,7 +75,10 @@ def test_two_samples_are_needed() -> None:
 
 
 def test_a_measured_sample_rank_frees_the_smoothing() -> None:
-    """At d = 31,488 a rank of 100 allows a smoothing 200 times larger: nu d/(100 sqrt(1.02)) = 249 to first order."""
+    """A measured sample rank allows a larger smoothing.
+
+    At d = 31,488 a rank of 100 allows one 200 times larger: nu d/(100 sqrt(1.02)) = 249 to first order.
+    """
     free = Problem(n=8192, d=31_488, r=20, lipschitz=11.0, smoothness=50.0, gap=0.6)
     ranked = Problem(n=8192, d=31_488, r=20, lipschitz=11.0, smoothness=50.0, gap=0.6, sample_rank=100)
     assert prescribe(ranked, 1.3, max_steps=400).smoothing > 200 * prescribe(free, 1.3, max_steps=400).smoothing

@@ -1,4 +1,4 @@
-"""Shares of clipped slopes, counted and by the law of the sphere."""
+"""Tests of the shares of clipped slopes, which are counted, and computed by the law of the sphere."""
 
 import math
 
@@ -11,11 +11,14 @@ from dpzero_theory.curvature.slopes import clipped_shares, sphere_direction
 from tests.curvature.small import generator, small_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 
 def test_clipped_shares_follow_the_law_of_the_sphere() -> None:
-    """Independent of the law's own formula: shares counted over Gaussian-made directions; 4 standard errors."""
+    """The shares of clipped slopes follow the law of the sphere, within 4 standard errors.
+
+    They are counted over directions made of Gaussians, independently of the law's own formula.
+    """
     objective = small_network()
     norms = objective.gradient_norms(objective.start)
     clips = [0.5 * float(norms.max()), float(norms.max()), 2 * float(norms.max())]
@@ -32,7 +35,10 @@ def test_clipped_shares_follow_the_law_of_the_sphere() -> None:
 
 
 def test_directions_have_length_sqrt_d_and_the_dtype_of_the_weights() -> None:
-    """The mean over 4,000 directions of d = 5 is within 6 standard errors of 0, their second moment of the identity."""
+    """Random directions have length sqrt(d), mean 0 and the identity as second moment.
+
+    The means of 4,000 directions of d = 5 are within 6 standard errors of these.
+    """
     source = generator()
     like = torch.zeros(5, dtype=torch.float64)
     u = torch.stack([sphere_direction(5, source, like) for _ in range(4_000)])

@@ -1,4 +1,4 @@
-"""Norm, traces and effective rank on known spectra, with the coverage that the intervals promise."""
+"""Tests of norm, traces and effective rank on known spectra, with the coverage that the intervals promise."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from tests.curvature.small import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 
 SMALL = Effort(search=20, probes=8, steps=8)
@@ -51,7 +51,10 @@ def test_effective_rank_at_a_hundred_thousand_dimensions(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["1/i", "1/i, signs", "1/sqrt(i), signs"])
 def test_intervals_cover(name: str) -> None:
-    """60 repetitions at d = 300: at least 51 (probability 0.995 if each covers with 0.95)."""
+    """The intervals cover the true values as often as stated.
+
+    Of 60 repetitions at d = 300, at least 51 do; that has probability 0.995 if each covers with 0.95.
+    """
     values = spectrum(name, 300)
     truth = {"trace": values.sum(), "absolute_trace": np.abs(values).sum(), "rank": np.abs(values).sum(), "norm": 1.0}
     covered = dict.fromkeys(truth, 0)
@@ -64,7 +67,11 @@ def test_intervals_cover(name: str) -> None:
 
 
 def test_the_trace_interval_is_not_wide_for_nothing() -> None:
-    """At 50% it covers 100 of 200 +- 4 sd: an interval twice too wide or too narrow would not."""
+    """The interval of the trace is not too wide.
+
+    At level 50% it covers in 100 of 200 repetitions within 4 standard deviations; one twice too wide or too narrow
+    would not.
+    """
     values = spectrum("1/sqrt(i), signs", 300)
     operator = diagonal(torch.as_tensor(values))
     hits = 0
@@ -77,7 +84,10 @@ def test_the_trace_interval_is_not_wide_for_nothing() -> None:
 
 
 def test_committed_coverage() -> None:
-    """200 repetitions of every spectrum; the counts that the benchmark fixes; r within 5% at d = 10^5."""
+    """In the committed rows the intervals cover the truth as often as the benchmark requires.
+
+    There are 200 repetitions of every spectrum, and the effective rank is within 5% at d = 10^5.
+    """
     rows = read_rows(RESULTS / "curvature_coverage")
     assert (rows.groupby("spectrum").size() == 200).all()
     for quantity in ("norm", "trace", "absolute_trace", "rank"):
@@ -125,7 +135,7 @@ def test_roots_of_a_positive_matrix() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_cuda_device_measures_the_same() -> None:
-    """Directions are drawn on the CPU, so the two differ by rounding only."""
+    """A CUDA device measures the same numbers up to rounding, since directions are drawn on the CPU."""
     values = torch.as_tensor(spectrum("1/i, signs", 3_000))
     found = [
         measure_spectrum(diagonal(values.to(device)), torch.Generator().manual_seed(0), SMALL)
@@ -141,11 +151,14 @@ def test_the_zero_matrix_has_no_effective_rank() -> None:
         measure(np.zeros(10))
 
 
-# Modules: the constants of synthetic.problems, derived there by hand.
+# The next tests use torch modules. The constants of the first come from its eigenvalues, of the others by hand.
 
 
 def test_a_small_network_is_measured_within_its_intervals() -> None:
-    """Norm, traces and rank of an indefinite Hessian beside its eigenvalues."""
+    """The norm, traces and rank of a small network's indefinite Hessian are within the measured intervals.
+
+    They are computed from its eigenvalues.
+    """
     objective = small_network()
     values = torch.linalg.eigvalsh(full_hessian(objective, objective.start))
     assert values.min() < -0.01
@@ -159,7 +172,10 @@ def test_a_small_network_is_measured_within_its_intervals() -> None:
 
 
 def test_a_quadratic() -> None:
-    """Hessian diag(spectrum) everywhere: r and ell of the paper's spectra."""
+    """For the quadratic, the rank and norm of the paper's spectra are found.
+
+    Its Hessian is diag(spectrum) everywhere.
+    """
     spectrum = paper_spectrum("c", 2_000)
     data = gaussian_data(np.random.default_rng(0), 20, 2_000)
     problem = Quadratic(data.copy(), spectrum)
@@ -175,7 +191,10 @@ def test_a_quadratic() -> None:
 
 
 def test_pseudo_huber_is_below_its_bounds_and_reaches_them_at_its_center() -> None:
-    """One sample, at its center: the Hessian is A itself. Elsewhere 0 <= Hess <= A and ||grad|| <= ||A||^(1/2)."""
+    """The pseudo-Huber loss stays within its bounds and reaches them at its center.
+
+    With one sample, the Hessian at its center is A itself. Elsewhere 0 <= Hess <= A and ||grad|| <= ||A||^(1/2).
+    """
     spectrum = paper_spectrum("b", 400)
     center = np.ones((1, 400))
     objective = Objective(

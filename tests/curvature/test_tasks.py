@@ -1,4 +1,4 @@
-"""Cross-entropies by hand; the network on digits."""
+"""Tests of the cross-entropies, by hand, and of the network on digits."""
 
 import math
 

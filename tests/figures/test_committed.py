@@ -1,4 +1,4 @@
-"""What the committed rows say, and that every figure can be drawn from them."""
+"""Tests of what the committed rows say, and that every figure can be drawn from them."""
 
 from pathlib import Path
 
@@ -24,7 +24,10 @@ def long() -> pd.DataFrame:
 
 
 def test_every_certificate_holds(cells: pd.DataFrame) -> None:
-    """Mean + 3 standard errors <= bound, in every cell that was run: 5 seeds or more for K = 1, 3 for the best K."""
+    """In every cell that was run, the mean plus 3 standard errors is below the certified bound.
+
+    There are 5 seeds or more for one direction a step, and 3 for the best number of directions.
+    """
     ran = cells[cells["seeds"] > 0]
     several = ran["parameters"] == "sharp-best-k"
     assert several.sum() == 39
@@ -39,7 +42,11 @@ def test_half_of_the_sharp_certificates_are_within_ten_times_the_measurement(cel
 
 
 def test_the_sharp_prescription_wins_at_the_papers_setting(cells: pd.DataFrame) -> None:
-    """n = 10,000, epsilon = 2, mode (c), d = 2,000: 5 times lower for x_tau, 20 for the last iterate, equal steps."""
+    """At the paper's setting the sharpened prescription is better than the paper's, with no more steps.
+
+    For n = 10,000, epsilon = 2, spectrum (c) and d = 2,000 its squared gradient is 5 times lower at the random iterate
+    and 20 times at the last.
+    """
     at = (cells["n"] == 10_000) & (cells["d"] == 2_000) & (cells["mode"] == "c") & (cells["epsilon"] == 2.0)
     setting = cells[at].set_index("parameters")
     paper, sharp = setting.loc["paper"], setting.loc["sharp"]
@@ -50,7 +57,11 @@ def test_the_sharp_prescription_wins_at_the_papers_setting(cells: pd.DataFrame) 
 
 
 def test_the_best_k_wins_at_equal_evaluations(long: pd.DataFrame) -> None:
-    """Pseudo-Huber, mode (c), d = 2,000, 46,720 evaluations: mean over the run 1.4 times lower, the last no worse."""
+    """With equal evaluations the best number of directions K is better than one direction.
+
+    On the pseudo-Huber loss, spectrum (c), d = 2,000 and 46,720 evaluations the mean over the run is 1.4 times lower,
+    and the last value no worse.
+    """
     one, best = long.loc["sharp"], long.loc["sharp-best-k"]
     assert one["steps"] == 46_720 >= best["steps"] * best["directions"] > 46_720 - best["directions"]
     ratio = one["mean"] / best["mean"]
@@ -61,7 +72,11 @@ def test_the_best_k_wins_at_equal_evaluations(long: pd.DataFrame) -> None:
 
 
 def test_several_directions_win_at_equal_evaluations_on_trec() -> None:
-    """At K T = 4,096 K = 4 is at least 1 point above K = 1, two standard errors off, and K = 16 too; 256 nowhere."""
+    """With equal evaluations several directions are better than one on TREC.
+
+    At K T = 4,096 evaluations K = 4 is at least 1 point and two standard errors above K = 1, and so is K = 16; K = 256
+    is above it nowhere.
+    """
     rows = read_rows(RESULTS / "equal_evaluations")
     plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
     cells = rows[plain & (rows["seed"] >= equal_evaluations.REPORTED)].groupby(["task", "evaluations", "directions"])
@@ -79,7 +94,10 @@ def test_several_directions_win_at_equal_evaluations_on_trec() -> None:
 
 
 def test_steps_of_dpzero_on_language_models_do_not_go_with_d() -> None:
-    """The 95% interval of the slope of log steps against log d is below 1/2, over sixteen times the weights."""
+    """On language models the steps that DPZero needs do not grow like the root of the dimension.
+
+    The 95% interval of the slope of log steps against log d is below 1/2, over sixteen times as many weights.
+    """
     runs, ranks = read_rows(RESULTS / "adaptation_steps"), read_rows(RESULTS / "adaptation_widths")
     assert runs["d"].max() >= 16 * runs["d"].min()
     assert runs.groupby("width").size().min() >= 4
@@ -100,7 +118,11 @@ def test_the_cells_cover_what_was_asked(cells: pd.DataFrame) -> None:
 
 
 def test_modes_of_low_rank_hardly_grow_and_others_do() -> None:
-    """Mode (c): DPZero's slope for x_tau is below 0.15, interval included; mode (a): every method grows."""
+    """With spectra of low rank the error of DPZero hardly grows with the dimension.
+
+    With other spectra the error of all methods grows. For spectrum (c) DPZero's slope at the random iterate is below
+    0.15, interval included; for spectrum (a) every method's error grows.
+    """
     slopes = read_rows(RESULTS / "slopes")
     at = (slopes["sweep"] == "synthetic") & (slopes["output"] == "tau") & (slopes["range"] == "all")
     part = synthetic.held_out(slopes[at & (slopes["measured"] == "gradient_train")])
@@ -111,7 +133,11 @@ def test_modes_of_low_rank_hardly_grow_and_others_do() -> None:
 
 
 def test_beyond_the_papers_dimensions_low_rank_is_flat_for_the_last_iterate_too() -> None:
-    """d = 5,000 to 20,000, one seed: DPZero in mode (c) below 0.15, in modes (a) and (b) above; ahead of DPGD-0th."""
+    """Beyond the paper's dimensions the last iterate's error stays flat for the spectrum of low rank too.
+
+    For d = 5,000 to 20,000 on one seed, DPZero's slope is below 0.15 for spectrum (c) and above for (a) and (b); it is
+    ahead of DPGD-0th.
+    """
     slopes = read_rows(RESULTS / "slopes")
     at = (slopes["sweep"] == "wide") & (slopes["output"] == "last") & (slopes["range"] == "all")
     part = slopes[at & (slopes["measured"] == "gradient_train") & (slopes["method"] == "dpzero")]

@@ -1,4 +1,4 @@
-"""The figure of a GPU's rows, from some of them or all."""
+"""Tests of the figure of a GPU's rows, drawn from some of the rows or all."""
 
 import pandas as pd
 import pytest

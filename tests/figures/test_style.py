@@ -1,4 +1,4 @@
-"""The style keeps series apart and the files reproducible."""
+"""Tests of the figures' style: it keeps series apart, and the files are reproducible."""
 
 from pathlib import Path
 

@@ -1,10 +1,10 @@
-"""What Triton and the assembler make of the kernels for cards that are not here.
+"""Compiles the GPU kernels for cards that are not here, by Triton and the assembler.
 
 python -m tests.optim.compiled CAPABILITY ...
 
-The calls are those of `philox_triton` itself, compiled as for a launch and not launched. Prints a line of JSON a card:
-how many kernels there are after each key, and of each the registers and bytes of stack of a thread, and the
-instructions that round in another way than written (fused, flushed, approximate).
+The calls are those of `philox_triton` itself, compiled as for a launch and not launched. It prints a line of JSON for
+each card: how many kernels there are after each key, and of each kernel the registers and bytes of stack of a thread,
+and the instructions that round in another way than written (fused, flushed, approximate).
 """
 
 import json
@@ -33,7 +33,7 @@ made: list[Any] = []
 
 
 class Card:
-    """As much of a driver as compiling asks for."""
+    """Stands in for a CUDA driver, as far as compiling asks for one; `capability` is that of the card, such as 90."""
 
     def __init__(self, capability: int) -> None:
         self.target = GPUTarget("cuda", capability, 32)
@@ -58,7 +58,10 @@ JITFunction.run = compile_alone
 
 
 def calls(key: int) -> None:
-    """Every kind of call, in few types; places within 32 bits for one key, beyond them for the other."""
+    """Makes every kind of call of the kernels, with few types of numbers.
+
+    With `key` 1 all positions are within 32 bits; with another key they are beyond.
+    """
     start, number = (0, 1) if key == 1 else (2**33 + 5, 2**63 + 3)
     philox_triton.words(key, number, 3, start, 1000, 1, torch.device("cpu"))
     for kind, dtype in (("rademacher", torch.bfloat16), ("rademacher", torch.float32), ("gaussian", torch.float16)):
@@ -89,7 +92,10 @@ def compile_for(capability: int) -> None:
 
 
 def main() -> None:
-    """A process for each card: what is compiled is kept by its number, and both are number 0."""
+    """Compiles for each card in a process of its own.
+
+    Triton keeps what it has compiled by the card's number, and each card here has number 0.
+    """
     for capability in map(int, sys.argv[1:]):
         child = os.fork()
         if child == 0:

@@ -1,4 +1,4 @@
-"""A small module whose layers can be in files."""
+"""A small module for the tests of streaming, whose layers can be read from files."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,10 @@ SETTINGS: dict[str, Any] = {"steps": 5, "expected_batch": 6, "step_size": 1e-3, 
 
 
 class Tiny(nn.Module):
-    """Tied embedding and head, layers with a frozen parameter, a skip from the first layer to the head."""
+    """A small language model with tied embedding and head, and layers with a frozen parameter.
+
+    A skip connection leads from the first layer to the head.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -42,7 +45,7 @@ def losses(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def saved(folder: Path, dtype: torch.dtype = torch.float32) -> Tensors:
-    """The weights of `in_memory`, in a file."""
+    """Writes the weights of `in_memory` to a file in `folder`, and returns them as a checkpoint of tensors in files."""
     values = {name: value.clone() for name, value in in_memory(dtype).state_dict().items() if name != "head.weight"}
     folder.mkdir()
     save_file(values, folder / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Small modules and inputs that read weights in different ways."""
+"""Small modules and inputs for tests, which read their weights in many different ways."""
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ X = data(4, 6, 16)
 
 
 class Reads(nn.Module):
-    """A module whose forward is a function of its first parameters and x."""
+    """A module whose forward is `function` of its first parameters, which have the given shapes, and x."""
 
     def __init__(self, function, *shapes):
         super().__init__()

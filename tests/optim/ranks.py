@@ -1,4 +1,7 @@
-"""What each process of the distributed tests runs: `tests.ranks COUNT tests.optim.ranks FOLDER KIND ...`."""
+"""What each process of the distributed tests runs: `tests.ranks COUNT tests.optim.ranks FOLDER KIND ...`.
+
+COUNT is the number of processes, FOLDER the folder for their results, and each KIND one case.
+"""
 
 import os
 from pathlib import Path
@@ -17,6 +20,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "several": {"directions_per_step": 3},
     "poisson": {"expected_batch": 20, "relation": "add-remove", "sampling": "poisson"},
     "dpgd-0th": {"algorithm": "dpgd-0th"},
+    "forward": {"difference": "forward", "directions_per_step": 2},
+    "exact": {"difference": "exact", "smoothing": 0.0, "directions_per_step": 2},
 }
 
 
@@ -25,7 +30,10 @@ PUBLIC = TensorDataset(_FEATURES, _FEATURES[:, 0].sign())
 
 
 def train(folder: Path, kind: str) -> torch.Tensor:
-    """The final weights; `private` writes a ledger and a transcript in `folder`."""
+    """Trains in the case `kind` and returns the final weights.
+
+    The case "private" writes a ledger and a transcript in `folder`.
+    """
     module, rows = Logistic(torch.float32), data(torch.float32)
     if kind == "other plan":
         clip = 1.0 + dist.get_rank()
@@ -51,12 +59,15 @@ def train(folder: Path, kind: str) -> torch.Tensor:
 
 
 def scaled(by: float) -> Any:
-    """Losses of equal source, whose difference is in what they close over."""
+    """Returns losses multiplied by `by`: their source is always the same, the value in their closure is not."""
     return lambda module, batch: by * losses(module, batch)
 
 
 def other_records(folder: Path) -> None:
-    """Refused on every rank, naming rank 1, before anything is there; also when a run goes on."""
+    """Starts runs whose records differ on rank 1: every rank must refuse, naming rank 1, before anything is written.
+
+    The same is tested for a run that is resumed. `folder` is where the run would be.
+    """
     rank, rows = dist.get_rank(), data(torch.float32)
     turned = TensorDataset(*(tensor.flip(0) if rank else tensor for tensor in rows.tensors))
     listed = [rows[i] for i in range(len(rows))]
@@ -95,7 +106,10 @@ def started(function: Any, records: Any, place: Path, *, private: bool, **option
 
 
 def public_clip(folder: Path) -> torch.Tensor:
-    """Of rank 0's weights; and resumed from a folder that rank 0 alone can read."""
+    """Trains with a clip measured on public data, with rank 0's weights, and returns the clips in a tensor.
+
+    The run is then resumed from a folder that only rank 0 can read.
+    """
     arguments: dict[str, Any] = {**BUDGET, **STEP, **FULL, "clip": "public", "public_data": PUBLIC, "micro_batch": 8}
     clips = []
     for resume in (False, True):

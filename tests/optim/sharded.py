@@ -1,4 +1,7 @@
-"""What each process of the tests of sharded modules does: `tests.optim.sharded FOLDER COUNT ...`."""
+"""What each process of the tests of sharded modules does: `tests.optim.sharded FOLDER COUNT ...`.
+
+FOLDER is for the results, and each COUNT is a number of processes.
+"""
 
 import sys
 from collections.abc import Callable
@@ -9,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch._dynamo  # FSDP would, in every process
+import torch._dynamo  # FSDP would import torch._dynamo in every process
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -42,11 +45,14 @@ RUNS: dict[str, dict[str, Any]] = {
     "stochastic": {"dtype": torch.bfloat16},
     "master": {"dtype": torch.bfloat16, "direction": "gaussian"},
 }
-"""Name: changes of the plan, and the type. Three micro-batches for two or four processes; poisson has empty batches."""
+"""The runs that are compared, by name: changes of the plan, and the type of the weights.
+
+Each has three micro-batches for two or four processes; "poisson" has empty batches too.
+"""
 
 
 class Net(nn.Module):
-    """Tied embeddings, normalisation, parameters with fewer rows than there are processes."""
+    """A module with tied embeddings, a normalisation, and parameters with fewer rows than there are processes."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -64,14 +70,17 @@ class Net(nn.Module):
 
 
 def sharded(module: Net, groups: tuple[str, ...] = ("down", "up", ""), **options: Any) -> Net:
-    """groups: names of submodules, the root's last."""
+    """Returns the module, sharded by FSDP: each submodule named in `groups`, and at last the whole (the name "").
+
+    `options` are those of FSDP's `fully_shard`.
+    """
     for name in groups:
         fully_shard(module.get_submodule(name), **options)
     return module
 
 
 class TwoTypes(Net):
-    """FSDP gathers what is in one group but of several types as bytes."""
+    """A module with parameters of two types in one FSDP group, which FSDP gathers as bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +111,10 @@ def seeded(module: nn.Module, name: str, folder: Path | None = None) -> Run:
 
 
 def finished(run: Run) -> dict[str, torch.Tensor]:
-    """The weights after all steps; an evaluation between steps leaves the root's weights gathered."""
+    """Makes all steps of a run and returns its weights.
+
+    Between steps the module is evaluated, which leaves its root's weights gathered.
+    """
 
     def evaluate(record: Record) -> None:
         with torch.no_grad():
@@ -113,7 +125,10 @@ def finished(run: Run) -> dict[str, torch.Tensor]:
 
 
 def mezo(module: nn.Module) -> Run:
-    """Without noise, whose generator would have to be resumed too; with what Adam keeps beside the weights."""
+    """Returns a run without noise, since its generator would have to be resumed too.
+
+    It uses Adam, which keeps numbers beside the weights.
+    """
     options = {key: value for key, value in STEP.items() if key != "clip"}
     chosen = Plan.without_privacy(n=len(DATA), sampling="full", update="adam:0.9,0.99", **options)
     return make_from_seed_not_private(module, losses, DATA, chosen, seed=3, micro_batch=4, precision="master")
@@ -158,7 +173,7 @@ def shifted_output(module: nn.Module) -> torch.Tensor:
 
 
 def by_accelerate() -> Net:
-    """As `Accelerator.prepare` shards with fsdp_version 2, which it does on GPUs only."""
+    """Returns the module sharded as `Accelerator.prepare` of accelerate does with fsdp_version 2, but on CPUs."""
     from accelerate import FullyShardedDataParallelPlugin
     from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 
@@ -172,7 +187,10 @@ def by_accelerate() -> Net:
 
 
 def refusals() -> dict[str, str]:
-    """What is said where something cannot be supported, or fails; and whether the weights stay as they were."""
+    """Returns what is said where a way of sharding cannot be supported or a step fails, by the name of the case.
+
+    It also says whether the weights stay as they were.
+    """
 
     def by_columns() -> object:
         module = nn.Linear(4, 4, bias=False)
@@ -197,10 +215,13 @@ def refusals() -> dict[str, str]:
             assert found.fingerprint() == before
             assert torch.equal(shifted_output(module), expected)
 
+    def derivatives() -> None:
+        weights(sharded(Net())).evaluated([(0, None)], lambda module: module(TOKENS))
+
     def first_kind() -> object:
         return weights(FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu")))
 
-    cases: list[Callable[[], object]] = [by_columns, first_kind, direct, in_the_middle]
+    cases: list[Callable[[], object]] = [by_columns, first_kind, direct, in_the_middle, derivatives]
     messages = {}
     for case in cases:
         try:
@@ -211,7 +232,7 @@ def refusals() -> dict[str, str]:
 
 
 def work(rank: int, count: int, folder: Path) -> None:
-    """One of `count` processes; leaves what it found in a file."""
+    """Does the work of process number `rank` of `count`, and leaves its results in a file in `folder`."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{count}", rank=rank, world_size=count)
     found: dict[str, Any] = {name: finished(seeded(sharded(Net()), name)) for name in RUNS}
@@ -234,7 +255,7 @@ def work(rank: int, count: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Forks, so that the imports are made once."""
+    """Runs the processes as forks of this one, so that the imports are made once."""
     for count in map(int, sys.argv[2:]):
         arguments = (count, Path(sys.argv[1]))
         start_processes(work, arguments, nprocs=count, start_method="fork")  # type: ignore[no-untyped-call]

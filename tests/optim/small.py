@@ -1,4 +1,4 @@
-"""A small logistic regression as a torch module and as a problem for the reference algorithms."""
+"""A small logistic regression, as a torch module and as a problem for the reference algorithms."""
 
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ BUDGET: dict[str, Any] = {"target_epsilon": 3.0, "target_delta": 1e-5}
 STEP: dict[str, Any] = {"steps": 8, "clip": 1.0, "step_size": 0.05, "smoothing": 1e-3}
 POISSON: dict[str, Any] = {"expected_batch": N / 2, "relation": "add-remove", "sampling": "poisson"}
 FULL: dict[str, Any] = {"expected_batch": N, "relation": "replace-one", "sampling": "full"}
-"""The default below: calibrated in closed form."""
+"""The settings of full batches, for which noise is calibrated in closed form."""
 
 
 class Logistic(nn.Module):
-    """weight of shape (D,), zero at first."""
+    """Logistic regression with one parameter, `weight` of shape (D,), which is zero at first."""
 
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def data(dtype: torch.dtype = torch.float64) -> TensorDataset:
 
 
 class Problem:
-    """The same losses for `optim.step.reference`."""
+    """The losses of `Logistic` in the form that `optim.step.reference` takes."""
 
     n, d = N, D
 

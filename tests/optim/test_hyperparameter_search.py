@@ -1,5 +1,9 @@
-"""Private search: what it costs is what its runs' folders show, it resumes, and picks once."""
+"""Tests of private hyperparameter search.
 
+Its cost is what the folders of its runs show, it can be resumed, and it picks a setting once.
+"""
+
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +116,18 @@ def test_it_resumes_with_the_same_picks_and_the_same_best(data: TensorDataset, t
         search(data, tmp_path / "s", runs=None, resume=True, settings=[{"clip": 1.5}, *SETTINGS[1:]])
     with pytest.raises(FileExistsError, match="not empty"):
         search(data, tmp_path / "s", runs=None)
+
+
+def test_a_search_from_before_difference_rules_is_resumed(data: TensorDataset, tmp_path: Path) -> None:
+    """Its plans have no rule, and are those of a search by central differences."""
+    whole = search(data, tmp_path / "s", runs=None)
+    path = tmp_path / "s" / "search.json"
+    kept = json.loads(path.read_text())
+    assert [plan.pop("difference") for plan in kept["plans"]] == ["central"] * len(kept["plans"])
+    path.write_text(json.dumps(kept))
+    assert search(data, tmp_path / "s", runs=None, resume=True).plans == whole.plans
+    with pytest.raises(ValueError, match=r"^plans must be those of the search that is resumed"):
+        search(data, tmp_path / "s", runs=None, resume=True, difference="forward")
 
 
 def test_the_choice_is_the_best_score_and_nan_is_the_lowest(

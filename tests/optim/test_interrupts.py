@@ -1,6 +1,6 @@
-"""Ctrl-C at any instruction of a step: the weights are the transcript's, or the run says that they are not.
+"""Tests of Ctrl-C at any instruction of a step: the weights are those of the transcript, or the run says they are not.
 
-A sample of the instructions, another in each test; all of them: `python -m benchmarks.run_faults`.
+A sample of the instructions is tested, another one in each test; `python -m benchmarks.run_faults` tests all of them.
 """
 
 import os
@@ -26,13 +26,15 @@ from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET, FULL, STEP, data
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:smoothing = .* makes rounding visible"),  # in bfloat16
-    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # that was open, and not yet anyone's
+    # With bfloat16 weights rounding is visible, and a warning says so.
+    pytest.mark.filterwarnings("ignore:smoothing = .* makes rounding visible"),
+    # An interrupt may come when a file is open and no variable refers to it yet.
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
 ]
 
 
 def module(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """With dropout, so that evaluation mode and back can be seen."""
+    """Returns a module with dropout, so that a change to evaluation mode and back can be seen."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 2), nn.Dropout(0.5), nn.Linear(2, 1)).to(dtype)
 
@@ -56,11 +58,15 @@ def require_tidy(model: nn.Module) -> None:
     assert _len_torch_dispatch_stack() == _len_torch_function_stack() == 0
     for parameter in model.parameters():
         read, there = parameter.detach().clone(), parameter.detach()
-        assert (read.view(torch.uint8).numpy() == there.view(torch.uint8).numpy()).all()  # which torch does not see
+        # Read as bytes by numpy, the memory of the weights is what torch reads as well.
+        assert (read.view(torch.uint8).numpy() == there.view(torch.uint8).numpy()).all()
 
 
 class Follower:
-    """The weights that the transcript stands for, moved on as it grows."""
+    """The weights that a run's transcript stands for, computed further as the transcript grows.
+
+    `folder` is the run's folder, and `model` a module with the initial weights.
+    """
 
     def __init__(self, folder: Path, model: nn.Module) -> None:
         self.folder, self.model = folder, model
@@ -97,7 +103,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_interrupt_at_any_instruction_of_a_step(
     tmp_path: Path, dtype: torch.dtype, changes: dict[str, Any], time: int
 ) -> None:
-    """Afterwards either the next step goes on from the transcript's weights, or it refuses and a resumption does."""
+    """After an interrupt at any instruction of a step, the run goes on from the transcript's weights, or refuses to.
+
+    Where it refuses, a resumption goes on from them.
+    """
     model = module(dtype)
     run = made(model, tmp_path, **changes)
     follower = Follower(tmp_path, module(dtype))
@@ -127,7 +136,9 @@ def test_an_interrupt_at_any_instruction_of_a_step(
     assert interrupts > 20
     assert 0 < len(refusals) < interrupts / 2
     assert all("load a checkpoint" in text or "open it again" in text for text in refusals)
-    assert shown == {1, 2}  # records of the interrupted step, if it came to that, and of the one after it
+    # After an interrupt the transcript has the records of the interrupted step, if it was released, and of the next
+    # one.
+    assert shown == {1, 2}
     again = module(dtype)
     replay(tmp_path / TRANSCRIPT, again)
     assert torch.equal(parameters(model), parameters(again))
@@ -143,7 +154,8 @@ def test_an_interrupted_catching_up_is_begun_again_from_the_initial_weights(
     final, refusals = parameters(run.weights.module), []
     run = made(module(), tmp_path, steps=8, resume=True)
     found = instructions(lambda: work(run))
-    found = found[:: len(found) // 50]  # what refuses is a fortieth of them, in one piece
+    # Only a fortieth of the instructions are in the part where the run refuses to go on.
+    found = found[:: len(found) // 50]
     for instruction in found:
         run.close()
         model = module()
@@ -163,7 +175,7 @@ def test_an_interrupted_catching_up_is_begun_again_from_the_initial_weights(
 
 
 class Leader:
-    """Of an Algorithm 1 that is interrupted: what it does next is done by another one too, from the same weights."""
+    """A run of Algorithm 1 that is interrupted, and a second one that repeats its steps from the same weights."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.model = folder, module()
@@ -176,7 +188,11 @@ class Leader:
 
 
 def test_an_interrupt_at_any_instruction_of_a_step_of_algorithm_1(tmp_path: Path) -> None:
-    """The weights have moved exactly by what the transcript says was released since the last checkpoint, or refuse."""
+    """After an interrupt of a step of Algorithm 1 the run refuses to go on, or the weights are right.
+
+    Right weights have moved exactly by what was released. What was released since the last checkpoint stands in the
+    transcript.
+    """
     leader = Leader(tmp_path)
     moves: list[int] = []
     add = Weights.add_
@@ -234,7 +250,11 @@ def test_a_run_of_vectors_without_a_checkpoint_begins_again_when_that_is_said(tm
 
 
 def test_an_interrupted_start_leaves_the_module_as_it_was(tmp_path: Path) -> None:
-    """At a sample of the instructions of the evaluation that a start makes, inside and at the ends of the shift."""
+    """A start that is interrupted leaves the module as it was.
+
+    The interrupt comes at a sample of the instructions of the evaluation that a start makes, inside and at the ends of
+    the shift of the weights.
+    """
     made(module(), tmp_path, steps=8).close()
     model = module()
     found = instructions(lambda: made(model, tmp_path, steps=8, resume=True).close())
@@ -249,7 +269,10 @@ def test_an_interrupted_start_leaves_the_module_as_it_was(tmp_path: Path) -> Non
 
 
 def test_an_interrupt_at_any_instruction_of_opening_the_folder_leaves_no_lock(tmp_path: Path) -> None:
-    """A sample of them; all of them: `python -m benchmarks.run_faults --walk opening`."""
+    """An interrupt at any instruction of opening the folder leaves no lock on it.
+
+    A sample of the instructions is tested; `python -m benchmarks.run_faults --walk opening` tests all of them.
+    """
     run = made(module(), tmp_path)
     run.step()
     run.close()
@@ -272,7 +295,10 @@ def test_an_interrupt_at_any_instruction_of_opening_the_folder_leaves_no_lock(tm
 def test_a_signals_handler_that_asks_for_a_checkpoint_in_the_middle_of_a_step_is_refused(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """And the step goes on as if nobody had asked; at a sample of its instructions."""
+    """A signal's handler that asks for a checkpoint in the middle of a step is refused.
+
+    The step then goes on as if nobody had asked. It is tested at a sample of the step's instructions.
+    """
     model, asked = module(), 0
     run = made(model, tmp_path, **changes)
     found = instructions(run.step)

@@ -1,4 +1,7 @@
-"""Runs whose batches depend on one another: random allocation and groups that take turns, over stops and copies."""
+"""Tests of runs whose batches depend on one another, over stops and copies.
+
+Their sampling is random allocation, or groups of records that take turns.
+"""
 
 import itertools
 import shutil
@@ -25,7 +28,10 @@ HALF: dict[str, Any] = {**CYCLIC, "sample_rate": 1 / 8}
 
 
 def private(folder: Path, resume: bool | str = False, **changes: Any) -> Run:
-    """With the noise that full batches would need."""
+    """Returns a private run with the noise that full batches would need.
+
+    `resume` says whether a run in `folder` is continued, and `changes` are changes of the plan.
+    """
     settings = replace(plan(relation="add-remove"), **changes)
     return make_private(Logistic(), losses, data(), settings, target_delta=1e-5, folder=folder, resume=resume)
 
@@ -35,7 +41,10 @@ def batches(run: Run, releases: range) -> list[list[int]]:
 
 
 def test_a_record_is_in_so_many_batches_of_an_epoch_and_a_resumption_goes_on_with_them(tmp_path: Path) -> None:
-    """Four steps an epoch: eight releases are two of them, resumed in the middle of the first and of the second."""
+    """With random allocation a record is in a fixed number of batches of an epoch, also after a resumption.
+
+    An epoch has four steps; of two epochs, each is interrupted in the middle and resumed.
+    """
     used: list[list[int]] = []
     known: list[list[int]] = []
     for stop in (2, 7, 8):
@@ -59,7 +68,10 @@ def batches_of(run: Run, drawn: Any) -> list[list[int]]:
 
 
 def test_groups_are_the_same_after_a_resumption_and_the_batches_in_them_new(tmp_path: Path) -> None:
-    """Rate 1/4 in four groups: the whole group in its turn; at 1/8 half of it, drawn anew."""
+    """After a resumption the groups of records are the same, and the batches drawn in them are new.
+
+    With rate 1/4 in four groups a batch is the whole group whose turn it is; with rate 1/8 it is about half of it.
+    """
     run = private(tmp_path / "whole", **CYCLIC)
     groups = batches(run, range(4))
     assert sorted(itertools.chain(*groups)) == list(range(N))
@@ -98,7 +110,10 @@ def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
 
 @pytest.mark.parametrize("settings", [ALLOCATED, HALF], ids=lambda settings: str(settings["sampling"]))
 def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Both used the same batches: no history that the accountant knows. One alone is one, and so is the common part."""
+    """Two copies of a run that both went on are refused, since both used the same batches.
+
+    The accountant knows no such history. One of them alone is accepted, and so is the part that they have in common.
+    """
     run = private(tmp_path / "a", **settings)
     run.step()
     run.close()
@@ -128,7 +143,10 @@ def test_without_the_secret_no_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_seeds_and_new_batches() -> None:
-    """A seed's batches are its own, whatever a folder keeps; without a folder every run has its own secret."""
+    """Batches from a seed depend on the seed alone; without a folder every run has its own secret.
+
+    A key that a folder keeps does not change those of a seed.
+    """
     arguments = (RandomAllocation(0.2), 30)
     seeded, same = (BatchesFromSeedNotPrivate(*arguments, seed=4) for _ in range(2))
     same.keep(bytes(range(32)))
@@ -156,7 +174,10 @@ def test_what_cannot_be_drawn_is_refused() -> None:
 
 
 def test_a_target_is_met() -> None:
-    """By the run's own account, which looks for epsilon where the calibration looked for the noise."""
+    """A plan for a target epsilon meets it by its own account.
+
+    The account looks for epsilon where the calibration looked for the noise.
+    """
     found = plan(relation="replace-one", sampling="random-allocation", expected_batch=N / 4)
     assert 2.9 < found.epsilon(1e-5).upper <= 3.0
     half = replace(found, noise_multiplier=found.noise_multiplier * 0.98, scale=found.scale)

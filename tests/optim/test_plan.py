@@ -1,4 +1,4 @@
-"""Plans: for a target, from every prescription, and through JSON."""
+"""Tests of plans: for a target epsilon, from every prescription of the theory, and through JSON."""
 
 import inspect
 import math
@@ -32,7 +32,10 @@ from tests.privacy import oracle
 
 
 def test_noise_has_the_law_of_the_plan() -> None:
-    """4,000 draws: variance within 10% (4.5 standard errors) of sigma^2, of 2 b^2 for Laplace."""
+    """The noise of a plan has the stated variance, sigma^2 for Gaussian noise and 2 b^2 for Laplace noise.
+
+    Of 4,000 draws the variance is within 10%, which is 4.5 standard errors.
+    """
     for noise, factor in (("gaussian", 1.0), ("laplace", 2.0)):
         chosen = plan(noise=noise)
         source = SeededNoise(4)
@@ -50,7 +53,10 @@ def test_the_typed_keywords_are_those_of_the_plan() -> None:
 
 
 def exact_epsilon(gdp: float, delta: float) -> float:
-    """The root of the textbook formula, by another solver."""
+    """Returns the epsilon of mu-GDP at this delta, as the root of the textbook formula, by another solver.
+
+    `gdp` is mu.
+    """
     return float(
         optimize.brentq(
             lambda e: stats.norm.cdf(gdp / 2 - e / gdp) - math.exp(e) * stats.norm.cdf(-gdp / 2 - e / gdp) - delta,
@@ -109,7 +115,7 @@ PRESCRIBED = prescriptions()
 
 @pytest.mark.parametrize("name", PRESCRIBED)
 def test_a_plan_is_its_prescription_and_costs_what_that_was_made_for(name: str) -> None:
-    """Every number, and the (epsilon, delta) behind gdp; on the private side."""
+    """A plan made from a prescription has its numbers, and costs the (epsilon, delta) that it was made for, or less."""
     prescribed = PRESCRIBED[name]
     found = Plan.from_prescription(prescribed)
     for field in SAME:
@@ -120,7 +126,7 @@ def test_a_plan_is_its_prescription_and_costs_what_that_was_made_for(name: str) 
     std = found.noise_multiplier * found.clip / found.expected_batch
     assert std == pytest.approx(prescribed.noise_std, rel=1e-14)
     if found.levels:
-        # the lattice's noise is a little wider than the prescribed one, and no narrower
+        # The lattice's noise is a little wider than the prescribed noise, and no narrower.
         assert found.scale / found.levels * found.clip / found.expected_batch >= std
         assert found.scale / found.levels == pytest.approx(found.noise_multiplier, rel=1e-8)
     cost = found.epsilon(DELTA)
@@ -151,7 +157,10 @@ def test_a_prescription_runs(tmp_path: Path, name: str) -> None:
 
 
 def test_noise_that_shrinks_is_refused_in_one_line() -> None:
-    """Its last step's noise at every step would cost more than was certified."""
+    """A prescription whose noise shrinks along the run is refused.
+
+    A plan's noise is constant, and the noise of its last step at every step would cost more than was certified.
+    """
     shrinking = prescribe_last_iterate(WITH_PL, GDP, schedule="shrinking", max_steps=30)
     assert shrinking.noise_ratio > 1
     with pytest.raises(ValueError, match=r"^noise_ratio must be 1, as the noise of a run is constant; got 1\.\d+$"):
@@ -199,7 +208,10 @@ def test_another_plan_is_refused_by_the_field_that_differs() -> None:
 
 
 def test_step_sizes_may_be_another_processors() -> None:
-    """The last bit of a cosine depends on the C library; the thousandth part of a step size does not."""
+    """Step sizes that differ in the last bit, as another processor's may, are accepted on resumption.
+
+    The last bit of a cosine depends on the C library; a relative difference of a thousandth does not.
+    """
     begun = plan(schedule="cosine")
     sizes = begun.step_sizes
     rounded = replace(begun, step_sizes=(sizes[0], math.nextafter(sizes[1], 1), *sizes[2:]))
@@ -236,7 +248,10 @@ def test_the_sums_of_a_release_move_the_weights_by_the_mean_over_its_directions(
 
 
 def coarse(levels: int, multiplier: float, more: int = 0, **changes: Any) -> Plan:
-    """A plan whose user chose the lattice, with the least noise that the multiplier takes, or a little more."""
+    """Returns a plan with a lattice of `levels` integers to a clip, as its user may choose one.
+
+    The noise is the least that `multiplier` allows, plus `more` integers; `changes` are changes of the plan.
+    """
     scale = math.ceil(multiplier * levels) + more
     return replace(plan(**changes), levels=levels, noise_multiplier=multiplier, scale=scale)
 
@@ -244,7 +259,10 @@ def coarse(levels: int, multiplier: float, more: int = 0, **changes: Any) -> Pla
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize(("levels", "multiplier"), [(1, 1.3), (2, 2.5), (10, 2.0)])
 def test_a_plan_costs_what_its_lattice_does(noise: str, levels: int, multiplier: float) -> None:
-    """One step of full batches, against the sums over all outputs of the integer noise that is drawn."""
+    """A plan on a coarse lattice costs what sums over all outputs of the drawn integer noise give.
+
+    The run is one step of full batches.
+    """
     chosen = coarse(levels, multiplier, noise=noise, steps=1, sampling="full", expected_batch=N, relation="add-remove")
     if noise == "laplace":
         couples = oracle.laplace(levels, chosen.scale / levels, 1.0, "add-remove")
@@ -276,7 +294,10 @@ def test_a_lattice_too_coarse_to_be_accounted_for_is_no_plan() -> None:
 
 
 def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its ledger, its statement and verify: the law of the lattice, and epsilon at pure noise, T times levels/scale."""
+    """A run on a coarse lattice claims what it costs, in its ledger, its statement and `verify`.
+
+    That is the cost by the law of the lattice; at delta = 0 the epsilon is T times levels/scale.
+    """
     chosen = coarse(1, 4.5, noise="laplace", steps=3, relation="add-remove", sampling="full", expected_batch=N)
     run = make_private(Logistic(), losses, data(), chosen, target_delta=0.0, folder=tmp_path / "run")
     run.run()
@@ -302,7 +323,10 @@ def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: 
 
 
 def test_the_claim_that_was() -> None:
-    """100 full steps, parameter 20 and one integer to the clip: 1.9477 was said, for the lattice of runs."""
+    """A plan on the coarsest lattice costs more than the same plan on the usual fine one.
+
+    An earlier version said 1.9477 for both, for 100 full steps with parameter 20 and one integer to the clip.
+    """
     kind = {"noise": "laplace", "steps": 100, "sampling": "full", "expected_batch": N, "relation": "add-remove"}
     assert coarse(1, 20.0, **kind).epsilon(1e-5).lower == pytest.approx(1.96813, abs=1e-5)
     assert coarse(2**30, 20.0, **kind).epsilon(1e-5).upper == pytest.approx(1.94772, abs=1e-5)

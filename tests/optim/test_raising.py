@@ -1,4 +1,7 @@
-"""A record whose loss, or whose reading, raises counts as 0, and nothing that may be seen shows it."""
+"""Tests of a record whose loss, or whose reading, raises an error.
+
+It counts as 0, and nothing that may be seen shows it.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -20,7 +23,7 @@ from tests.optim import layered
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, Logistic, N, data, losses, plan
 
 BAD = 7
-"""The number of the record that raises, whose first feature is 99."""
+"""The number of the record that raises an error; its first feature is 99."""
 
 
 def records() -> list[Any]:
@@ -30,7 +33,10 @@ def records() -> list[Any]:
 
 
 def raises_in(place: str, error: type[Exception] = KeyError) -> tuple[Any, Any, Any]:
-    """Losses, data set and collate function that raise for that record alone."""
+    """Returns losses, a data set and a collate function, of which one raises an error for record `BAD` alone.
+
+    `place` says which one it is, and `error` is the type of the error.
+    """
 
     class Rows(list[Any]):
         def __getitem__(self, index: Any) -> Any:
@@ -48,7 +54,8 @@ def raises_in(place: str, error: type[Exception] = KeyError) -> tuple[Any, Any, 
         return default_collate(rows)
 
     def raising(module: Any, batch: Any) -> Tensor:
-        there = bool((batch[0].numpy()[:, 0] == 99).any())  # which is no operation on tensors
+        # This test of the batch's values is no operation on tensors that could be traced.
+        there = bool((batch[0].numpy()[:, 0] == 99).any())
         side = {"one point": 1, "the other": -1}.get(place)
         if there and (place == "losses" or (side and side * module.weight[0].clone().numpy() > 0)):
             raise error("private words")
@@ -99,7 +106,10 @@ def test_a_run_goes_on_and_shows_nothing(
 def test_a_record_that_raises_is_worth_nothing_and_the_others_what_they_are(
     way: str, place: str, error: type[Exception]
 ) -> None:
-    """The sum over all records is that of the others, up to rounding: of a clip 1, by 1e-9."""
+    """A record that raises an error counts as 0, and the other records' contributions stay what they are.
+
+    The sum over all records is that of the others up to rounding, by 1e-9 of a clip.
+    """
     options = dict(WAYS[way])
     settings = {key: options.pop(key) for key in list(options) if key in ("directions_per_step", "algorithm")}
     if way == "several points" and place in ("one point", "the other"):
@@ -139,7 +149,7 @@ def failing(what: Callable[[], object]) -> Any:
 
 
 def test_losses_that_raise_for_every_record_are_refused_as_they_raise(tmp_path: Path) -> None:
-    """A mistake in the losses, of which nothing is written or spent."""
+    """Losses that raise an error for every record are refused with that error, and nothing is written or spent."""
     for isolation in ("probed", "exact"):
         with pytest.raises(ZeroDivisionError):
             make_private_with_epsilon(
@@ -158,7 +168,7 @@ def test_losses_that_raise_for_every_record_are_refused_as_they_raise(tmp_path: 
 
 
 def test_records_that_cannot_be_read_by_the_start_are_no_reason_to_stop(tmp_path: Path) -> None:
-    """All but a few of them."""
+    """Records that cannot be read do not stop a start, as long as a few can be read."""
 
     class Rows(list[Any]):
         def __getitem__(self, index: Any) -> Any:
@@ -174,7 +184,10 @@ def test_records_that_cannot_be_read_by_the_start_are_no_reason_to_stop(tmp_path
 
 
 def test_streamed_layers(tmp_path: Path) -> None:
-    """A record that raises in a layer, or behind all of them; a layer that cannot be read is no record's doing."""
+    """With layers streamed from files, a record that raises an error in a layer, or after all layers, counts as 0.
+
+    A layer that cannot be read is nothing that a record has done, and raises its error.
+    """
     checkpoint = layered.saved(tmp_path / "checkpoint")
     settings = Plan.for_target(
         n=6, target_epsilon=8, target_delta=1e-5, relation="add-remove", clip=1.0, **layered.SETTINGS
@@ -202,8 +215,9 @@ def test_streamed_layers(tmp_path: Path) -> None:
         if place == "layer":
             inside.rows = 100  # type: ignore[attr-defined]
             totals.append(run.sums.total(0, every))
-    rounding = 1e-3 * settings.levels  # of float32 losses over 2 lambda
-    assert abs(totals[0] - totals[1]) <= rounding  # several records at once raised, each by itself did not
+    rounding = 1e-3 * settings.levels  # The sums may differ by the rounding of float32 losses divided by 2 lambda
+    # Losses of several records at once raised an error in one run, those of each record by itself did not.
+    assert abs(totals[0] - totals[1]) <= rounding
     assert abs(totals[2] - totals[3]) <= rounding
     for path in (tmp_path / "checkpoint").iterdir():
         path.unlink()

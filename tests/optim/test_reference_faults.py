@@ -1,4 +1,4 @@
-"""What goes wrong in published code for this algorithm, one test a fault: none of it happens here."""
+"""Tests that what goes wrong in published code for this algorithm does not happen here, one test for each fault."""
 
 import logging
 import math
@@ -35,9 +35,10 @@ def seeded(module: nn.Module, given: Any = None, **changes: Any) -> Run:
 
 
 def recovered(run: Run, module: Logistic, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """The attack: from x_t, x_{t+1}, the public u_t and noise drawn again from the public seed, the clipped sum.
+    """The attack on noise from a seed: finds the clipped sum from what is public.
 
-    Returns its errors with that noise removed and with none removed, in units of the noise's standard deviation.
+    It has the weights before and after a step, the direction, and noise drawn again from the public seed. Returns the
+    errors of the sum found with that noise removed, and with none removed, in units of the noise's standard deviation.
     """
     guess, errors = SeededNoise(int.from_bytes(bytes.fromhex(run._header.key), "little") % 2**64), []
     for number in range(steps):
@@ -54,10 +55,11 @@ def recovered(run: Run, module: Logistic, steps: int) -> tuple[np.ndarray, np.nd
 
 
 def test_fault_a_noise_is_not_a_function_of_any_seed(tmp_path: Path) -> None:
-    """The attack's error is that of the noise; against the seeded variant it is zero, and that one says so.
+    """Fault (a), noise that is a function of a seed: here the attack's error is that of the noise.
 
-    400 steps: the error's standard deviation is known to 3.5%, so 20% is 5.6 standard errors; to 5% in
-    `benchmarks.optimizer_privacy`, and here for the mechanism alone: 20,000 draws, 10 standard errors.
+    Against the seeded variant, which says that it is not private, the error is zero. With 400 steps the error's
+    standard deviation is known to 3.5%, so the allowed 20% is 5.6 standard errors; for the mechanism alone there are
+    20,000 draws and 10 standard errors.
     """
     module = Logistic()
     run = private(tmp_path, module, steps=400)
@@ -89,9 +91,11 @@ def test_fault_b_losses_that_are_not_one_for_each_record_are_refused(tmp_path: P
 
 
 def test_fault_b_losses_that_are_reduced_only_later_count_as_nothing(tmp_path: Path) -> None:
-    """On some paths only, here after the start, which makes eight evaluations. A refusal would show whose path it was.
+    """Fault (b), losses that are averages over the batch: losses that become so only after the start count as nothing.
 
-    What is released is then the noise: within 8 standard deviations, and no clipped sum of a batch is in it.
+    They are so on some paths only, here after the eight evaluations of the start. A refusal would show whose record
+    took the path. What is released is then the noise: within 8 standard deviations, with no clipped sum of a batch in
+    it.
     """
     calls = count(1)
 
@@ -106,7 +110,10 @@ def test_fault_b_losses_that_are_reduced_only_later_count_as_nothing(tmp_path: P
 
 
 def test_fault_b_batch_normalisation_does_not_mix_records(tmp_path: Path) -> None:
-    """Evaluated in eval mode: a record's loss is the same whatever the others are, and the buffers stay."""
+    """Fault (b), losses that depend on other records: batch normalisation does not mix records here.
+
+    The module is evaluated in eval mode, so a record's loss is the same whatever the others are, and the buffers stay.
+    """
     module = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1), nn.Dropout(0.5)).double().train()
 
     def each(module: nn.Module, batch: Any) -> torch.Tensor:
@@ -123,7 +130,10 @@ def test_fault_b_batch_normalisation_does_not_mix_records(tmp_path: Path) -> Non
 
 
 def test_fault_c_sampling_is_what_is_accounted() -> None:
-    """Poisson batches get Poisson's epsilon of their own relation; orders that could be known are not offered."""
+    """Fault (c), other sampling than is accounted for: Poisson batches get the epsilon of Poisson sampling.
+
+    It is that of their own relation. Orders of records that could be known are not offered.
+    """
     for relation in ("add-remove", "replace-one"):
         chosen = plan(**{**POISSON, "relation": relation})
         exact = epsilon_of_history([chosen.settings.release(chosen.steps)], 1e-5)
@@ -144,7 +154,10 @@ def test_fault_c_sampling_is_what_is_accounted() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("k", [1, 3])
 def test_fault_d_losses_that_are_not_finite_leave_the_release_bounded(bad: float, k: int) -> None:
-    """A record that turns the difference bad moves the release by at most its clip, and weights stay finite."""
+    """Fault (d), losses that are not finite: such a record moves the release by at most its clip.
+
+    The weights stay finite.
+    """
 
     def broken(module: nn.Module, batch: Any) -> torch.Tensor:
         found = losses(module, batch)
@@ -182,7 +195,11 @@ def test_fault_e_n_is_counted_from_the_data() -> None:
 
 
 def test_fault_f_the_denominator_is_the_expected_batch(tmp_path: Path) -> None:
-    """Every move is alpha C/(levels q n) times an integer, whatever the batch: the noise on the average is the same."""
+    """Fault (f), a denominator that depends on the batch: here it is the expected batch.
+
+    Every move is alpha C/(levels q n) times an integer, whatever the size of the batch, so the noise on the average is
+    the same.
+    """
     module = Logistic()
     run = seeded(module, **POISSON)
     sizes: list[int] = []
@@ -198,7 +215,7 @@ def test_fault_f_the_denominator_is_the_expected_batch(tmp_path: Path) -> None:
 
 
 class CountedNoise:
-    """System noise that counts how often it is asked."""
+    """A source of noise that stands in for the operating system's, and counts how often it is asked."""
 
     private = True
 
@@ -227,7 +244,10 @@ def test_fault_g_micro_batches_do_not_change_the_step() -> None:
 
 
 def test_fault_h_several_directions_cost_what_one_does() -> None:
-    """The vector of K differences is clipped jointly, so the same noise multiplier gives the same epsilon."""
+    """Fault (h), paying once for several directions: a step with K directions costs what a step with one does.
+
+    The vector of a record's K differences is clipped jointly, so the same noise multiplier gives the same epsilon.
+    """
     one, several = plan(), plan(directions_per_step=8)
     assert several.noise_multiplier == pytest.approx(one.noise_multiplier, rel=1e-9)
     run = seeded(Logistic(), directions_per_step=8, clip=1e-3)
@@ -324,7 +344,10 @@ def test_fault_m_a_search_over_settings_is_charged_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_fault_n_weights_are_restored_exactly(dtype: torch.dtype) -> None:
-    """Steps of size zero leave every bit, also when the losses fail half way."""
+    """Fault (n), weights that are not restored exactly: steps of size zero leave every bit.
+
+    That holds also when the losses fail half way.
+    """
     module = Logistic(dtype)
     module.weight.data.copy_(torch.linspace(-0.3, 0.7, 6))
     before = module.weight.detach().clone()

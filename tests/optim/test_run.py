@@ -35,7 +35,10 @@ SEED = 11
 
 
 class Discrete:
-    """What the reference asks for, from the integers that a seeded run draws."""
+    """A source of noise for the reference algorithms that gives the integers a seeded run draws.
+
+    `scale` is the scale of the integers' law, and `unit` is what one integer stands for.
+    """
 
     def __init__(self, scale: int, unit: float) -> None:
         self._noise, self._scale, self._unit = SeededNoise(SEED), scale, unit
@@ -45,7 +48,10 @@ class Discrete:
 
 
 class DiscreteVectors:
-    """The same for vectors: the integers of step t times `units[t]`."""
+    """A source of vector noise for the reference algorithms: the integers of step t times `units[t]`.
+
+    `scale` is the scale of the integers' law.
+    """
 
     def __init__(self, scale: int, units: list[float]) -> None:
         self._noise, self._scale, self._units = SeededNoise(SEED), scale, iter(units)
@@ -69,7 +75,10 @@ def directions(kind: str, count: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
 def test_dpzero_steps_as_the_reference_does(kind: str) -> None:
-    """Equal directions and noise, full batch; what is left is the rounding to the lattice, 1e-9 of the clip."""
+    """A run of DPZero makes the steps of the reference algorithm, with equal directions and noise and full batches.
+
+    What is left is the rounding to the lattice, 1e-9 of the clip.
+    """
     module = Logistic()
     run = seeded(module, direction=kind)
     run.run()
@@ -83,7 +92,10 @@ def test_dpzero_steps_as_the_reference_does(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "lattice"), [("rademacher", 1e-11), ("sphere", 1e-6)])
 def test_dpgd_0th_steps_as_the_reference_does(kind: str, lattice: float) -> None:
-    """Equal directions and noise, full batch; what is left is the rounding of differences to ||v||/2^38 of the clip."""
+    """A run of DPGD-0th makes the steps of the reference algorithm, with equal directions and noise and full batches.
+
+    What is left is the rounding of differences to ||v||/2^38 of the clip.
+    """
     module = Logistic()
     run = seeded(module, algorithm="dpgd-0th", direction=kind)
     norms = [run.weights.squared_norm(t) for t in range(STEP["steps"])]
@@ -119,7 +131,10 @@ def test_mezo_is_the_step_without_clip_and_noise() -> None:
 
 
 def test_several_directions_are_averaged() -> None:
-    """One step with K = 3 by hand: clip the vectors of differences jointly, sum, add the noise, average."""
+    """A step with K = 3 directions equals one computed by hand.
+
+    The vectors of differences are clipped jointly, summed, noised and averaged.
+    """
     module = Logistic()
     run = seeded(module, directions_per_step=3, steps=1, clip=0.7)
     scale, unit = run.plan.scale, run.plan.unit
@@ -134,7 +149,10 @@ def test_several_directions_are_averaged() -> None:
 
 @pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
 def test_what_is_certified_is_what_is_run(kind: str) -> None:
-    """One step of a prescription with K = 4: the algorithm of proof.md, x - (alpha/K) U (M + z), z of its noise_std."""
+    """A step of a prescription with K = 4 directions is the one that the theorem certifies.
+
+    It is x - (alpha/K) U (M + z) with z of the prescribed noise_std, as proof.md states it.
+    """
     p = prescribe(CertifiedProblem(n=N, d=D, r=2.0), 1.0, max_steps=7, direction=kind, directions_per_step=4)
     module = Logistic()
     run = make_from_seed_not_private(module, losses, data(), Plan.from_prescription(p), seed=SEED)
@@ -180,13 +198,14 @@ def test_the_transcript_rebuilds_the_weights_bit_for_bit(tmp_path: Path, changes
 
 
 def runnable_plans() -> list[dict[str, Any]]:
-    """Every private algorithm with every noise, relation and sampling that it can run with."""
+    """Returns the settings of every private algorithm with every noise, relation and sampling that it can run with."""
     found = []
     for rule in ALGORITHMS.values():
         for law in MECHANISMS.values() if rule.private else ():
             for relation, sampling in itertools.product(Relation, runnable()):
                 fits = law.lattice == rule.lattice and law.coordinates >= rule.coordinates(1)
-                fits = fits and not SAMPLINGS[sampling].lasting  # see test_lasting
+                # Samplings whose batches depend on one another are tested in test_lasting.
+                fits = fits and not SAMPLINGS[sampling].lasting
                 if fits and sampling in (law.samplings or runnable()):
                     batch = N if sampling == "full" else N / 4
                     found.append(
@@ -197,7 +216,11 @@ def runnable_plans() -> list[dict[str, Any]]:
 
 
 def exact_cost(changes: dict[str, Any], multiplier: float, steps: int, delta: float) -> float | None:
-    """By hand, where there is a closed form: epsilon of so many releases, to 30 digits rounded down to a float's."""
+    """Returns the epsilon of `steps` releases at this delta where there is a closed form, else None.
+
+    It is computed to 30 digits and rounded down to a float. `changes` are the settings of the plan, and `multiplier` is
+    its noise multiplier.
+    """
     sensitivity, q = (2 if changes["relation"] == "replace-one" else 1), changes["expected_batch"] / N
     with mp.workdps(30):
         if changes["noise"] == "laplace":
@@ -220,9 +243,9 @@ def _below(value: Any) -> float:
 
 @pytest.mark.parametrize("changes", runnable_plans(), ids=lambda changes: " ".join(map(str, changes.values())))
 def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """The run, its history, its plan, its ledger and the folder: one number, and the right one.
+    """The run, its history, its plan, its ledger and its folder give the same epsilon, and the right one.
 
-    The fault that was: a Laplace run with target epsilon 1 said 1.0, its history 2.94.
+    An earlier version said 1.0 for a Laplace run with target epsilon 1 and 2.94 for its history.
     """
     delta, target = (0.0 if changes["noise"] == "laplace" else 1e-5), 1.0
     run = private(tmp_path, **changes, target_epsilon=target, target_delta=delta, steps=60)
@@ -234,7 +257,7 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
         assert spent == epsilon_of_history(run.history, delta).upper
         exact = exact_cost(changes, run.plan.noise_multiplier, made, delta)
         assert exact is None or exact <= spent <= exact * (1 + 1e-8)
-    # a bracket of finite pairs is as wide as their game, and calibration leaves a share of it
+    # The bracket of a mechanism given by finite pairs of laws is wider, and calibration leaves a share of its width.
     room = 1e-3 if (changes["sampling"], changes["relation"]) == ("fixed-size", "zero-out") else 1e-6
     assert target * (1 - room) < spent <= target
     assert run.plan.epsilon(delta).upper == spent
@@ -249,7 +272,11 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
 
 
 def test_all_that_can_be_run_is_in_the_list() -> None:
-    """Two lattice laws and one of vectors, every relation, three samplings, without Laplace on fixed-size batches."""
+    """The list of runnable plans is complete.
+
+    It has two laws on a lattice and one of vectors, every relation and three samplings, without Laplace noise on
+    fixed-size batches.
+    """
     assert len(runnable_plans()) == len(Relation) * (3 + 2 + 3)
     for changes in (
         {"noise": "laplace", "sampling": "fixed-size", "expected_batch": N / 4},
@@ -292,7 +319,10 @@ def test_a_run_resumes_from_the_initial_weights_and_from_a_checkpoint(tmp_path: 
 
 
 def test_a_release_that_was_paid_for_but_not_written_is_skipped(tmp_path: Path) -> None:
-    """As a crash between ledger and transcript leaves it: number 2 is spent, the next step is number 3."""
+    """A release that was paid for but not written is skipped on resumption.
+
+    A crash between writing ledger and transcript leaves that: release 2 is spent, and the next step is release 3.
+    """
     run = private(tmp_path)
     steps(run, 2)
     assert run._files.ledger is not None
@@ -329,7 +359,7 @@ def test_dpgd_0th_resumes_from_a_checkpoint_only(tmp_path: Path) -> None:
 
 
 class Rows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """A map-style data set without tensors to index."""
+    """A map-style data set that has no tensors to index."""
 
     def __len__(self) -> int:
         return N

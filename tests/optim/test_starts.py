@@ -1,4 +1,7 @@
-"""A start that is killed leaves nothing that an upload could carry, and the next one removes what it has left."""
+"""Tests that a start of a run which is killed leaves nothing that an upload to the hub could carry.
+
+The next start removes what it has left.
+"""
 
 import fcntl
 import os
@@ -22,7 +25,7 @@ from tests.optim.small import FULL, STEP, Logistic, data, losses, plan, private
 HEADER = Header(plan(), "07" * 16, "00" * 32, "nearest")
 BUDGET = Budget(3.0, 1e-5, 1)
 OF_HUB = "_*"
-"""What `Trainer.push_to_hub` leaves out of an output folder, of all that a start writes."""
+"""A pattern of the names that `Trainer.push_to_hub` leaves out, of all that a start writes into an output folder."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +38,7 @@ def start(place: Path) -> None:
 
 
 def killed(work: Callable[[], object], instruction: Any) -> None:
-    """A child that does `work`, killed before that instruction."""
+    """Does `work` in a child process that is killed before the given instruction."""
 
     def event(found: Any) -> None:
         if found == instruction:
@@ -52,7 +55,10 @@ def killed(work: Callable[[], object], instruction: Any) -> None:
 
 
 def test_a_start_killed_at_any_instruction_leaves_nothing_that_a_push_carries(tmp_path: Path) -> None:
-    """A sample of the instructions of a start; afterwards a start, or a resumption, makes all clean."""
+    """A start killed at any instruction leaves nothing that a push to the hub carries.
+
+    A sample of a start's instructions is tested; afterwards a start, or a resumption, cleans up.
+    """
     pytest.importorskip("huggingface_hub", reason="the hf extra is not installed")
     from huggingface_hub.utils import filter_repo_objects
 

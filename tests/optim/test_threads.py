@@ -1,4 +1,7 @@
-"""A run is one thread's at a time: what another asks for in the middle of a step is refused, and nothing is lost."""
+"""Tests that a run belongs to one thread at a time.
+
+What another thread asks for in the middle of a step is refused, and nothing is lost.
+"""
 
 import os
 import sys
@@ -30,7 +33,7 @@ REFUSED = "a step is being made: do this when it is over"
 
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Threads change places after every few instructions."""
+    """Makes threads change places after every few instructions."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     monkeypatch.setattr(os, "fsync", lambda file: None)
@@ -39,7 +42,7 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def together(*works: Callable[[], None]) -> list[BaseException]:
-    """Each in a thread of its own, begun at once; what they raised."""
+    """Does each of `works` in a thread of its own, all begun at once, and returns the errors that they raised."""
     raised: list[BaseException] = []
     ready = threading.Barrier(len(works))
 
@@ -59,7 +62,10 @@ def together(*works: Callable[[], None]) -> list[BaseException]:
 
 
 def stepping(run: Run, made: list[Record], refused: list[str]) -> Callable[[], None]:
-    """All steps that are left, each asked for again where another thread was in one."""
+    """Returns a function that makes all steps of `run` that are left.
+
+    Where another thread is in a step, it asks again. Steps made are added to `made`, and refusals to `refused`.
+    """
 
     def work() -> None:
         while True:
@@ -74,7 +80,10 @@ def stepping(run: Run, made: list[Record], refused: list[str]) -> Callable[[], N
 
 
 def require_whole(run: Run, folder: Path, made: list[Record]) -> None:
-    """Paid for once, recorded once, told once; the weights are the transcript's."""
+    """Requires that every step was paid for, recorded and returned once, and that the weights are the transcript's.
+
+    `made` are the records that `run`, whose folder is `folder`, returned.
+    """
     run.close()
     records = read(folder / TRANSCRIPT)[1]
     assert sorted(made) == records
@@ -102,7 +111,10 @@ def test_steps_of_several_threads_are_made_one_by_one_or_refused(tmp_path: Path,
 
 
 def test_whoever_asks_beside_a_step_is_told_the_truth_or_refused(tmp_path: Path) -> None:
-    """A checkpoint, epsilon, what is left, a verification, going to a checkpoint, the end."""
+    """Another thread that asks a run for something beside a step is told the truth or refused.
+
+    It asks for a checkpoint, epsilon, the releases left, a verification, going back to a checkpoint, and the end.
+    """
     run, made, refused = private(tmp_path, steps=20), list[Record](), list[str]()
     checkpoints = list[dict[str, torch.Tensor]]()
 
@@ -115,7 +127,7 @@ def test_whoever_asks_beside_a_step_is_told_the_truth_or_refused(tmp_path: Path)
     def asking(ask: Callable[[], object]) -> Callable[[], None]:
         def work() -> None:
             answered = 0
-            while answered < 10:  # on a busy machine many are refused until the run is over
+            while answered < 10:  # On a busy machine many requests are refused until the run is over
                 try:
                     ask()
                     answered += 1
@@ -161,7 +173,10 @@ def cost(plan: Plan, spent: int) -> float:
 def test_what_would_take_the_run_from_a_step_is_refused(
     tmp_path: Path, ask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of an evaluation, from another thread; the step goes on as if nobody had asked."""
+    """What would take the run away from a step is refused to another thread in the middle of an evaluation.
+
+    The step then goes on as if nobody had asked.
+    """
     inside, told = threading.Event(), threading.Event()
 
     def slow(module: Any, batch: Any) -> torch.Tensor:
@@ -190,7 +205,10 @@ def test_what_would_take_the_run_from_a_step_is_refused(
 
 
 def test_the_child_of_a_fork_beside_a_step_neither_writes_nor_waits(tmp_path: Path) -> None:
-    """Forked again and again while another thread steps."""
+    """A child process, forked while another thread steps, neither writes nor waits.
+
+    It is forked again and again.
+    """
     run, made, refused = private(tmp_path, steps=40), list[Record](), list[str]()
     thread = threading.Thread(target=stepping(run, made, refused))
     thread.start()

@@ -15,7 +15,7 @@ from tests.optim.small import BUDGET, POISSON, Logistic, data, losses, plan, pri
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of five steps of eight, with its initial and final weights beside it."""
+    """The folder of a run that has made five of eight steps, with its initial and final weights beside it."""
     module = Logistic()
     torch.save(dict(module.named_parameters()), tmp_path / "initial.pt")
     run = private(tmp_path / "run", module)
@@ -50,7 +50,7 @@ def test_the_claim_is_computed_again_and_nothing_is_written(folder: Path, capsys
     assert lines["epsilon of the plan"] == (run.plan.epsilon(1e-5).upper, True)
     assert lines["initial weights"][1] is lines["final weights"][1] is True
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert found(folder, capsys)[0] == 0  # while it is open
+    assert found(folder, capsys)[0] == 0  # A folder can be verified while its run is open
 
 
 def test_what_does_not_fit_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_compared_with_the_run_up_to_there(folder: Path, capsys:
     for _ in range(2):
         again.step()
     again.close()
-    initial, final = files(folder)[1], files(folder)[3]  # after 5 steps of 7
+    initial, final = files(folder)[1], files(folder)[3]  # These files have the weights after 5 steps of 7
     status, lines = found(folder, capsys, *files(folder))
     assert (status, lines["final weights"]) == (0, ("those of the replay of the first 5 steps, bit for bit", True))
     state = torch.load(final, weights_only=True)

@@ -1,8 +1,8 @@
-"""A step on a GPU waits for the device where it reads the losses, and nowhere else.
+"""Tests that a step on a GPU waits for the device where it reads the losses, and nowhere else.
 
-On fake CUDA tensors, which have shapes and no values, whatever needs a value raises; what comes to the host is counted.
-The kernels are replaced by ones that do nothing, for Triton knows no fake tensors; they are called with what the true
-ones are called with.
+On fake CUDA tensors, which have shapes and no values, whatever needs a value raises; what is copied to the host is
+counted. The kernels are replaced by ones that do nothing, for Triton knows no fake tensors; they are called with what
+the true ones are called with.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Evaluation
+from dpzero_theory.optim.step.differences import RULES
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.weights import directions, parameters
 from dpzero_theory.optim.weights.directions import Directions
@@ -26,7 +27,7 @@ from dpzero_theory.sphere import DIRECTIONS
 
 
 class Arrivals(TorchDispatchMode):
-    """Counts operations on CUDA tensors that give one on the host, and uploads from there."""
+    """Counts operations that copy CUDA tensors to the host, and those that upload tensors from there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class Arrivals(TorchDispatchMode):
 
 
 def taken(tensor: torch.Tensor, here: slice) -> torch.Tensor:
-    """tensor[here], whose brackets, as the method `copy_`, ask for the CUDA library."""
+    """Returns the slice `here` of a tensor, without the brackets of tensor[here], which ask for the CUDA library."""
     first = here.start or 0
     return tensor.narrow(0, first, (tensor.shape[0] if here.stop is None else min(here.stop, tensor.shape[0])) - first)
 
@@ -63,7 +64,7 @@ class Network(nn.Module):
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Directions made on the device; how often by which kernel."""
+    """Replaces the kernels that make directions on the device; returns a count of the calls of each kernel."""
     called: Counter[str] = Counter()
 
     def shift(out: torch.Tensor, *_: Any, rows: Any = None, **__: Any) -> None:
@@ -77,7 +78,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found = SimpleNamespace(shift=shift, words=words)
     monkeypatch.setattr(directions, "_kernels", lambda device: found if device.type == "cuda" else None)
     monkeypatch.setattr(parameters, "_require_supported", lambda name, parameter: None)
-    monkeypatch.setattr(parameters, "_same_memory", lambda parameter, held: True)  # asks what fake tensors do not know
+    # This function compares memory addresses, which fake tensors do not have.
+    monkeypatch.setattr(parameters, "_same_memory", lambda parameter, held: True)
     monkeypatch.setattr(FakeTensor, "numpy", lambda tensor: np.zeros(tensor.shape), raising=False)
     monkeypatch.setattr(FakeTensor, "__getitem__", taken, raising=False)
     monkeypatch.setattr(FakeTensor, "copy_", lambda to, values: torch.ops.aten.copy_(to, values), raising=False)
@@ -88,7 +90,13 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def on_a_fake_device(dtype: torch.dtype, kind: str, precision: str) -> tuple[Weights, torch.Tensor]:
-    """Within a FakeTensorMode."""
+    """Returns a network's weights on a fake CUDA device, and a batch of words; call it in a FakeTensorMode.
+
+    Args:
+        dtype: the type of the weights.
+        kind: the law of the directions.
+        precision: how weights are rounded.
+    """
     with torch.device("meta"):
         network = Network(dtype)
     for part in network.modules():
@@ -107,24 +115,30 @@ def on_a_fake_device(dtype: torch.dtype, kind: str, precision: str) -> tuple[Wei
 def test_a_step_waits_for_nothing_but_the_losses(
     kernels: Counter[str], kind: str, dtype: torch.dtype, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Weights, "_factor", lambda self, number: 1.0)  # of a sphere: below
+    # The factor that scales a direction to the sphere has a test of its own below.
+    monkeypatch.setattr(Weights, "_factor", lambda self, number: 1.0)
     with FakeTensorMode():
         weights, words = on_a_fake_device(dtype, kind, precision)
-        plan: Any = SimpleNamespace(smoothing=1e-3, directions_per_step=2)
+        plan: Any = SimpleNamespace(smoothing=1e-3, directions_per_step=2, difference_rule=RULES["central"])
         evaluation = Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), lambda _: words)
         with Arrivals() as arrivals:
             differences = BatchSum(plan, weights, evaluation, Ranks(), 2, 1).differences(0, np.arange(2))
-            assert arrivals.count("from") == 1  # the losses at x +- lambda u of both directions
+            # The losses at x + lambda u and x - lambda u, of both directions, are copied together.
+            assert arrivals.count("from") == 1
             weights.move_([(0, 1e-6), (1, 2e-6)])
             assert arrivals.count("from") == 1
-            assert arrivals.count("to") <= 1  # the table of the law, once
+            assert arrivals.count("to") <= 1  # The table of the law of the coordinates is uploaded once
     assert differences.shape == (2, 2)
-    assert kernels["rows"] == 4  # few rows of the embedding; the rest is shifted whole
+    # Only a few rows of the embedding's direction are made; all other weights are shifted as a whole.
+    assert kernels["rows"] == 4
     assert kernels["shift"] >= 8
 
 
 def test_the_factor_of_the_sphere_waits_once(kernels: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """||g||^2 is summed on the device, block by block; all blocks are made before the sums are read."""
+    """The factor that scales a direction to the sphere waits for the device once.
+
+    |g||^2 is summed on the device, block by block; all blocks are made before the sums are read.
+    """
     monkeypatch.setattr(directions, "_GPU_CHUNK", 64)
     with FakeTensorMode():
         weights, _ = on_a_fake_device(torch.float32, "sphere", "nearest")

@@ -1,4 +1,4 @@
-"""A zoo of modules and losses that mix records (`COUPLED`), and of such as do not (`SOUND`)."""
+"""A collection of modules and losses that mix records (`COUPLED`), and of some that do not (`SOUND`)."""
 
 import math
 import os
@@ -26,7 +26,7 @@ SEQUENCES = TensorDataset(numbers(N, 5, D), Y)
 
 
 class Texts(Dataset[Any]):
-    """Records of 3 to 12 words, of which the first says the class."""
+    """A data set of texts of `shortest` (3 by default) to 12 words, of which the first word says the class."""
 
     def __init__(self, shortest: int = 3) -> None:
         draw = torch.Generator().manual_seed(2)
@@ -41,7 +41,7 @@ class Texts(Dataset[Any]):
 
 
 class Jittered(Dataset[Any]):
-    """Records that read differently each time."""
+    """A data set whose records have other noise, of size `by`, each time they are read."""
 
     def __init__(self, by: float) -> None:
         self.by = by
@@ -54,7 +54,7 @@ class Jittered(Dataset[Any]):
 
 
 class FromTheSystem(Dataset[Any]):
-    """Records that read differently each time, whatever the generators' seeds."""
+    """A data set whose records are different each time they are read, whatever the seeds of the random generators."""
 
     def __len__(self) -> int:
         return N
@@ -64,7 +64,10 @@ class FromTheSystem(Dataset[Any]):
 
 
 class Together(Dataset[Any]):
-    """Records of another data set, read many at a time and changed together, as by `datasets.Dataset.set_transform`."""
+    """A data set that reads many records of another data set at a time and changes them together.
+
+    `datasets.Dataset.set_transform` does that. `rows` is the other data set, and `change` changes a list of records.
+    """
 
     def __init__(self, rows: Any, change: Callable[[list[Any]], list[Any]]) -> None:
         self.rows, self.change = rows, change
@@ -80,7 +83,7 @@ class Together(Dataset[Any]):
 
 
 class CenteredTable(TensorDataset):
-    """Tensors that are indexed by a batch at once, and centred by it."""
+    """A data set of tensors that is indexed by a whole batch at once, and centres the records by it."""
 
     def __getitem__(self, index: Any) -> Any:
         x, y = super().__getitem__(index)
@@ -88,7 +91,10 @@ class CenteredTable(TensorDataset):
 
 
 class Stateful(Dataset[Any]):
-    """Records that go by what was read before: change(record, how often it was read, the record before)."""
+    """A data set whose records depend on what was read before.
+
+    A record is change(record, how often it was read before, the record read before it).
+    """
 
     def __init__(self, change: Callable[[Tensor, int, Tensor], Tensor]) -> None:
         self.change, self.read, self.last = change, [0] * N, torch.zeros(D)
@@ -121,7 +127,7 @@ def noisy_together(records: list[Any]) -> list[Any]:
 
 
 class LastState(nn.Module):
-    """A recurrent network whose last state is that of the padding."""
+    """A recurrent network whose output is its last state, which is that of the padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,17 +157,17 @@ def net(*layers: nn.Module, width: int = D) -> nn.Sequential:
 
 
 def after(change: Callable[[Tensor], Tensor]) -> Losses:
-    """Cross entropy, changed afterwards."""
+    """Returns losses that are `change` of the cross-entropies of a batch."""
     return lambda module, batch: change(cross_entropy(module, batch))
 
 
 def between(change: Callable[[Tensor], Tensor]) -> Losses:
-    """Cross entropy of changed logits."""
+    """Returns losses that are cross-entropies of logits changed by `change`."""
     return lambda module, batch: F.cross_entropy(change(module(batch[0])), batch[1], reduction="none")
 
 
 def contrast(module: nn.Module, batch: Any) -> Tensor:
-    """In-batch negatives."""
+    """Contrastive losses of a batch, in which the other records are each record's negatives."""
     z = F.normalize(module(batch[0]), dim=1)
     return F.cross_entropy(z @ F.normalize(batch[0][:, :3], dim=1).T, torch.arange(len(z)), reduction="none")
 
@@ -199,7 +205,7 @@ def running_average() -> Losses:
 
 
 def from_the_last_call() -> Losses:
-    """Centred by the batch that was evaluated before."""
+    """Returns losses from which the mean loss of the previously evaluated batch is subtracted."""
     last = [torch.tensor(0.0)]
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
@@ -211,17 +217,21 @@ def from_the_last_call() -> Losses:
 
 
 def only_shifted(module: nn.Module, batch: Any) -> Tensor:
-    """Mixes records only where the weights are not the initial ones."""
+    """Losses that mix the records of a batch only where the weights are not the initial, zero ones."""
     found, weight = cross_entropy(module, batch), module[-1].weight  # type: ignore[index]
     return found + 0.01 * batch[0].mean() * (weight.sum() != 0)
 
 
 def only_on_side(side: int) -> Losses:
-    """At those of the two points where a bias that is 0 at first has this sign."""
+    """Returns losses that mix records only at one of the two points of a step.
+
+    It is the point at which a bias, which is 0 at first, has the sign `side`.
+    """
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         found, bias = cross_entropy(module, batch), module[-1].bias  # type: ignore[index]
-        # the weights being all but 0, all losses are all but equal: their mean may be the same for other records
+        # Since the weights are nearly 0, all losses are nearly equal, and their mean could be the same for other
+        # records; the mean of the inputs is not.
         return found + 0.01 * batch[0].mean() * (side * bias[0] > 0)
 
     return losses
@@ -245,7 +255,10 @@ def text_losses(module: nn.Module, batch: Any) -> Tensor:
 
 
 class Pooled(nn.Module):
-    """Words averaged: those of the mask, or all, the padding too."""
+    """A classifier of texts by the mean of their words' embeddings.
+
+    If `masked`, padding is left out of the mean.
+    """
 
     def __init__(self, *, masked: bool) -> None:
         super().__init__()
@@ -259,7 +272,10 @@ class Pooled(nn.Module):
 
 
 class Attention(nn.Module):
-    """Scaled dot products, whose mask is left out where a batch has no padding, as in transformers."""
+    """A classifier of texts with one attention layer; the mask is left out where a batch has no padding.
+
+    transformers does that. If not `masked`, there is never a mask.
+    """
 
     def __init__(self, *, masked: bool = True) -> None:
         super().__init__()
@@ -277,7 +293,10 @@ class Attention(nn.Module):
 
 
 class Encoder(nn.Module):
-    """PyTorch's own, with its fused path over nested tensors."""
+    """A classifier of texts with PyTorch's own transformer layers.
+
+    If `nested`, they take their fused path over nested tensors.
+    """
 
     def __init__(self, *, nested: bool) -> None:
         super().__init__()
@@ -290,7 +309,7 @@ class Encoder(nn.Module):
 
 
 class Packed(nn.Module):
-    """A recurrent network on packed sequences: its products have as many rows as records have that word."""
+    """A recurrent network on packed sequences: at each word its products have a row for every record with that word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -315,7 +334,10 @@ class Recurrent(nn.Module):
 
 
 class Experts(nn.Module):
-    """Records go to one of two experts; with a capacity, those that come late to none."""
+    """A module that sends each record to one of two experts.
+
+    Each expert takes at most `capacity` records; those that come later go to none.
+    """
 
     def __init__(self, capacity: int = N) -> None:
         super().__init__()
@@ -332,7 +354,7 @@ class Experts(nn.Module):
 
 
 class Counter(nn.Module):
-    """A buffer that counts evaluations, which changes no loss."""
+    """A module with a buffer that counts evaluations, which changes no loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -345,7 +367,7 @@ class Counter(nn.Module):
 
 
 class Momentum(nn.Module):
-    """A frozen copy of the weights that follows them at each evaluation."""
+    """A module with a frozen copy of its weights that follows them at each evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -357,7 +379,7 @@ class Momentum(nn.Module):
 
 
 class Cached(nn.Module):
-    """A table that is made at the first evaluation and stays."""
+    """A module with a table that is made at the first evaluation and stays."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -371,27 +393,27 @@ class Cached(nn.Module):
 
 
 class AcrossRecords(nn.Module):
-    """A layer that takes records for channels."""
+    """A normalisation layer that treats records as channels, and so mixes them."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.group_norm(x.T[None, :, :], 2)[0].T
 
 
 def still(module: nn.Module) -> nn.Module:
-    """Weights and biases of the head 0 in all."""
+    """Sets all weights and biases of the module to 0 and returns it."""
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
     return module
 
 
 def per_tensor(x: Tensor) -> Tensor:
-    """To 8 bits, whose unit is the largest entry of the batch."""
+    """Rounds numbers to 8 bits in a unit that follows from the largest entry of the whole batch."""
     unit = x.abs().max() / 127
     return (x / unit).round() * unit
 
 
 SIZES_ALONE = ("by the batch's size", "by whether it is alone")
-"""Of `COUPLED`, which are not where every batch has one size."""
+"""The cases of `COUPLED` that are sound where every batch has the same size."""
 
 Case = tuple[Callable[[], nn.Module], Losses, Any, Any]
 

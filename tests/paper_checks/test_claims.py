@@ -1,4 +1,7 @@
-"""The claims and their checks: complete both ways, in agreement, and able to disagree."""
+"""Tests of the paper's claims and their checks.
+
+Every claim has a check and every check a claim; they agree, and could disagree.
+"""
 
 import dataclasses
 import json
@@ -54,7 +57,10 @@ def test_every_claim_has_a_check_and_every_check_a_claim(claims: list[Claim]) ->
 
 
 def test_every_check_agrees_with_its_stated_status_and_is_reported(claims: list[Claim]) -> None:
-    """One run serves all the assertions, so that parallel test workers do not repeat it."""
+    """Every check agrees with the stated status of its claim, and is reported.
+
+    One run of the checks serves all assertions, so that parallel test workers do not repeat it.
+    """
     results = list(registry.run(claims, full=False))
     assert [(r.claim.id, r.verdict, r.error) for r in results if not r.agrees] == []
     _assert_in_table_and_json(results)
@@ -78,7 +84,10 @@ def _assert_page_is_self_contained(results: list[Result]) -> None:
 
 
 def _assert_evidence_of_figures_has_their_numbers(results: list[Result]) -> None:
-    """To the digits that are written."""
+    """Requires that the evidence of each claim about a figure has the numbers that its check found.
+
+    They must agree to the digits that are written.
+    """
     of_figures = [id for id, check in registry.registered().items() if check.__module__.endswith(".figures")]
     assert len(of_figures) == 9
     for claim, finding in ((result.claim, result.finding) for result in results if result.claim.id in of_figures):
@@ -109,7 +118,8 @@ def test_lines_and_labels_are_those_of_the_paper(claims: list[Claim]) -> None:
 def test_every_numbered_equation_and_theorem_has_a_claim(claims: list[Claim]) -> None:
     labels = re.findall(r"\\label\{((?:eq|thm|cor|lm|asp|rem|rmk|remark)[:.][^}]*|remark\.naive)\}", PAPER.read_text())
     text = " ".join(f"{claim.label} {claim.claim} {claim.evidence}" for claim in claims)
-    in_theorems = {"eq:opt", "eq:d-dependent", "eq:d-dependent-rank", "eq:d-free"}  # under the theorem's own label
+    # These equations of the paper are checked under their theorem's own label
+    in_theorems = {"eq:opt", "eq:d-dependent", "eq:d-dependent-rank", "eq:d-free"}
     assert [label for label in labels if label not in text and label not in in_theorems | {"asp:smooth"}] == []
 
 
@@ -168,7 +178,7 @@ def test_the_page_counts_claims_and_remarks(claims: list[Claim]) -> None:
 
 
 def _numbers(row: str) -> list[float]:
-    """The numbers in the cells of a table row after its name."""
+    """Returns the numbers in the cells of a table row after the row's name."""
     return [float(x) for cell in row.split("&")[1:] for x in re.findall(r"\d+(?:\.\d+)?", cell)]
 
 

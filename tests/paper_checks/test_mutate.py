@@ -1,4 +1,7 @@
-"""The mutation script: what it changes, and that a change is noticed and an unchanged library is not blamed."""
+"""Tests of the script that changes numbers and formulas to see whether the checks notice.
+
+They test what it changes, that a change is noticed, and that an unchanged library passes.
+"""
 
 import gc
 import subprocess
@@ -21,9 +24,10 @@ def claims() -> dict[str, Claim]:
 
 
 def test_the_reported_changes_are_of_what_the_check_is_about(claims: dict[str, Claim]) -> None:
-    """Every check has a row: it turns the verdict, of tables by a table's number, of a theorem's part by its formula.
+    """Every check has a committed row with a change that turns its verdict, and the change is about what is checked.
 
-    `python -m paper_checks.mutate --turned missing` adds what is lacking.
+    For checks of tables it is in a table's number, for parts of a theorem in the formula. `python -m
+    paper_checks.mutate --turned missing` adds rows that are missing.
     """
     report = turned.read()
     assert set(report) == set(claims)
@@ -35,7 +39,10 @@ def test_the_reported_changes_are_of_what_the_check_is_about(claims: dict[str, C
 
 
 def test_the_page_says_how_coarse_the_changes_are() -> None:
-    """Most checks turn by little; those that need a fivefold change are counted where the changes are reported."""
+    """The results page says how large the changes must be.
+
+    Most checks turn by a small change; those that need a fivefold one are counted there.
+    """
     page = " ".join((Path(__file__).parents[2] / "docs/results/paper.md").read_text().split())
     assert turned.coarse(turned.read()) in page
 
@@ -65,7 +72,7 @@ def test_a_reported_change_turns_the_verdict_and_is_undone(claims: dict[str, Cla
 
 
 def test_the_search_finds_the_smallest_change_of_a_place(claims: dict[str, Claim]) -> None:
-    gc.collect()  # what other tests left is not to be cleared away in the time that a check has
+    gc.collect()  # Objects that other tests left must not be collected during the time that a check is given
     claim = claims["thm1-alpha"]
     row = turned._first(claim, 60)
     assert row is not None
@@ -109,7 +116,7 @@ def test_a_changed_constant_is_caught_and_the_library_itself_passes() -> None:
         "from paper_checks import mutate as m\n"
         "chosen = [x for x in m.mutants() if x.function == 'paper_tail'][0]\n"
         "m.CHECKS = ('sphere_tails',)\n"
-        "import multiprocessing, mpmath, scipy.stats, sympy\n"  # as `main` does
+        "import multiprocessing, mpmath, scipy.stats, sympy\n"  # The script's function `main` makes the same imports
         "with multiprocessing.get_context('fork').Pool(1, maxtasksperchild=1) as pool:\n"
         "    print(repr(pool.apply(m._caught, (None,))), repr(pool.apply(m._caught, (chosen,))))\n"
     )

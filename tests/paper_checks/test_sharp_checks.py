@@ -1,4 +1,4 @@
-"""Every check of the sharpened theorem holds, and a constant off by a factor of 2 makes one fail."""
+"""Tests that every check of the sharpened theorem holds, and that a constant off by a factor of 2 makes one fail."""
 
 import math
 from collections.abc import Callable
@@ -12,10 +12,12 @@ from dpzero_theory import sphere
 from dpzero_theory.privacy import gaussian
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import constants, high_probability, last_iterate, lower_bound, smallest
+from dpzero_theory.theory.sharp import moments as unbounded
+from dpzero_theory.theory.sharp import signs as sign_bounds
 from dpzero_theory.theory.sharp.projection import Projection
 from paper_checks.outcome import Checked
 from paper_checks.sharp import __main__ as checks
-from paper_checks.sharp import moments, one_run, promises, steps
+from paper_checks.sharp import moments, one_run, promises, signs, steps
 
 
 @pytest.mark.parametrize("name", checks.CHECKS)
@@ -46,7 +48,7 @@ def _mutate_constants(
         return mutation(original(*args, **kwargs))  # type: ignore[arg-type]
 
     monkeypatch.setattr(constants, "constants", mutated)
-    monkeypatch.setattr(sharp, "constants", mutated)
+    monkeypatch.setattr(unbounded, "constants", mutated)
 
 
 def test_a_wrong_law_of_v_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +71,7 @@ def test_the_gaussian_law_below_the_sphere_fails(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("k", [4, 64])
 def test_the_constants_of_other_directions_fail(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
-    """A theorem for K directions with the constants of 2 K: every part of it is checked at each K."""
+    """With the constants of 2 K directions a theorem for K directions fails: every part of it is checked at each K."""
     original = constants.constants
 
     def mutated(*args: Any, directions_per_step: int = 1, **kwargs: Any) -> constants.Constants:
@@ -142,6 +144,51 @@ def test_half_gaussian_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not moments.lost_second_moment("gaussian").ok
 
 
+@pytest.mark.parametrize(
+    ("field", "factor"),
+    [
+        *((field, 0.5) for field in ("second", "fourth", "inner", "along", "across")),
+        *((field, 0.97) for field in ("second", "inner", "along", "across")),
+        ("inner", 1.03),
+    ],
+)
+def test_a_wrong_bound_for_signs_fails(monkeypatch: pytest.MonkeyPatch, field: str, factor: float) -> None:
+    """Half of a bound is below a moment of some signs; 3% more or less is not the minimum that the proof has."""
+    original = sign_bounds.removed
+
+    def mutated(*args: Any) -> sign_bounds.Removed:
+        found = original(*args)
+        return replace(found, **{field: factor * getattr(found, field)})
+
+    monkeypatch.setattr(sign_bounds, "removed", mutated)
+    if factor == 0.5:
+        assert not (signs.sign_moments if field in ("second", "fourth") else signs.sign_removed)().ok
+    else:
+        assert not signs.sign_bounds().ok
+
+
+@pytest.mark.parametrize(("field", "factor"), [("cross", 0.5), ("excess", 0.7), ("spread", 0.7)])
+def test_wrong_constants_of_signs_fail(monkeypatch: pytest.MonkeyPatch, field: str, factor: float) -> None:
+    _mutate_constants(monkeypatch, lambda k: replace(k, **{field: factor * getattr(k, field)}))
+    assert not signs.sign_mixed_moment().ok
+
+
+@pytest.mark.parametrize("rule", ["central", "forward", "exact"])
+def test_a_wrong_error_of_a_difference_rule_fails(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    original = smallest.smoothing_error
+
+    def mutated(smoothing: float, difference: str, problem: Any) -> float:
+        return original(smoothing, difference, problem) * 0.9 + (1e-6 if rule == "exact" else 0)
+
+    monkeypatch.setattr(sharp, "smoothing_error", lambda s, d, p: (mutated if d == rule else original)(s, d, p))
+    assert not steps.difference_rules().ok
+
+
+def test_half_smoothing_fails_with_forward_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutate_constants(monkeypatch, lambda k: replace(k, smooth_second=k.smooth_second / 2))
+    assert not steps.forward_smoothing_error().ok
+
+
 def test_one_step_problems_cover_what_they_say() -> None:
     problems = list(steps.one_step_problems())
     dimensions = {case.problem.d for case in problems}
@@ -205,7 +252,10 @@ def test_a_bound_for_one_run_below_the_runs_fails(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("field", ["slope", "gap"])
 def test_a_milder_member_of_the_family_fails(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    """A slope that ends half-way, and one that the gap does not pay for."""
+    """A loss from the family of the lower bound that is less hard makes a check fail.
+
+    In one case its slope ends half-way, in the other the gap does not pay for the slope.
+    """
     original = lower_bound.hardest
 
     def mutated(*args: Any, **kwargs: Any) -> lower_bound.Hardest:

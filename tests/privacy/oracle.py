@@ -1,4 +1,4 @@
-"""Exact laws of what is released, without the library: closed forms to 40 digits, sums over all outputs."""
+"""Exact laws of releases, without the library: closed forms to 40 digits, and sums over all outputs."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,14 @@ __all__ = ["Couple", "closed_form", "discrete_gaussian", "exact_delta", "gaussia
 
 Array = NDArray[np.float64]
 Couple = tuple[Array, Array]
-"""The masses of all outputs under two neighbouring data sets."""
+"""The probabilities of all outputs under two neighbouring data sets."""
 
 
 def laplace(levels: int, multiplier: float, q: float, relation: str) -> list[Couple]:
-    """One discrete Laplace release of parameter multiplier * levels, Poisson rate q, in each direction.
+    """Returns the two laws of one discrete Laplace release, for each direction of the neighbouring relation.
 
-    The record is `levels` (and the other one -levels). All outputs beyond +-levels have one ratio, so they are one.
+    The noise has the parameter multiplier * levels, and the record, in a Poisson batch at rate q, adds `levels` (and
+    another one -levels). All outputs beyond +-levels have one ratio, so they are one output.
     """
     r = math.exp(-1 / (multiplier * levels))
     x = np.arange(-levels, levels + 1)
@@ -31,7 +32,11 @@ def laplace(levels: int, multiplier: float, q: float, relation: str) -> list[Cou
 
 
 def discrete_gaussian(levels: int, sigma: float, q: float, relation: str) -> list[Couple]:
-    """As `laplace`, of one discrete Gaussian release; outputs up to 12 sigma."""
+    """Returns the two laws of one discrete Gaussian release, for each direction of the neighbouring relation.
+
+    The noise has standard deviation `sigma`, and the record, in a Poisson batch at rate q, adds `levels` (and another
+    one -levels). Outputs go up to 12 sigma.
+    """
     reach = levels + math.ceil(12 * sigma)
     x = np.arange(-reach, reach + 1.0)
 
@@ -43,7 +48,11 @@ def discrete_gaussian(levels: int, sigma: float, q: float, relation: str) -> lis
 
 
 def gaussian(multiplier: float, q: float, relation: str, points: int = 20_001) -> list[Couple]:
-    """As `laplace`, of one continuous Gaussian release, by a Riemann sum; of 20,001 points, in error by 1e-7."""
+    """Returns the two laws of one continuous Gaussian release, for each direction of the neighbouring relation.
+
+    The noise has standard deviation `multiplier`, and the record, in a Poisson batch at rate q, adds 1 (and another one
+    -1). It is a Riemann sum of `points` points; 20,001 leave an error of 1e-7.
+    """
     x = np.linspace(-13 * multiplier - 1, 13 * multiplier + 1, points)
 
     def law(centre: int) -> Array:
@@ -61,7 +70,7 @@ def _couples(absent: Array, there: Array, other: Array, q: float, relation: str)
 
 
 def power(couple: Couple, steps: int) -> Couple:
-    """All outputs of `steps` independent releases."""
+    """Returns the two laws of all outputs of `steps` independent releases, each with the laws `couple`."""
     first, second = couple
     for _ in range(steps - 1):
         first, second = np.outer(first, couple[0]).ravel(), np.outer(second, couple[1]).ravel()
@@ -69,9 +78,10 @@ def power(couple: Couple, steps: int) -> Couple:
 
 
 def exact_delta(epsilon: float, runs: Sequence[Sequence[Couple]]) -> float:
-    """The larger delta(epsilon) over the directions; a run is one couple for each direction, and runs compose.
+    """Returns the larger delta(epsilon) over the directions of a composition of runs.
 
-    The last run's outputs are summed for each output of the others, so that it may be a long one.
+    Each of `runs` has one pair of laws for each direction. The last run's outputs are summed for each output of the
+    others, so that it may be a long one.
     """
     found = []
     for *most, last in zip(*runs, strict=True):
@@ -86,7 +96,10 @@ def exact_delta(epsilon: float, runs: Sequence[Sequence[Couple]]) -> float:
 
 
 def closed_form(kind: str, q: float, s: float, epsilon: float) -> float:
-    """delta(epsilon) of one release of the pair `kind`: the optimal event is a half-line in x."""
+    """Returns delta(epsilon) of one release of the pair of laws `kind`, to 40 digits.
+
+    The best event is a half-line in the output x; q is the sampling rate and s the noise multiplier.
+    """
     with mpmath.workdps(40):
         q, s, e = mpmath.mpf(q), mpmath.mpf(s), mpmath.exp(mpmath.mpf(epsilon))
         tail = lambda c: mpmath.erfc(c / (s * mpmath.sqrt(2))) / 2  # noqa: E731

@@ -1,4 +1,4 @@
-"""delta and epsilon of histories: brackets against exact laws of everything released, and bad input."""
+"""Tests of delta and epsilon of histories, against exact laws of everything released, and of bad input."""
 
 import math
 import time
@@ -17,7 +17,10 @@ from tests.privacy import oracle
 
 
 def test_heterogeneous_history_lies_between_homogeneous_ones():
-    """Twenty groups: between four thousand steps of the noisiest and of the least noisy."""
+    """The epsilon of a history with twenty levels of noise lies between those of the most and of the least noise.
+
+    Each of the three histories has four thousand steps.
+    """
     history = [
         Release(2.0 + 0.1 * k, 200, sampling="poisson", relation="add-remove", sample_rate=0.01) for k in range(20)
     ]
@@ -65,7 +68,10 @@ def release(mechanism, multiplier, steps, q, relation):
 
 
 def around(found, delta, runs, tolerance=1e-12):
-    """Whether the exact epsilon at this delta lies in the bracket."""
+    """Whether the exact epsilon at this delta lies in the bracket `found`, up to the relative `tolerance` in delta.
+
+    `runs` are the exact laws of the releases, as `oracle.exact_delta` takes them.
+    """
     enough = oracle.exact_delta(found.upper, runs) <= delta * (1 + tolerance)
     return enough and (found.lower == 0 or oracle.exact_delta(found.lower, runs) >= delta * (1 - tolerance))
 
@@ -76,8 +82,10 @@ def around(found, delta, runs, tolerance=1e-12):
     [(1, 2.0, 1, 1.0), (4, 1.0, 2, 1.0), (3, 0.25, 3, 0.3), (4, 1.0, 3, 0.02), (1, 2.0, 3, 0.3)],
 )
 def test_laplace_releases_against_all_outputs(levels, multiplier, steps, q, relation):
-    """Every output of T releases of one record's data, enumerated: nothing exceeds the upper ends or undercuts the
-    lower ones; at delta = 0 both are the exact number."""
+    """Brackets of Laplace releases hold against an enumeration of every output.
+
+    Nothing exceeds the upper ends or undercuts the lower ones; at delta = 0 both are the exact number.
+    """
     history = [release(f"discrete-laplace:{levels}", multiplier, steps, q, relation)]
     run = [oracle.power(couple, steps) for couple in oracle.laplace(levels, multiplier, q, relation)]
     for delta in (1e-7, 0.02):
@@ -100,7 +108,10 @@ def test_laplace_releases_against_all_outputs(levels, multiplier, steps, q, rela
 @pytest.mark.parametrize("q", [1.0, 0.3])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_gaussian_and_laplace_releases_together_against_their_losses(steps, q, relation):
-    """Laplace outputs enumerated, the Gaussian release on a grid of its outputs: all of both is in the sum."""
+    """The brackets of Gaussian and Laplace releases together hold against sums over their outputs.
+
+    Laplace outputs are enumerated, and the Gaussian release is on a grid of its outputs.
+    """
     laplace = [oracle.power(couple, steps) for couple in oracle.laplace(2, 3.0, q, relation)]
     runs = [laplace, oracle.gaussian(1.7, q, relation)]
     history = [release("discrete-laplace:2", 3.0, steps, q, relation), release("gaussian", 1.7, 1, q, relation)]
@@ -110,7 +121,7 @@ def test_gaussian_and_laplace_releases_together_against_their_losses(steps, q, r
         assert found.lower * (1 - 1e-6) <= exact <= found.upper * (1 + 1e-6)
         assert found.upper <= 1.001 * found.lower
         assert delta_of_history(history[::-1], epsilon) == found
-        # teeth: the Gaussian release alone, which is what a dropped mechanism would leave
+        # The Gaussian release alone, which a dropped mechanism would leave, costs less, so the test can fail
         assert delta_of_history(history[1:], epsilon).upper < exact
 
 
@@ -119,7 +130,10 @@ def test_gaussian_and_laplace_releases_together_against_their_losses(steps, q, r
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize(("levels", "multiplier"), [(1, 0.7), (3, 1.5)])
 def test_discrete_gaussian_releases_against_all_outputs(levels, multiplier, steps, q, relation):
-    """On a coarse lattice, with the noise that a run draws there: the certificate of the fine one holds."""
+    """On a coarse lattice, with the noise that a run draws there, the bound for the fine lattice holds.
+
+    All outputs of the discrete Gaussian releases are summed.
+    """
     sigma = MECHANISMS["discrete-gaussian"].scale(multiplier, levels)
     run = [oracle.power(couple, steps) for couple in oracle.discrete_gaussian(levels, sigma, q, relation)]
     history = [release("discrete-gaussian", multiplier, steps, q, relation)]
@@ -131,7 +145,10 @@ def test_discrete_gaussian_releases_against_all_outputs(levels, multiplier, step
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize("q", [1.0, 0.3])
 def test_a_discrete_gaussian_release_on_a_fine_lattice_is_in_the_bracket(q, relation):
-    """20,000 levels: what the kernel's variance of 4 changes is 1e-8 of the noise."""
+    """A discrete Gaussian release on a lattice of 20,000 levels is in the bracket.
+
+    The variance of 4 by which its noise is widened changes it by 1e-8 only.
+    """
     levels, multiplier = 20_000, 1.5
     sigma = math.sqrt((multiplier * levels) ** 2 + 4)
     run = oracle.discrete_gaussian(levels, sigma, q, relation)
@@ -144,7 +161,10 @@ def test_a_discrete_gaussian_release_on_a_fine_lattice_is_in_the_bracket(q, rela
 
 @pytest.mark.parametrize("beyond", [1e-3, 1.0, 5.0, 800.0])
 def test_pure_epsilon_at_a_smaller_epsilon_is_randomised_response(beyond):
-    """(e^e - e^epsilon)/(1 + e^e): what answering a bit truthfully with probability e^e/(1 + e^e) costs."""
+    """A pure mechanism of parameter e costs at a smaller epsilon what randomised response costs.
+
+    That is (e^e - e^epsilon)/(1 + e^e), for answering a bit truthfully with probability e^e/(1 + e^e).
+    """
     history = [release("discrete-laplace:1", 1 / beyond, 1, 1.0, "add-remove")]
     for share in (0.0, 0.5, 0.999, 1.0, 2.0):
         epsilon = share * beyond
@@ -160,7 +180,10 @@ def test_pure_epsilon_at_a_smaller_epsilon_is_randomised_response(beyond):
 
 
 class Loose(Mechanism):
-    """Not Gaussian, but within e^0.1 of it; the worst such law, of next to no Gaussian noise's cost: a bit."""
+    """A noise law for tests that is not Gaussian, but within a factor e^0.1 of a Gaussian law.
+
+    The worst such law, where a Gaussian costs almost nothing, releases a bit.
+    """
 
     name = "loose"
     noise = "loose"
@@ -185,7 +208,11 @@ def loose():
 
 
 def test_a_law_near_a_gaussian_one_costs_its_ratio_also_at_small_epsilon(loose):
-    """A bit that is 1 with probability 1 - e^-G/2, or e^-G/2: within e^G of a fair coin, which costs nothing."""
+    """A law near a Gaussian one costs the factor between them, e^G, also at a small epsilon.
+
+    The worst one is a bit that is 1 with probability 1 - e^-G/2, or e^-G/2: within e^G of a fair coin, which costs
+    nothing.
+    """
     history = [release(loose, 1e9, 1, 1.0, "add-remove")]
     unlikely = math.exp(-0.1) / 2
     for epsilon in (0.0, 0.05, 0.1, 0.15, 0.19):
@@ -198,7 +225,10 @@ def test_a_law_near_a_gaussian_one_costs_its_ratio_also_at_small_epsilon(loose):
 
 
 def test_a_mechanism_that_nobody_accounts_for_is_refused(loose):
-    """Also where the release was made while it was known: nothing counts it as another one."""
+    """A mechanism that is not registered is refused, also where the release was made while it was registered.
+
+    Nothing counts it as another mechanism.
+    """
     known = release(loose, 2.0, 3, 1.0, "add-remove")
     del MECHANISMS._values[loose]
     entries = (
@@ -236,7 +266,10 @@ def sampled(multiplier, steps, q, relation="add-remove", sampling="poisson"):
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize("steps", [1, 2, 1000])
 def test_an_upper_end_is_zero_only_where_the_truth_is(steps, relation, epsilon):
-    """Truths from e^-300 to e^-10^9: below the smallest float, but not 0."""
+    """An upper end is zero only where the true delta is.
+
+    The deltas here, from e^-300 to e^-10^9, go far below every float, and are not 0.
+    """
     found = delta_of_history(sampled(1.0, steps, 0.3, relation), epsilon)
     assert found.upper > 0
     assert found.lower <= found.value <= found.upper
@@ -253,7 +286,10 @@ def test_an_upper_end_is_zero_only_where_the_truth_is(steps, relation, epsilon):
     ],
 )
 def test_rare_events_have_narrow_brackets(multiplier, steps, q, epsilon, relation):
-    """Deltas from 1e-10 to 1e-24 that are the work of one unlikely output; about one large loss, to first order."""
+    """Deltas from 1e-10 to 1e-24 that come from one unlikely output have narrow brackets.
+
+    They are, to first order, the probability of one large loss.
+    """
     found = delta_of_history(sampled(multiplier, steps, q, relation), epsilon)
     assert 0 < found.lower <= found.upper < 1.05 * found.lower
     more = delta_of_history(sampled(multiplier, 2 * steps, q, relation), epsilon)
@@ -271,21 +307,23 @@ def test_deltas_far_below_the_unit_of_rounding(delta):
 @pytest.mark.parametrize(
     ("release", "epsilon"),
     [
-        # losses of one step that are all but one value, the largest: at that, and at -log(1 - q) of full records
+        # In these releases the privacy losses of one step are nearly all one value, the largest; epsilon is at that
+        # value, and at -log(1 - q) of full records
         (Release(0.1, 1, sampling="poisson", relation="add-remove", sample_rate=0.75), -math.log(0.25)),
         (Release(0.1, 1, sampling="fixed-size", relation="add-remove", sample_rate=0.5), math.log(2)),
         (Release(0.1, 1, sampling="poisson", relation="zero-out", sample_rate=0.5), math.log(2)),
-        # so far beyond what two steps can lose that what is below the pairs has no mass under the tilt
+        # This epsilon is so far beyond what two steps can lose that what is below the pairs of laws has no mass under
+        # the tilt
         (Release(1.19, 207, sampling="truncated-poisson:8/404", relation="zero-out", sample_rate=0.00634), 17.0),
-        # a noise that hides nothing
+        # In these releases the noise is so small that it hides nothing
         (Release(0.01, 1, sampling="random-allocation:3", relation="zero-out", sample_rate=0.7), 50.0),
         (Release(0.001, 10, sampling="random-allocation:2", relation="add-remove", sample_rate=0.1), 500.0),
         (Release(0.03, 10_000, sampling="poisson", relation="add-remove", sample_rate=0.1), 0.01),
         (Release(0.03, 10_000, sampling="fixed-size", relation="replace-one", sample_rate=0.125), 3e6),
         (Release(0.01, 10_000, sampling="poisson", relation="replace-one", sample_rate=0.5), 1e6),
-        # a batch that is all but full, and epsilon of a whole run
+        # In this release the batch is almost full, and epsilon is that of a whole run
         (Release(2.0, 10**9, sampling="poisson", relation="zero-out", sample_rate=math.nextafter(1, 0)), 1e6),
-        # deltas below the smallest number
+        # The deltas of these releases are below the smallest floating-point number
         (Release(100.0, 1, sampling="full", relation="add-remove"), 50.0),
         (Release(1e4, 10_000, sampling="fixed-order", relation="zero-out", sample_rate=1e-12), 10.0),
         (Release(100.0, 1, sampling="random-allocation:3", relation="add-remove", sample_rate=0.9), 2.3),

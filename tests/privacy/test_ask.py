@@ -1,4 +1,7 @@
-"""Calibrate, then ask: by what whoever asks is told no target is exceeded, whatever is registered."""
+"""Tests that noise is calibrated so that whoever asks for its cost is told no more than the target.
+
+That holds whatever sampling and noise law is registered.
+"""
 
 import math
 from collections.abc import Callable
@@ -20,7 +23,7 @@ from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_step
 from dpzero_theory.privacy.step import Drawing, Release
 
 SLOW = ("random-allocation", "truncated-poisson", "fixed-size")
-"""Of these a few steps of one plan for each law, as a question may take seconds."""
+"""Samplings with which a question may take seconds; for these a few steps of one plan for each noise law are tested."""
 LAWS = [*MECHANISMS, *(f"{name}:{levels}" for name in MECHANISMS.families for levels in (1, 64))]
 
 
@@ -42,12 +45,18 @@ ARGUMENTS: dict[str, Callable[[Callable[..., Any], float], tuple[str, float]]] =
     ":B": lambda draw, q: (f":{(groups := draw(st.integers(1, 60)))}", min(q, 1 / groups)),
     ":B/n": _truncated,
 }
-"""What follows a sampling's name, in the form that it says it has; another form has its line here."""
+"""For each form of a sampling's arguments, how to draw the text that follows the sampling's name, and its rate.
+
+A sampling with another form needs an entry here.
+"""
 
 
 @st.composite
 def plans(draw: Callable[..., Any], sampling: str, law: str) -> tuple[float, float, int, dict[str, Any]]:
-    """(epsilon, delta, steps, the rest) of a plan that is accounted, and needs noise."""
+    """Draws a plan that the accountant supports and that needs noise: epsilon, delta, steps and the other settings.
+
+    `draw` is Hypothesis's; `sampling` and `law` are the names of a sampling and of a noise law.
+    """
     kind = SAMPLINGS[sampling]
     words, rate = ARGUMENTS[kind.arguments](draw, 10 ** draw(st.floats(-5, -0.05)))
     step: dict[str, Any] = {
@@ -58,7 +67,7 @@ def plans(draw: Callable[..., Any], sampling: str, law: str) -> tuple[float, flo
     few = sampling in SLOW or draw(st.booleans())
     steps = draw(st.integers(1, 5)) if few else int(10 ** draw(st.floats(0, 4)))
     try:
-        release = Release(1e6, steps, **step)  # every law accounts for so much noise
+        release = Release(1e6, steps, **step)  # So much noise is in the range that every noise law accounts for
     except ValueError:
         assume(False)
     delta = 10 ** draw(st.floats(-12, -2))
@@ -102,7 +111,10 @@ FOUND = [
 
 @pytest.mark.parametrize(("epsilon", "delta", "steps", "step"), FOUND)
 def test_plans_that_cost_more_once(epsilon: float, delta: float, steps: int, step: dict[str, Any]) -> None:
-    """By up to 2.9%: near a pure law's epsilon, and where records are used once in a million runs; or were refused."""
+    """Plans that an earlier version calibrated wrongly, by up to 2.9%, or refused, now meet their target.
+
+    They are near a pure law's epsilon, or have records that are used once in a million runs.
+    """
     found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **step)
     history = Release(found.value, steps, **step)
     told = epsilon_of_history(history, delta)
@@ -123,7 +135,10 @@ def test_laplace_plans_are_not_refused_by_their_own_ledger(tmp_path: Any) -> Non
 
 
 def test_a_plan_that_costs_a_little_more_is_refused(tmp_path: Any) -> None:
-    """Its multiplier is a share of 1e-8 below the calibrated one."""
+    """A plan that costs a little more than its target is refused.
+
+    Its noise multiplier is smaller than the calibrated one by a share of 1e-8.
+    """
     step: dict[str, Any] = {"sampling": "full", "relation": "add-remove"}
     goal: dict[str, Any] = {"target_epsilon": 1.0, "target_delta": 1e-5}
     noise = calibrate_noise_multiplier(**goal, steps=10, **step).value * (1 - 1e-8)
@@ -153,7 +168,7 @@ def test_whole_numbers_meet_the_target_too(sampling: str) -> None:
     goal: dict[str, Any] = {"target_epsilon": 1.3, "target_delta": 1e-6}
     noise = calibrate_noise_multiplier(**goal, steps=400, sample_rate=0.01, **step).value
     steps = int(most_steps(**goal, noise_multiplier=noise, sample_rate=0.01, **step).value)
-    assert steps == 400  # whoever calibrates for so many is told that so many may be made
+    assert steps == 400  # Whoever calibrates the noise for 400 steps is told that 400 steps may be made
     batch = int(largest_batch(**goal, noise_multiplier=noise, steps=400, n=10_000, **step).value)
     n = int(fewest_records(**goal, noise_multiplier=noise, steps=400, batch=100, **step).value)
     assert (batch, n) == (100, 10_000)

@@ -1,4 +1,4 @@
-"""The log of a certified answer."""
+"""Tests of the logarithm of a certified bracket's value."""
 
 import math
 

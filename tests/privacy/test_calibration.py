@@ -1,4 +1,4 @@
-"""Calibration: the issue's numbers, the private side, bad input."""
+"""Tests of the calibration of noise: published numbers, that the private side is chosen, and bad input."""
 
 import math
 import time
@@ -38,7 +38,8 @@ def test_the_mini_batch_settings_of_the_field(n, batch, steps, epsilon, expected
     assert found.value == pytest.approx(expected, abs=1e-5)
     assert found.value == found.upper
     assert found.upper / found.lower - 1 < 1e-9
-    # the private side, by an evaluation that shares no code: enough noise at the upper end, too little at the lower
+    # The private side is checked by code that shares nothing with the library: enough noise at the upper end, too
+    # little at the lower
     assert independent_delta("remove", batch / n, found.upper, steps, epsilon)[0] <= 1e-5
     assert independent_delta("remove", batch / n, found.lower, steps, epsilon)[0] > 1e-5
 
@@ -58,7 +59,8 @@ def test_epsilon_of_the_calibrated_noise_is_the_target(sampling, relation):
     unit = Release(found.value, 1000, sampling=sampling, relation=relation, sample_rate=rate)
     epsilon = epsilon_of_history([unit], 1e-5)
     assert epsilon.lower <= 2.0
-    # brackets of finite pairs are wider, and the noise leaves room for that: none asked again finds more
+    # Brackets of finite pairs of laws are wider, and the noise leaves room for that, so that nobody who asks again
+    # finds more
     finite = sampling == "random-allocation" or (sampling, relation) == ("fixed-size", "zero-out")
     room = (1e-6 if (sampling, relation) == ("random-allocation", "add-remove") else 1e-3) if finite else 1e-8
     assert 2.0 * (1 - room) <= epsilon.upper <= 2.0 * (1 + (0 if finite else 1e-8))
@@ -77,7 +79,7 @@ def test_direct_substitution_pair_beats_the_doubled_multiplier():
 def test_samplings_are_ordered_as_they_must_be():
     noise = {s: calibrate(sampling=s, relation="replace-one") for s in ("poisson", "fixed-size", "fixed-order")}
     assert noise["poisson"].value < noise["fixed-size"].lower < noise["fixed-size"].value < noise["fixed-order"].value
-    # noise for Poisson sampling under replace-one does not cover fixed-size batches
+    # Noise for Poisson sampling under replace-one is not enough for batches of fixed size
     unit = Release(noise["poisson"].value, 1000, sampling="fixed-size", relation="replace-one", sample_rate=0.02)
     assert epsilon_of_history([unit], 1e-5).lower > 2.0
 
@@ -108,7 +110,7 @@ BAD = [
 @pytest.mark.parametrize(("name", "value"), BAD)
 def test_bad_input_is_named_at_once(name, value):
     seconds = []
-    for _ in range(3):  # the fastest: the others may hold somebody else's work
+    for _ in range(3):  # The fastest of three calls counts, since the others may have waited for other processes
         started = time.process_time()
         with pytest.raises(ValueError, match=name):
             calibrate(**{name: value})
@@ -117,7 +119,7 @@ def test_bad_input_is_named_at_once(name, value):
 
 
 def test_sixty_bad_inputs_are_covered():
-    """With those of a history, in test_accountant."""
+    """Sixty bad inputs are covered, with those of a history in test_accountant."""
     assert len(BAD) + 3 * 7 >= 60
 
 
@@ -131,7 +133,10 @@ def test_sixty_bad_inputs_are_covered():
     ],
 )
 def test_what_is_calibrated_is_met_by_whoever_asks_for_its_cost(steps, rate, epsilon, delta, relation):
-    """Rare events, where a search may know a better method than a question that comes alone."""
+    """Whoever asks for the cost of calibrated noise finds the target met, where events are rare.
+
+    A search may know a better method than a question that comes alone.
+    """
     release = {"sampling": "poisson", "relation": relation, "sample_rate": rate}
     noise = calibrate(target_epsilon=epsilon, target_delta=delta, steps=steps, **release).value
     assert delta_of_history([Release(noise, steps, **release)], epsilon).upper <= delta
@@ -148,7 +153,10 @@ CORNERS = [
 def test_rare_events_are_calibrated_narrowly_and_whoever_asks_again_finds_the_target_met(
     steps, rate, epsilon, delta, sampling, relation
 ):
-    """Of these two one was above its target and one raised an exception."""
+    """Rare events are calibrated with a narrow bracket, and whoever asks again finds the target met.
+
+    In an earlier version one of these two cases was above its target and the other raised an exception.
+    """
     batches = {"sampling": sampling, "relation": relation, "sample_rate": rate}
     found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
     assert found.upper / found.lower - 1 < 1e-3
@@ -159,7 +167,10 @@ def test_rare_events_are_calibrated_narrowly_and_whoever_asks_again_finds_the_ta
 
 @pytest.mark.parametrize("steps", [1, 10])
 def test_laplace_noise_whose_first_guess_is_below_the_least_that_is_accounted(steps):
-    """A rate of 1e-4 at epsilon 50: the central limit's guess is 5e-5, which nobody gave."""
+    """Laplace noise is calibrated where the first guess is below the least noise that is accounted for.
+
+    At rate 1e-4 and epsilon 50 the central limit theorem's guess is 5e-5, which no user gave.
+    """
     drawn = {
         "sampling": "poisson",
         "relation": "add-remove",

@@ -1,4 +1,4 @@
-"""Other accountants as rows of a table: their answer, or one status line."""
+"""Tests of the table of other accountants: each has a row with its answer, or one line that says why it has none."""
 
 import pytest
 

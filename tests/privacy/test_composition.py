@@ -1,4 +1,7 @@
-"""What every sampling says its releases add: one typed part; and what a composition makes of parts."""
+"""Tests of what the releases of every sampling add to a composition.
+
+They also test what a composition makes of such parts.
+"""
 
 import math
 
@@ -31,7 +34,8 @@ def test_the_part_of_each_sampling(name: str, relation: Relation) -> None:
             assert part.mu == pytest.approx(math.sqrt(20 * rate) * relation.sensitivity / 1.5)
         case "random-allocation":
             assert isinstance(part, Epochs)
-            taken = 6 if name.endswith(":3") else 4  # in a whole epoch of 15 steps and 5 more; in 4 epochs of 5
+            # A record is in 6 steps of a whole epoch of 15 steps and 5 more, and in 4 steps of 4 epochs of 5.
+            taken = 6 if name.endswith(":3") else 4
             assert part.mu == pytest.approx(math.sqrt(taken) * relation.sensitivity / 1.5)
         case "truncated-poisson":
             assert isinstance(part, Mixed)
@@ -59,7 +63,10 @@ def test_equal_pairs_are_counted_together_and_plain_releases_are_one() -> None:
 
 
 def test_what_is_exact_for_a_single_release_counts_for_it_alone() -> None:
-    """Beside another release the pair that dominates at every ratio counts: the attained ones do not dominate."""
+    """A pair of laws that is exact for a single release is used for that release alone.
+
+    Beside another release the pair that dominates at every ratio counts, since the attained pairs do not dominate.
+    """
     hybrid, attained = (Pair("fixed-size", 0.1, 1.0),), (Pair("remove", 0.1, 1.0), Pair("add", 0.1, 1.0))
     one = Pairs(hybrid, attained, 1, alone=attained)
     assert Composition((one,)).directions() == tuple(((pair, 1),) for pair in attained)

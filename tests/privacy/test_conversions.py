@@ -1,4 +1,4 @@
-"""Renyi DP and the trade-off curve of a history."""
+"""Tests of Renyi DP and of the trade-off curve of a history."""
 
 import math
 
@@ -68,7 +68,11 @@ def test_trade_off_lies_below_the_best_test_of_one_subsampled_release():
 @pytest.mark.parametrize("q", [1.0, 0.2])
 @pytest.mark.parametrize("order", [1.5, 4.0])
 def test_renyi_divergence_of_either_gaussian_law_against_its_integral(relation, q, order):
-    """Both directions, by a fine sum over outputs of the continuous law; the discrete one's is within its ratio."""
+    """The Renyi divergence of either Gaussian law agrees with its integral.
+
+    It is a fine sum over outputs of the continuous law, in both directions; that of the discrete law is within the
+    ratio of the two laws.
+    """
     couples = oracle.gaussian(1.3, q, relation)
     exact = max(math.log(float((p[r > 0] ** order * r[r > 0] ** (1 - order)).sum())) for p, r in couples) / (order - 1)
     for mechanism in ("gaussian", "discrete-gaussian"):
@@ -86,7 +90,10 @@ def test_laplace_has_no_gaussian_summary_and_is_refused_by_name(relation):
 
 
 def best_test(couples, levels):
-    """The exact trade-off of laws with finitely many outputs, by Neyman and Pearson; the lower of the directions."""
+    """Returns the exact trade-off curve at `levels` of laws with finitely many outputs, by Neyman and Pearson.
+
+    `couples` has the two laws for each direction, and the lower of the directions' curves is returned.
+    """
     found = []
     for p, r in couples:
         order = np.argsort(-r / p)
@@ -110,7 +117,7 @@ def test_trade_off_of_laplace_releases_is_below_the_best_test(relation, q):
 
 
 def divergence(there, without, order):
-    """The larger Renyi divergence of two laws on points."""
+    """Returns the larger of the two Renyi divergences of this order between two laws, given by their probabilities."""
     return max(
         math.log(float(np.sum(np.exp(order * np.log(p) + (1 - order) * np.log(q))))) / (order - 1)
         for p, q in ((there, without), (without, there))
@@ -119,7 +126,11 @@ def divergence(there, without, order):
 
 @pytest.mark.parametrize("order", [1.5, 2.0, 6.0])
 def test_renyi_divergence_of_fixed_size_batches_under_zero_out(order):
-    """A batch of one of three: the record at 1, or nothing, others at -1 or 1; each step of two alike."""
+    """The Renyi divergence of batches of fixed size under zero-out agrees with sums over outputs.
+
+    A batch has one of three records: the record is at 1, or adds nothing, and the others are at -1 or 1; both steps are
+    alike.
+    """
     s, q = 1.5, 1 / 3
     x = np.linspace(-18, 18, 20_001)
     law = {m: np.exp(-((x - m) ** 2) / (2 * s * s)) * (x[1] - x[0]) / (s * math.sqrt(2 * math.pi)) for m in (-1, 0, 1)}
@@ -131,7 +142,10 @@ def test_renyi_divergence_of_fixed_size_batches_under_zero_out(order):
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one", "add-remove"])
 def test_renyi_divergence_of_truncated_batches_counts_what_makes_way(relation):
-    """One of two records is kept where both are drawn, q = 0.9: the record at 1, the other one at -1."""
+    """The Renyi divergence of truncated batches counts the records that make way.
+
+    Where both of two records are drawn one is kept, at rate 0.9; the record is at 1 and the other one at -1.
+    """
     s, q, order = 1.0, 0.9, 2.0
     x = np.linspace(-20, 20, 20_001)
     law = {m: np.exp(-((x - m) ** 2) / (2 * s * s)) * (x[1] - x[0]) / (s * math.sqrt(2 * math.pi)) for m in (-1, 0, 1)}

@@ -1,4 +1,4 @@
-"""Curves hold the brackets of their points."""
+"""Tests that the curves of an answer hold the brackets of their points."""
 
 import math
 

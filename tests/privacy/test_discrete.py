@@ -13,9 +13,16 @@ Array = NDArray[np.float64]
 
 
 def brute_force(epsilon: float, sigma: float, shift: Array, q: float, steps: int, pair: str, reach: int = 12) -> float:
-    """The hockey-stick divergence of T Poisson-subsampled discrete Gaussian releases, summed over all outputs.
+    """Returns delta of T = `steps` Poisson-subsampled discrete Gaussian releases, summed over all outputs.
 
-    shift: the integer vector by which a record moves the sum.
+    Args:
+        epsilon: the epsilon of the delta.
+        sigma: the standard deviation of the noise.
+        shift: the integer vector by which a record moves the sum.
+        q: the sampling rate.
+        steps: T.
+        pair: whether the first data set has the record ("remove"), the second ("add"), or both have one ("replace").
+        reach: outputs up to this many standard deviations are summed.
     """
     axis = np.arange(-int(reach * sigma) - int(abs(shift).max()), int(reach * sigma) + int(abs(shift).max()) + 1)
     weights = np.exp(-(axis.astype(float) ** 2) / (2 * sigma**2)).sum()
@@ -60,14 +67,20 @@ def test_the_bound_holds_against_the_sum_over_all_outputs(
 
 
 def test_without_the_kernel_the_lattice_is_less_private_than_the_continuous_gaussian() -> None:
-    """The tests above have teeth: sigma = multiplier * levels alone breaks the bound by a quarter."""
+    """Without widening the noise, the lattice is less private than the continuous Gaussian, so these tests can fail.
+
+    A standard deviation of multiplier * levels alone breaks the bound by a quarter.
+    """
     exact = max(brute_force(1.0, 0.3, np.array([1]), 0.3, 1, pair) for pair in PAIRS["add-remove"])
     assert exact > 1.2 * bound(1.0, 0.3, 0.3, 1, "add-remove", 0.0)
 
 
 @pytest.mark.parametrize(("tau", "sigma"), [(0.5, 0.51), (0.5, 2.1), (0.75, 0.8), (2.0, 3.7)])
 def test_the_law_is_within_the_gap_of_the_post_processed_gaussian_pointwise(tau: float, sigma: float) -> None:
-    """By the trapezoidal rule, exact to rounding for such integrands; with sigma near tau much of the gap is used."""
+    """The discrete law is, at each point, within the stated ratio of a Gaussian law that is rounded.
+
+    The trapezoid rule is exact to rounding for such integrands; with sigma near tau much of the ratio is used.
+    """
     integers = np.arange(-40, 41)
     centre = integers[integers == 0]
     law = np.exp(-((integers - centre) ** 2) / (2 * sigma**2))
@@ -85,7 +98,10 @@ def test_the_law_is_within_the_gap_of_the_post_processed_gaussian_pointwise(tau:
 
 
 def test_a_full_batch_agrees_with_the_convolved_laws() -> None:
-    """T = 40 releases with scale 602, the law of their sum by FFT: no use is made of the form of the privacy loss."""
+    """For full batches the bound agrees with the law of the sum of T = 40 releases, computed by FFT.
+
+    The scale is 602, and no use is made of the form of the privacy loss.
+    """
     levels, steps, multiplier, epsilon = 50, 40, 12.0, 1.0
     scale = discrete_scale(multiplier, levels)
     width = 8 * scale * math.ceil(math.sqrt(steps))

@@ -1,4 +1,4 @@
-"""`dpzero_theory.privacy`: one place, names that are functions of its modules, nothing loaded before it is used."""
+"""Tests of what `dpzero_theory.privacy` offers: names that are functions of its modules, loaded when they are used."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""mu-GDP in closed form against mpmath, dp-accounting, direct quadrature and brute-force composition."""
+"""Tests of mu-GDP in closed form, against mpmath, dp-accounting, direct quadrature and brute-force composition."""
 
 import itertools
 import math
@@ -39,12 +39,15 @@ ALL = BUDGETS + RANDOM_BUDGETS
 
 @cache
 def roots() -> list[Any]:
-    """mu of ALL."""
+    """Returns the exact mu of mu-GDP for each (epsilon, delta) of `ALL`."""
     return [exact_gdp(epsilon, delta) for epsilon, delta in ALL]
 
 
 def delta_slope(epsilon: Any, gdp: Any) -> Any:
-    """d delta/d epsilon = -e^epsilon Phi(-b), by hand."""
+    """Returns the derivative of delta(epsilon; mu) in epsilon, -e^epsilon Phi(-b), derived by hand; mu is `gdp`.
+
+    Here b = epsilon/mu + mu/2.
+    """
     eps, m = mpf(epsilon), mpf(gdp)
     return -mp.exp(eps) * mp.ncdf(-eps / m - m / 2)
 
@@ -58,7 +61,10 @@ def test_delta_agrees_with_mpmath_to_1e_10() -> None:
 
 
 def test_delta_agrees_where_it_is_close_to_one_and_where_mu_is_tiny() -> None:
-    """Relative accuracy of 1 - delta, and of delta for mu down to 1e-8."""
+    """delta(epsilon; mu) is accurate where it is close to 1, and where mu is tiny.
+
+    The relative accuracy is that of 1 - delta, and of delta for mu down to 1e-8.
+    """
     for epsilon, gdp in ((0.5, 3.0), (1e-3, 8.0), (2.0, 6.0), (5.0, 12.0), (100.0, 25.0)):
         exact = gaussian_delta(epsilon, gdp)
         complement = -math.expm1(float(log_delta_from_gdp(epsilon, gdp)))
@@ -81,9 +87,10 @@ def test_gdp_from_epsilon_agrees_with_the_mpmath_root_to_1e_10() -> None:
 
 
 def test_epsilon_from_gdp_agrees_with_the_mpmath_root() -> None:
-    """To 1e-10 relative, or to 100 units in the last place of delta where that moves epsilon by more.
+    """epsilon_from_gdp agrees with the root found in mpmath.
 
-    At epsilon = 1e-6, delta = 0.5 one unit in the last place of the input delta moves the root by 2e-10 of itself.
+    It does so to 1e-10 relative, or to 100 units in the last place of delta where that moves epsilon by more. At
+    epsilon = 1e-6, delta = 0.5 one unit in the last place of the input delta moves the root by 2e-10 of itself.
     """
     for (epsilon, delta), root in zip(ALL, roots(), strict=True):
         gdp = float(root)
@@ -107,7 +114,7 @@ def test_calibration_errs_on_the_private_side_in_exact_arithmetic() -> None:
 
 
 def test_calibration_wastes_nothing() -> None:
-    """One part in 1e9 more mu, or less epsilon, already breaks the budget."""
+    """Calibration wastes nothing: one part in 1e9 more mu, or less epsilon, already breaks the budget."""
     for epsilon, delta in ALL:
         gdp = float(gdp_from_epsilon(epsilon, delta))
         assert gaussian_delta(epsilon, gdp * (1 + 1e-9)) > mpf(delta)
@@ -117,7 +124,7 @@ def test_calibration_wastes_nothing() -> None:
 
 
 def test_epsilon_is_zero_where_delta_alone_suffices() -> None:
-    """delta(0; mu) = 2 Phi(mu/2) - 1 is the total variation distance."""
+    """epsilon is 0 where delta alone is enough: delta(0; mu) = 2 Phi(mu/2) - 1 is the total variation distance."""
     gdp = 0.3
     total_variation = float(mp.erf(mpf(gdp) / (2 * mp.sqrt(2))))
     assert float(epsilon_from_gdp(gdp, total_variation * 1.001)) == 0.0
@@ -157,7 +164,7 @@ def test_vectorised_equals_scalar() -> None:
     assert log_delta_from_gdp(epsilon, gdp).shape == (3, 3)
 
 
-# Other libraries and direct integration.
+# The next tests use other libraries and direct integration.
 
 
 @pytest.mark.parametrize("gdp", [0.05, 0.3, 1.0, 2.5, 7.0])
@@ -180,9 +187,10 @@ def test_inversions_agree_with_dp_accounting(delta: float, scale: float) -> None
 
 
 def hockey_stick(epsilon: float, mean: float, std: float, steps: int) -> float:
-    """delta(epsilon) of `steps` releases N(mean, std^2) against N(0, std^2), by convolving the privacy loss on a grid.
+    """Returns delta(epsilon) of `steps` releases N(mean, std^2) against N(0, std^2).
 
-    The loss log P(x)/Q(x) is affine in x, so that equal steps in x are equal steps in the loss.
+    The privacy loss is convolved on a grid. The loss log P(x)/Q(x) is affine in x, so that equal steps in x are equal
+    steps in the loss.
     """
     x = np.linspace(mean - 9 * std, mean + 9 * std, 4001)
     width = float(x[1] - x[0])
@@ -200,7 +208,7 @@ def hockey_stick(epsilon: float, mean: float, std: float, steps: int) -> float:
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 def test_composition_by_brute_force(epsilon: float, delta: float, steps: int, relation: str) -> None:
-    """`steps` Gaussian releases of the mean with the prescribed noise have hockey-stick divergence delta."""
+    """Several Gaussian releases of the mean with the prescribed noise have the delta asked for, by brute force."""
     n, clip = 7, 1.3
     shift = {"replace-one": 2 * clip / n, "add-remove": clip / n}[relation]
     sigma = noise_std(float(gdp_from_epsilon(epsilon, delta)), steps, clip, n, relation)
@@ -208,7 +216,10 @@ def test_composition_by_brute_force(epsilon: float, delta: float, steps: int, re
 
 
 def test_two_releases_by_direct_integration() -> None:
-    """The double integral of (p(x) p(y) - e^epsilon q(x) q(y))_+, no loss distribution involved."""
+    """Two releases agree with the double integral of (p(x) p(y) - e^epsilon q(x) q(y))_+.
+
+    No law of the privacy loss is involved.
+    """
     epsilon, delta = 1.0, 1e-3
     sigma = noise_std(float(gdp_from_epsilon(epsilon, delta)), 2, 1.0, 2, "replace-one")
     scale = 1 / (2 * math.pi * sigma**2)
@@ -229,7 +240,10 @@ def test_two_releases_by_direct_integration() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_sensitivity_is_the_largest_change_of_the_mean(n: int) -> None:
-    """Brute force over the extreme contributions: replace one, or remove one with n kept as the denominator."""
+    """The sensitivity is the largest change of the mean over the extreme contributions, by brute force.
+
+    One record is replaced, or removed with n kept as the denominator.
+    """
     clip = 0.7
     replaced = removed = 0.0
     for values in itertools.product((-clip, 0.0, clip), repeat=n):
@@ -257,11 +271,14 @@ def test_noise_is_monotone_in_every_argument(gdp: float, steps: float, clip: flo
     assert noise_std(gdp, steps, clip, n, "add-remove") == pytest.approx(base / 2, rel=1e-12)
 
 
-# The paper's composition lemma.
+# The next tests are of the paper's composition lemma.
 
 
 def test_paper_gdp_is_the_lemmas_variance() -> None:
-    """Lemma lm:composition: sigma = 2 Delta sqrt(2 T log(e + epsilon/delta))/epsilon, so mu = sqrt(T) Delta/sigma."""
+    """The function paper_gdp gives the variance of the paper's Lemma lm:composition.
+
+    The lemma has sigma = 2 Delta sqrt(2 T log(e + epsilon/delta))/epsilon, so mu = sqrt(T) Delta/sigma.
+    """
     for epsilon, delta in ALL:
         sigma = 2 * mp.sqrt(2 * mp.log(mp.e + mpf(epsilon) / mpf(delta))) / mpf(epsilon)
         assert abs(mpf(float(paper_gdp(epsilon, delta))) * sigma - 1) < 1e-12
@@ -284,7 +301,10 @@ def test_the_lemma_fails_above_its_limit(delta: float, known: float) -> None:
     "delta", [1e-300, 1e-100, 1e-30, 1e-12, 1e-6, 1e-3, 0.1, 0.5, 0.9, 0.99, 0.9999, 1 - 1e-6, 1 - 1e-9]
 )
 def test_the_lemma_fails_from_one_point_on(delta: float) -> None:
-    """The ratio of the lemma's mu to the exact one rises with epsilon: one crossing, at the limit."""
+    """The paper's lemma fails from one epsilon on, and only once.
+
+    The ratio of the lemma's mu to the exact one rises with epsilon, with one crossing of 1, at the stated limit.
+    """
     epsilon = np.logspace(-6, 6, 2000)
     ratio = paper_gdp(epsilon, delta) / gdp_from_epsilon(epsilon, delta)
     assert (np.diff(ratio) > -1e-9 * ratio[1:]).all()
@@ -301,7 +321,7 @@ def test_the_limit_is_the_mpmath_root() -> None:
     assert paper_lemma_limit(1e-5) == pytest.approx(float(bisect(holds, 1, 1000, digits=14)), rel=1e-9)
 
 
-# Bad input.
+# The next tests are of bad input.
 
 BAD: list[Any] = [math.nan, math.inf, -math.inf, -1.0, "1", True, None, 1j, [math.nan, 1.0], 10**400]
 

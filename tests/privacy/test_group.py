@@ -1,4 +1,7 @@
-"""Groups of records: against the exact laws of k records that all pull one way, by sums over outputs and subsets."""
+"""Tests of the privacy of groups of records, against the exact laws of k records that all pull one way.
+
+The laws are sums over outputs and over subsets of the group.
+"""
 
 import itertools
 import math
@@ -15,7 +18,10 @@ from tests.privacy.oracle import exact_delta
 
 
 def law(shifts, chances, s):
-    """A mixture of Gaussians by a Riemann sum."""
+    """Returns a mixture of Gaussians with standard deviation s, as probabilities on a grid of outputs.
+
+    Its means are `shifts`, with the probabilities `chances`.
+    """
     x = np.linspace(-14 * s - 6, 14 * s + 6, 6_001)
     mass = sum(c * np.exp(-((x - m) ** 2) / (2 * s * s)) for m, c in zip(shifts, chances, strict=True))
     return mass * (x[1] - x[0]) / (s * math.sqrt(2 * math.pi))
@@ -38,8 +44,60 @@ def test_poisson_against_all_records_at_once(relation, k, q, s, steps):
         truth = exact_delta(epsilon, [[(there, other), (other, there)]] * steps)
         assert found.lower <= truth * (1 + 1e-4)
         assert truth <= found.upper * (1 + 1e-4)
-        if k == 1:
-            assert found.upper == pytest.approx(truth, rel=1e-4)
+        assert found.upper == pytest.approx(found.lower, rel=2e-3 if k > 1 else 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("s", "k", "q", "steps"), [(12.5, 3, 0.00512, 1000), (12.5, 50, 0.00512, 1000), (2.0, 5, 0.01, 100)]
+)
+def test_poisson_groups_beside_the_mixtures_of_dp_accounting(s, k, q, steps):
+    """Poisson groups cost a little less than dp-accounting's bound for mixtures of Gaussians.
+
+    dp-accounting composes the mixture's losses rounded up to a grid, so its epsilon is a little above the truth.
+    """
+    distribution = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    chances = np.array(binomial(k, q))
+    grid = {12.5: 1e-4, 2.0: 5e-4}[s]
+    theirs = distribution.from_mixture_gaussian_mechanism(
+        s, range(k + 1), chances / chances.sum(), value_discretization_interval=grid
+    )
+    epsilon = theirs.self_compose(steps).get_epsilon_for_delta(1e-5)
+    ours = group_epsilon([Release(s, steps, sampling="poisson", relation="add-remove", sample_rate=q)], 1e-5, size=k)
+    assert ours.upper <= ours.lower * (1 + 1e-3)
+    assert ours.lower <= epsilon <= ours.upper * (1 + 3e-3)
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one", "zero-out"])
+def test_no_pull_of_the_group_costs_more_than_that_in_one_direction(relation):
+    """A group whose records pull by different amounts, or against each other, costs no more.
+
+    The bound is that of a group whose records all pull one way. The deltas are sums over the outputs of one release.
+    """
+    k, q, s, epsilon = 3, 0.3, 1.5, 0.4
+    bound = group_delta([Release(s, 1, sampling="poisson", relation=relation, sample_rate=q)], epsilon, size=k).upper
+    draw = np.random.default_rng(7)
+    chances = [math.prod(q if i in kept else 1 - q for i in range(k)) for kept in _subsets(k)]
+    largest = 0.0
+    for _ in range(40):
+        pulls, others = draw.uniform(-1, 1, (2, k))
+        there = law([sum(pulls[i] for i in kept) for kept in _subsets(k)], chances, s)
+        moved = [sum(others[i] for i in kept) for kept in _subsets(k)] if relation == "replace-one" else [0.0] * 2**k
+        other = law(moved, chances, s)
+        largest = max(largest, exact_delta(epsilon, [[(there, other), (other, there)]]))
+    assert 0.2 * bound < largest <= bound
+
+
+def _subsets(k):
+    """Returns the subsets of the numbers 0, ..., k - 1."""
+    return [kept for size in range(k + 1) for kept in itertools.combinations(range(k), size)]
+
+
+def test_noise_for_a_poisson_group_lies_in_a_narrow_bracket():
+    drawn = {"sampling": "poisson", "relation": "add-remove", "sample_rate": 0.01}
+    found = group_noise(target_epsilon=2.0, target_delta=1e-5, size=4, steps=100, **drawn)
+    assert found.lower > 0.99 * found.upper
+    below = Release(found.lower, 100, **drawn)
+    assert group_delta([below], 2.0, size=4).lower > 1e-5
 
 
 def test_fixed_size_against_all_batches():
@@ -68,7 +126,7 @@ def test_one_record_is_a_group_of_one_and_more_cost_more():
     assert group_delta(history, 1.0, size=1).upper == delta_of_history(history, 1.0).upper
     costs = [group_epsilon(history, 1e-5, size=k) for k in (1, 2, 4)]
     assert costs[0].upper < costs[1].upper < costs[2].upper
-    assert all(cost.lower == pytest.approx(costs[0].lower) for cost in costs)
+    assert costs[0].upper < costs[1].lower < costs[1].upper < costs[2].lower
 
 
 @pytest.mark.parametrize(
@@ -91,7 +149,10 @@ def test_a_size_is_a_number_of_records():
 
 
 def positions(k, t, s, epsilon):
-    """delta of one epoch of t = 2 steps, k records at 1 each in a random one of them, by sums over both outputs."""
+    """Returns delta of one epoch of t = 2 steps of random allocation for a group of k records.
+
+    Each record adds 1 in a random one of the steps; both outputs are summed over. s is the noise multiplier.
+    """
     x = np.linspace(-10 * s - k, 10 * s + k, 801)
     one = {m: law_at(x, m, s) for m in range(k + 1)}
     there = sum(math.comb(k, j) * 0.5**k * np.outer(one[j], one[k - j]) for j in range(k + 1))
@@ -105,7 +166,10 @@ def law_at(x, mean, s):
 
 
 def test_any_sampling_by_one_record_after_another():
-    """Two and three records of random allocation, exactly; the bound holds and is no far from it."""
+    """For random allocation a group's bound, by one record after another, holds and is near the exact cost.
+
+    The groups have two and three records.
+    """
     release = Release(4.0, 2, sampling="random-allocation", relation="add-remove", sample_rate=0.5)
     for k in (2, 3):
         for epsilon in (0.1, 0.4):
@@ -118,15 +182,21 @@ def test_any_sampling_by_one_record_after_another():
 
 
 def test_the_better_of_both_bounds_counts():
-    """Three records that are seldom drawn together: 1.67 and not the 5.77 of the pair at three clips."""
-    release = Release(4.0, 200, sampling="poisson", relation="replace-one", sample_rate=0.02)
+    """The better of two bounds for groups counts.
+
+    For three records that are seldom drawn together it is 2.19, and not the epsilon of the pair of laws at three clips.
+    """
+    release = Release(4.0, 200, sampling="fixed-size", relation="replace-one", sample_rate=0.02)
     found = group_epsilon([release], 1e-5, size=3)
-    assert found.upper < 1.7 < 5.7 < epsilon_of_history([group_release(release, 3)], 1e-5).lower
+    assert found.upper < 2.2 < 5 < epsilon_of_history([group_release(release, 3)], 1e-5).lower
     assert group_delta([release], found.upper, size=3).upper <= 1e-5
 
 
 def test_cyclic_batches_of_two_groups_against_the_exact_law():
-    """Two records, each of its own group, one turn each: both outputs enumerated."""
+    """Cyclic batches of two groups agree with the exact law of two records, each of its own group, with one turn each.
+
+    Both outputs are enumerated.
+    """
     q, s = 0.4, 3.0
     release = Release(s, 2, sampling="cyclic-poisson:2", relation="add-remove", sample_rate=q / 2)
     there, without = law([0, 1], [1 - q, q], s), law([0], [1.0], s)
@@ -151,7 +221,11 @@ def test_noise_steps_batch_and_records_for_groups():
 
 
 def test_a_later_link_of_fixed_size_batches_has_a_larger_rate():
-    """B of n records, k removed one after another: each link's delta by all batches, the record at 1, others at -1."""
+    """In a chain of batches of fixed size, a later removal of a record has a larger sampling rate.
+
+    B of n records are drawn, and k are removed one after another; each removal's delta is a sum over all batches, with
+    the record at 1 and the others at -1.
+    """
     n, batch, k, s = 6, 2, 3, 6.0
     release = Release(s, 1, sampling="fixed-size", relation="add-remove", sample_rate=batch / n)
     for epsilon in (0.0, 0.2):
@@ -210,12 +284,15 @@ def test_whole_numbers_for_groups_that_fixed_size_batches_can_miss():
 
 
 def test_a_group_that_the_noise_does_not_hide_is_refused_or_named():
-    history = [Release(0.75, 1000, sampling="poisson", relation="add-remove", sample_rate=256 / 50_000)]
+    history = [Release(0.15, 1000, sampling="poisson", relation="add-remove", sample_rate=256 / 50_000)]
     with pytest.raises(
         PreconditionError, match=r"^size must be small enough for this noise to protect the group; got 50"
     ):
         group_epsilon(history, 1e-5, size=50)
     assert group_delta(history, 1e4, size=50).upper == 1
+    louder = group_epsilon([history[0].with_noise(0.75)], 1e-5, size=50)
+    assert 200 < louder.lower < louder.upper < 1.002 * louder.lower
+    assert "protects nothing" in louder.notes[-1]
     found = group_epsilon([Release(4.0, 1000, sampling="full", relation="add-remove")], 1e-5, size=50)
     assert found.upper > 1e4
     found = group_epsilon(
@@ -225,7 +302,10 @@ def test_a_group_that_the_noise_does_not_hide_is_refused_or_named():
 
 
 def test_a_factor_beyond_all_floats_is_not_cut_off():
-    """e^(i epsilon/k) up to e^2000, beside a delta that is at least the least float."""
+    """A factor beyond all floats, e^(i epsilon/k) up to e^2000, is not cut off.
+
+    The delta beside it is at least the least float.
+    """
     release = Release(40.0, 1, sampling="random-allocation:3", relation="add-remove", sample_rate=0.9)
     assert group_delta([release], 2000.0, size=400).upper == 1
     assert 0 < group_delta([release], 1000.0, size=2).upper < 1e-100

@@ -1,4 +1,7 @@
-"""The append-only file under ledgers and transcripts: one writer, on disk before it counts, torn ends cut."""
+"""Tests of the append-only file under ledgers and transcripts.
+
+It has one writer, what it says is on disk before it counts, and half-written ends are cut off.
+"""
 
 import errno
 import gc
@@ -15,7 +18,7 @@ from dpzero_theory.privacy.journal import Journal
 
 
 class Refused(RuntimeError):
-    """What the journal's user says."""
+    """The error type that the journal's user chooses for refusals."""
 
 
 @pytest.fixture
@@ -134,7 +137,8 @@ def test_the_next_write_goes_over_a_torn_tail_and_cuts_off_the_rest(path: Path, 
     again = Journal.open(path, Refused)
     assert again.content == b"one\n" + torn
     again.keep(4)
-    assert path.read_bytes() == b"one\n" + torn  # nothing is written until something is to be said
+    # Opening the file changes nothing; the half-written end is replaced when the next line is written.
+    assert path.read_bytes() == b"one\n" + torn
     again.append(b"two\n")
     assert path.read_bytes() == b"one\ntwo\n"
     again.append(b"three\n")
@@ -184,7 +188,7 @@ def test_what_need_not_be_on_disk_yet_is_there_when_it_is_asked_for_and_at_the_e
     journal.close()
     journal.close()
     assert synced[1:] == [b"one\ntwo\nthree\nfour\n"]
-    Journal.open(path, Refused).sync()  # whoever wrote it may have been killed before it was on disk
+    Journal.open(path, Refused).sync()  # The process that wrote the lines may have been killed before they were on disk
     assert len(synced) == 3
 
 
@@ -199,7 +203,10 @@ def test_what_cannot_be_brought_to_disk_is_not_gone_on_with(journal: Journal, mo
 
 
 def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(path: Path) -> None:
-    """As a worker that loads data, of a run that was killed."""
+    """A child process that outlives its parent does not keep the lock.
+
+    A worker that loads data for a run that was killed is such a child.
+    """
     told, tell = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -223,7 +230,8 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(path: Path) -> 
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file left to the interpreter
+# The warning is about a file that the interpreter closes, after an interrupt.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_instruction_of_opening_and_closing_leaves_no_lock(path: Path, journal: Journal) -> None:
     def work() -> None:
         held = Journal.open(path, Refused)

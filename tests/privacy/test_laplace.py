@@ -1,16 +1,20 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 
-from dpzero_theory.privacy.laplace import laplace_multiplier, least_epsilon, release_epsilon
+from dpzero_theory.privacy.laplace import laplace_multiplier, lattice_gap, least_epsilon, release_epsilon
 from dpzero_theory.privacy.relation import Relation
 
 
 @pytest.mark.parametrize("q", [1.0, 0.4, 0.01])
 @pytest.mark.parametrize("multiplier", [0.5, 3.0])
 def test_epsilon_is_the_largest_log_ratio_over_all_outputs(q: float, multiplier: float) -> None:
-    """By enumeration for levels = 5: nothing is larger, and it is reached."""
+    """The pure epsilon of a Laplace release is the largest log ratio over all outputs, by enumeration for 5 levels.
+
+    Nothing is larger, and it is reached.
+    """
     levels = 5
     x = np.arange(-60, 61)
 
@@ -57,7 +61,10 @@ def two_laws(levels: int, scale: float, q: float, relation: Relation) -> tuple[n
 @pytest.mark.parametrize("q", [1.0, 0.3])
 @pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
 def test_the_lower_bound_is_below_what_two_releases_cost(relation: Relation, q: float, delta: float) -> None:
-    """The exact delta of two releases, by enumeration, at the bound: not yet as small as asked for."""
+    """The lower bound on epsilon is below what two releases cost.
+
+    The exact delta of two releases at the bound, by enumeration, is not yet as small as asked for.
+    """
     levels, scale = 4, 6.0
     p, q_law = (np.outer(law, law).ravel() for law in two_laws(levels, scale, q, relation))
     epsilon = least_epsilon(scale / levels, 2, q, delta, replaced=relation.replaces)
@@ -73,3 +80,19 @@ def test_bad_arguments_are_named() -> None:
         release_epsilon(math.nan, 0.5, replaced=False)
     with pytest.raises(ValueError, match="target_epsilon must be"):
         laplace_multiplier(0.0, 1, 1.0, replaced=False)
+
+
+@pytest.mark.parametrize("multiplier", [1 / 300, 0.1, 1.0, 30.0])
+def test_lattice_noise_is_within_the_gap_of_continuous_noise(multiplier: float) -> None:
+    """The densities' ratios at all distances, with 60 digits; one release on a lattice of 2^30 integers to a clip.
+
+    Discrete noise with a uniform number added is compared with continuous noise at both ends of each integer, and
+    continuous noise that is rounded with discrete noise.
+    """
+    with mpmath.workdps(60):
+        y = 1 / (2 * mpmath.mpf(multiplier) * 2**30)
+        gap = mpmath.mpf(lattice_gap(multiplier, 1))
+        ends = [mpmath.tanh(y) / y * mpmath.e ** (side * y) for side in (-1, 1)]
+        rounded = [mpmath.sinh(y) / mpmath.tanh(y), (1 - mpmath.e ** (-y)) / mpmath.tanh(y)]
+        for ratio in (*ends, *rounded):
+            assert abs(mpmath.log(ratio)) <= gap <= y * (1 + 2 * y) + mpmath.mpf(10) ** -20

@@ -90,7 +90,7 @@ def test_sampling_alone_is_compared(path: Path) -> None:
 
 
 def test_a_ledger_that_names_no_mechanism_is_a_gaussian_one(path: Path) -> None:
-    """As they were written before they named it."""
+    """A ledger that names no mechanism, as old ones did not, is one of Gaussian noise."""
     make(path).close()
     check, lines = "0" * 64, []
     for line in path.read_text().splitlines():
@@ -231,7 +231,7 @@ def test_a_crash_during_the_repair_never_loses_the_count(path: Path, monkeypatch
 
         path.write_bytes(whole + torn)
         monkeypatch.setattr(os, "ftruncate", lambda file, size: (_ for _ in ()).throw(KeyboardInterrupt))
-        longer = len(torn) > 150  # than the line written over it: the rest is cut off
+        longer = len(torn) > 150  # A half-written end that is longer than the line written over it is cut off
         with pytest.raises(KeyboardInterrupt) if longer else nullcontext():
             Ledger.open(path).close()
         monkeypatch.undo()
@@ -357,7 +357,10 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
 
 
 def exact_epsilon(gdp: float, delta: float) -> float:
-    """The root of the textbook formula, by another solver."""
+    """Returns the epsilon of mu-GDP at this delta as the root of the textbook formula, by another solver.
+
+    `gdp` is mu.
+    """
 
     def excess(epsilon: float) -> float:
         a, b = gdp / 2 - epsilon / gdp, -gdp / 2 - epsilon / gdp
@@ -379,7 +382,11 @@ def test_epsilon_of_a_mixed_history() -> None:
 
 
 def test_a_calibrated_plan_fits_its_target_with_poisson_sampling(path: Path) -> None:
-    """Multiplier of the published setting n = 1024, B = 64, T = 10,000, epsilon 2, delta 1e-5, add-remove: 12.49643."""
+    """A plan calibrated for Poisson sampling meets its target, and one with less noise is refused.
+
+    The noise multiplier of the published setting n = 1024, B = 64, T = 10,000, epsilon 2, delta 1e-5 under add-remove
+    is 12.49643.
+    """
     settings = Settings(
         n=1024, sample_rate=1 / 16, noise_multiplier=12.49643, clip=1.0, relation="add-remove", sampling="poisson"
     )
@@ -421,7 +428,7 @@ BAD: list[tuple[str, object]] = [
     *[(name, value) for name in ("sample_rate", "noise_multiplier", "clip") for value in (math.nan, 0, -1, "1")],
     *[("n", value) for value in (0, 2.5, math.inf, None)],
     ("sample_rate", 1.5),
-    ("sample_rate", 0.5),  # with full batches
+    ("sample_rate", 0.5),  # With full batches the sampling rate must be 1
     ("relation", "both"),
     ("sampling", "shuffle"),
     ("sampling", None),

@@ -1,4 +1,4 @@
-"""The noise laws: drawn as they say, at least as wide as calibrated, and their cost in the terms that compose."""
+"""Tests of the noise laws: they are drawn as stated, at least as wide as calibrated, and composed at the right cost."""
 
 import math
 from fractions import Fraction
@@ -27,7 +27,10 @@ def test_the_words_that_runs_take() -> None:
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize(("multiplier", "levels"), [(0.3, 1), (2.5, 7), (1e-6, 2**30), (0.1 + 0.2, 10)])
 def test_the_parameter_is_never_too_small(name: str, multiplier: float, levels: int) -> None:
-    """In exact arithmetic; on a lattice an integer, at most two above what is asked for."""
+    """The parameter of the noise is never too small, in exact arithmetic.
+
+    On a lattice it is an integer, at most three above what is asked for.
+    """
     law, asked = MECHANISMS[name], Fraction(multiplier) * levels
     scale = law.scale(multiplier, levels)
     if law.lattice:
@@ -39,7 +42,10 @@ def test_the_parameter_is_never_too_small(name: str, multiplier: float, levels: 
 
 @pytest.mark.parametrize(("name", "variance"), [("gaussian", 49.0), ("discrete-gaussian", 49.0), ("laplace", None)])
 def test_a_draw_has_the_parameter_and_the_shape(name: str, variance: float | None) -> None:
-    """20,000 draws from one seed; the variance of the discrete Laplace law is 2 r/(1 - r)^2, r = e^(-1/b)."""
+    """Draws have the stated variance and shape.
+
+    There are 20,000 draws from one seed; the variance of the discrete Laplace law is 2 r/(1 - r)^2, r = e^(-1/b).
+    """
     law = MECHANISMS[name]
     drawn = law.draw(SeededNoise(5), 7, (20_000,))
     assert drawn.dtype == (np.int64 if law.lattice else np.float64)
@@ -53,7 +59,7 @@ def test_a_draw_has_the_parameter_and_the_shape(name: str, variance: float | Non
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize("q", [1.0, 0.2])
 def test_costs(relation: Relation, q: float) -> None:
-    """Gaussian ones count as themselves; Laplace as the largest log ratio over all outputs, T times."""
+    """T Gaussian releases compose to a Gaussian one, and T Laplace releases cost T times the largest log ratio."""
     sampling = "full" if q == 1 else "poisson"
 
     def five(name: str) -> Release:

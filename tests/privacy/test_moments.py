@@ -1,4 +1,7 @@
-"""Answers at a delta that no sharper method resolves: they exist, they hold, and what calibration says is kept."""
+"""Tests of answers at a delta so small that no sharper method resolves it.
+
+They exist and hold, and calibrated noise meets its target.
+"""
 
 import math
 
@@ -21,7 +24,7 @@ UNRESOLVED = [
 def test_epsilon_at_next_to_no_delta(noise: float, steps: int, drawn: dict) -> None:
     found = epsilon_of_history([Release(noise, steps, **drawn)], 1e-300)
     assert 0 <= found.lower <= found.upper
-    # without amplification: mu-GDP, shifts of two clips at most
+    # Without amplification the releases are mu-GDP, with shifts of two clips at most
     mu = 2 * math.sqrt(steps) / noise
     assert found.upper <= mu * (mu / 2 + math.sqrt(2 * math.log(1e300))) * 1.001
     assert 0 < delta_of_history([Release(noise, steps, **drawn)], found.upper).upper < 1e-298

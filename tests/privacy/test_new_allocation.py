@@ -1,7 +1,8 @@
-"""A sampling that is defined in this file alone: random allocation with another rule of epochs, to a verified run.
+"""Tests that a sampling defined in this file alone can be accounted for and used up to a verified run.
 
-Every record gets one uniformly random step of an epoch of t steps, once, and is used in that step of every epoch: data
-that are shuffled once. Nothing in the library knows of it: what follows is one class and one registration.
+It is random allocation with another rule of epochs: every record gets one uniformly random step of an epoch of t steps,
+once, and is used in that step of every epoch, as when data are shuffled once. Nothing in the library knows of it: what
+follows is one class and one registration.
 """
 
 import math
@@ -30,14 +31,14 @@ from tests.optim.small import STEP, Logistic, N, data, losses
 
 @dataclass(frozen=True)
 class ShuffledOnce(Sampling):
-    """Each record in one uniformly random step of an epoch, the same in every epoch, independently of other records.
+    """A sampling by which each record is in one uniformly random step of an epoch, the same one in every epoch.
 
-    The density ratio of E epochs is the mean over the t steps i of products over the epochs e of factors Y_{e,i}, and
-    those of step i are together as one Gaussian release with noise s/sqrt(E). A history may choose its shifts from the
-    outputs before: with these given, each factor is log-normal with mean 1, and the ratio is linear in it. So replacing
-    the factors by independent ones with the largest shift, from the last to the first, can only raise the divergence
-    (`certified.allocations.allocation`). E epochs cost what one epoch of a random allocation with that noise does. An
-    epoch that is not complete counts as a whole one, which is an upper end only.
+    Records are independent. The density ratio of E epochs is the mean over the t steps i of products over the epochs e
+    of factors Y_{e,i}, and those of step i are together as one Gaussian release with noise s/sqrt(E). A history may
+    choose its shifts from the outputs before: with these given, each factor is log-normal with mean 1, and the ratio is
+    linear in it. So replacing the factors by independent ones with the largest shift, from the last to the first, can
+    only raise the divergence (`certified.allocations.allocation`). E epochs cost what one epoch of a random allocation
+    with that noise does. An epoch that is not complete counts as a whole one, which is an upper end only.
     """
 
     name = "shuffled-once"
@@ -74,13 +75,19 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE_ONE])
 def test_two_epochs_of_two_steps_against_a_sum_over_outputs(relation: Relation) -> None:
-    """All four outputs as they are, on a grid: no use is made of what the outputs of a step have in common."""
+    """Two epochs of two steps agree with a sum over all four outputs on a grid.
+
+    No use is made of what the outputs of a step have in common.
+    """
     noise, epsilon = 1.5, 0.3
     x = np.linspace(-7, 8, 61)
     axes = np.meshgrid(x, x, x, x, indexing="ij", sparse=True)
 
     def law(shift: float) -> np.ndarray:
-        """Outputs 0 and 2 are of the first step, 1 and 3 of the second."""
+        """Returns the law of the four outputs where the record moves its step's outputs by `shift`.
+
+        Outputs 0 and 2 are of the first step, 1 and 3 of the second.
+        """
         means = [(shift, 0.0, shift, 0.0), (0.0, shift, 0.0, shift)]
         return (
             sum(

@@ -1,7 +1,7 @@
-"""A sampling that is defined in this file alone: Poisson batches with another cap, from epsilon to a verified run.
+"""Tests that a sampling defined in this file alone can be accounted for and used up to a verified run.
 
-Where more than B records are drawn, the step takes a uniformly random set of B of all n records instead. Nothing in the
-library knows of it: what follows is one class and one registration.
+It has Poisson batches with another cap: where more than B records are drawn, the step takes a uniformly random set of B
+of all n records instead. Nothing in the library knows of it: what follows is one class and one registration.
 """
 
 import itertools
@@ -33,11 +33,12 @@ from tests.optim.small import STEP, Logistic, N, data, losses
 
 @dataclass(frozen=True)
 class RedrawnPoisson(Sampling):
-    """Poisson batches; where more than `largest` records are drawn, a uniformly random set of so many of all n instead.
+    """A sampling by Poisson batches with a cap, B = `largest`.
 
-    Let m be the number of other records that are drawn. If m < B the step is a Poisson step. Else, told so, it is at
-    most a step with fixed-size batches of rate B/n: for m > B it is one, and for m = B it is one where the record is
-    drawn, and without the record where it is not. With add-remove the case m = B would need the record to be there.
+    Where more than B records are drawn, the batch is a uniformly random set of B of all n records instead. Let m be the
+    number of other records that are drawn. If m < B the step is a Poisson step. Else, told so, it is at most a step
+    with fixed-size batches of rate B/n: for m > B it is one, and for m = B it is one where the record is drawn, and
+    without the record where it is not. With add-remove the case m = B would need the record to be there.
     """
 
     largest: int
@@ -108,7 +109,11 @@ X = np.linspace(-14, 14, 8001)
 
 
 def density(contributions: list[float], rate: float, largest: int, noise: float) -> np.ndarray:
-    """Of the noisy sum of one batch of scalars, by enumeration of what is drawn."""
+    """Returns the density of the noisy sum of one batch of scalars, by enumeration of the records that are drawn.
+
+    `contributions` are the records' scalars, `rate` is the sampling rate, `largest` the cap B, and `noise` the standard
+    deviation.
+    """
     n, law = len(contributions), Counter[tuple[int, ...]]()
     kept = list(itertools.combinations(range(n), largest))
     for size in range(n + 1):
@@ -121,7 +126,10 @@ def density(contributions: list[float], rate: float, largest: int, noise: float)
 
 @pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ZERO_OUT])
 def test_the_bracket_holds_for_all_data(relation: Relation) -> None:
-    """Every scalar data set of three other records at -1, 0 or 1, one step, by enumeration of the batches."""
+    """The bracket of one step holds for every scalar data set with three other records at -1, 0 or 1.
+
+    The batches are enumerated.
+    """
     rate, largest, noise = 0.4, 2, 0.8
     drawn = Step(noise, RedrawnPoisson(rate, largest, 4), relation)
     pairs = [(1.0, 0.0)] if relation is Relation.ZERO_OUT else [(1.0, -1.0), (1.0, 0.0)]

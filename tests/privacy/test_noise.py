@@ -31,7 +31,10 @@ def laplace_pmf(scale: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def chi_square_p(draws: np.ndarray, x: np.ndarray, pmf: np.ndarray) -> float:
-    """p-value with every cell of expectation below 20 pooled into one."""
+    """Returns the p-value of the chi-squared test that integer draws have the probabilities `pmf` at the points x.
+
+    Cells with an expected count below 20 are pooled into one.
+    """
     observed = np.bincount(draws - x[0], minlength=len(x))
     expected = pmf * len(draws)
     kept = expected >= 20
@@ -60,9 +63,10 @@ def test_discrete_laplace_has_its_law_and_the_test_can_tell(scale: Fraction | fl
 def test_discrete_gaussian_at_a_large_scale() -> None:
     scale = 2.0**30 / 3
     draws = SeededNoise(9).discrete_gaussian(scale, 100_000)
-    assert stats.kstest(draws / scale, "norm").pvalue > 1e-3  # cells of width 3e-9: continuous to the test
+    # The integers are so fine, 3e-9 of the scale, that their law is continuous to this test.
+    assert stats.kstest(draws / scale, "norm").pvalue > 1e-3
     parity = int((draws % 8 == 3).sum())
-    assert stats.binomtest(parity, len(draws), 1 / 8).pvalue > 1e-3  # the low bits are random too
+    assert stats.binomtest(parity, len(draws), 1 / 8).pvalue > 1e-3  # The low bits of the drawn integers are random too
 
 
 def test_gaussian_has_its_law() -> None:
@@ -89,7 +93,7 @@ def test_system_noise_has_the_same_laws() -> None:
 def test_bernoulli_compares_exact_binary_digits(a: int, b: int, words: list[int], agree: int) -> None:
     a %= b + 1
     digits = [(a * 2 ** (64 * (k + 1)) // b) % 2**64 for k in range(agree)]
-    words = digits + words  # make the first words equal to the digits of a/b, so that the comparison goes on
+    words = digits + words  # The first words are made equal to the digits of a/b, so that the comparison goes on
     value = sum(Fraction(word, 2 ** (64 * (k + 1))) for k, word in enumerate(words))
     if a < b and value != Fraction(a, b):
         assert module._bernoulli(a, b, iter(words)) == (value < Fraction(a, b))

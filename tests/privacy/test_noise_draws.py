@@ -1,6 +1,7 @@
-"""The sampler of vectors of discrete Gaussian noise has its law at every scale, and the test can tell.
+"""Tests that the sampler of vectors of discrete Gaussian noise has its law at every scale.
 
-The rows benchmarks/results/noise_draws and noise_draws_vector are of the same test with 10^7 and 10^9 draws a scale.
+They also show that a wrong law would be noticed. The rows benchmarks/results/noise_draws and noise_draws_vector are of
+the same test with 10^7 and 10^9 draws a scale.
 """
 
 import math
@@ -13,17 +14,20 @@ from scipy import stats
 from dpzero_theory.privacy.noise import SeededNoise
 
 DRAWS, REACH, PARTS, BITS = 400_000, 8, 32, 4
-"""At a large scale a cell is scale/32 integers, from -8 scale to 8 scale, times the 16 values of the lowest 4 bits."""
+"""The number of draws, and the cells into which they are counted at a large scale.
+
+A cell is scale/32 integers, from -8 scale to 8 scale, times the 16 values of the lowest 4 bits.
+"""
 
 
 def exact(scale: float, reach: int) -> NDArray[np.float64]:
-    """The probabilities of -reach, ..., reach."""
+    """Returns the probabilities of -reach, ..., reach under the discrete Gaussian law with this scale."""
     weights = np.exp(-((np.arange(-reach, reach + 1.0) / scale) ** 2) / 2)
     return np.asarray(weights / weights.sum())
 
 
 def wide(scale: float, width: int) -> NDArray[np.float64]:
-    """The probabilities of the cells; the outer ones go to infinity.
+    """Returns the probabilities of the cells of `width` integers at a large scale; the outer cells go to infinity.
 
     The sum over a cell is, to 1e-9 of it, the integral from half a unit below its first integer.
     """
@@ -35,7 +39,10 @@ def wide(scale: float, width: int) -> NDArray[np.float64]:
 
 
 def p_value(counts: NDArray[np.int64], pmf: NDArray[np.float64]) -> float:
-    """Of the chi-square test, with the cells of expectation below 100 pooled into one."""
+    """Returns the p-value of the chi-squared test that cells with these counts have the probabilities `pmf`.
+
+    Cells with an expected count below 100 are pooled into one.
+    """
     expected = pmf * counts.sum()
     kept = expected >= 100
     observed, wanted = (np.append(values[kept], values[~kept].sum()) for values in (counts, expected))

@@ -1,4 +1,7 @@
-"""The bounds on released integers against sums over the law itself; what must be seen is, a sound run never refused."""
+"""Tests of the bounds that say which released integers are plausible, against sums over the law itself.
+
+What must be noticed is noticed, and a sound run is never refused.
+"""
 
 import math
 from collections.abc import Callable
@@ -18,7 +21,7 @@ SOURCE = SystemNoise()
 
 
 def mass(noise: Noise, reach: int) -> NDArray[np.float64]:
-    """Of -reach, ..., reach, by summing."""
+    """Returns the probabilities of -reach, ..., reach under the noise law, by summing."""
     x = np.abs(np.arange(-reach, reach + 1.0))
     found = np.exp(-(x**noise.power) / (noise.power * noise.scale**noise.power))
     weights: NDArray[np.float64] = found / found.sum()
@@ -27,14 +30,17 @@ def mass(noise: Noise, reach: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("noise", [Noise(p, s) for p in (1, 2) for s in (0.01, 0.3, 0.8, 1.0, 2.0, 17.0)])
 def test_the_chance_of_small_and_of_large_numbers_is_bounded(noise: Noise) -> None:
-    """By the law of the sum of three numbers' |Z|^p, convolved from the mass."""
+    """The chances of small and of large numbers are bounded as stated.
+
+    The oracle is the law of the sum of three numbers' |Z|^p, convolved from the law of one.
+    """
     reach = int(40 * noise.scale) + 3
     weights = mass(noise, reach)
     assert noise.top == pytest.approx(weights[reach], rel=1e-12)
     sizes = np.abs(np.arange(-reach, reach + 1)) ** noise.power
     one = np.bincount(sizes, weights, minlength=int(sizes.max()) + 1)
     if len(one) > 20_000:
-        one = one[:2000]  # what is small needs no more
+        one = one[:2000]  # A test of small values needs no more of the law than this
     three = np.convolve(np.convolve(one, one), one)[: 3 * len(one)]
     below = np.cumsum(three)
     unit = 3 * noise.scale**noise.power
@@ -119,10 +125,14 @@ def test_too_few_numbers_are_said_to_be_too_few() -> None:
 
 @pytest.mark.parametrize("noise", [Noise(1, 1.0), Noise(2, 2.0), Noise(2, 30.0)])
 def test_whatever_is_added_with_the_past_in_view_a_bound_is_a_bound(noise: Noise) -> None:
-    """1000 runs of 20 numbers, moved so as to look like no noise: of a test's bounds a hundredth are below 1/100."""
+    """A bound holds whatever is added to the noise with the past in view.
+
+    There are 1,000 runs of 20 numbers, moved so as to look like no noise; of a test's bounds at most about a hundredth
+    are below 1/100.
+    """
     draw = SOURCE.discrete_gaussian if noise.power == 2 else SOURCE.discrete_laplace
     sums = np.array([draw(int(noise.scale)) for _ in range(20_000)]).reshape(1000, 20)
-    for at in range(1, 20):  # towards the earlier number, and to a number that is even
+    for at in range(1, 20):  # To each number of a run the number before it is added
         sums[:, at] += sums[:, at - 1]
     found: dict[int, int] = {}
     for run in sums:

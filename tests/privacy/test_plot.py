@@ -1,4 +1,4 @@
-"""The figure of an answer: written whole or not at all, and the curves it is compared with."""
+"""Tests of the figure of an answer: it is written completely or not at all, with the curves it is compared with."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever is left out of a question is found, and gives the other five back."""
+"""Tests of questions in which one of six numbers is left out: it is found, and gives the other five back."""
 
 import math
 
@@ -19,7 +19,7 @@ WHOLE = Question(
 
 @pytest.fixture(scope="module")
 def consistent() -> Question:
-    """Five given numbers with the noise that belongs to them."""
+    """Returns a question with five given numbers and the noise that belongs to them."""
     question = Question(**{**vars(WHOLE), "noise_multiplier": None})
     return question.answered(question.answer())
 

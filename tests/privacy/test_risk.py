@@ -1,4 +1,7 @@
-"""An attacker's gain: brackets hold closed forms of Gaussian releases, quadrature of one step, and simple attacks."""
+"""Tests of an attacker's gain.
+
+Its brackets hold closed forms of Gaussian releases, quadrature of one step, and simple attacks.
+"""
 
 import math
 from functools import partial
@@ -17,7 +20,7 @@ from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
 from dpzero_theory.privacy.step import History, Step
 
 WIDE = 1e-4
-"""Relative width that a bracket may have here."""
+"""The relative width that a bracket may have in these tests."""
 
 
 def holds(found: Bracket, exact: float) -> None:
@@ -32,7 +35,10 @@ def plain(mu: float) -> History:
 
 @pytest.mark.parametrize("mu", [0.05, 0.7, 2.0, 5.0])
 def test_full_batches_have_the_risk_of_a_gaussian_shift(mu: float) -> None:
-    """Dong, Roth and Su 2022: T releases with noise s are a test of N(0, 1) against N(mu, 1), mu = sqrt(T)/s."""
+    """With full batches the risk is that of a Gaussian shift (Dong, Roth and Su 2022).
+
+    T releases with noise s are a test of N(0, 1) against N(mu, 1), mu = sqrt(T)/s.
+    """
     history = plain(mu)
     holds(advantage(history), 2 * ndtr(mu / 2) - 1)
     for rate in (1e-12, 1e-4, 0.05, 0.5, 0.99):
@@ -45,7 +51,10 @@ def test_full_batches_have_the_risk_of_a_gaussian_shift(mu: float) -> None:
 
 @pytest.mark.parametrize(("s", "q"), [(1.0, 0.3), (0.5, 0.05)])
 def test_one_sampled_step_has_the_risk_of_quadrature(s: float, q: float) -> None:
-    """P = (1-q) N(0) + q N(1) and Q = (1-q) N(0) + q N(-1): a replaced record, where both directions are alike."""
+    """One sampled step has the risk that quadrature gives.
+
+    For a replaced record P = (1-q) N(0) + q N(1) and Q = (1-q) N(0) + q N(-1), and both directions are alike.
+    """
     history = Step(s, Poisson(q), "replace-one") * 1
 
     def density(x: float, centre: int) -> float:
@@ -63,7 +72,10 @@ def test_one_sampled_step_has_the_risk_of_quadrature(s: float, q: float) -> None
 
 
 def test_no_simple_attack_beats_the_bound() -> None:
-    """200,000 runs of 30 Poisson steps, with the record and without: the sum of the releases as the score."""
+    """A simple attack, with the sum of the releases as its score, does not beat the bound.
+
+    There are 200,000 runs of 30 Poisson steps, with the record and without.
+    """
     steps, q, s, runs = 30, 0.2, 0.8, 200_000
     draw = np.random.default_rng(7)
     without = draw.normal(size=runs) * s * math.sqrt(steps)

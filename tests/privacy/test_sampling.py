@@ -1,4 +1,4 @@
-"""Samplings: exact laws of the batches drawn, what they add to a composition, and which of them can run."""
+"""Tests of samplings: exact laws of the batches drawn, what they add to a composition, and which of them can run."""
 
 import itertools
 import math
@@ -66,7 +66,7 @@ WORDS = (*NAMES, *SETS, "random-allocation:3")
 
 
 class Words(random.Random):
-    """A source whose next 64-bit words are those given."""
+    """A source of random numbers whose next 64-bit words are the given ones."""
 
     def __init__(self, *words):
         super().__init__(0)
@@ -79,13 +79,13 @@ class Words(random.Random):
 
 
 def sets(sampling, n, draws, seed):
-    """How often each set of records is a batch."""
+    """Returns how often each set of records is a batch in `draws` draws from this seed, with n records."""
     source = random.Random(seed)
     return Counter(tuple(sampling.draw(source, n).tolist()) for _ in range(draws))
 
 
 def test_what_can_be_run_is_what_draws():
-    """And nothing else: a sampling that is accounted alone refuses to make a batch."""
+    """Only the samplings listed as runnable draw batches; one that is only accounted for refuses to make a batch."""
     assert set(runnable()) == {"full", "poisson", "fixed-size", "random-allocation"}
     for word in WORDS:
         sampling = sampling_of(word, 1.0 if word == "full" else 0.25)
@@ -100,7 +100,10 @@ def test_what_can_be_run_is_what_draws():
 
 
 def test_a_poisson_batch_holds_a_record_below_the_rate_of_its_word_and_no_other():
-    """q 2^64 = 3 * 2^62 for q = 3/4: the last word that is used, and the first that is not."""
+    """A record is in a Poisson batch exactly if its random word is below the sampling rate.
+
+    For q = 3/4, q 2^64 = 3 * 2^62; tested are the last word that is used, and the first that is not.
+    """
     words = (0, 3 * 2**62 - 1, 3 * 2**62, 2**64 - 1, 3 * 2**61)
     assert Poisson(0.75).draw(Words(*words), 5).tolist() == [0, 1, 4]
     almost = math.nextafter(1.0, 0.0)
@@ -109,7 +112,10 @@ def test_a_poisson_batch_holds_a_record_below_the_rate_of_its_word_and_no_other(
 
 
 def test_poisson_batches_have_the_product_law():
-    """30,000 batches of four records from one seed: the sixteen sets by chi-square, at 1e-6."""
+    """Poisson batches have the product law.
+
+    In 30,000 batches of four records from one seed, the sixteen sets pass a chi-squared test at 1e-6.
+    """
     q, found = 0.35, sets(Poisson(0.35), 4, 30_000, seed=8)
     chance = {
         chosen: q ** len(chosen) * (1 - q) ** (4 - len(chosen))
@@ -124,14 +130,20 @@ def test_poisson_batches_have_the_product_law():
 
 
 def test_fixed_size_batches_are_every_set_of_their_size_equally_often():
-    """30,000 batches of three of six records from one seed: the twenty sets by chi-square, at 1e-6."""
+    """Batches of a fixed size are every set of that size equally often.
+
+    In 30,000 batches of three of six records from one seed, the twenty sets pass a chi-squared test at 1e-6.
+    """
     found = sets(FixedSize(0.5), 6, 30_000, seed=9)
     assert set(found) == set(itertools.combinations(range(6), 3))
     assert stats.chisquare(list(found.values())).pvalue > 1e-6
 
 
 def test_inclusion_counts_of_a_whole_run():
-    """2,000 runs of ten batches: a record's number of batches is binomial for poisson and fixed-size alike."""
+    """The number of a run's batches that have a record is binomial, for Poisson and fixed-size sampling alike.
+
+    There are 2,000 runs of ten batches.
+    """
     q = 0.2
     for sampling in (Poisson(q), FixedSize(q)):
         source = random.Random(10)
@@ -155,7 +167,7 @@ def test_fixed_size_batches_are_a_whole_number_of_records(n, q, size):
 
 
 def test_an_epoch_that_holds_each_record_once_uses_it_as_often_as_passes_says():
-    """By hand: epochs of floor(1/q) steps."""
+    """In epochs of floor(1/q) steps that have each record once, a record is used as often as `passes` says, by hand."""
     assert [passes(steps, 0.25) for steps in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
     assert [passes(steps, 0.3) for steps in (1, 3, 4, 6, 7)] == [1, 1, 2, 2, 3]
     assert passes(10, 0.6) == 10
@@ -174,9 +186,13 @@ def test_a_rate_outside_its_range_is_named(rate):
 
 
 def test_a_fixed_order_is_not_accounted_for_a_record_less():
-    """Why: without the first record all later ones change batches, and every sum can change by two clips."""
+    """A fixed order is not accounted for under add-remove, for a reason that this test shows.
+
+    Without the first record all later ones change batches, and every sum can change by two clips.
+    """
     values = np.array([1.0, -1.0] * 50)
-    moved = values[:-1] - values[1:]  # one record a batch, one epoch: the sums with and without the first record
+    # With one record in a batch, and one epoch, these are the sums with the first record minus those without it.
+    moved = values[:-1] - values[1:]
     claimed = passes(100, 0.01) * 1.0
     assert np.sum(moved**2) == 4 * 99 > claimed
     with pytest.raises(ValueError, match=r"^relation must be replace-one or zero-out with sampling fixed-order "):
@@ -191,7 +207,7 @@ def test_a_fixed_order_is_not_accounted_for_a_record_less():
 
 @pytest.mark.parametrize(("sampling", "rate"), [("full", 1.0), ("poisson", 0.1), ("random-allocation", 0.1)])
 def test_a_record_that_counts_as_zero_costs_what_a_missing_one_costs(sampling, rate):
-    """Where the others' batches do not depend on it."""
+    """A record that counts as zero costs what a missing one costs, where the others' batches do not depend on it."""
     found = [
         epsilon_of_history([Release(2.0, 30, sampling=sampling, relation=relation, sample_rate=rate)], 1e-5)
         for relation in ("add-remove", "zero-out")
@@ -200,7 +216,10 @@ def test_a_record_that_counts_as_zero_costs_what_a_missing_one_costs(sampling, r
 
 
 def test_fixed_size_batches_and_a_record_that_counts_as_zero():
-    """Two records, one a batch, one release: the worst of all data on a grid lies inside the bracket."""
+    """With batches of fixed size, a record that counts as zero is in the bracket for the worst data.
+
+    There are two records, one in a batch, one release, and all data on a grid.
+    """
     noise, q, epsilon = 1.0, 0.5, 0.7
     x = np.linspace(-12, 12, 20_001)
 
@@ -224,7 +243,11 @@ def test_fixed_size_batches_and_a_record_that_counts_as_zero():
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize(("groups", "q", "steps"), [(3, 0.1, 2), (2, 0.5, 2), (5, 0.02, 5)])
 def test_cyclic_batches_are_the_turns_of_one_group(groups, q, steps, relation):
-    """All outputs of the record's one turn, a Poisson batch at B times the rate; more turns are more such batches."""
+    """Cyclic batches cost what the turns of the record's own group cost.
+
+    The record's one turn is a Poisson batch at the number of groups times the rate, with all outputs summed; more turns
+    are more such batches.
+    """
     release = Release(1.5, steps, sampling=f"cyclic-poisson:{groups}", relation=relation, sample_rate=q)
     for epsilon in (0.1, 1.0):
         exact = oracle.exact_delta(epsilon, [oracle.gaussian(1.5, groups * q, relation)])

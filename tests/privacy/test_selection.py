@@ -1,4 +1,4 @@
-"""Private selection: the law of the best of K runs computed exactly, beside the statement's bound."""
+"""Tests of private selection: the law of the best of K runs, computed exactly, against the bound."""
 
 import math
 import random
@@ -17,7 +17,7 @@ LAWS = [Runs(8.0), Runs(8.0, 0.0), Runs(8.0, 0.5), Runs(3.0, 4.0), Runs(8.0, mat
 
 
 def probabilities(runs: Runs, most: int = 4000) -> np.ndarray:
-    """P(K = k), k = 0 .. most, from the laws' definitions."""
+    """Returns P(K = k) for k = 0, ..., `most`, where K is the random number of runs, from the laws' definitions."""
     k = np.arange(most + 1)
     if runs.shape == math.inf:
         return stats.poisson.pmf(k, runs.mean)
@@ -29,7 +29,7 @@ def probabilities(runs: Runs, most: int = 4000) -> np.ndarray:
 
 
 def derivative(runs: Runs, x: np.ndarray) -> np.ndarray:
-    """f'(x), f(x) = E x^K, term by term, as far as there is mass."""
+    """Returns the derivative of f(x) = E x^K, where K is the random number of runs, term by term."""
     p = probabilities(runs)
     p = p[: np.flatnonzero(p > 1e-20)[-1] + 1]
     return np.polynomial.polynomial.polyval(x, (p * np.arange(len(p)))[1:])
@@ -50,8 +50,11 @@ def test_the_mean_is_the_mean_and_draws_have_the_law(runs: Runs) -> None:
 
 
 def exact_delta(runs: Runs, shift: float, epsilon: float) -> float:
-    """Hockey stick of the best of K draws of N(shift, 1) against those of N(0, 1), the score a number's size or its
-    opposite, both ways: quadrature."""
+    """Returns the hockey-stick divergence at epsilon of the best of K draws of N(shift, 1) against those of N(0, 1).
+
+    The score is a number's size or its opposite; it is computed by quadrature, both ways, and the larger one is
+    returned.
+    """
     y = np.linspace(-12, 14, 26_001)
     worst = 0.0
     for sign in (1, -1):
@@ -71,11 +74,18 @@ def test_no_selection_of_gaussian_outcomes_costs_more_than_stated(runs: Runs, sh
 
 
 def test_the_exponent_is_not_one_less() -> None:
-    """Three outcomes of a pure mechanism, each within e^e of the neighbour's; the best of many costs nearly 3 e."""
+    """The exponent of the bound for private selection cannot be one less.
+
+    Of three outcomes of a pure mechanism, each within e^e of the neighbour's, the best of many runs costs nearly 3 e.
+    """
     runs, e = Runs(1000.0), 0.5
 
     def selected(middle: float, best: float) -> float:
-        """P(the middle outcome is released) for the geometric law, f(x) = gamma x/(1 - (1-gamma) x)."""
+        """Returns the probability that the middle outcome is released, for the geometric law of the number of runs.
+
+        The arguments are the probabilities of the middle and the best outcome in one run; f(x) = gamma x/(1 - (1-gamma)
+        x).
+        """
         above, below = (runs.gamma * x / (1 - (1 - runs.gamma) * x) for x in (1 - best, 1 - best - middle))
         return above - below
 
@@ -87,7 +97,10 @@ def test_the_exponent_is_not_one_less() -> None:
 
 
 def test_an_audit_of_many_selections_stays_below() -> None:
-    """Monte Carlo: the event that the released number exceeds a threshold, counted under both data sets."""
+    """An audit of many selections by Monte Carlo stays below the bound.
+
+    The event is that the released number exceeds a threshold, counted under both data sets.
+    """
     runs, shift, trials = Runs(10.0), 0.5, 40_000
     rng = np.random.default_rng(2)
     best = []
@@ -128,7 +141,7 @@ def test_a_law_that_is_none_is_refused(arguments: tuple[float, ...], name: str) 
     ("mean", "shape"), [(100, -0.95), (1e4, -0.9), (1.5, 1e3), (2, 0), (2, 1e-300), (2, -1e-17), (1 + 1e-13, 1)]
 )
 def test_gamma_has_the_mean_at_any_shape(mean, shape):
-    """The mean by mpmath, of the gamma that was found."""
+    """The parameter gamma that is found gives the stated mean number of runs at any shape; the mean is from mpmath."""
     gamma = Runs(mean, shape).gamma
     assert 0 < gamma < 1
     with mpmath.workdps(400):

@@ -1,4 +1,7 @@
-"""The whole numbers that meet a target: each is checked with its neighbour, by an accountant that shares no code."""
+"""Tests of the whole numbers, such as steps, that meet a privacy target.
+
+Each is checked with its neighbour, by an accountant that shares no code.
+"""
 
 import math
 
@@ -38,7 +41,7 @@ def test_the_records_for_a_batch():
 
 
 def test_plain_gaussian_steps_in_closed_form():
-    """mu^2 = 4 T/s^2 at the mu of the target."""
+    """The most steps with full batches follow from mu^2 = 4 T/s^2 at the mu of the target."""
     found = most_steps(
         target_epsilon=1.0, target_delta=1e-6, noise_multiplier=200.0, sampling="full", relation="replace-one"
     )
@@ -50,7 +53,10 @@ def test_plain_gaussian_steps_in_closed_form():
 
 
 def test_pure_noise_at_delta_zero():
-    """Steps of epsilon 1/50 each: 2 C over b, replace-one. The rounding of epsilon is on the private side."""
+    """At delta = 0, the most steps with Laplace noise are those of epsilon 1/50 each, 2 C over b under replace-one.
+
+    The rounding of epsilon is on the private side.
+    """
     found = most_steps(
         target_epsilon=2.0,
         target_delta=0.0,
@@ -108,7 +114,10 @@ def test_bad_arguments_are_named(change, value):
 
 
 def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
-    """Neighbours, as whoever asks finds them; the guess is near, and each number is asked for once."""
+    """The largest batch of random allocation is found with few questions to the accountant.
+
+    The answer and its neighbour are as whoever asks finds them; the guess is near, and each number is asked for once.
+    """
     asked = []
 
     def counted(history, epsilon, *, near=None):

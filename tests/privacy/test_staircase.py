@@ -1,4 +1,7 @@
-"""The law is exact if the integers of the table are as the module says and every decision is: both by brute force."""
+"""Tests that the sampler of discrete Gaussian noise by a staircase has exactly its law.
+
+It has if the integers of its table are as the module says and every decision is; both are tested by brute force.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -32,7 +35,7 @@ SCALES = [
 
 
 def bell(magnitude: int, scale: Fraction) -> Any:
-    """exp(-magnitude^2/(2 sigma^2)) to 60 digits."""
+    """Returns exp(-magnitude^2/(2 sigma^2)) to 60 digits, with sigma = `scale`."""
     x = Fraction(magnitude**2) / (2 * scale**2)
     return mpmath.exp(-mpmath.mpf(x.numerator) / x.denominator)
 
@@ -45,7 +48,11 @@ def digits() -> Iterator[None]:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_no_magnitude_is_proposed_too_rarely_nor_accepted_unseen(scale: Fraction) -> None:
-    """p <= 1 at the first magnitude of every step and block; what leading digits accept is below p at the last one."""
+    """No magnitude is proposed too rarely, and none is accepted by its leading digits that should not be.
+
+    The probability p of acceptance is at most 1 at the first magnitude of every step and block; what leading digits
+    accept is below p at the last one.
+    """
     table = Staircase(scale)
     width = 1 << table.bits
     assert table.counts.sum() == 2**16
@@ -61,7 +68,10 @@ def test_no_magnitude_is_proposed_too_rarely_nor_accepted_unseen(scale: Fraction
 
 
 def test_the_law_that_the_table_gives_is_the_discrete_gaussian() -> None:
-    """Proposals times acceptance, as the module's docstring counts them, summed for sigma = 1.7 by magnitude."""
+    """The law that the table gives is the discrete Gaussian.
+
+    Proposals times acceptance, as the module counts them, are summed by magnitude for sigma = 1.7.
+    """
     scale = Fraction(17, 10)
     table = Staircase(scale)
     found = {}
@@ -81,7 +91,11 @@ def test_the_law_that_the_table_gives_is_the_discrete_gaussian() -> None:
 
 @pytest.mark.parametrize("scale", [Fraction(1), Fraction(37, 10), Fraction(2**30, 3), Fraction(2**38)])
 def test_every_decision_is_that_of_exact_arithmetic(scale: Fraction) -> None:
-    """2,000 proposals with v anywhere, and 2,000 with v at most 2^-38 away from p, each against 60 digits."""
+    """Every decision is that of exact arithmetic, to 60 digits.
+
+    There are 2,000 proposals with the random number v anywhere, and 2,000 with v at most 2^-38 away from the
+    probability p.
+    """
     table, rng = Staircase(scale), np.random.default_rng(1)
     for near in (False, True):
         step = rng.integers(table.steps, size=2000)
@@ -107,7 +121,10 @@ def repeat_bytes(pattern: bytes) -> Callable[[int], bytes]:
 
 
 def test_digits_are_drawn_until_they_decide() -> None:
-    """v agrees with p for 400 binary digits; the next ones decide, on either side."""
+    """Digits of the random number v are drawn until they decide.
+
+    v agrees with the probability p for 400 binary digits, and the next ones decide, on either side.
+    """
     table = Staircase(Fraction(5))
     factor = Fraction(3, 4)
     low, high = exp_bounds(Fraction(7**2, 50), 600)
@@ -118,7 +135,8 @@ def test_digits_are_drawn_until_they_decide() -> None:
         drawn = chain(words[1:6], [last], repeat(0))
         assert table._accept(7, factor, words[0], 64, drawn) is below
         assert next(drawn) == 0
-    assert not table._accept(0, Fraction(1, 2), 2**63, 64, repeat(0))  # v = p is not below p
+    # A random number v that equals the probability p is not below it, and is not accepted.
+    assert not table._accept(0, Fraction(1, 2), 2**63, 64, repeat(0))
 
 
 @pytest.mark.parametrize("x", [Fraction(0), Fraction(1, 3), Fraction(22, 7), Fraction(10**6), Fraction(10**30)])
@@ -138,7 +156,10 @@ def law(scale: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def p_value(draws: np.ndarray, scale: float) -> float:
-    """Chi-square, cells of expectation below 20 pooled."""
+    """Returns the p-value of the chi-squared test that draws have the discrete Gaussian law of this scale.
+
+    Cells with an expected count below 20 are pooled into one.
+    """
     x, pmf = law(scale)
     observed, expected = np.bincount(draws - x[0], minlength=len(x)), pmf * len(draws)
     kept = expected >= 20
@@ -156,7 +177,11 @@ def test_a_million_draws_have_the_law_and_the_test_can_tell(scale: float) -> Non
 
 @pytest.mark.parametrize("scale", [2.0**30, 2.0**38 * 1.3, 2.0**46 * 1.9, 2.0**47, 2.0**56])
 def test_a_million_draws_at_scales_beyond_any_table(scale: float) -> None:
-    """In 1,000 equally likely cells, in the tails, in the low bits; steps and blocks leave no trace."""
+    """A million draws at scales beyond any table have their law.
+
+    They are tested in 1,000 equally likely cells, in the tails and in the low bits; steps and blocks of the staircase
+    leave no trace.
+    """
     draws = SeededNoise(8).discrete_gaussian(scale, 10**6)
     cells = np.floor(stats.norm.cdf(draws / scale) * 1000).astype(int)
     assert stats.chisquare(np.bincount(cells, minlength=1000)).pvalue > 1e-3
@@ -164,12 +189,16 @@ def test_a_million_draws_at_scales_beyond_any_table(scale: float) -> None:
     assert stats.binomtest(int((np.abs(draws) > 4 * scale).sum()), 10**6, 2 * stats.norm.sf(4)).pvalue > 1e-3
     for bits in (0, 12, 22):
         assert stats.chisquare(np.bincount((draws >> bits) & 255, minlength=256)).pvalue > 1e-3
-    assert np.mean((draws / scale) ** 2) == pytest.approx(1, abs=5e-3)  # 3.5 standard errors
+    # The tolerance for the mean square is 3.5 standard errors.
+    assert np.mean((draws / scale) ** 2) == pytest.approx(1, abs=5e-3)
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 4e-3
 
 
 def test_a_wrong_table_is_seen() -> None:
-    """Magnitudes accepted unseen beyond p, or a slot in 20 dealt to the wrong step: the tests above would fail."""
+    """A wrong table would be noticed: the tests above would fail.
+
+    Its magnitudes are accepted unseen beyond p, or a slot in 20 is dealt to the wrong step.
+    """
     late, uneven = Staircase(Fraction(2**30)), Staircase(Fraction(10))
     late.first[:-1] = 1 << late.digits
     draws = late.draw(10**6, SeededNoise(8)._bytes)
@@ -179,7 +208,11 @@ def test_a_wrong_table_is_seen() -> None:
 
 
 def test_the_tail_has_its_law() -> None:
-    """A staircase that ends at 3 sigma, of height 1, so that p <= 1 still: the tail, seldom drawn, is now."""
+    """The tail beyond the staircase has its law.
+
+    The staircase ends at 3 sigma and has height 1, so that p <= 1 still holds; the tail, otherwise seldom drawn, is
+    drawn often.
+    """
     table = Staircase(Fraction(40))
     table.steps, table.height = 120, 1
     words = SeededNoise(2)._words()
@@ -209,7 +242,10 @@ def test_system_noise_has_the_law_too() -> None:
 
 
 def test_one_by_one_and_in_bulk_are_one_law() -> None:
-    """Rational arithmetic (Canonne, Kamath and Steinke) against the staircase."""
+    """Numbers drawn one by one and numbers drawn in bulk have one law.
+
+    The first use rational arithmetic (Canonne, Kamath and Steinke), the others the staircase.
+    """
     source = SeededNoise(6)
     one, many = np.array([source.discrete_gaussian(3.0) for _ in range(20_000)]), source.discrete_gaussian(3.0, 20_000)
     table = np.stack([np.bincount(np.clip(draws + 8, 0, 16), minlength=17) for draws in (one, many)])

@@ -1,4 +1,4 @@
-"""A release of every mechanism and sampling: what it is, or a refusal that names the field."""
+"""Tests of a release with every mechanism and sampling: it is what it says, or is refused with the field's name."""
 
 import math
 
@@ -42,7 +42,7 @@ GOOD = {"sampling": "poisson", "relation": "add-remove", "sample_rate": 0.1}
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("sampling", [*NAMES, "truncated-poisson:8/100", "cyclic-poisson:4"])
 def test_a_release_of_every_mechanism_with_every_sampling_is_accounted_or_refused(mechanism, sampling):
-    """None is taken for another."""
+    """A release of every mechanism with every sampling is accounted for or refused; none is taken for another."""
     changes = {"sampling": sampling, "mechanism": mechanism, "sample_rate": 1.0 if sampling == "full" else 0.1}
     if mechanism == "laplace" and sampling not in ("full", "poisson"):
         message = f"sampling must be one of full, poisson with mechanism laplace; got '{sampling}'"
@@ -61,7 +61,7 @@ def test_a_release_of_every_mechanism_with_every_sampling_is_accounted_or_refuse
 
 
 def test_the_fault_that_was():
-    """A Laplace release of epsilon 1: nothing of it may be read as a Gaussian one, which would cost 2.9 and more."""
+    """A Laplace release of epsilon 1 is not accounted for as a Gaussian one, which would cost 2.9 and more."""
     release = Release(4.0, 2, sampling="full", relation="replace-one", mechanism="laplace")
     assert epsilon_of_history([release], 0.0).upper == pytest.approx(1.0, rel=1e-11)
     assert epsilon_of_history([release], 1e-5).upper == pytest.approx(1.0, rel=1e-4)
@@ -96,7 +96,10 @@ def test_coordinates_are_as_many_as_the_mechanism_is_accounted_for(mechanism, mo
 
 
 def test_more_coordinates_of_a_clipped_vector_cost_a_gaussian_release_nothing():
-    """The clip is of the norm; the discrete law's ratio grows with their number, by 2e-34 each."""
+    """More coordinates of a clipped vector cost a Gaussian release nothing, since the clip is of the norm.
+
+    The discrete law's ratio to the continuous one grows with their number, by 2e-34 each.
+    """
     for mechanism in ("gaussian", "discrete-gaussian"):
         one, many = (
             Release(2.0, 5, sampling="full", relation="add-remove", mechanism=mechanism, coordinates=k)

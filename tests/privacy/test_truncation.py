@@ -1,4 +1,4 @@
-"""Truncated Poisson batches: the accounting against enumeration of all batches and against dp-accounting."""
+"""Tests of the accounting of truncated Poisson batches, against enumeration of all batches and dp-accounting."""
 
 import itertools
 import math
@@ -28,7 +28,10 @@ def release(largest, n, *, noise=1.5, steps=1, relation="add-remove", rate=0.05)
 
 
 def batch_law(n, rate, largest):
-    """The probability of every batch of n records, by enumeration of what is drawn and what is kept."""
+    """Returns the probability of every batch of n records, by enumeration of the records that are drawn and kept.
+
+    `rate` is the sampling rate, and `largest` the largest number of records that are kept.
+    """
     law = Counter()
     for size in range(n + 1):
         for drawn in itertools.combinations(range(n), size):
@@ -43,7 +46,11 @@ X = np.linspace(-14, 14, 20_001)
 
 
 def density(contributions, rate, largest, noise):
-    """Of the noisy sum of one batch of scalars."""
+    """Returns the density of the noisy sum of one batch of scalars.
+
+    `contributions` are the records' scalars, `rate` is the sampling rate, `largest` the most records that are kept, and
+    `noise` the standard deviation.
+    """
     found = np.zeros_like(X)
     for batch, chance in batch_law(len(contributions), rate, largest).items():
         found += chance * stats.norm.pdf(X, sum(contributions[i] for i in batch), noise)
@@ -56,7 +63,10 @@ def divergence(p, q, epsilon):
 
 @pytest.mark.parametrize("relation", Relation)
 def test_no_data_exceed_the_upper_end_and_some_attain_the_lower(relation):
-    """Every scalar data set of three other records at -1, 0, 1, one step; n = 4, at most 2 kept of rate 0.4."""
+    """No data exceed the upper end of the bracket of one step, and some attain the lower end.
+
+    The data sets have three other records at -1, 0 or 1; of n = 4 records, drawn at rate 0.4, at most 2 are kept.
+    """
     rate, largest, noise = 0.4, 2, 0.8
     pairs = {"add-remove": [(1.0, None)], "zero-out": [(1.0, 0.0)], "replace-one": [(1.0, -1.0), (1.0, 0.0)]}[relation]
     for epsilon in (0.0, 0.5, 1.5):
@@ -85,7 +95,10 @@ def test_the_chances_are_those_of_the_binomial_law(largest, n, rate):
 
 
 def test_the_mixture_is_above_the_sum_over_all_numbers_of_truncated_steps():
-    """Three steps: the binomial sum, term by term, and no far from it."""
+    """The bound for several steps is above the exact sum over all numbers of truncated steps, and near it.
+
+    There are three steps, and the binomial sum is made term by term.
+    """
     one = release(3, 10, steps=3, rate=0.2)
     w = one.part.chance
     exact = 0.0
@@ -121,7 +134,10 @@ def test_epsilon_is_where_delta_is_met():
 
 
 def test_two_kinds_of_truncated_steps_compose():
-    """At epsilon 17.904330, where dp-accounting has delta <= 1e-6 (sharper: a cap of 2 records halves the rate)."""
+    """Two kinds of truncated steps compose.
+
+    At epsilon 17.904330 dp-accounting has delta <= 1e-6; ours is sharper, since a cap of 2 records halves the rate.
+    """
     history = [release(2, 4, noise=1.0, steps=3, rate=0.5), release(2, 3, noise=1.0, steps=2, rate=0.5)]
     found = delta_of_history(history, 17.904330)
     assert 0 < found.lower <= 1e-6 < found.upper < 1e-4
@@ -143,7 +159,10 @@ def test_calibration_meets_its_target():
 
 
 def test_batches_have_the_law_of_the_enumeration():
-    """20,000 batches of 4 records with at most 2: each set within 6 standard deviations of its probability."""
+    """Truncated batches have the law of the enumeration.
+
+    Of 20,000 batches of 4 records with at most 2, each set is within 6 standard deviations of its probability.
+    """
     sampling, source, draws = TruncatedPoisson(0.4, 2, 4), random.Random(3), 20_000
     counts = Counter(tuple(sampling.draw(source, 4).tolist()) for _ in range(draws))
     law = batch_law(4, 0.4, 2)

@@ -1,4 +1,4 @@
-"""Random lanes on small quadratics, and what the reference makes of them."""
+"""Random settings of runs on small quadratics, and the runs that the reference algorithms make with them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,10 @@ def quadratic(seed: int, n: int, d: int, mode: str) -> Quadratic:
 
 
 def lanes(seed: int, count: int, longest: int) -> Lanes:
-    """Random parameters; clipping from never to always, and noise from none to dominant."""
+    """Returns `count` random settings of runs of at most `longest` steps; `seed` selects them.
+
+    Clipping goes from never to always, and noise from none to dominant.
+    """
     rng = np.random.default_rng(seed)
     noise_std = np.where(rng.random(count) < 0.2, 0.0, 10 ** rng.uniform(-3, 1, count))
     return Lanes.of(
@@ -36,7 +39,15 @@ def lanes(seed: int, count: int, longest: int) -> Lanes:
 def runs(
     method: Callable[..., reference.ReferenceRun], x0: Array, grid: Lanes, u: Array | None, **same: Any
 ) -> list[Array]:
-    """The trajectory (T + 1, d) of each lane, by the reference."""
+    """Returns the iterates, shape (T + 1, d), of a run of the reference algorithm for each setting.
+
+    Args:
+        method: the reference algorithm.
+        x0: the start.
+        grid: the settings.
+        u: the directions of the steps, or None.
+        same: further arguments that are the same for all runs.
+    """
     found = []
     for lane in range(len(grid)):
         options: dict[str, Any] = {
@@ -61,7 +72,7 @@ def close(actual: Array, expected: Array) -> None:
 
 
 CASES = [
-    # seed, n, d, mode, start, block
+    # The columns are seed, number of samples n, dimension d, spectrum, start, and block of directions.
     (1, 1, 1, "a", 0.0, 128),
     (2, 7, 3, "b", 5.0, 4),
     (3, 200, 20, "c", 0.0, 128),
@@ -80,7 +91,7 @@ def close_forms(outcome: engine.Outcome, problem: Quadratic, expected: list[Arra
 
 
 def from_array(rows: Array) -> Draw:
-    """A stream that hands out the rows of an array; asking for more than there are raises ValueError."""
+    """Returns a stream that hands out the rows of an array; asking for more than there are raises ValueError."""
     position = 0
 
     def draw(count: int) -> Array:

@@ -1,4 +1,4 @@
-"""A captured loop gives what the loop gives."""
+"""Tests that a loop recorded as a CUDA graph gives what the loop gives."""
 
 import numpy as np
 import pytest

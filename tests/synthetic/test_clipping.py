@@ -1,4 +1,4 @@
-"""The clipped mean of many lanes is that of each sample's vector, one after the other."""
+"""Tests that the clipped mean for many settings at once is that of each sample's clipped vector."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Data of the synthetic problems: laws and layouts."""
+"""Tests of the data of the synthetic problems: their laws and layouts."""
 
 import math
 
@@ -10,7 +10,10 @@ from dpzero_theory.synthetic.data import gaussian_data, hashed_words
 
 
 def test_gaussian_data_is_normal_with_mean_and_variance_one():
-    """Kolmogorov-Smirnov, 20,000 values, p > 1e-4; mean 0 is refused."""
+    """The synthetic data is normal with mean and variance 1.
+
+    It is tested by Kolmogorov-Smirnov on 20,000 values, p > 1e-4; mean 0 is refused.
+    """
     data = gaussian_data(np.random.default_rng(0), 200, 100)
     assert data.shape == (200, 100)
     assert stats.kstest(data.ravel(), stats.norm(1, 1).cdf).pvalue > 1e-4
@@ -40,7 +43,7 @@ def test_hashed_words_count_words_and_append_a_constant():
 
 
 def test_hashed_words_of_one_record_do_not_depend_on_the_others():
-    """A vocabulary would: so the features of a record are a function of the record alone."""
+    """The hashed words of one record do not depend on the other records, as they would with a vocabulary."""
     alone = hashed_words(["a fine film"], 64).toarray()
     together = hashed_words(["other words entirely", "a fine film"], 64).toarray()
     np.testing.assert_array_equal(alone[0], together[1])

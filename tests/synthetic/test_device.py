@@ -1,4 +1,4 @@
-"""What the engines do on a device, seen on `meta` tensors, which have shapes and no values.
+"""Tests of what the engines do on a device, on `meta` tensors, which have shapes and no values.
 
 An operation whose result the host must know (`nonzero`, a number, a comparison) raises there, so the engines get
 through only if nothing but `to_numpy` waits for the device; how often that is called is counted.
@@ -23,11 +23,11 @@ from tests.synthetic.small import lanes, quadratic
 Array = NDArray[np.float64]
 D, STEPS = 20, 140
 VARY = {"cumsum", "cumprod", "index_add", "index_add_", "scatter_add", "scatter_add_", "put_", "histc", "bincount"}
-"""Operations whose sums on CUDA depend on who comes first."""
+"""Operations whose sums on CUDA depend on the order in which threads come first."""
 
 
 class Seen(TorchDispatchMode):
-    """Counts operations on the device, and what is put there."""
+    """Counts operations on the device, and tensors that are uploaded to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Seen(TorchDispatchMode):
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
-    """The shapes of what the host waited for."""
+    """Returns the list of the shapes of the tensors for which the host waited."""
     waited: list[torch.Size] = []
 
     def to_numpy(values: torch.Tensor) -> Array:
@@ -84,7 +84,8 @@ def test_engines_wait_for_no_step_and_add_in_a_fixed_order(name: str, waits: lis
     with Seen() as seen:
         (dpgd if name == "dpgd" else ENGINES[name])(grid)
     blocks = -(-STEPS // first_order.STEPS["device"])
-    assert len(waits) == 3 + (blocks if name == "dpgd" else 0)  # the last, the averages and the forms
+    # The host waits for the last iterates, the averages and the quadratic forms.
+    assert len(waits) == 3 + (blocks if name == "dpgd" else 0)
     assert sum(seen.operations.values()) > STEPS
     assert seen.operations["upload"] < STEPS / 2
     assert not VARY & set(seen.operations)
@@ -101,7 +102,10 @@ def nonlinear_problem(name: str) -> PseudoHuber | LogisticRegression:
 @pytest.mark.parametrize("several", [1, 4])
 @pytest.mark.parametrize("name", ["pseudo-huber", "logistic"])
 def test_nonlinear_engines_wait_once_a_block(name: str, several: int, waits: list[torch.Size]) -> None:
-    """For the gradients of that block, and at the end for the points."""
+    """The engines for nonlinear losses wait for the device once in each block of steps.
+
+    They wait for the gradients of that block, and at the end for the iterates.
+    """
     steps, block = STEPS // 2, 16
     grid = Lanes.of(steps=steps, step_size=[0.01, 0.02], clip=[1.0, 2.0], noise_std=0.1)
     with Seen() as seen:
@@ -129,7 +133,10 @@ def test_the_limit_waits_at_its_end_alone(waits: list[torch.Size]) -> None:
 
 @pytest.mark.parametrize("at_once", [2, 7, 64])
 def test_blocks_of_steps_change_nothing(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DP-GD's lanes that part inside a block, seen on the CPU with the device's way of clipping."""
+    """Dividing DP-GD's steps into blocks changes nothing.
+
+    Settings that part inside a block are tested on the CPU, with the device's way of clipping.
+    """
     problem, x0 = quadratic(6, 40, 8, "b"), np.full(8, 8.0)
     grid = Lanes.grid(
         steps=(5, 60), step_sizes=(0.03, 0.1, 0.3), clips=(0.3, 1.0, 3.0, 10.0), noise_std=lambda _, clip: 0.05 * clip
@@ -145,7 +152,10 @@ def test_blocks_of_steps_change_nothing(at_once: int, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", ["engine", "first-order"])
 def test_float32_is_whole_whatever_the_process_allows(name: str) -> None:
-    """The stream of noise is drawn while the engine runs."""
+    """Products in float32 have full precision, whatever the process allows.
+
+    The stream of noise, which is drawn while the engine runs, notes the setting.
+    """
     seen: list[str] = []
 
     def noise(count: int) -> Array:

@@ -1,10 +1,13 @@
-"""The engine equals the line-by-line algorithms on the same directions and noise, for every lane."""
+"""Tests that the engine equals the line-by-line algorithms on the same directions and noise, for every setting."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import DIRECTIONS, sample_gaussian, sample_sphere
@@ -26,7 +29,7 @@ def test_zeroth_order_lanes_equal_the_reference(
     draw = sample_sphere if seed % 2 else sample_gaussian
     u = draw(np.random.default_rng(seed), 60, d)
     other = np.random.default_rng(seed).standard_normal(d)
-    # smoothing large enough for the reference's difference of losses to keep ten digits
+    # The smoothing is large enough for the reference's differences of losses to keep ten digits.
     grid = Lanes.of(steps=grid.steps, step_size=grid.step_size, clip=grid.clip, noise_std=grid.noise_std, smoothing=0.1)
     expected = runs(getattr(reference, method), x0, grid, u, problem=problem)
     standard = SeededNoise(7)
@@ -42,7 +45,11 @@ def test_zeroth_order_lanes_equal_the_reference(
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("case", "several"), [(0, 3), (1, 2), (2, 64), (3, 5), (4, 7)])
 def test_lanes_of_several_directions_equal_the_reference(direction: str, case: int, several: int) -> None:
-    """K differences of a sample clipped jointly, K noises, alpha/K: by every law, also with K > d and K > block."""
+    """Runs with K directions a step equal the reference.
+
+    A sample's K differences are clipped jointly, there are K noises, and the step is alpha/K. Every law of directions
+    is tested, also with K > d and K > block.
+    """
     seed, n, d, mode, start, block = CASES[case]
     problem, x0 = quadratic(seed, n, d, mode), np.full(d, start)
     grid = lanes(seed, 8, 8)
@@ -64,6 +71,41 @@ def test_lanes_of_several_directions_equal_the_reference(direction: str, case: i
     close_forms(outcome, problem, expected, [problem.center])
 
 
+@pytest.mark.parametrize("difference", DIFFERENCES)
+@pytest.mark.parametrize(("method", "several"), [("dpzero", 1), ("dpzero", 3), ("dpgd_0th", 1)])
+def test_the_difference_rules_equal_the_reference(difference: str, method: str, several: int) -> None:
+    """Each rule of the engine equals the reference's by that rule, and forward differences show their second order."""
+    seed, n, d, mode, start, block = CASES[0]
+    problem, x0 = quadratic(seed, n, d, mode), np.full(d, start)
+    grid = lanes(seed, 8, 20)
+    grid = Lanes.of(steps=grid.steps, step_size=grid.step_size, clip=grid.clip, noise_std=grid.noise_std, smoothing=0.3)
+    given = grid if difference != "exact" else replace(grid, smoothing=np.zeros(len(grid)))
+    u = sample_sphere(np.random.default_rng(seed), 20 * several, d)
+    same = {"directions_per_step": several} if method == "dpzero" else {}
+    expected = runs(getattr(reference, method), x0, given, u, problem=problem, difference=difference, **same)
+
+    def last(rule: str) -> Array:
+        standard = SeededNoise(7)
+        shape = (lambda k: k) if method == "dpzero" else (lambda k: (k, d))
+        outcome = getattr(engine, method)(
+            problem, x0, grid, directions=from_array(u), noise=lambda k: standard.gaussian(1.0, shape(k)), block=block,
+            difference=rule, **same,
+        )  # fmt: skip
+        found: Array = outcome.last
+        return found
+
+    close(last(difference), np.array([run[-1] for run in expected]))
+    assert bool(np.abs(last(difference) - last("central")).max() > 1e-6) is (difference == "forward")
+
+
+def test_a_rule_that_is_none_is_refused() -> None:
+    draw = from_array(np.ones((9, 3)))
+    with pytest.raises(ValueError, match="difference must be"):
+        engine.dpzero(
+            quadratic(1, 4, 3, "a"), np.zeros(3), lanes(1, 2, 3), directions=draw, noise=draw, difference="sideways"
+        )
+
+
 def test_algorithm_1_has_one_direction_a_step() -> None:
     draw = from_array(np.ones((9, 3)))
     with pytest.raises(ValueError, match="directions_per_step must be an integer with 1 <= directions_per_step <= 1"):
@@ -73,7 +115,10 @@ def test_algorithm_1_has_one_direction_a_step() -> None:
 
 
 def test_sweeps_that_share_directions_are_what_each_is_alone() -> None:
-    """Other methods, starts, lanes and lengths; the short ones end first."""
+    """Sets of runs that share their directions give what each gives alone.
+
+    They have other methods, starts, settings and lengths, and the short ones end first.
+    """
     problem, d = quadratic(3, 200, 20, "c"), 20
     parts = [(False, 0.0, 60), (True, 1.0, 25), (True, 0.0, 60), (False, -1.0, 7)]
 

@@ -1,4 +1,4 @@
-"""DP-GD's lanes equal the line-by-line algorithm."""
+"""Tests that DP-GD on many settings at once equals the line-by-line algorithm."""
 
 import numpy as np
 import pytest
@@ -26,18 +26,22 @@ def test_first_order_lanes_equal_the_reference(seed: int, n: int, d: int, mode: 
 
 
 def test_lanes_that_move_together_part_when_a_sample_comes_near() -> None:
-    """A grid on which alpha C and alpha sigma coincide; from far away all samples clip, near them some do not."""
+    """Settings whose runs move together part when a sample comes near enough not to be clipped.
+
+    On this grid alpha C and alpha sigma coincide for several settings; from far away all samples are clipped, near them
+    some are not.
+    """
     problem, x0 = quadratic(6, 40, 8, "b"), np.full(8, 8.0)
     grid = Lanes.grid(
         steps=(5, 60), step_sizes=(0.03, 0.1, 0.3), clips=(0.3, 1.0, 3.0, 10.0), noise_std=lambda _, clip: 0.05 * clip
     )
     leader = first_order._leaders(grid)
     followers = np.flatnonzero(leader != np.arange(len(grid)))
-    assert len(followers) == 2 * 4  # for each T 12 products alpha C, 8 different
+    assert len(followers) == 2 * 4  # For each number of steps there are 12 products alpha C, of which 8 are different
     expected = runs(reference.dpgd, x0, grid, None, problem=problem)
     apart = [np.abs(expected[lane] - expected[leader[lane]]).max(axis=1) > 1e-9 for lane in followers]
     first = [int(path.argmax()) if path.any() else -1 for path in apart]
-    assert {-1, 1} < set(first)  # some never part, some at once, some in between
+    assert {-1, 1} < set(first)  # Some pairs of runs never part, some part at once, and some in between
     standard = SeededNoise(7)
     outcome = dpgd(problem, x0, grid, noise=lambda k: standard.gaussian(1.0, (k, 8)))
     close(outcome.last, np.array([path[-1] for path in expected]))
@@ -46,7 +50,11 @@ def test_lanes_that_move_together_part_when_a_sample_comes_near() -> None:
 
 
 def test_float32_products_change_no_digit_that_is_kept() -> None:
-    """DP-GD on 60 random lanes, 300 steps, n = 500: within 2e-6 of float64, where rows keep four digits."""
+    """Products in float32 change no digit that the rows keep.
+
+    On 60 random settings of DP-GD with 300 steps and n = 500 the results are within 2e-6 of those in float64, and rows
+    keep four digits.
+    """
     problem = quadratic(8, 500, 30, "b")
     grid, noise = lanes(8, 60, 300), np.random.default_rng(1).standard_normal((300, 30))
     exact, mixed = (

@@ -1,4 +1,4 @@
-"""Lanes: grids, their order and what they refuse."""
+"""Tests of the settings of many runs: grids, their order and what they refuse."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_streams_drawn_on_a_device_are_normal_and_a_function_of_the_key(device: 
     assert rows.shape == (10_000, 8)
     assert torch.equal(torch.as_tensor(part(10_000)), rows)
     values = rows.cpu().numpy().ravel()
-    limit = 4.5 / np.sqrt(len(values))  # 4.5 standard errors for each of four numbers
+    limit = 4.5 / np.sqrt(len(values))  # The limit is 4.5 standard errors for each of four numbers.
     for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
         assert abs((values**power).mean() - moment) < limit * np.sqrt(variance)
     assert abs((values * torch.as_tensor(other(10_000)).cpu().numpy().ravel()).mean()) < limit

@@ -1,4 +1,4 @@
-"""Arrays in and out, and the start."""
+"""Tests of the conversions between arrays and tensors, and of the check of a run's start."""
 
 import math
 

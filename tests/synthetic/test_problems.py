@@ -1,4 +1,7 @@
-"""The problems against plain sums, their constants against numerical derivatives and minimisers."""
+"""Tests of the problems' losses against plain sums, and of their constants.
+
+The constants are compared with numerical derivatives and minimisers.
+"""
 
 import math
 import tracemalloc
@@ -27,7 +30,15 @@ KINDS = [Quadratic, PseudoHuber, LogisticRegression]
 
 
 def plain_loss(kind, x, point, spectrum, label, norm):
-    """f(x; xi) of one sample from its definition, in Python floats."""
+    """Returns the loss of one sample at x from its definition, in Python floats.
+
+    Args:
+        kind: the class of the problem.
+        x: the weights.
+        point: the sample.
+        spectrum: the eigenvalues of A, for the losses that have it.
+        label, norm: the label, and the norm to which rows are scaled, for logistic regression.
+    """
     if kind is LogisticRegression:
         length = math.hypot(*point)
         dot = 0.0 if length == 0 else sum(a * b for a, b in zip(x, point, strict=True)) * norm / length
@@ -66,7 +77,7 @@ def test_losses_and_gradients_agree_with_their_definition(kind):
 
         np.testing.assert_allclose(problem.losses(x), losses(x), rtol=1e-12, atol=1e-11)
         assert problem.loss(x) == pytest.approx(losses(x).mean(), rel=1e-12, abs=1e-11)
-        step = 1e-3 * np.eye(problem.d)  # five-point differences: error about step^4
+        step = 1e-3 * np.eye(problem.d)  # Five-point differences have an error of about step^4
         numerical = np.array(
             [(8 * (losses(x + e) - losses(x - e)) - losses(x + 2 * e) + losses(x - 2 * e)) / 12e-3 for e in step]
         ).T
@@ -83,7 +94,10 @@ def hessian(problem, x, step=1e-4):
 
 @pytest.mark.parametrize("kind", [PseudoHuber, LogisticRegression])
 def test_assumption_2_holds(kind):
-    """Gradients of norm at most L; 0 <= Hess <= H; H and each sample's Hessian of norm at most ell."""
+    """The problems meet Assumption 2.
+
+    Gradients have norm at most L; 0 <= Hess <= H; H and each sample's Hessian have norm at most ell.
+    """
 
     @exact
     @given(instances(kind))
@@ -112,7 +126,7 @@ def test_assumption_2_holds(kind):
 
 
 def test_constants_are_attained():
-    """L, ell and H cannot be smaller: each is reached at one point or in a limit."""
+    """The constants L, ell and H cannot be smaller: each is reached at one point or in a limit."""
     spectrum = np.array([2.0, 0.5])
     huber = PseudoHuber(np.zeros((1, 2)), spectrum)
     assert huber.lipschitz == pytest.approx(math.sqrt(2), rel=1e-15)
@@ -186,7 +200,8 @@ def test_a_certificate_from_an_unfinished_search_is_still_a_bound(monkeypatch, s
 def test_gap_of_logistic_regression_is_a_public_bound(instance):
     problem, _, _, _, norm, x = instance
     assert problem.gap(np.zeros(problem.d)) == pytest.approx(math.log(2), rel=1e-15)
-    assert problem.gap(x) >= problem.loss(x) * (1 - 1e-14)  # with one sample the two are equal but for rounding
+    # With one sample the bound and the loss are equal up to rounding.
+    assert problem.gap(x) >= problem.loss(x) * (1 - 1e-14)
     assert problem.gap(x) == pytest.approx(math.log1p(math.exp(norm * math.hypot(*x))), rel=1e-12)
 
 
@@ -204,10 +219,14 @@ def test_logistic_regression_constants_do_not_depend_on_the_data():
 
 
 def test_the_effective_rank_of_logistic_regression_may_exceed_r():
-    """Orthogonal rows: H = I/(4n), so tr(H)/||H||_2 = d although tr(H) <= ell. Dense and Lanczos agree."""
+    """The effective rank of logistic regression may exceed the constant r.
+
+    With orthogonal rows H = I/(4n), so tr(H)/||H||_2 = d although tr(H) <= ell. Dense algebra and the Lanczos method
+    agree.
+    """
     for d in (20, 150):
         features = np.eye(d)
-        features[0, 1] = 0.5  # separate the largest eigenvalue
+        features[0, 1] = 0.5  # This entry separates the largest eigenvalue of H from the others
         problem = LogisticRegression(features, np.ones(d))
         rows = features / np.linalg.norm(features, axis=1, keepdims=True)
         expected = np.linalg.norm(rows, "fro") ** 2 / np.linalg.norm(rows, 2) ** 2
@@ -229,7 +248,10 @@ def test_sparse_and_dense_features_agree():
 
 
 def test_duplicate_entries_of_sparse_features_are_summed_before_scaling():
-    """Else the norm of a row, and with it L, would be wrong."""
+    """Duplicate entries of sparse features are summed before rows are scaled.
+
+    Else their norms, and L, would be wrong.
+    """
     doubled = csr_array(([3.0, 3.0, 8.0], [0, 0, 1], [0, 3]), shape=(1, 2))
     problem = LogisticRegression(doubled, [1.0])
     np.testing.assert_allclose(problem.gradients(np.zeros(2)), [[-0.3, -0.4]], rtol=1e-14)

@@ -1,4 +1,4 @@
-"""Inner products of blocks of coordinates add up, and forms along a path are the forms of its points."""
+"""Tests that inner products over blocks of coordinates add up, and give the quadratic forms of a path's points."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,10 @@ def test_sums_by_products_are_running_sums(n: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_rows_are_sorted_whatever_they_hold(dtype: torch.dtype) -> None:
-    """Equal values, one value, values far away, which share a bin with all others, and none but tiny ones."""
+    """Rows are sorted whatever they hold.
+
+    They hold equal values, one value, one value so far away that all others share a bin, and only tiny values.
+    """
     draw = torch.randn(6, 3000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     draw[0] = 2.5
     draw[1] = draw[1].round()

@@ -1,4 +1,4 @@
-"""The calculator as a function: calibrations, notes, results that do not apply."""
+"""Tests of the calculator as a function: calibrations, notes, and results that do not apply."""
 
 import math
 from typing import Any
@@ -57,7 +57,10 @@ def test_max_steps_caps_what_is_minimised() -> None:
 
 @pytest.mark.parametrize(("epsilon", "fails"), [(188.0, False), (190.0, True), (1000.0, True)])
 def test_a_note_says_where_the_papers_lemma_fails(epsilon: float, fails: bool) -> None:
-    """The limit at delta = 1e-6 is 188.9; the note gives the epsilon that the noise really guarantees."""
+    """A note says where the paper's composition lemma fails.
+
+    The limit at delta = 1e-6 is epsilon = 188.9; the note gives the epsilon that the noise really guarantees.
+    """
     answers, _ = calculate(PAPER, epsilon, 1e-6, results=["theorem-3"], minimise=False)
     by = {answer.calibration: answer for answer in answers}
     notes = " ".join(by["paper"].notes)
@@ -79,7 +82,10 @@ def test_a_vacuous_bound_is_noted() -> None:
 
 
 def test_what_does_not_apply_is_returned_with_its_reason() -> None:
-    """Here Corollary 1 never applies, and Corollary 2 only with the exact calibration."""
+    """A result that does not apply is returned with the reason.
+
+    Here Corollary 1 never applies, and Corollary 2 only with the exact calibration.
+    """
     case = paper.Case(10_000, 2000, 8.178, 1.0, 1.0, 1.0, 1.0, 0.5, 2.0, 1e-6)
     v = {"paper": paper.paper_v(case), "exact": 1 / (2 * mp.sqrt(2) * paper.exact_gdp(2.0, 1e-6))}
     expected = {(id, c) for id in paper.STATEMENTS for c in CALIBRATIONS if paper.STATEMENTS[id](case, v[c]) is None}

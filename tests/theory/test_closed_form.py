@@ -1,4 +1,4 @@
-"""What the results share: at least one step, and a refusal of what leaves the range of float64."""
+"""Tests of what all results share: at least one step, and a refusal of what leaves the range of float64."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ BASE: dict[str, Any] = {"n": 10_000, "d": 2000, "r": 8.178}
 
 
 def test_less_than_one_step_becomes_one_with_a_note() -> None:
-    """Remark rmk:bound: T = max(T, 1)."""
+    """Where the theorem gives less than one step, one step is prescribed, with a note (Remark rmk:bound)."""
     problem = Problem(n=10, d=10**6, r=10)
     p = theorem_2(problem, calibrated_gdp(0.1, 1e-6, "paper"))
     assert p.T < 1

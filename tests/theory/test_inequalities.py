@@ -1,4 +1,7 @@
-"""The un-substituted inequalities against mpmath at any parameters, and against the recursions they resolve."""
+"""Tests of the inequalities of the proofs before parameters are plugged in.
+
+They are compared with mpmath at any parameters, and with the recursions that they resolve.
+"""
 
 import dataclasses
 import math
@@ -39,7 +42,10 @@ def growth(id: str, problem: Problem) -> float:
 
 @pytest.mark.parametrize("id", IDS)
 def test_at_random_parameters(id: str) -> None:
-    """Step sizes over the whole admissible range, any T, lambda, C and C_0: 1e-9 against mpmath."""
+    """At random parameters the inequalities agree with mpmath to 1e-9.
+
+    Step sizes are from the whole admissible range, and T, lambda, C and C_0 are arbitrary.
+    """
     rng = np.random.default_rng(31)
     finite = 0
     for case, v, _ in paper.admissible(id, 100, 900):
@@ -65,7 +71,10 @@ def test_at_random_parameters(id: str) -> None:
 @pytest.mark.parametrize("id", [id for id in IDS if id.startswith("corollary")])
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
 def test_last_iterate_bounds_the_recursion_stepped_by_hand(id: str, share: float) -> None:
-    """e_{t+1} = (1 - mu alpha (1 - 2 k ell alpha)) e_t + alpha c, T times: the closed bound is above and close."""
+    """The bound on the last iterate is above the recursion made step by step, and close to it.
+
+    The recursion is e_{t+1} = (1 - mu alpha (1 - 2 k ell alpha)) e_t + alpha c, made T times.
+    """
     p, gdp, T = PROBLEM, 3.0, 400
     k, trace = (p.d, p.d) if id == "corollary-1" else (p.r + 2, p.r)
     alpha = share / (2 * k * p.smoothness)
@@ -85,7 +94,7 @@ def test_last_iterate_bounds_the_recursion_stepped_by_hand(id: str, share: float
         error = (1 - rho) * error + smooth + noise + (p.lipschitz**2 * p.d * alpha + 2 * p.loss_bound) * fail
     error += 2 * p.loss_bound * fail
     value = float(right_side(id, p, gdp)(alpha, T, smoothing, clip))
-    # The proofs round 1 + 2 s ell alpha/d up to 2, stop the geometric sum at infinity and use 1 - rho <= e^-rho.
+    # The proofs round 1 + 2 s ell alpha/d up to 2, extend the geometric sum to infinity, and use 1 - rho <= e^-rho.
     stationary = (smooth + noise + (p.lipschitz**2 * p.d * alpha + 2 * p.loss_bound) * fail) / rho
     assert error <= value <= math.exp(-rho * T) * p.gap + 2 * stationary + 2 * p.loss_bound * fail
 

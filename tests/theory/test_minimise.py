@@ -1,4 +1,4 @@
-"""The minimised inequalities against analytic optima, a stochastic search and the closed forms."""
+"""Tests of the minimised inequalities, against analytic optima, a stochastic search and the closed forms."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,10 @@ from tests import paper_oracle as paper
 IDS = list(paper.STATEMENTS)
 BOTH_SHARES = (1 + SMOOTHING_SHARE) ** 2 * (1 + STEPS_SHARE) * 1.003
 ONE_SHARE = (1 + SMOOTHING_SHARE) ** 2 * 1.003
-"""lambda costs one share by itself and, where C grows with it, one more through the noise; T is found to 0.1%."""
+"""The factor by which the smoothing lambda and the search for T may raise a minimised bound.
+
+lambda costs one share by itself and, where C grows with it, one more through the noise; T is found to 0.1%.
+"""
 
 
 def both(id: str, case: paper.Case, v: Any, max_steps: int | None = None) -> tuple[Prescription, Prescription]:
@@ -32,7 +35,10 @@ def both(id: str, case: paper.Case, v: Any, max_steps: int | None = None) -> tup
 
 
 def objective(id: str, case: paper.Case, v: float) -> Callable[[Any], float]:
-    """log of the un-substituted bound at lambda = 0 over log(2 k ell alpha), log T, log(C/L); vectorised."""
+    """Returns the log of the bound at lambda = 0 as a function of log(2 k ell alpha), log T and log(C/L), vectorised.
+
+    `id` names the result, `case` has the problem's constants, and v is the number by which privacy enters the formulas.
+    """
     n, d, r, L, ell, gap, B, mu = (float(x) for x in case.letters())
     k, trace = (d, d) if id.endswith("-1") else (r + 2, r)
 
@@ -109,7 +115,11 @@ def test_no_worse_than_the_closed_form_with_as_many_steps(id: str) -> None:
 
 
 def test_no_worse_than_the_closed_form_where_noise_is_negligible() -> None:
-    """gap ell >> L^2: the closed form's step size is already optimal, and a 1% share of smoothing would lose to it."""
+    """Where noise is negligible, the minimised bound is no worse than the closed form.
+
+    There gap ell >> L^2, the closed form's step size is already optimal, and a smoothing with a 1% share would lose to
+    it.
+    """
     case = paper.Case(10_000, 20, 3.0, 1e-3, 1.0, 1e3, 1e3, 1e-3, 2.0, 1e-6)
     v = paper.paper_v(case)
     for id in ("theorem-1", "theorem-2"):
@@ -122,7 +132,10 @@ def test_no_worse_than_the_closed_form_where_noise_is_negligible() -> None:
 @pytest.mark.parametrize("id", ["theorem-1", "theorem-2"])
 @pytest.mark.parametrize("max_steps", [1, 30, 4000, 10**9])
 def test_step_size_is_the_analytic_optimum(id: str, max_steps: int) -> None:
-    """A/alpha + B alpha over 1 - u alpha has its minimum at A/(u A + sqrt(u^2 A^2 + A B))."""
+    """The minimised step size is the analytic optimum.
+
+    A/alpha + B alpha over 1 - u alpha has its minimum at A/(u A + sqrt(u^2 A^2 + A B)).
+    """
     for case, v, _ in paper.admissible(id, 20, 43):
         n, d, r, L, ell, gap, *_ = case.letters()
         k, trace = (d, d) if id == "theorem-1" else (r + 2, r)
@@ -167,7 +180,7 @@ def test_bad_max_steps(bad: Any) -> None:
 
 
 def test_scale_invariance() -> None:
-    """x -> s x and f -> t f with powers of two: each field by its unit."""
+    """Scaling x by s and f by t, powers of two, scales each field of the minimised result by its unit."""
     s, t = 8.0, 0.25
     for id in IDS:
         case, v, _ = paper.admissible(id, 1, 45)[0]

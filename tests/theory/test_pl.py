@@ -1,4 +1,4 @@
-"""What is particular to the corollaries: their side conditions. Their numbers are tested with the theorems'."""
+"""Tests of the side conditions of the corollaries; their numbers are tested with those of the theorems."""
 
 import math
 
@@ -10,7 +10,10 @@ from tests.theory.test_theorems import prescribe
 
 @pytest.mark.parametrize(("id", "power"), [("corollary-1", 3), ("corollary-2", 2), ("corollary-3", 0)])
 def test_a_corollary_never_prescribes_zero_steps(id: str, power: int) -> None:
-    """T = 8 kappa k log X is below 1 where X = n^2/(kappa d^3 v^2) is just above 1: zero steps would look free."""
+    """A corollary never prescribes zero steps, which would look free.
+
+    T = 8 kappa k log X is below 1 where X = n^2/(kappa d^3 v^2) is just above 1.
+    """
     problem = Problem(n=1000, d=2, r=1, pl=1.0)
     v = problem.n / math.sqrt(1.001 * 2.0**power)
     p = prescribe(id, problem, 1 / (2 * math.sqrt(2) * v))

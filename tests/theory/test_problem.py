@@ -1,4 +1,4 @@
-"""What a problem refuses, and what a prescription says of itself."""
+"""Tests of what a problem refuses, and of what a prescription says of itself."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ def test_a_rank_below_one_and_a_fractional_count_are_refused() -> None:
 
 
 def test_vacuous_means_at_least_lipschitz_squared() -> None:
-    """Remark rmk:bound: the bound is the minimum with L^2."""
+    """A bound is called vacuous if it is at least L^2, since it is the minimum with L^2 (Remark rmk:bound)."""
     for lipschitz, n in ((3.0, 10**4), (3.0, 10**6), (0.5, 10**5)):
         p = theorem_3(Problem(n=n, d=50, r=5, lipschitz=lipschitz, gap=1.0), 0.4)
         assert p.vacuous == (p.bound >= lipschitz**2)

@@ -1,4 +1,4 @@
-"""The results by id: what each says of itself agrees with what it prescribes."""
+"""Tests of the list of results: what each says of itself agrees with what it prescribes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Theorems 1-3 and Corollaries 1-3 against the paper's displayed formulas in mpmath."""
+"""Tests of Theorems 1-3 and Corollaries 1-3 against the paper's displayed formulas in mpmath."""
 
 import dataclasses
 import math
@@ -36,7 +36,17 @@ def neighbours(T: Any) -> list[int]:
 
 
 def check_against_paper(id: str, case: paper.Case, calibration: str, v: Any, numbers: paper.Numbers) -> None:
-    """Every number of the prescription, the steps by brute force over T's neighbours."""
+    """Requires that every number of a prescription agrees with the paper's formulas.
+
+    The number of steps is checked by brute force over T's neighbours.
+
+    Args:
+        id: the name of the result.
+        case: the problem's constants and the privacy parameters.
+        calibration: how the noise is calibrated, "paper" or "exact".
+        v: the number by which privacy enters the formulas.
+        numbers: the paper's numbers for the case.
+    """
     gdp = calibrated_gdp(case.epsilon, case.delta, calibration)
     p = prescribe(id, Problem(**case.problem()), gdp)
     assert p.id == id
@@ -76,7 +86,7 @@ def test_200_random_inputs_with_the_papers_calibration(id: str) -> None:
 
 @pytest.mark.parametrize("id", IDS)
 def test_random_inputs_with_the_exact_calibration(id: str) -> None:
-    """The formulas are those of the test before; what differs is one number that enters them."""
+    """With the exact calibration the formulas are those of the test before, and one number that enters them differs."""
     checked = 0
     for case, _, _ in paper.admissible(id, 60, SEEDS[id] + 100):
         v = 1 / (2 * mp.sqrt(2) * paper.exact_gdp(case.epsilon, case.delta))
@@ -102,7 +112,10 @@ def test_applies_exactly_where_the_papers_logarithms_are_positive(id: str) -> No
 
 @pytest.mark.parametrize("id", IDS)
 def test_displayed_bound_is_the_unsubstituted_inequality_at_the_prescribed_parameters(id: str) -> None:
-    """With C_0 = C/sqrt(2), as the proof of Theorem 3 sets it; equal where the smoothing is not cut by the clip."""
+    """The displayed bound is the proof's inequality at the prescribed parameters, with C_0 = C/sqrt(2).
+
+    The proof of Theorem 3 sets C_0 so. The two are equal where the smoothing is not cut by the clip.
+    """
     equal = 0
     for case, v, _ in paper.admissible(id, 60, SEEDS[id] + 300):
         p = prescribe(id, Problem(**case.problem()), 1 / (2 * math.sqrt(2) * float(v)))
@@ -136,7 +149,7 @@ POWERS = st.integers(-20, 20).map(lambda k: 2.0**k)
 @settings(max_examples=40)
 @given(length=POWERS, loss=POWERS, index=st.integers(0, 30), id=st.sampled_from(IDS))
 def test_scale_invariance(length: float, loss: float, index: int, id: str) -> None:
-    """Under x -> s x and f -> t f every field changes by its unit and nothing else."""
+    """Scaling x by s and f by t changes every field of a prescription by its unit and nothing else."""
     case = SCALED[id][index]
     problem = Problem(**case.problem())
     scaled = dataclasses.replace(

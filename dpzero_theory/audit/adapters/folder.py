@@ -21,11 +21,11 @@ _FINDINGS = {
     "steps": ("releases paid for", "releases recorded"),
     "noise-size": ("levels", "noise on the lattice", "released numbers"),
 }
-"""By the name of a check of the audit, the names of the findings of `optim.verify` that answer it."""
+"""The names of the findings of `optim.verify` that answer a check of the audit, by the check's name."""
 
 
 def report_of_folder(folder: Path) -> AuditReport:
-    """Returns the report of the private run in this folder; raises ValueError where the folder holds none."""
+    """Returns the audit report of the private run whose folder is `folder`; raises ValueError where it holds none."""
     started = time.perf_counter()
     try:
         plan, account = contents(folder / TRANSCRIPT).header.plan, read(folder / LEDGER)
@@ -42,10 +42,10 @@ def report_of_folder(folder: Path) -> AuditReport:
         noise_multiplier=plan.noise_multiplier,
         clip=plan.clip,
     )
-    found = {finding.name: finding for finding in verify(folder, None, None).findings}
+    findings = {finding.name: finding for finding in verify(folder, None, None).findings}
 
     def verdict(name: str) -> Verdict:
-        mine = [found[key] for key in _FINDINGS.get(name, ()) if key in found]
+        mine = [findings[key] for key in _FINDINGS.get(name, ()) if key in findings]
         if not mine:
             return untested("the folder has neither the records nor the loop: audit the loop itself")
         said = "; ".join(f"{one.name}: {one.value}" for one in mine)

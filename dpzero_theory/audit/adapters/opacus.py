@@ -28,11 +28,14 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Train
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""A loss function: (the module's outputs, targets) -> the mean loss over the batch."""
+"""A loss function of the module's outputs and the targets, which returns the mean loss over the batch."""
 
 
 class _AskedDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Records as (features, target), where the target is the last column; `asked` lists the indices that were read."""
+    """A data set of records as pairs (features, target), where the target is a record's last column.
+
+    Its attribute `asked` lists the indices of the records that were read.
+    """
 
     def __init__(self, records: Records) -> None:
         rows = torch.tensor(np.asarray(records), dtype=torch.float32)
@@ -47,13 +50,17 @@ class _AskedDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 def engine_loop(module: Callable[[], nn.Module], losses: Losses, *, secure_mode: bool = False) -> Train:
-    """Returns a loop for the audit: SGD under a PrivacyEngine with Poisson batches.
+    """Returns a training loop for the audit: SGD under an Opacus PrivacyEngine with Poisson batches.
 
-    The loop's settings are the numbers of its claim and `step_size`. module makes a new module for each run.
-    secure_mode is the engine's own setting and needs torchcsprng. Where that package is not installed, a torch
-    generator seeded with 64 bits from the operating system stands in for its generator, and Opacus's own code for the
-    mode (which sums four Gaussian draws for each number of noise) runs unchanged. The audit then tests the floating-
-    point noise of this mode, but not the strength of its generator.
+    The loop's settings are the numbers of its claim and `step_size`.
+
+    Args:
+        module: makes a new module for each run.
+        losses: a function of the module's outputs and the targets that returns the mean loss.
+        secure_mode: the engine's own setting, which needs torchcsprng. Where that package is not installed, a torch
+            generator seeded with 64 bits from the operating system stands in for its generator, and Opacus's own code
+            for the mode (which sums four Gaussian draws for each number of noise) runs unchanged. The audit then tests
+            the floating-point noise of this mode, but not the strength of its generator.
     """
 
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
@@ -64,7 +71,7 @@ def engine_loop(module: Callable[[], nn.Module], losses: Losses, *, secure_mode:
 
 
 class _EngineRun:
-    """One training run; its steps' releases, their sums before noise and their batches are kept."""
+    """One training run of an Opacus PrivacyEngine; keeps its steps' releases, their sums before noise, and batches."""
 
     def __init__(
         self, module: nn.Module, losses: Losses, data: _AskedDataset, settings: dict[str, Any], secure_mode: bool
@@ -92,7 +99,7 @@ class _EngineRun:
         self._data.asked.clear()
 
     def outcome(self) -> dict[str, Any]:
-        self._data.asked.clear()  # making the engine read a record, which is in no batch
+        self._data.asked.clear()  # Opacus read a record when the engine was made; that record is in no batch.
         while len(self._releases) < self._steps:
             for features, targets in self._loader:
                 self._optimizer.zero_grad()
@@ -106,7 +113,10 @@ class _EngineRun:
 
 @contextmanager
 def _csprng() -> Iterator[None]:
-    """While the block runs, `import torchcsprng` works: where it is not installed, a stand-in has what Opacus uses."""
+    """A context manager in whose block `import torchcsprng` works.
+
+    Where that package is not installed, a stand-in has the two functions that Opacus uses.
+    """
     if importlib.util.find_spec("torchcsprng"):
         yield
         return

@@ -29,18 +29,19 @@ from dpzero_theory.optim.losses.records import Data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private
 
-_QUIET_BELOW = 1e-6  # A noise multiplier below this is taken to ask for a quiet run, made without the ledger
+_QUIET_BELOW = 1e-6
+"""A noise multiplier below this is taken to ask for a run without a privacy ledger, almost without noise."""
 
 
 def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Callable[[Records], Data]) -> Train:
-    """Returns a loop for the audit.
+    """Returns a training loop for the audit that trains by this package's private zeroth-order optimiser.
 
-    The loop's settings are the claim's numbers, `step_size`, `smoothing`, and optionally `directions_per_step` (1) and
-    `isolation` ("probed").
+    The loop's settings are the claim's numbers, `step_size`, `smoothing`, and optionally `directions_per_step` (1),
+    `difference` ("central") and `isolation` ("probed").
 
     Args:
         module: makes a new module for each run.
-        losses: the losses of a micro-batch, one a record.
+        losses: a function (module, micro-batch) -> one loss for each record.
         dataset: makes a data set of the audit's records.
     """
 
@@ -69,13 +70,13 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
             released.append(record.sums)
             batches.append(data.asked())
 
-        data.asked()  # the start of the run read records that are in no batch: they are forgotten
+        data.asked()  # The start of the run read records that are in no batch; they are forgotten.
         try:
             run.run(note)
         finally:
             run.close()
         if (key := Path("run") / KEY).exists():
-            os.remove(key)  # data.key is the one file that the attacker may not see
+            os.remove(key)  # The file data.key is the one file of the run that the attacker may not see.
         return {"releases": np.array(released) * plan.unit, "batches": batches}
 
     return train
@@ -83,15 +84,20 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
 
 def _plan(settings: dict[str, Any], n: int) -> Plan:
     named = ("epsilon", "delta", "steps", "batch", "clip", "step_size", "smoothing", "relation", "sampling")
-    planned = _planned(n, int(settings.get("directions_per_step", 1)), tuple(settings[name] for name in named))
+    several, difference = int(settings.get("directions_per_step", 1)), settings.get("difference", "central")
+    planned = _planned(n, several, difference, tuple(settings[name] for name in named))
     multiplier = float(settings["noise_multiplier"])
     assert planned.law is not None
     return replace(planned, noise_multiplier=multiplier, scale=int(planned.law.scale(multiplier, planned.levels)))
 
 
 @lru_cache(maxsize=64)
-def _planned(n: int, directions_per_step: int, claimed: tuple[Any, ...]) -> Plan:
-    """Returns the plan for the claimed epsilon and other `claimed` settings; `_plan` then replaces its noise."""
+def _planned(n: int, directions_per_step: int, difference: str, claimed: tuple[Any, ...]) -> Plan:
+    """Returns a training plan for `n` records with the claimed epsilon; its noise is replaced afterwards.
+
+    `directions_per_step` is the number of directions in a step, `difference` the difference rule, and `claimed` has the
+    claim's other numbers.
+    """
     epsilon, delta, steps, batch, clip, step_size, smoothing, relation, sampling = claimed
     return Plan.for_target(
         n=n,
@@ -105,6 +111,7 @@ def _planned(n: int, directions_per_step: int, claimed: tuple[Any, ...]) -> Plan
         relation=relation,
         sampling="full" if batch == n else sampling,
         directions_per_step=directions_per_step,
+        difference=difference,
     )
 
 
@@ -114,7 +121,7 @@ def _cost(plan: Plan, delta: float) -> float:
 
 
 class _AskedRecords:
-    """A data set that notes the indices of the records that are read."""
+    """Wraps the data set `data`, and notes the indices of the records that are read."""
 
     def __init__(self, data: Data) -> None:
         self._data, self._asked = data, dict[int, None]()
@@ -128,6 +135,6 @@ class _AskedRecords:
 
     def asked(self) -> list[int]:
         """Returns, in ascending order, the indices of the records read since the last call of this method."""
-        found = sorted(self._asked)
+        records = sorted(self._asked)
         self._asked.clear()
-        return found
+        return records

@@ -8,14 +8,16 @@ from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.runs import SEED
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
-_EPSILON_ROUNDING = 1e-3  # A claimed or reported epsilon may be too small by this share, since claims are rounded
+_EPSILON_ROUNDING = 1e-3
+"""A claimed or reported epsilon may be too small by this relative difference, since claims are rounded."""
 
 
 def accounting(lab: Lab, level: float) -> Verdict:
     """Compare the claimed epsilon with what the claimed noise, batches and steps cost by the certified accountant.
 
     The accountant gives a lower and an upper bound on that cost. The claim is violated where the lower bound exceeds
-    the claimed epsilon, and held where the upper bound does not.
+    the claimed epsilon, and held where the upper bound does not. Nothing here is random, so `level`, the probability of
+    a false alarm, is not used. `lab` has the loop and its claim.
     """
     claim = lab.claim
     try:
@@ -38,14 +40,21 @@ def accounting(lab: Lab, level: float) -> Verdict:
 
 
 def _spent(lab: Lab) -> float:
-    """Returns a lower bound on the epsilon of the releases that the loop made, which may be fewer than claimed."""
+    """Returns a lower bound on the epsilon of the releases that the loop made, which may be fewer than claimed.
+
+    `lab` has the loop's runs and its claim.
+    """
     release, made = lab.claim.release(), lab.runs.base.releases
     steps = release.steps if made is None or lab.loop.one_step else min(len(made), release.steps)
     return epsilon_of_history([release.with_steps(steps)], lab.claim.delta).lower
 
 
 def steps(lab: Lab, level: float) -> Verdict:
-    """Check that the loop makes no more releases than claimed, and equally many on other data sets."""
+    """Check that the loop makes no more releases than claimed, and equally many on other data sets.
+
+    Nothing here is random, so `level`, the probability of a false alarm, is not used. `lab` makes runs of the loop.
+    Returns the verdict.
+    """
     if lab.runs.base.releases is None:
         return untested(lab.runs.why_no_releases)
     if lab.loop.one_step:

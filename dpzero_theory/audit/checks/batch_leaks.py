@@ -14,16 +14,26 @@ from dpzero_theory.audit.tokens import Token, contents
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_Contents = list[tuple[str, list[Token]]]  # The outputs of a run, each as its name and its numbers and words
-_FEWEST_STEPS = 4  # Batches with fewer members, and runs with fewer steps, are not searched for: they match by chance
-_SIZE_STRIDES = 64  # The sizes of consecutive batches are looked for at distances of 1 to this many tokens
-_SIZE_STARTS = 1000  # At most this many tokens of an output are tried as the size of the first batch
-_BATCH_SEEDS = range(SEED, SEED + 4)  # The loop's seeds in the runs whose batches are looked for in what they show
-BY_CHANCE = 1e-6  # A match is reported where its probability by chance is below this
+_Contents = list[tuple[str, list[Token]]]
+"""What a run shows, which is each output as its name and the list of its numbers and words."""
+
+_FEWEST_STEPS = 4
+"""Batches with fewer members, and runs with fewer steps, are not looked for in outputs, as they match by chance."""
+
+_SIZE_STRIDES = 64
+"""Sizes of consecutive batches are looked for in an output at distances of 1 to this many of its numbers."""
+
+_SIZE_STARTS = 1000  # At most this many numbers of an output are tried as the size of the first batch
+_BATCH_SEEDS = range(SEED, SEED + 4)  # The loop's seeds in the runs whose outputs are searched for the batches
+BY_CHANCE = 1e-6
+"""An output is reported as showing the batches where it matches them by chance with probability below this."""
 
 
 def of_batches(lab: Lab) -> str | None:
-    """Returns a sentence on an output that shows the batches' sizes or members; None where no output does."""
+    """Returns a sentence on an output that shows the batches' sizes or members; None where no output does.
+
+    `lab` makes experiments on the audited loop.
+    """
     claim = lab.claim
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order"):
         return None
@@ -39,10 +49,11 @@ def of_batches(lab: Lab) -> str | None:
 def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
     """Yields, for each of several runs, what it shows and its batches as lists of record indices.
 
-    The batches are those that the loop returns, or else those that `Influence.scan` inferred.
+    The batches are those that the loop returns, or else those that `Influence.scan` of `lab` inferred.
     """
     for k, seed in enumerate(_BATCH_SEEDS):
-        run = lab.runs.base if seed == SEED else lab.loop.run(seed=seed)
+        how = lab.runs.with_batches(seed)
+        run = lab.runs.base if seed == SEED and how["stream"] is None else lab.loop.run(**how)
         batches = run.batches
         if batches is None and lab.influence.scan is not None and k < len(lab.influence.scan.included):
             batches = [np.flatnonzero(row).tolist() for row in lab.influence.scan.included[k]]
@@ -51,9 +62,14 @@ def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
 
 
 def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: float) -> str | None:
-    """Returns the name of an output that lists the sizes of all batches, in every run at the same tokens; else None.
+    """Returns the name of an output that lists the sizes of all batches, at the same place in every run; else None.
 
-    The tokens must be equally spaced, and the match must have probability below `BY_CHANCE` by chance.
+    The sizes must be equally spaced in the output, and the match must have probability below `BY_CHANCE` by chance.
+
+    Args:
+        runs: for each run, what it shows and its batches.
+        n: the number of records.
+        rate: the probability with which a record is in a batch.
     """
     steps = min(len(batches) for _, batches in runs)
     chance = float(stats.binom.pmf(np.arange(n + 1), n, rate).max()) ** (steps * len(runs))
@@ -67,9 +83,14 @@ def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: flo
 
 
 def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[str]:
-    """Returns, for each batch that some output lists, the name of that output.
+    """Returns, for each batch that some output of a run lists, the name of that output.
 
     A list of a batch is its members in ascending order, or n numbers that are 1 for members and 0 for others.
+
+    Args:
+        shown: what the run shows.
+        batches: the members of each batch.
+        n: the number of records.
     """
     numbers = {name: np.array([token for token in one if isinstance(token, float)]) for name, one in shown}
     outputs = []
@@ -77,7 +98,7 @@ def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[st
         rows = [np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)]
         if _FEWEST_STEPS <= len(batch) < n and max(batch) - min(batch) >= len(
             batch
-        ):  # a batch of consecutive indices would also match any output that counts upwards
+        ):  # A batch of consecutive indices would also match any output that counts upwards.
             outputs += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
     return outputs
 
@@ -90,7 +111,10 @@ def _is_in(row: Array, numbers: Array) -> bool:
 
 
 def _sizes_at(content: list[Token], batches: list[list[int]]) -> set[tuple[int, int]]:
-    """Returns every (start, stride) for which token start + stride * t of an output is the size of every batch t."""
+    """Returns every (start, stride) at which an output lists the sizes of all batches.
+
+    Number start + stride * t of `content`, an output's numbers and words, is then the size of batch t, for every t.
+    """
     sizes = [len(batch) for batch in batches]
     if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
         return set()

@@ -13,14 +13,23 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 
 Included = NDArray[np.bool_]
 """An array that says whether each record was in each batch, of shape (runs, steps, records)."""
-_LISTED_RUNS = 8  # Where the loop returns its batches, the batches of this many runs are tested
+_LISTED_RUNS = 8  # Where the loop returns its batches, those of this many runs are tested
 _SMALL, _LARGE = 0.1, 0.9
-"""A batch is small below the first of these quantiles of the claimed law of sizes, and large above the second one."""
-_WHOLE_NUMBER = 0.05  # Measured sizes of batches are used if all of them are this close to whole numbers, in records
+"""The quantiles of the claimed law of batch sizes that bound ordinary batches.
+
+A batch is small below the first quantile and large above the second one.
+"""
+_WHOLE_NUMBER = 0.05
+"""Sizes of batches that were measured are used if all of them are this close to whole numbers of records."""
 
 
 class Inclusion(NamedTuple):
-    """Which record was in which batch (`included`), and in words from what that was seen (`how`)."""
+    """Which records were in which batches of a loop, and how that was seen.
+
+    Args:
+        included: whether each record was in each batch, of shape (runs, steps, records).
+        how: in words, from what it was seen.
+    """
 
     included: Included
     how: str
@@ -30,6 +39,7 @@ def observed(lab: Lab) -> Inclusion | None:
     """Returns which record was in which batch; None where that cannot be seen.
 
     It is taken from the batches that the loop returns, or else from which steps change when a record is exchanged.
+    `lab` makes experiments on the audited loop.
     """
     if lab.runs.base.batches is not None:
         runs = [lab.runs.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_LISTED_RUNS - 1))]
@@ -50,7 +60,10 @@ def observed(lab: Lab) -> Inclusion | None:
 
 
 def poisson(included: Included, rate: float) -> dict[str, float]:
-    """The p-values of tests that each record is in each batch independently with probability `rate`."""
+    """The p-values, by name, of tests that each record is in each batch independently with probability `rate`.
+
+    `included` says whether each record was in each batch, of shape (runs, steps, records).
+    """
     _, steps, n = included.shape
     sizes, times = included.sum(axis=2).ravel(), included.sum(axis=1).ravel()
     tests = {
@@ -63,9 +76,10 @@ def poisson(included: Included, rate: float) -> dict[str, float]:
 
 
 def _one(included: Included, rate: float) -> float:
-    """The smallest p-value over records of how often a record was drawn, times the number of records.
+    """The smallest p-value over records of how often a record was in batches, times the number of records.
 
-    Under the claim a record is in each step's batch independently with probability `rate`.
+    Under the claim a record is in each step's batch independently with probability `rate`. `included` says whether each
+    record was in each batch, of shape (runs, steps, records).
     """
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
@@ -73,7 +87,10 @@ def _one(included: Included, rate: float) -> float:
 
 
 def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
-    """The p-values of tests that sizes of batches are binomial: their spread, and how many are small and large."""
+    """The p-values, by name, of tests that sizes of batches are binomial, of n trials with probability `rate`.
+
+    Tested are the spread of `sizes`, and how many of them are small and large.
+    """
     law = stats.binom(n, rate)
     small, large = law.ppf(_SMALL), law.ppf(_LARGE)
     return {
@@ -84,9 +101,10 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def fixed_size(included: Included, rate: float) -> dict[str, float]:
-    """The p-values of tests that each step draws a new batch of the fixed size rate * n.
+    """The p-values, by name, of tests that each step draws a new batch of the fixed size rate * n.
 
-    The p-value "sizes of batches" is 1 if all batches have that size, else 0.
+    `included` says whether each record was in each batch, of shape (runs, steps, records), where n is the number of
+    records. The p-value "sizes of batches" is 1 if all batches have that size, else 0.
     """
     n = included.shape[2]
     batch = round(n * rate)
@@ -96,9 +114,11 @@ def fixed_size(included: Included, rate: float) -> dict[str, float]:
 
 
 def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
-    """The p-values of how many records consecutive batches share, and batches of the same step of two runs.
+    """The p-values, by name, of how many records two batches share.
 
-    pmf: the claimed law of the number of records that two batches share, on 0, 1, 2, ...
+    Compared are consecutive batches of a run, and batches of the same step of two runs. `included` says whether each
+    record was in each batch, of shape (runs, steps, records). `pmf` has the claimed probabilities that two batches
+    share 0, 1, 2, ... records.
     """
     runs, steps = (size // 2 * 2 for size in included.shape[:2])
     pairs = {
@@ -115,7 +135,7 @@ def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
 def full(included: Included, rate: float) -> dict[str, float]:
     """The test of full batches, which any sound loop passes: its p-value is 1 if every batch has all records, else 0.
 
-    rate is not used; all functions of `LAWS` take it.
+    `included` says whether each record was in each batch. `rate` is not used, but all functions of `LAWS` take it.
     """
     return {"who is in a batch": float(included.all())}
 
@@ -123,7 +143,8 @@ def full(included: Included, rate: float) -> dict[str, float]:
 def epochs(included: Included, rate: float) -> dict[str, float]:
     """The test that each record is in exactly one batch of each epoch of 1/rate steps: its p-value is 1 or 0.
 
-    In a last epoch that is cut short a record may be in one batch or none.
+    `included` says whether each record was in each batch, of shape (runs, steps, records). In a last epoch that is cut
+    short a record may be in one batch or none.
     """
     length = round(1 / rate)
     blocks = [included[:, t : t + length].sum(axis=1) for t in range(0, included.shape[1], length)]
@@ -138,13 +159,17 @@ LAWS = {
     "fixed-order": epochs,
     "random-allocation": epochs,
 }
-"""By the name of a sampling, the function (included, rate) -> the p-value of each of its tests by the test's name."""
+"""The tests of each sampling, by the sampling's name.
+
+Each is a function (included, rate) -> p-values by the tests' names. `included` says whether each record was in each
+batch, and `rate` is the probability with which a record is in a batch.
+"""
 
 
 def _sizes(lab: Lab) -> NDArray[np.int64] | None:
     """Returns the sizes of batches, measured by the length of releases on equal records; None where that fails.
 
-    It fails where a release is not a sum divided by a constant.
+    It fails where a release is not a sum divided by a constant. `lab` makes experiments on the audited loop.
     """
     if lab.influence.shares is None or lab.claim.sampling not in ("poisson", "fixed-size"):
         return None
@@ -156,7 +181,11 @@ def _sizes(lab: Lab) -> NDArray[np.int64] | None:
 
 
 def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
-    """Tests the sizes of batches alone, where it cannot be seen which record is in a batch."""
+    """Tests the sizes of batches alone, where it cannot be seen which record is in a batch.
+
+    `lab` has the claim and `sizes` are the batches' sizes. A sound loop is reported as violated with probability at
+    most `level`. Returns the verdict.
+    """
     n, rate, claimed = lab.claim.n, lab.claim.sample_rate, lab.claim.sampling
     law = stats.binom.pmf(np.arange(n + 1), n, rate)
     p = exact.dispersion(sizes, law) if claimed == "poisson" else float((sizes == round(lab.claim.batch)).all())
@@ -168,7 +197,12 @@ def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
 
 
 def looks_like(included: Included, rate: float, level: float) -> str | None:
-    """Returns the name of the first sampling of `LAWS` whose tests all have p-values above `level`, else None."""
+    """Returns the name of a sampling that fits the batches seen; None where none fits.
+
+    It is the first one, of "full", "fixed-order", "fixed-size" and "poisson", whose tests all have p-values above
+    `level`. `included` says whether each record was in each batch, and `rate` is the claimed probability with which a
+    record is in a batch.
+    """
     for name in ("full", "fixed-order", "fixed-size", "poisson"):
         if min(LAWS[name](included, rate).values()) > level and (name != "full" or rate == 1):
             return name
@@ -176,9 +210,10 @@ def looks_like(included: Included, rate: float, level: float) -> str | None:
 
 
 def cost(lab: Lab, sampling: str) -> str:
-    """Returns, as the end of a sentence, the epsilon of the claimed noise if batches are drawn by this other sampling.
+    """Returns, as the end of a sentence, the epsilon of the claimed noise if batches are drawn by another sampling.
 
-    The text is empty where the accountant does not support the combination.
+    `lab` has the claim, and `sampling` is the other sampling's name. The text is empty where the accountant does not
+    support the combination.
     """
     try:
         most = epsilon_of_history([lab.claim.release(sampling)], lab.claim.delta).upper
@@ -188,12 +223,16 @@ def cost(lab: Lab, sampling: str) -> str:
 
 
 def law(lab: Lab, level: float) -> Verdict:
-    """Test that batches are drawn as claimed; where they are not, say which sampling fits and what that one costs."""
+    """Test that batches are drawn as claimed; where they are not, say which sampling fits and what that one costs.
+
+    `lab` makes experiments on the audited loop. A sound loop is reported as violated with probability at most `level`.
+    Returns the verdict.
+    """
     seen = observed(lab)
     if seen is None and (sizes := _sizes(lab)) is not None:
         return _law_of_sizes(lab, sizes, level)
     if seen is None:
-        return untested("batches are not returned (`batches`), and do not come from the seed alone or n is large")
+        return untested("batches are not returned (`batches`), and cannot be seen from what records change")
     claimed, rate = lab.claim.sampling, lab.claim.sample_rate
     if claimed not in LAWS:
         return untested(f"batches of sampling {claimed} have no test here")
@@ -219,7 +258,11 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def secret(lab: Lab, level: float) -> Verdict:
-    """Check that nobody can draw the batches again from a known seed, since amplification needs secret batches."""
+    """Check that nobody can draw the batches again from a known seed, since amplification needs secret batches.
+
+    Nothing here is random, so `level`, the probability of a false alarm, is not used. `lab` makes runs of the loop.
+    Returns the verdict.
+    """
     if lab.claim.sampling in ("full", "fixed-order") or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     source = _source(lab)
@@ -233,9 +276,13 @@ def secret(lab: Lab, level: float) -> Verdict:
 
 
 def _source(lab: Lab) -> str | None:
-    """Says in words whether the loop's seed or the global random generators determine the batches; None if neither."""
+    """Says in words what determines the batches: the loop's seed or the global random generators; None if neither does.
+
+    `lab` makes experiments on the audited loop.
+    """
     if lab.runs.base.batches is None:
-        return "the seed" if lab.influence.scan is not None and _varied(lab.influence.scan.included) else None
+        scan = lab.influence.scan if lab.runs.batches_repeat is False else None
+        return "the seed" if scan is not None and _varied(scan.included) else None
     first, second, third = (lab.loop.run(seed=60, world=world).batches for world in (1, 2, 1))
     if first == second:
         return "the seed"

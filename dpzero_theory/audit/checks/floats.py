@@ -11,13 +11,20 @@ from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.check import Array
 
-_FINEST_POWER = 32  # The finest grid that is tried has a spacing of 2^-32 standard deviations of the noise
-_NEAR = 0.02  # A number counts as on a grid if it is within this share of the spacing of a grid point
+_FINEST_POWER = 32
+"""The finest grid on which noise is looked for has a spacing of 2 to minus this power of its standard deviation."""
+
+_NEAR = 0.02
+"""A number counts as on a grid if it is within this share of the grid's spacing of a multiple of the spacing."""
+
 _CHANCE = 0.5 + 2 * _NEAR
-"""An upper bound on the probability that noise is on a grid by chance: one on a grid twice as fine is with 1/2."""
-_FLOATS_SEED = 1000  # The loop's seed in the first run whose floating-point numbers are looked at
+"""An upper bound on the probability that a number of noise is on a grid by chance.
+
+Noise that is on a grid twice as fine is on the tried grid with probability 1/2.
+"""
+_FLOATS_SEED = 1000  # The loop's seed in the first run whose floating-point noise is tested
 _FEWEST_FLOAT_RUNS, _MOST_FLOAT_RUNS, _WANTED_FLOATS = 16, 128, 160
-"""The fewest and the most runs that are made, and how many numbers of noise they should give together."""
+"""The fewest and the most runs in which floating-point noise is tested, and how many numbers they should give."""
 _FLOAT64_ROUNDING = 2.0**-50  # The relative rounding error, in float64, of the difference of two releases
 _NO_NOISE = "the noise cannot be told from the rest"
 _MEND_GRID = (
@@ -25,12 +32,17 @@ _MEND_GRID = (
     " (privacy.noise.discrete_gaussian), or draw the noise in the precision of the sum"
 )
 
-_EQUAL_WITHIN = 1e-7  # Two numbers of noise count as equal where they are closer than this many standard deviations
+_EQUAL_WITHIN = 1e-7
+"""Two numbers of noise count as equal where they are closer than this many standard deviations of the noise."""
+
 _COARSE = (
     1e-4  # Releases rounded to more than this many standard deviations of the noise are not tested for equal noise
 )
 _PAIRS_FACTOR, _PAIRS_MORE = 3, 20
-"""Allowed are `_PAIRS_FACTOR` times as many equal pairs as a continuous law gives on average, plus `_PAIRS_MORE`."""
+"""How many pairs of equal numbers of noise are allowed.
+
+It is `_PAIRS_FACTOR` times as many as a continuous law gives on average, plus `_PAIRS_MORE`.
+"""
 _MEND_REPEATED = (
     "draw every number anew from a generator with the entropy of a key: no table or pool of noise, no seed of one or"
     " two bytes, no generator made again in each process or second"
@@ -38,16 +50,16 @@ _MEND_REPEATED = (
 
 
 def _on_grid(values: Array, spacing: float) -> Array:
-    """Whether each value is within `_NEAR` of a multiple of the spacing."""
+    """Whether each of `values` is within `_NEAR` times the spacing of a multiple of `spacing`."""
     turns = values / spacing
     return np.asarray(np.abs(turns - np.round(turns)) < _NEAR)
 
 
 def _grids(std: float, count: float, finest: float) -> Iterator[float]:
-    """Yields the spacings to try, in the unit of a release, all above `finest`.
+    """Yields the spacings of the grids on which noise is looked for, in the unit of a release, all above `finest`.
 
     They are 2^-2 to 2^-32 of: the noise's standard deviation `std`, the power of two below it, and the spacing that is
-    a power of two in the undivided sum (a release is that sum over `count`).
+    a power of two in the undivided sum, since a release is that sum over `count`.
     """
     for unit in (std, 2.0 ** math.floor(math.log2(std)), 2.0 ** math.floor(math.log2(std * count)) / count):
         for finer in range(2, _FINEST_POWER + 1):
@@ -58,7 +70,7 @@ def _grids(std: float, count: float, finest: float) -> Iterator[float]:
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
     """Returns the noise, and the sums to which it was added, as two vectors; None where they cannot be separated.
 
-    Numbers whose sum or noise is exactly 0 are left out.
+    Numbers whose sum or noise is exactly 0 are left out. `lab` makes experiments on the audited loop.
     """
     changes, size = (
         lab.noise.repeatable,
@@ -76,10 +88,12 @@ def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
 
 
 def representable(lab: Lab, level: float) -> Verdict:
-    """Look for a grid that the noise is on and the sum is not: a release modulo its spacing would give the sum away.
+    """Look for a grid, the multiples of a spacing, that the noise is on and the sum is not.
 
-    Spacings from a quarter of the noise's standard deviation to 2^-32 of it are tried. Noise on a finer grid, as
-    lattice noise is, falls on a grid twice as coarse with probability 1/2, and the test allows for that.
+    A release modulo that spacing would give the sum away. Spacings from a quarter of the noise's standard deviation to
+    2^-32 of it are tried. Noise on a finer grid, as lattice noise is, falls on a grid twice as coarse with probability
+    1/2, and the test allows for that. `lab` makes experiments on the audited loop. A sound loop is reported as violated
+    with probability at most `level`. Returns the verdict.
     """
     parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
     if lab.runs.repeatable is None or parts is None:
@@ -105,12 +119,13 @@ def representable(lab: Lab, level: float) -> Verdict:
 def repeated(lab: Lab, level: float) -> Verdict:
     """Count pairs of equal numbers among all noise seen: too many mean a pool of noise or a seed of few bits.
 
-    Where releases are coarsely rounded the check cannot be made.
+    Where releases are coarsely rounded the check cannot be made. `lab` makes experiments on the audited loop. A sound
+    loop is reported as violated with probability at most `level`. Returns the verdict.
     """
     if lab.noise.sample is None or lab.runs.repeatable is None:
         return untested(_NO_NOISE)
     values = np.sort(np.abs(lab.noise.sample.values.ravel()))
-    output = lab.loop.run(seed=_FLOATS_SEED, **lab.runs.frozen, **lab.runs.repeatable)
+    output = lab.loop.run(**lab.runs.paired(_FLOATS_SEED), **lab.runs.frozen, **lab.runs.repeatable)
     width = max(_EQUAL_WITHIN, 4 * _resolution(lab, np.abs(lab.runs.comparable(output))))
     if width > _COARSE:
         return untested("releases are rounded so much that equal noise says nothing")
@@ -129,14 +144,20 @@ def repeated(lab: Lab, level: float) -> Verdict:
 
 
 def _resolution(lab: Lab, releases: Array) -> float:
-    """Returns the rounding of releases, by their significant bits, in units of the noise's standard deviation."""
+    """Returns the rounding of `releases`, by their significant bits, in units of the noise's standard deviation.
+
+    `lab` has the claimed noise.
+    """
     batch = float((lab.runs.repeatable or {}).get("batch", lab.claim.batch))
     largest = float(np.quantile(releases, 0.9)) / lab.claim.noise_std(batch)
     return largest * 2.0 ** -min(_bits(releases * factor) for factor in (1.0, batch))
 
 
 def _bits(values: Array) -> int:
-    """The 90% quantile of how many significant bits a number has (trailing zeros left out); 53 for no numbers."""
+    """The 90% quantile of how many significant bits the numbers in `values` have; 53 where there are none.
+
+    Trailing zeros are not significant.
+    """
     fractions, _ = np.frexp(values[values != 0])
     whole = [int(fraction * 2**53) for fraction in fractions]
     bits = [number.bit_length() - ((number & -number).bit_length() - 1) for number in whole]

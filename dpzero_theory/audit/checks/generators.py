@@ -15,22 +15,32 @@ from dpzero_theory.audit.loop import LoopOutput
 from dpzero_theory.audit.tokens import DIGEST, Token, contents, unpacked
 from dpzero_theory.check import Array
 
-_SHOWN_SEED = 41  # The loop's seed in the runs whose outputs are searched for the noise and its generator
+_SHOWN_SEED = 41  # The loop's seed in the runs whose outputs are searched for the noise and the generator that drew it
 _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
-"""Matches integers of 5 to 20 digits that are not part of a hexadecimal digest or of a decimal number."""
+"""The pattern of an integer that may be a seed.
+
+It has 5 to 20 digits and is not part of a hexadecimal digest or of a decimal number.
+"""
 _MOST_TRIED = 50  # At most this many of the integers that a run shows are tried as seeds of the noise
 _GENERATOR_NAMES = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
-"""Words that are in a saved state of a NumPy generator."""
+"""Words of which one is in every saved state of a NumPy generator."""
 _TORCH_STATE = 5056  # The size in bytes of a saved state of torch's CPU generator
-_FEWEST_NUMBERS = 4  # Runs with fewer numbers of noise are not searched for it: a match could be chance
+_FEWEST_NUMBERS = 4
+"""A run with fewer numbers of noise than this is not searched for its noise, as a match could be chance."""
+
 _NOISE_STRIDES = 8
-"""Consecutive numbers of the noise are looked for at distances of 1 to this many numbers of an output."""
-_NOISE_STARTS = 1000  # The noise may begin at any of this many first numbers of an output
+"""Consecutive numbers of the noise are looked for in an output at distances of 1 to this many of its numbers."""
+_NOISE_STARTS = 1000  # The noise is looked for in an output from each of this many first numbers of it on
 _NEAR_NOISE = 3e-3
-"""An output counts as the noise where the sine of the angle between them is below this; rounding an output to a few
-digits makes a smaller angle."""
+"""An output counts as the noise where the sine of the angle between the two vectors is below this.
+
+Rounding an output to a few digits makes a smaller angle.
+"""
 _NEARER_THAN_RELEASES = 1e-2
-"""That sine must also be below this share of the sine between the releases and the noise, which they contain."""
+"""An output that is the noise must be nearer to it than the releases, which contain it.
+
+The sine of the angle between output and noise must be below this share of that between releases and noise.
+"""
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
@@ -38,9 +48,12 @@ def shown(lab: Lab, level: float) -> Verdict:
     """Search what a run shows for states of random generators, for the noise itself, and for integers that seeded it.
 
     States and integers that a second run with the same seed shows too are left out: they did not make fresh noise.
+    `lab` makes experiments on the audited loop. A sound loop is reported as violated with probability at most `level`.
+    Returns the verdict.
     """
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
-    first, second = (lab.runs.attempt(seed=_SHOWN_SEED, **changes) for _ in (0, 1))
+    first = lab.runs.attempt(**lab.runs.paired(_SHOWN_SEED), **changes)
+    second = lab.runs.attempt(seed=_SHOWN_SEED, **changes)
     if first is None or second is None:
         return untested("the loop fails")
     there = dict(_contents(second))
@@ -55,10 +68,10 @@ def shown(lab: Lab, level: float) -> Verdict:
     noise = (lab.runs.comparable(first) - np.asarray(quiet)).ravel() if told else np.empty(0)
     if (output := _itself(lab, first, noise, level)) is not None:
         return violated(f"{output} has the noise in it: subtracted from the releases it leaves the sums", _MEND_SHOWN)
+    if not told and (seeds or first.shown.keys() - {"releases"}):
+        return untested("the noise cannot be told from the rest, so that nobody can look for it in what is shown")
     if not seeds:
-        return held("no state of a generator and no new integer is shown")
-    if not told:
-        return untested("the noise cannot be told from the rest")
+        return held("no state of a generator, no new integer and no noise is shown")
     p_values = {
         f"{name} from {seed}": exact.correlation(noise, drawn[: noise.size])
         for seed in seeds
@@ -76,8 +89,14 @@ def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None
     """Returns the name of an output that contains the noise times a constant; None where there is none.
 
     The angle between the output's numbers and the noise must be far smaller than that between the releases and the
-    noise. None is also returned where numbers that have nothing to do with the noise, whose direction is uniform on
-    the sphere, could come as near with probability above `level`.
+    noise. None is also returned where numbers that have nothing to do with the noise, whose direction is uniform on the
+    sphere, could come as near with probability above `level`.
+
+    Args:
+        lab: says which of the run's releases are compared.
+        run: the run whose outputs are searched.
+        noise: the numbers of noise of the run, one vector.
+        level: the largest probability of a match by chance.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None
@@ -96,7 +115,7 @@ def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None
 
 
 def _windows(shown: list[tuple[str, list[Token]]]) -> int:
-    """An upper bound on how many windows of the outputs are compared with the noise."""
+    """An upper bound on how many parts of the outputs `shown` of a run are compared with the noise."""
     return sum(_NOISE_STRIDES * min(_NOISE_STARTS, len(content)) for _, content in shown)
 
 
@@ -105,14 +124,17 @@ def _floats(content: list[Token]) -> Array:
 
 
 def _apart(rows: Array, noise: Array) -> Array:
-    """The sine of the angle between each row and the noise; 1 for a row that is not finite."""
+    """Returns the sine of the angle between each row of `rows` and the vector `noise`; 1 where it is undefined."""
     with np.errstate(all="ignore"):
         rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
         return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and the bytes of each output of a run; arrays of bytes, such as torch states, are unchanged."""
+    """Yields the name and the bytes of each output of the run `outcome`.
+
+    Arrays of bytes, such as states of torch's generators, are unchanged; other values become text.
+    """
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
             yield from unpacked(name, value)
@@ -125,7 +147,7 @@ def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
 
 
 def _integers(outcome: LoopOutput) -> Iterator[int]:
-    """Yields the integers of five or more digits that a run shows, except those in hexadecimal digests."""
+    """Yields the integers of five or more digits that the run `outcome` shows, except those in hexadecimal digests."""
     for _, raw in _contents(outcome):
         yield from (int(digits) for digits in _INTEGER.findall(raw) if digits)
 

@@ -18,19 +18,32 @@ from dpzero_theory.audit.runs import SEED, same
 from dpzero_theory.audit.tokens import Chunk, Position, Shown, Token, contents, tokens, unpacked, where
 from dpzero_theory.privacy.relation import Relation
 
-_FACTORS = (1.0, 8.0, 64.0, 512.0)  # Runs are made at these multiples of the noise, so that what has noise differs
+_FACTORS = (1.0, 8.0, 64.0, 512.0)
+"""Multiples of the claimed noise at which runs are compared, so that every output with noise in it differs."""
+
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
-"""How many runs on each of two data sets confirm a leak. A random word that is no leak has one value in all runs on one
-data set and another value in all runs on the other with probability below 4^-20."""
+"""How many runs on each of two data sets confirm a leak.
+
+A random word that is no leak has one value in all runs on one data set and another value in all runs on the other with
+probability below 4^-20.
+"""
 _CONFIRMING_ROUNDS = (2, 8, 10)
-"""The 20 runs of `_CONFIRMING` in three rounds, so that most chance differences are dismissed after two runs."""
-_PRESENCE_SEEDS = range(SEED, SEED + 16)  # The loop's seeds in runs whose batches may or may not have a given record
-_LEAK_DIGITS = 4  # Numbers of a record with this many digits or fewer are not searched for: they match by chance
-_LEAK_BYTES = 4  # The size in bytes of the shortest binary form, float32, in which a record's number is searched for
-_LEAK_ROUNDING = 1e-2  # Numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
-_LEAK_DRAWS = 3  # Coupled runs (see `coupling`) are compared under this many draws of the noise
-_LEAK_SEED = 2027  # The seed of the random record that replaces every record in one of the data sets
+"""The 20 runs that confirm a leak, in three rounds, so that most chance differences are dismissed after two runs."""
+_PRESENCE_SEEDS = range(SEED, SEED + 16)
+"""The loop's seeds in runs in which a given record may or may not be in the batch."""
+
+_LEAK_DIGITS = 4
+"""Numbers of a record with this many digits or fewer are not searched for in outputs, as they match by chance."""
+
+_LEAK_BYTES = 4
+"""The size in bytes of float32, the shortest binary form in which a record's number is searched for in outputs."""
+
+_LEAK_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
+_LEAK_DRAWS = 3
+"""How many draws of the noise coupled runs, which have equal noise on different data, are compared under."""
+
+_LEAK_SEED = 2027  # The seed with which the random record is drawn that replaces every record in one of the data sets
 
 
 def unnoised(lab: Lab, level: float) -> Verdict:
@@ -38,7 +51,8 @@ def unnoised(lab: Lab, level: float) -> Verdict:
 
     Runs are made in turn on the data and on a data set with one other record, with noise of four sizes. A number or
     word that is equal in all runs on the first, equal in all runs on the second, and different between the two has no
-    noise in it. The same is done with a data set in which all records are others.
+    noise in it. The same is done with a data set in which all records are others. `lab` makes experiments on the
+    audited loop; `level`, the probability of a false alarm, is not used. Returns the verdict.
     """
     tried = False
     for what, pair, changes in _neighbours(lab):
@@ -58,7 +72,7 @@ def unnoised(lab: Lab, level: float) -> Verdict:
         return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND_LEAK)
     if not tried:
         return untested("the loop fails on a neighbour of its data")
-    if not lab.runs.noise_follows:
+    if not lab.runs.noise_obeyed:
         return untested(
             "the noise ignores its setting, so that only runs with other seeds could be compared: none shows it"
         )
@@ -69,7 +83,10 @@ def unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """Yields what two data sets differ in (in words), the two data sets, and settings under which to compare them."""
+    """Yields pairs of data sets that are compared: what they differ in (in words), the two data sets, and settings.
+
+    The settings are changes of the loop's under which the two are compared. `lab` has the loop and its data.
+    """
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_LEAK_SEED), 1.0))
@@ -81,21 +98,37 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
 
 
 def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Position]) -> list[Position]:
-    """Returns those of the positions that `_leaks` finds again in 20 runs on each data set with much more noise."""
+    """Returns those of some positions in a run's outputs that still tell two data sets apart in further runs.
+
+    In 20 runs on each data set, with much more noise, `_leaks` must find the position again.
+
+    Args:
+        lab: makes runs of the loop.
+        pair: the two data sets.
+        changes: changes of the loop's settings.
+        places: the positions.
+    """
     runs = _turns(lab, pair, changes, tuple(_FACTORS[-1] + k for k in range(_CONFIRMING)))
     sure = set() if runs is None else set(_leaks(*runs))
     return [place for place in places if place in sure]
 
 
 def _presence(lab: Lab) -> Position | None:
-    """Returns a position that shows whether certain records were in the batch, although no release does; else None.
+    """Returns a position in the outputs that shows whether certain records were in the batch; None where none does.
 
-    One step is made on data whose last records are all zeros and one on data without them, under several seeds. They
-    are compared where their releases are equal. A position that differs under every seed shows how many records there
-    are, which is public; one that differs under some seeds depends on the batch.
+    No release shows that. One step is made on data whose last records are all zeros and one on data without them, under
+    several seeds. They are compared where their releases are equal. A position that differs under every seed shows how
+    many records there are, which is public; one that differs under some seeds depends on the batch. `lab` makes
+    experiments on the audited loop.
     """
     claim = lab.claim
-    if claim.relation != Relation.ADD_REMOVE or lab.runs.repeatable != {} or claim.n < 3 or claim.sample_rate == 1:
+    if (
+        claim.relation != Relation.ADD_REMOVE
+        or lab.runs.repeatable != {}
+        or lab.runs.streamed
+        or claim.n < 3
+        or claim.sample_rate == 1
+    ):
         return None
     how = {"steps": 1, "noise_multiplier": lab.runs.quiet_multiplier, **lab.runs.frozen}
     for count in (1, claim.n // 4 or 1):
@@ -120,13 +153,19 @@ def _turns(
 
     For each factor, in turn, one run is made on each data set with that multiple of the claimed noise. Where the loop
     ignores the noise setting, each pair of runs has its own seed instead.
+
+    Args:
+        lab: makes runs of the loop.
+        data: the two data sets.
+        changes: changes of the loop's settings.
+        factors: the multiples of the claimed noise.
     """
     shown: tuple[list[Shown], list[Shown]] = ([], [])
     for k, factor in enumerate(factors):
         for world in (0, 1):
-            how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.runs.noise_follows else {}
-            seed = SEED if lab.runs.noise_follows else SEED + k
-            outcome = lab.runs.attempt(data[world], seed=seed, **how, **changes)
+            how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.runs.noise_obeyed else {}
+            same = lab.runs.paired(SEED if lab.runs.noise_obeyed else SEED + k)
+            outcome = lab.runs.attempt(data[world], **same, **how, **changes)
             if outcome is None:
                 return None
             shown[world].append(tokens(outcome))
@@ -134,7 +173,10 @@ def _turns(
 
 
 def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
-    """Yields each position with one number or word in all runs of `first` and another, or none, in all of `second`."""
+    """Yields each position in the outputs that tells two data sets apart in every run.
+
+    It has one number or word in all runs of `first`, and another, or none, in all runs of `second`.
+    """
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
         alike = (all(run.get(place) == one for run in runs) for runs, one in ((first, here), (second, there)))
@@ -143,11 +185,11 @@ def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
 
 
 def _beyond(lab: Lab) -> Position | None:
-    """Returns a position that differs between two data sets on which all releases are equal; None where none does.
+    """Returns a position in the outputs that differs between two data sets on which all releases are equal, or None.
 
     What stands there is computed from more than the releases. The data sets differ in one record, which is clipped in
     both and 1024 times as large in one. As 1024 is a power of two, the clipped contribution is the same to the last
-    bit, in the first step at least.
+    bit, in the first step at least. `lab` makes experiments on the audited loop.
     """
     if lab.runs.repeatable is None:
         return None
@@ -171,15 +213,21 @@ def _beyond(lab: Lab) -> Position | None:
 
 
 def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Position]:
-    """Returns the positions that still differ in 20 coupled runs on each data set, so not by chance."""
+    """Returns the positions in the outputs that still differ in 20 coupled runs on each data set, so not by chance.
+
+    Coupled runs draw the same random numbers. `lab` makes the runs, `worlds` are the two data sets, `number` selects
+    the random numbers, and `how` has changes of the loop's settings.
+    """
     outputs = next(coupled(lab.runs, worlds * _CONFIRMING, [number], **how), None)
     return set() if outputs is None else differing(outputs) or set()
 
 
 def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Position] | None:
-    """Returns the positions where runs on two data sets with equal releases differ; None where the releases differ.
+    """Returns the positions in the outputs where runs differ on two data sets with equal releases.
 
-    A word may differ by chance in few runs, so more rounds of runs are made as long as any position differs.
+    None is returned where the releases differ. A word may differ by chance in few runs, so more rounds of runs are made
+    as long as any position differs. `lab` makes the runs, `worlds` are the data sets, and `how` has changes of the
+    loop's settings.
     """
     runs: list[LoopOutput | None] = []
     for count in _CONFIRMING_ROUNDS:
@@ -191,10 +239,11 @@ def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) 
 
 
 def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
-    """Returns the positions that tell two data sets apart although the releases are equal; None where releases differ.
+    """Returns the positions in outputs that tell two data sets apart although the releases are equal.
 
-    runs: runs on the first and on the second data set in turn. A position counts if its number or word is the same in
-    all runs on each data set, and differs between the two by more than rounding.
+    None is returned where the releases differ. `runs` are runs on the first and on the second data set in turn. A
+    position counts if its number or word is the same in all runs on each data set, and differs between the two by more
+    than rounding.
     """
     done = [run for run in runs if run is not None and run.releases is not None]
     rows = [np.asarray(run.releases) for run in done[:2]]
@@ -205,10 +254,10 @@ def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
 
 
 def _apart(a: Token | None, b: Token | None, exact: bool) -> bool:
-    """Whether two numbers or words differ by more than rounding explains.
+    """Whether two numbers or words, `a` and `b`, differ by more than rounding explains.
 
-    exact: whether the runs' releases are equal to the last bit. Only then is a difference between binary chunks, which
-    rounding may change as a whole, counted.
+    `exact` says whether the releases of the runs that showed them are equal to the last bit. Only then is a difference
+    between binary chunks, which rounding may change as a whole, counted.
     """
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _LEAK_ROUNDING * (1 + abs(a))
@@ -216,7 +265,11 @@ def _apart(a: Token | None, b: Token | None, exact: bool) -> bool:
 
 
 def canaries(lab: Lab, level: float) -> Verdict:
-    """Search outputs, prints and files for the numbers of the first record, as text, float32 and float64."""
+    """Search outputs, prints and files for the numbers of the first record, as text, float32 and float64.
+
+    `lab` makes experiments on the audited loop; `level`, the probability of a false alarm, is not used. Returns the
+    verdict.
+    """
     values = {x for x in datasets.numbers(lab.loop.records[0]) if len(f"{abs(x):.12g}".replace(".", "")) > _LEAK_DIGITS}
     if len(values) < 1:
         return untested("the records have no numbers of many digits that could be recognised")

@@ -12,10 +12,14 @@ from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
-_TAILS = (2.0, 2.5, 3.0)  # The shares of the noise beyond these many standard deviations are compared with a Gaussian's
-_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # The shares of the noise within these many standard deviations are compared too
-_LAGS = 40  # Correlations are tested for pairs fewer than this many steps, or numbers of a step, apart
-_EQUAL_DIGITS = 1e-6  # Two numbers of noise count as equal in size below this relative difference
+_TAILS = (2.0, 2.5, 3.0)
+"""The shares of the noise farther from 0 than these many standard deviations are compared with a Gaussian's."""
+
+_MIDDLE = (0.1, 0.25, 0.5, 1.0)
+"""The shares of the noise nearer to 0 than these many standard deviations are compared with a Gaussian's too."""
+
+_LAGS = 40  # Numbers of noise fewer than this many steps, or coordinates of a step, apart are tested for correlation
+_EQUAL_DIGITS = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
 _MEND_SIZE = (
     "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
     " every coordinate; divide it by the same denominator as the sum, and by nothing else"
@@ -23,9 +27,10 @@ _MEND_SIZE = (
 
 
 def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
-    """Yields, with names, the parts of a sample whose size is tested: all of it, each step, each number of a step.
+    """Yields, with names, the parts of a sample of noise whose size is tested.
 
-    The sum over all steps, divided by the root of their number, is a further part.
+    They are all of it, each step, each coordinate of a step, and the sum over all steps divided by the root of their
+    number.
     """
     values = noise.values
     _, steps, numbers = values.shape
@@ -40,7 +45,7 @@ def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
 
 
 def _least(noise: NoiseSample) -> tuple[float, str, float]:
-    """Tests each part of a sample for too little noise and describes the part with the smallest p-value.
+    """Tests each part of a sample of noise for too little noise, and describes the part with the smallest p-value.
 
     Returns that p-value times the number of parts, the part's name, and its standard deviation over the claimed one.
     """
@@ -52,7 +57,8 @@ def _least(noise: NoiseSample) -> tuple[float, str, float]:
 def size(lab: Lab, level: float) -> Verdict:
     """Test that the noise is not smaller than claimed, on several data sets and under several settings.
 
-    All numbers together, each step, each coordinate and the sum over all steps are tested.
+    All numbers together, each step, each coordinate and the sum over all steps are tested. `lab` makes experiments on
+    the audited loop. A sound loop is reported as violated with probability at most `level`. Returns the verdict.
     """
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
@@ -88,7 +94,8 @@ def law(lab: Lab, level: float) -> Verdict:
     """Test that the noise is Gaussian: by Kolmogorov's test, and by the shares of values far from 0 and near it.
 
     Where there is more noise than claimed, only the shares near 0 are tested: adding anything independent to the
-    claimed Gaussian cannot raise them.
+    claimed Gaussian cannot raise them. `lab` makes experiments on the audited loop. A sound loop is reported as
+    violated with probability at most `level`. Returns the verdict.
     """
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
@@ -116,7 +123,11 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def independence(lab: Lab, level: float) -> Verdict:
-    """Test that noises of different steps, of different coordinates and of runs with other seeds are uncorrelated."""
+    """Test that noises of different steps, of different coordinates and of runs with other seeds are uncorrelated.
+
+    `lab` makes experiments on the audited loop. A sound loop is reported as violated with probability at most `level`.
+    Returns the verdict.
+    """
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample.values
@@ -142,9 +153,10 @@ def independence(lab: Lab, level: float) -> Verdict:
 
 
 def _copies(a: Array, b: Array, by_chance: float) -> float:
-    """The one-sided p-value of how many entries of a and b, place by place, agree in absolute value to six digits.
+    """The one-sided p-value of how many entries of two vectors of noise agree, in absolute value, to six digits.
 
-    by_chance: an upper bound on the probability that two entries of independent noise do.
+    Entries of `a` and `b` at the same index are compared. `by_chance` is an upper bound on the probability that two
+    entries of independent noise agree so.
     """
     return exact.at_least(int(np.isclose(np.abs(a), np.abs(b), rtol=_EQUAL_DIGITS, atol=0).sum()), a.size, by_chance)
 
@@ -152,7 +164,7 @@ def _copies(a: Array, b: Array, by_chance: float) -> float:
 def _equal_by_chance(values: Array) -> float:
     """An upper estimate of the probability that two numbers of noise agree in absolute value to six digits.
 
-    It is twice the share of all pairs that agree, plus the tolerance; noise on a lattice agrees often.
+    It is twice the share of all pairs of `values` that agree, plus the tolerance; noise on a lattice agrees often.
     """
     sizes = np.sort(np.abs(values.ravel()))
     after = np.searchsorted(sizes, sizes * (1 + _EQUAL_DIGITS), side="right") - np.arange(1, sizes.size + 1)
@@ -160,7 +172,11 @@ def _equal_by_chance(values: Array) -> float:
 
 
 def precision(lab: Lab, level: float) -> Verdict:
-    """Test that the noise is as large as claimed where the sum is largest, and rounding to few digits could lose it."""
+    """Test that the noise is as large as claimed where the sum is largest, and rounding to few digits could lose it.
+
+    `lab` makes experiments on the audited loop. A sound loop is reported as violated with probability at most `level`.
+    Returns the verdict.
+    """
     loudest = lab.noise.aligned()
     if loudest is None:
         return untested(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
@@ -21,42 +22,91 @@ _MEND_SOURCE = (
     "draw the noise from the operating system's entropy (dpzero_theory.privacy.noise.SystemNoise, secrets, a generator"
     " seeded with os.urandom that is never saved), never from a seed that is known"
 )
-_SEARCHED_BITS = 32  # A secret seed of fewer bits can be found by trying all values
+_NOT_APART = "the noise cannot be told from the rest: return `clean`, the releases before noise"
+_SAME_SEED = 5  # The loop's seed in runs that differ only in the operating system's random bytes
+_REDRAWN = 24  # Noise that is the same in so many runs with equal seeds is taken to come from the seed
+_EQUAL_NOISE = 1e-4  # Two numbers of noise count as the same below this relative difference
+_SEARCHED_BITS = 32  # A secret seed of which fewer bits than this matter can be found by trying all values
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
-_MOST_NOTED = 4096  # Only this many of the first seeds that a run gives to random generators are considered
-_DIRECTIONS_LONG = 4  # Noise is searched for in about the first 4 d numbers of a generator, d being the dimension
+_MOST_NOTED = 4096  # The check considers only this many of the first seeds that a run gives to random generators
+_DIRECTIONS_LONG = 4
+"""Noise is searched for in about this many times d first numbers of a generator, d being the model's dimension."""
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:
     """Check that the noise is not a function of the loop's seed, or of the state of the global random generators.
 
-    Where the seed is secret, a seed of which fewer than 32 bits matter is still a violation.
+    A loop may draw its batches or its initial weights from the operating system, so that runs with equal seeds release
+    different numbers although their noise is the same. So the noise itself is compared, number by number.
+
+    Where the seed is secret, a seed of which fewer than 32 bits matter is still a violation. `lab` makes experiments on
+    the audited loop; `level`, the probability of a false alarm, is not used. Returns the verdict.
     """
     if lab.runs.base.releases is None:
         return untested(lab.runs.why_no_releases)
-    first, other, again = (lab.loop.run(seed=5, world=world) for world in (6, 7, 6))
-    by_seed = alike(first, other)
+    first, other, again = (lab.loop.run(seed=_SAME_SEED, world=world) for world in (6, 7, 6))
+    by_seed, which = alike(first, other), ""
     if not by_seed and not alike(first, again):
-        return held("two runs with equal seeds, of the loop and of all global generators, release different numbers")
+        constant = _drawn_again(lab, (6,))
+        if constant is None:
+            return untested(f"runs with equal seeds release different numbers, but {_NOT_APART}")
+        if not constant.any():
+            said = "with equal seeds, of the loop and of all global generators, no number of the noise comes again"
+            return held(said, power="a single number of noise that comes from a seed")
+        with_others = _drawn_again(lab, (6, 7))
+        by_seed = with_others is not None and bool(with_others.any())
+        which = "" if constant.all() else f" ({int(constant.sum())} of {constant.size} numbers)"
     source = "the seed" if by_seed else "the state of the process's global generators, which any call may seed"
     if lab.view.seed == "public":
-        return violated(f"the noise is a function of {source}: two runs with it release the same numbers", _MEND_SOURCE)
+        says = f"the noise is a function of {source}{which}: two runs with it have the same noise"
+        return violated(says, _MEND_SOURCE)
     bits = _bits_that_count(lab) if by_seed else None
     if bits is not None and bits < _SEARCHED_BITS:
-        return violated(f"the noise is a function of {bits} bits of the seed, which can all be tried", _MEND_SOURCE)
+        return violated(
+            f"the noise is a function of {bits} bits of the seed{which}, which can all be tried", _MEND_SOURCE
+        )
     few = "" if bits is None else f" (no more than {bits} bits of it, which are not those of a key)"
-    return untested(f"the noise is a function of {source}: as secret as that is said to be{few}")
+    return untested(f"the noise is a function of {source}{which}: as secret as that is said to be{few}")
+
+
+def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
+    """Returns for each number of a run's noise whether it is the same in all runs with equal seeds.
+
+    Each of the runs, made by `lab`, has other random bytes of the operating system. Runs are made until no number is
+    the same in all, or so often that even numbers on a coarse lattice do not agree by chance. None is returned where
+    the noise cannot be told from the sums. `worlds` are the seeds of the global random generators in these runs, in
+    turn.
+    """
+    streamed = lab.runs.batches_repeat or lab.runs.streamed
+
+    def noise(number: int) -> Array | None:
+        stream, world = number + 1 if streamed else None, worlds[number % len(worlds)]
+        return lab.noise.residual(None, lab.noise.repeatable, _SAME_SEED, stream=stream, world=world)
+
+    first = noise(0)
+    if first is None:
+        return None
+    constant = np.full(first.shape, True)
+    for number in range(1, _REDRAWN):
+        other = noise(number)
+        if other is None or other.shape != first.shape:
+            return None
+        constant &= np.isclose(other, first, rtol=_EQUAL_NOISE, atol=0)
+        if not constant.any():
+            break
+    return constant
 
 
 def _bits_that_count(lab: Lab) -> int | None:
-    """Returns the least tried number of low bits of the seed that determine the noise; None if more than 32 matter.
+    """Returns how many low bits of the loop's seed determine its noise; None if more than 32 bits matter.
 
-    The noise of two seeds that differ only in the next higher bit is compared.
+    It is the least tried number for which two seeds that differ only in the next higher bit give the same noise. `lab`
+    makes experiments on the audited loop.
     """
     changes = lab.noise.repeatable
-    plain = lab.noise.residual(None, changes, 5)
+    plain = lab.noise.residual(None, changes, _SAME_SEED)
     for bits in (8, 16, 20, 24, 31, 32):
-        other = lab.noise.residual(None, changes, 5 + (1 << bits))
+        other = lab.noise.residual(None, changes, _SAME_SEED + (1 << bits))
         if _equal(plain, other):
             return bits
     return None
@@ -66,6 +116,8 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
     """Check that runs with other seeds have other noise.
 
     The noise must not come from a generator with a fixed seed, or with a seed made of the clock or of a few bytes.
+    `lab` makes experiments on the audited loop; `level`, the probability of a false alarm, is not used. Returns the
+    verdict.
     """
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
@@ -89,7 +141,10 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
 
 
 def _entropy(lab: Lab) -> int | None:
-    """Returns how many bytes a run draws from the operating system if they determine its noise, else None."""
+    """Returns how many bytes a run draws from the operating system if they determine its noise, else None.
+
+    `lab` makes experiments on the audited loop.
+    """
     residuals = []
     for seed in (21, 22):
         with known_entropy():
@@ -108,7 +163,10 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yields, for each usual generator seeded with `seed`, its name and its first `count` standard normals."""
+    """Yields, for each usual generator seeded with `seed`, its name and its first `count` standard normals.
+
+    The generators are those of NumPy, Python and torch.
+    """
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
     yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
@@ -121,7 +179,10 @@ def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    """Returns what a torch generator with this seed draws in successive calls, the k-th of `counts[k]` numbers."""
+    """Returns the normals that a torch generator with this seed draws in successive calls, as one array.
+
+    Call k draws counts[k] numbers, in float64 if `double`, else in float32.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)
@@ -131,9 +192,9 @@ def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Ar
 
 
 def derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yields names and first `count` standard normals of generators with seeds that are easily computed.
+    """Yields the names and first `count` standard normals of generators with seeds that are easily computed.
 
-    Such seeds are sums, products, pairs and hashes of `seed` and the number of the step.
+    Such seeds are sums, products, pairs and hashes of `seed`, a published number, and `step`, the number of the step.
     """
     seed = seed if seed >= 0 else seed % _SEEDS_END
     for child, sequence in enumerate(np.random.SeedSequence(seed).spawn(4)):
@@ -158,7 +219,7 @@ def _seeds_of(seed: int, step: int) -> dict[str, int | list[int]]:
 
 
 def _moved(seeds: list[int], noted: list[int]) -> dict[str, Callable[[int], int]]:
-    """Returns functions, by name, that map every published seed to a seed that the run gave to a generator.
+    """Returns functions, by name, that map every published seed to a seed that the run gave to a random generator.
 
     A function adds a constant, or XORs with one.
 
@@ -175,7 +236,11 @@ def _moved(seeds: list[int], noted: list[int]) -> dict[str, Callable[[int], int]
 
 
 def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int) -> Iterator[tuple[str, Array]]:
-    """Yields the `streams` of each seed that a function of `others` maps `seed` to."""
+    """Yields what usual generators draw from seeds that are computed from `seed`, each with its name.
+
+    Each function of `others`, by name, computes such a seed, and each usual generator with it draws `count` standard
+    normals.
+    """
     for name, made in others.items():
         yield from ((f"{stream}, of {name}", drawn) for stream, drawn in streams(made(seed), count))
 
@@ -183,21 +248,22 @@ def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int
 def from_directions(lab: Lab, level: float) -> Verdict:
     """Search for the noise of each step in what usual generators draw from the published seed of its direction.
 
-    The noise may begin at any of the generators' first numbers, at the same one in all steps.
+    The noise may begin at any of the generators' first numbers, at the same one in all steps. `lab` makes experiments
+    on the audited loop. A sound loop is reported as violated with probability at most `level`. Returns the verdict.
     """
     with noted_seeds() as noted:
-        found = lab.loop.run(seed=31, **lab.runs.frozen, **(lab.runs.repeatable or {}))
+        run = lab.loop.run(**lab.runs.paired(31), **lab.runs.frozen, **(lab.runs.repeatable or {}))
     residual = lab.noise.residual(None, lab.noise.repeatable, 31)
-    if found.seeds is None:
+    if run.seeds is None:
         return untested("the loop publishes no seeds of steps (an output `seeds`)")
-    if residual is None or len(residual) != len(found.seeds) or len(residual) < 4:
+    if residual is None or len(residual) != len(run.seeds) or len(residual) < 4:
         return untested("the noise of the steps cannot be told from the rest")
     k = residual.shape[1]
     d = int(lab.loop.settings.get("d", 16))
     count = _DIRECTIONS_LONG * d + 4 * k + 64
-    others = _moved(found.seeds, noted)
+    others = _moved(run.seeds, noted)
     table = []
-    for step, seed in enumerate(found.seeds):
+    for step, seed in enumerate(run.seeds):
         row = dict([*streams(seed, count), *derived(seed, step, k), *_of_others(seed, others, k)])
         if _TORCH and d > 0:
             row["torch.manual_seed(seed), randn after a direction"] = _torch_normals(seed, [d, k + 1])[d:]

@@ -1,4 +1,7 @@
-"""Checks that one record cannot change a release by more than claimed, by runs almost without noise on neighbours."""
+"""Checks that one record cannot change a release by more than claimed.
+
+They compare runs almost without noise (quiet runs) on neighbouring data sets.
+"""
 
 import math
 from collections.abc import Iterator
@@ -19,15 +22,23 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_CLIP_ROUNDING = 1e-3  # Changes may exceed their limit by this many clips; float32 sums and quiet noise cause less
+_CLIP_ROUNDING = 1e-3
+"""Changes may exceed their limit by this many clips; rounding of sums in float32 and the remaining noise cause less."""
+
 _SATURATED = 0.02
-"""If exchanging the extreme pair changes a step by two clips within this many clips, both records are taken as
-clipped."""
-_VARIES = 1e-2  # Two changes that differ by more than this share differ by more than rounding
-_MOVE_DRAWS = 6  # Neighbours are compared under this many draws of the noise
-_SCALE_RANGE = (1e-4, 1e4)  # The factor that makes the first record nearly clipped is searched between these
-_HALVINGS = 20  # How often that range of scales is halved
-_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum
+"""How near a change must be to two clips, in clips, for both records to count as clipped.
+
+The change is that of a step when the extreme pair of records is exchanged.
+"""
+_VARIES = 1e-2  # Two changes of steps that differ by more than this share differ by more than rounding
+_MOVE_DRAWS = 6  # Runs on neighbouring data sets are compared under this many draws of the noise
+_SCALE_RANGE = (1e-4, 1e4)
+"""The factor that makes the first record nearly clipped is searched between these two numbers."""
+
+_HALVINGS = 20  # How often the range of the factor that makes a record nearly clipped is halved
+_AGAINST = 1e3  # The factor by which the record is scaled that is put against all others in a data set
+_NO_EFFECT = 1e-6  # A release whose length is below this many clips counts as 0
+_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum over a batch
 _MEND_SENSITIVITY = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm"
@@ -35,9 +46,12 @@ _MEND_SENSITIVITY = (
 
 
 class _Move(NamedTuple):
-    """The largest change of a step's release on one neighbouring data set, and the largest allowed, both in clips.
+    """The largest change of a step's release between a data set and its neighbours.
 
-    `what` describes the neighbour in words.
+    Args:
+        what: describes the neighbours in words.
+        clips: the change, in clips.
+        allowed: the largest change that the claim allows, in clips.
     """
 
     what: str
@@ -46,7 +60,10 @@ class _Move(NamedTuple):
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    """Yields, with names, the data sets from which neighbours are made by exchanging or removing a record."""
+    """Yields, with names, the data sets from which neighbours are made by exchanging or removing a record.
+
+    `lab` makes experiments on the audited loop.
+    """
     records, nearly = lab.loop.records, _nearly_clipped(lab)
     yield "the records given", records
     yield "records a thousand times as large", datasets.each_scaled(records, 1e3)
@@ -56,6 +73,10 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
         both = datasets.filled(records, datasets.scaled(lab.influence.loudest[0], -1.0))
         both[: len(both) // 2] = lab.influence.loudest[: len(both) // 2]
         yield "all records extreme, alike up to sign", both
+    if lab.influence.pair is not None:
+        alike = datasets.filled(records, lab.influence.pair.second)
+        against = datasets.scaled(lab.influence.pair.first, _AGAINST)
+        yield "all records alike, and one larger against them", datasets.replaced(alike, 0, against)
     if nearly is not None:
         yield "all records alike and nearly clipped", datasets.filled(records, nearly)
         opposite = datasets.replaced(datasets.filled(records, nearly), 0, datasets.mirrored(nearly))
@@ -63,9 +84,10 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 
 def _nearly_clipped(lab: Lab) -> Any:
-    """Returns the first record scaled so that it is nearly clipped; None where no scale does that.
+    """Returns the first record scaled so that the loop nearly clips it; None where no scale does that.
 
     Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
+    `lab` makes experiments on the audited loop.
     """
     first, (low, high) = lab.loop.records[0], map(math.log, _SCALE_RANGE)
     scale = math.exp(halved(lambda log: _share(lab, first, math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
@@ -73,7 +95,10 @@ def _nearly_clipped(lab: Lab) -> Any:
 
 
 def _share(lab: Lab, record: Any, scale: float) -> float:
-    """Returns what each record adds to the first step, in clips, where all are this record times `scale`; 0 if NaN."""
+    """Returns what a record adds to the first step, in clips; 0 if that is NaN.
+
+    It is measured by a run of `lab` on data in which all records are `record` times `scale`.
+    """
     rows = lab.runs.at_start(datasets.filled(lab.loop.records, datasets.scaled(record, scale)))
     if rows is None or not np.isfinite(rows).all():
         return 0.0
@@ -81,8 +106,11 @@ def _share(lab: Lab, record: Any, scale: float) -> float:
 
 
 def _neighbours(lab: Lab) -> Iterator[_Move]:
-    """Yields how much steps change between each data set of `_bases` and its neighbours, in quiet runs."""
-    unit = lab.runs.unit_of_all
+    """Yields how much steps change between each data set of `_bases` and its neighbours, in runs almost without noise.
+
+    `lab` makes experiments on the audited loop.
+    """
+    unit, nothing = lab.runs.unit_of_all, _without_effect(lab)
     for name, data in _bases(lab):
         base = lab.runs.at_start(data)
         if base is None or not np.isfinite(base).all():
@@ -95,13 +123,30 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
             if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
                 rows = lab.runs.at_start(datasets.removed(data, place))
                 yield _Move(f"{name}, record {place} removed", _clips(rows, base, unit), 1.0)
+            elif nothing is not None:
+                rows = lab.runs.at_start(datasets.replaced(data, place, nothing))
+                yield _Move(f"{name}, record {place} exchanged for one without effect", _clips(rows, base, unit), 1.0)
+
+
+def _without_effect(lab: Lab) -> Any:
+    """Returns a record that adds nothing to a sum; None where none is found, or none is needed.
+
+    Where a record is there or not and the loop cannot be run with one less, exchanging a record for this one must
+    change a step by no more than removing it may. It is the first record times 0, if the releases are 0 on a data set
+    of such records alone. `lab` makes experiments on the audited loop.
+    """
+    if lab.claim.relation == Relation.REPLACE_ONE or lab.influence.with_one_less is not None:
+        return None
+    record = datasets.scaled(lab.loop.records[0], 0.0)
+    rows = lab.runs.at_start(datasets.filled(lab.loop.records, record))
+    return record if rows is not None and float(norms(rows).max()) < _NO_EFFECT * lab.runs.unit_of_all else None
 
 
 def _coupled(lab: Lab) -> Iterator[_Move]:
     """Yields how much steps change when one record is exchanged and the noise is the same, at its claimed size.
 
     Where the records influence choices (such as a clip or a learning rate), steps change by more than one record's
-    contribution.
+    contribution. `lab` makes experiments on the audited loop.
     """
     first = lab.loop.records[0]
     extreme = [lab.influence.pair.first, lab.influence.pair.second] if lab.influence.pair is not None else []
@@ -115,10 +160,10 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
 
 
 def _clips(rows: Array | None, base: Array, unit: float) -> float:
-    """Returns the largest change of a step's release, in clips; 0 where the two cannot be compared.
+    """Returns the largest change of a step's release between two data sets, in clips; 0 where they cannot be compared.
 
-    rows and base are releases on two data sets, one row a step. They cannot be compared where `rows` is None (the loop
-    refused the data), has another shape, or is not finite. unit is one clip in the unit of a release.
+    `rows` and `base` are the releases on the two data sets, one row a step. They cannot be compared where `rows` is
+    None (the loop refused the data), has another shape, or is not finite. `unit` is one clip in the unit of a release.
     """
     if rows is None or rows.shape != base.shape or not np.isfinite(rows).all():
         return 0.0
@@ -128,7 +173,8 @@ def _clips(rows: Array | None, base: Array, unit: float) -> float:
 def moves(lab: Lab, level: float) -> Verdict:
     """Check that exchanging one record changes a step by at most two clips, and removing one by at most one.
 
-    Neighbours of several data sets are tried with all records in every batch, and with batches as claimed.
+    Neighbours of several data sets are tried with all records in every batch, and with batches as claimed. `lab` makes
+    experiments on the audited loop; `level`, the probability of a false alarm, is not used. Returns the verdict.
     """
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
@@ -139,18 +185,30 @@ def moves(lab: Lab, level: float) -> Verdict:
     if worst is None or worst.clips == 0:
         return untested("no record that was tried moves a release")
     seen = [[move.clips, move.allowed] for move in tried]
+    if worst.clips <= worst.allowed and lab.claim.relation != Relation.REPLACE_ONE and not _one_less(tried):
+        says = "exchanging a record moves a step as it may, but none can be taken out, and none without effect is known"
+        return untested(f"{says}: let the loop take n - 1 records", moves=seen)
     if worst.clips > worst.allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING:
         says = f"one record moves a step by {worst.clips:.4g} clips, where {worst.allowed:g} are allowed: {worst.what}"
         return violated(says, _MEND_SENSITIVITY, moves=seen)
     return held(
         f"{len(tried)} neighbours move a step by at most {worst.clips:.4g} of {worst.allowed:g} clips",
-        power="what these neighbours show; a step's numbers are taken together",
+        power=f"{max(move.allowed for move in tried):g} clips and a thousandth, by one of these neighbours",
         moves=seen,
     )
 
 
+def _one_less(tried: list[_Move]) -> bool:
+    """Whether some of the neighbours that were tried have one record less, or one without effect in its place."""
+    return any(move.allowed == 1 for move in tried)
+
+
 def finite(lab: Lab, level: float) -> Verdict:
-    """Check that a record with NaN or infinity changes a release by no more than other records may."""
+    """Check that a record with NaN or infinity changes a release by no more than other records may.
+
+    `lab` makes experiments on the audited loop; `level`, the probability of a false alarm, is not used. Returns the
+    verdict.
+    """
     if lab.view.records == "finite":
         return untested("records are said to be finite")
     if lab.runs.repeatable is None:
@@ -172,7 +230,11 @@ def finite(lab: Lab, level: float) -> Verdict:
 
 
 def denominator(lab: Lab, level: float) -> Verdict:
-    """Check that a release is a sum divided by a constant, which depends neither on the batch nor on the data set."""
+    """Check that a release is a sum divided by a constant, which depends neither on the batch nor on the data set.
+
+    `lab` makes experiments on the audited loop. A sound loop is reported as violated with probability at most `level`.
+    Returns the verdict.
+    """
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
     mend = (
@@ -186,9 +248,8 @@ def denominator(lab: Lab, level: float) -> Verdict:
         if ratio is None:
             return untested("all records are in every batch, and nothing can be said with one less")
         return held("removing a record changes the sum, not its denominator")
-    if lab.runs.repeatable != {} or lab.claim.average == "sum":
-        why = "batches do not come from the seed" if lab.runs.repeatable != {} else "a release is a sum, not an average"
-        return untested(why)
+    if lab.claim.average == "sum":
+        return untested("a release is a sum, not an average")
     scan, ratios = lab.influence.scan, lab.influence.shares
     if scan is None:
         return untested("which records are in a batch cannot be seen")
@@ -213,7 +274,8 @@ def denominator(lab: Lab, level: float) -> Verdict:
 def _one_average(sizes: NDArray[np.int64], ratios: Array) -> bool:
     """Whether batches of several sizes give releases of one length on equal records, as averages over the batch do.
 
-    sizes: of the batches. ratios: the lengths of the releases, see `Influence.shares`. Both have shape (seeds, steps).
+    `sizes` are the sizes of the batches, and `ratios` the lengths of the releases over those with all records in the
+    batch. Both have shape (seeds, steps).
     """
     seeds = min(len(sizes), len(ratios))
     told = np.isfinite(ratios[:seeds])
@@ -223,7 +285,7 @@ def _one_average(sizes: NDArray[np.int64], ratios: Array) -> bool:
 def _each_step(scan: Scan) -> Array:
     """Returns the most that exchanging a record changes each step, in clips, of shape (seeds, steps).
 
-    It is NaN for a step whose batch was empty.
+    `scan` has the changes for each record. The result is NaN for a step whose batch was empty.
     """
     moved = np.where(scan.included, scan.moved, 0.0).max(axis=2)
     return np.where(moved > 0, moved, np.nan)
@@ -245,7 +307,10 @@ def _less_often_clipped(each: Array, whole: Array) -> float:
 
 
 def _departing(moves: Array) -> tuple[int, int]:
-    """Returns how many steps change by another amount than the median step of their seed, and the number of steps."""
+    """Returns how many steps change by another amount than the median step of their seed, and the number of steps.
+
+    `moves` has the change of each step, of shape (seeds, steps), where NaN means that it is not known.
+    """
     told = moves[np.isfinite(moves).any(axis=1)]
     middle = np.nanmedian(told, axis=1, keepdims=True)
     return int((np.abs(told - middle) > _VARIES * middle).sum()), int(np.isfinite(told).sum())

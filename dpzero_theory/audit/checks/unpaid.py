@@ -15,27 +15,35 @@ from dpzero_theory.audit.runs import same
 from dpzero_theory.audit.tokens import Shown, Token, contents, tokens, where
 from dpzero_theory.check import Array
 
-_FEWEST_PAIRS, _MOST_PAIRS = 40, 120  # The fewest and the most runs that are made on each of two data sets
+_FEWEST_PAIRS, _MOST_PAIRS = 40, 120
+"""The fewest and the most runs that are made on each of two data sets to tell them apart by an output."""
+
 _LINES = (0.125, 0.25, 0.5, 0.75, 0.875)
-"""An output is compared between two data sets by counting its values above a threshold. The thresholds are these
-quantiles of its values on both. The eighths are for an output that is 1 in half of the runs on one data set and 0 in
-all others, so 1 in a quarter of all runs: a quantile near the edge of such a group may fall on either side of it."""
-_MOST_POSITIONS = 5000  # Two data sets are compared at no more than this many positions of what is shown
-_LEFT_GDP = 0.1  # The claimed noise is raised until all releases of all runs together are mu-GDP for this mu
+"""The thresholds above which an output's values are counted to compare it between two data sets.
+
+The thresholds are these quantiles of its values on both. The eighths are for an output that is 1 in half of the runs on
+one data set and 0 in all others, so 1 in a quarter of all runs: a quantile near the edge of such a group may fall on
+either side of it.
+"""
+_MOST_POSITIONS = 5000  # Two data sets are compared at no more than this many positions in the outputs of a run
+_LEFT_GDP = 0.1  # The noise is raised until all releases of all runs that are compared are together mu-GDP for this mu
 _APART_SEED = 7000  # The loop's seed in the first of the runs on neighbouring data sets; each further run adds 1
 _SECOND_SEED = 1000  # The loop's seed in the first pair of a noisy and a quiet run; each further pair adds 1
 _RELATED = {32: 0.8, 256: 0.3}
-"""By a number of pairs of runs, the correlation below which the noise of an output is not that of the releases. An
-output that is linear in a release has correlation 1 with it. The fewer runs, tried first, have the laxer limit."""
+"""The correlation below which the noise of an output is not that of the releases, by the number of pairs of runs.
+
+An output that is linear in a release has correlation 1 with it. The fewer runs, tried first, have the laxer limit.
+"""
 _MEND_UNPAID = "account for it as a release of its own, or compute it from the releases alone"
 
 
 def unaccounted(lab: Lab, level: float) -> Verdict:
     """Look for outputs that tell neighbouring data sets apart where the accounted noise is too large for releases to.
 
-    Outputs that are the releases' sums again, with other noise (see `_second`), are looked for as well.
+    Outputs that are the releases' sums again, with other noise, are looked for as well. `lab` makes experiments on the
+    audited loop. A sound loop is reported as violated with probability at most `level`. Returns the verdict.
     """
-    if not lab.runs.noise_follows:
+    if not lab.runs.noise_obeyed:
         return untested("the noise ignores its setting")
     if (name := _second(lab)) is not None:
         says = f"{name}: the sums of the releases again, with noise of their own, so that averages have less"
@@ -57,15 +65,16 @@ def unaccounted(lab: Lab, level: float) -> Verdict:
 
 
 def _pairs(lab: Lab) -> int:
-    """Returns how many runs are made on each of two data sets."""
+    """Returns how many runs are made on each of two data sets to tell them apart, from the runs that `lab` allows."""
     return min(max(lab.most_runs, _FEWEST_PAIRS), _MOST_PAIRS)
 
 
 def _games(lab: Lab) -> Iterator[tuple[list[datasets.Records], dict[str, Any]]]:
     """Yields two neighbouring data sets and the settings, with much noise, under which to compare them.
 
-    They differ in the first record: it is one or the other of the pair that changes steps the most, or one of zeros and
-    one a million times as large. Weights are frozen, so that all gradients are those at the start, or move as usual.
+    They differ in the first record: it is one or the other of the pair that changes steps the most, or the record given
+    times 0 and times a million. Weights are kept where they are, so that all gradients are those at the start, or move
+    as usual. `lab` makes experiments on the audited loop.
     """
     records, steps = lab.loop.records, 1 if lab.runs.base.releases is None else len(lab.runs.base.releases)
     noise = max(2 * math.sqrt(_pairs(lab) * steps) / _LEFT_GDP, 2 * lab.claim.noise_multiplier)
@@ -83,7 +92,8 @@ def _apart(lab: Lab, data: list[datasets.Records], changes: dict[str, Any]) -> t
 
     Under the null hypothesis, how many of the values above a threshold are from the first data set is hypergeometric.
     The p-value is corrected for the number of positions and thresholds, and for the mu of `_LEFT_GDP` that the releases
-    still have. Runs are made on the two data sets in turn, so that a clock or a counter does not differ.
+    still have. Runs are made on the two data sets in turn, so that a clock or a counter does not differ. `lab` makes
+    the runs, `data` are the two data sets, and `changes` the changes of the loop's settings.
     """
     count = _pairs(lab)
     runs = [lab.runs.attempt(world, seed=_APART_SEED + k, **changes) for k in range(count) for world in data]
@@ -105,10 +115,10 @@ def _apart(lab: Lab, data: list[datasets.Records], changes: dict[str, Any]) -> t
 
 
 def _tables(shown: list[list[Shown]]) -> tuple[list[str], list[Array]]:
-    """Returns names of columns, and for each data set a table of numbers with a row a run and these columns.
+    """Returns names of columns, and for each data set a table of numbers with one row for each run and these columns.
 
-    shown: for each data set, what each run showed. There is a column for each position of the outputs, and one for the
-    mean of each output that has several numbers.
+    `shown` has, for each data set, what each run showed. There is a column for each position of the outputs, and one
+    for the mean of each output that has several numbers.
     """
     places = sorted({place for world in shown for run in world for place in run})[:_MOST_POSITIONS]
     each = [_column([run.get(place) for world in shown for run in world]) for place in places]
@@ -123,7 +133,10 @@ def _tables(shown: list[list[Shown]]) -> tuple[list[str], list[Array]]:
 
 
 def _column(cells: list[Token | None]) -> Array:
-    """Returns the values of one position as numbers: words and missing values become ranks among the values seen."""
+    """Returns the tokens at one position of the outputs of several runs as numbers.
+
+    Words and missing values (None) become ranks among the values seen.
+    """
     if all(isinstance(token, float) for token in cells):
         return np.nan_to_num(np.array(cells, dtype=np.float64))
     order = {token: k for k, token in enumerate(sorted(set(cells), key=repr))}
@@ -134,7 +147,7 @@ def _second(lab: Lab) -> str | None:
     """Returns the name of an output that releases the sums a second time, with other noise; None where there is none.
 
     Such an output is a multiple of the releases in runs without noise, and its noise is not correlated with theirs.
-    Averaging it with the releases would leave less noise than claimed.
+    Averaging it with the releases would leave less noise than claimed. `lab` makes experiments on the audited loop.
     """
     if lab.runs.repeatable is None or lab.runs.base.releases is None:
         return None
@@ -145,15 +158,16 @@ def _second(lab: Lab) -> str | None:
 
 
 def _seconds(lab: Lab, names: list[str], pairs: int, related: float) -> list[str]:
-    """Returns those of `names` that are second releases by `pairs` pairs of a noisy and a quiet run.
+    """Returns those of the outputs `names` that release the sums a second time, judged by several pairs of runs.
 
-    related: the correlation below which noises count as unrelated, see `_RELATED`.
+    There are `pairs` pairs of a noisy and a quiet run, made by `lab`. Noises of two outputs count as unrelated below
+    the correlation `related`.
     """
     assert lab.runs.repeatable is not None
     assert lab.runs.base.releases is not None
     seeds, shape = range(_SECOND_SEED, _SECOND_SEED + pairs), lab.runs.base.releases.shape
     noisy, quiet = (
-        [lab.runs.attempt(seed=seed, **lab.runs.frozen, **lab.runs.repeatable, **how) for seed in seeds]
+        [lab.runs.attempt(**lab.runs.paired(seed), **lab.runs.frozen, **lab.runs.repeatable, **how) for seed in seeds]
         for how in ({}, {"noise_multiplier": lab.runs.quiet_multiplier})
     )
     loud, sums = (_together([None if run is None else run.releases for run in runs], shape) for runs in (noisy, quiet))
@@ -170,10 +184,10 @@ def _seconds(lab: Lab, names: list[str], pairs: int, related: float) -> list[str
 
 
 def _is_second(extra: Array, clean: Array, noise: Array, sums: Array, related: float) -> bool:
-    """Whether an output is a second release of the sums. All arrays have the shape (runs, steps, numbers of a step).
+    """Whether an output of the loop is a second release of the sums that its releases are made of.
 
-    Only the noise of the output's first step is compared: an output that is computed from the releases alone has noise
-    there that is correlated with that of some release.
+    All arrays have the shape (runs, steps, numbers of a step). Only the noise of the output's first step is compared:
+    an output that is computed from the releases alone has noise there that is correlated with that of some release.
 
     Args:
         extra, clean: the noise of the output, and the output in runs without noise.
@@ -189,13 +203,16 @@ def _is_second(extra: Array, clean: Array, noise: Array, sums: Array, related: f
 
 
 def _together(rows: list[Array | None], shape: tuple[int, ...]) -> Array | None:
-    """Returns all rows in one array, each reshaped to `shape`; None where a row is missing or has another size."""
+    """Returns all arrays of `rows` in one array, each reshaped to `shape`.
+
+    None is returned where an entry of `rows` is None or has another size.
+    """
     whole = [row.reshape(shape) for row in rows if row is not None and row.size == math.prod(shape)]
     return np.array(whole) if len(whole) == len(rows) else None
 
 
 def _values(outcome: LoopOutput, name: str) -> Array | None:
-    """Returns the numbers of the output of this name; None where it has words as well."""
+    """Returns the numbers of the output called `name` of the run `outcome`; None where it has words as well."""
     for _, content in contents(name, outcome.shown.get(name, "")):
         numbers = [token for token in content if isinstance(token, float)]
         return np.array(numbers) if len(numbers) == len(content) else None

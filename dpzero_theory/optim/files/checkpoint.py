@@ -14,9 +14,9 @@ _RUN, _POSITION, _WEIGHTS, _KEPT, _UPDATE = "run.key", "run.position", "weights.
 class Checkpoint:
     """A checkpoint of a run, which holds released information only.
 
-    key: of the run, hexadecimal. position: how many releases the weights have. weights: the trainable ones, by name.
-    kept: the bits beside half-precision weights (`Weights.state_dict`). update: what the update rule keeps
-    (`Moves.state_dict`).
+    key: the run's public key, in hexadecimal digits. position: how many releases have moved the weights. weights: the
+    trainable ones, by name. kept: the further bits of half-precision weights (`Weights.state_dict`). update: what the
+    update rule keeps, such as momentum (`Moves.state_dict`).
     """
 
     key: str
@@ -26,7 +26,7 @@ class Checkpoint:
     update: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole checkpoint as tensors by name."""
+        """Return the whole checkpoint as tensors by name, which a file can keep."""
         return {
             _RUN: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
             _POSITION: torch.tensor(self.position),
@@ -37,7 +37,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Self:
-        """The checkpoint of which `tensors` returned these. Raises ValueError for anything else."""
+        """Return the checkpoint whose method `tensors` returned these tensors. Raises ValueError for anything else."""
         if not {_RUN, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
         key, position = bytes(tensors[_RUN].tolist()).hex(), int(tensors[_POSITION])

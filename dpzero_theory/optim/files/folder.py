@@ -59,10 +59,11 @@ class Budget(NamedTuple):
 class Folder:
     """The open files of a run. `create` starts a run, `open` resumes one.
 
-    ledger: None for a run that is not private. secret: the bytes of data.key.
+    header: what the run was begun with. ledger: the record of what is paid for; None for a run that is not private.
+    transcript: the record of what was released. secret: the bytes of data.key.
 
-    Both raise FileExistsError or FileNotFoundError, other OSErrors, ValueError for a setting that is not the run's, and
-    LedgerError or TranscriptError where the files are damaged, do not fit together or are in use.
+    Both methods raise FileExistsError or FileNotFoundError, other OSErrors, ValueError for a setting that is not the
+    run's, and LedgerError or TranscriptError where the files are damaged, do not fit together or are in use.
     """
 
     header: Header
@@ -72,7 +73,11 @@ class Folder:
 
     @classmethod
     def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
-        """Start a run in a folder that is new or empty."""
+        """Start a run in the folder at `path`, which is new or empty, and return its open files.
+
+        header: what the run begins with; the digest of the records and the software's versions are put in here. data:
+        the records. budget: what the run may cost; None for a run that is not private.
+        """
         path = resolved(path)
         with made_whole(path) as new:
             key = new_key()
@@ -93,9 +98,12 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path, header: Header, data: Any, budget: Budget | None, *, moved: bool = False) -> Self:
-        """Resume a run that was begun with these records and this header, whose key and fingerprint may be others.
+        """Resume the run in the folder at `path` and return its open files.
 
-        data: None leaves the records unchecked. moved: whether the folder may be a copy, the only one that goes on.
+        header: settings that must be those with which the run was begun; the key of the directions (unless it is a
+        seed) and the fingerprint of the weights may be others. data: the records, which must be the run's; None leaves
+        them unchecked. budget: what the run may cost, as it was begun; None for a run that is not private. moved:
+        whether the folder may be a copy, which is sound only if no other copy goes on.
         """
         path = resolved(path)
         clear_dead_starts(path)
@@ -125,14 +133,17 @@ class Folder:
             raise
 
     def close(self) -> None:
-        """Give up the files; safe to repeat."""
+        """Close the ledger and the transcript. Safe to repeat."""
         if self.ledger is not None:
             self.ledger.close()
         self.transcript.close()
 
 
 def begun_with(path: Path) -> Header:
-    """What the run in a folder was begun with. Raises as `Folder.open`."""
+    """Return what the run in the folder at `path` was begun with, read from its transcript.
+
+    Raises FileNotFoundError where there is no run, TranscriptError for a damaged transcript or one in use, and OSError.
+    """
     path = resolved(path)
     _require_there(path)
     with _transcript(path) as found:
@@ -140,7 +151,10 @@ def begun_with(path: Path) -> Header:
 
 
 def require_fit(found: Content, account: Account, path: Path) -> None:
-    """Raise LedgerError or TranscriptError unless this transcript and this ledger are of one run, and all of it."""
+    """Raise LedgerError or TranscriptError unless a transcript and a ledger are of one run, and neither was cut short.
+
+    found: the transcript's content. account: the ledger's content. path: the folder's, for the message.
+    """
     plan, back = found.header.plan, "put back the files that belong together"
     paid, law = account.settings.mechanism, plan.settings.mechanism
     if account.run == found.digest and paid != law:
@@ -164,11 +178,11 @@ def require_fit(found: Content, account: Account, path: Path) -> None:
 
 
 def both(path: Path) -> tuple[Content, Account]:
-    """The transcript and the ledger of a run, which may go on meanwhile, if they are of one run and complete.
+    """Return the content of the transcript and of the ledger in a run's folder; the run may go on meanwhile.
 
-    The ledger is read before the transcript and again after it. What the first reading had seen must be in the
-    transcript, and what that has must be paid for in the second reading, which is returned. Raises as `require_fit`,
-    and OSError.
+    The ledger is read before the transcript and again after it. Every record that the first reading knows of must be in
+    the transcript, and every record of the transcript must be paid for in the second reading, which is returned. Raises
+    LedgerError or TranscriptError where the files are of different runs, cut short or damaged, and OSError.
     """
     size = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
     before, found = read(path / LEDGER), contents(path / TRANSCRIPT)
@@ -180,13 +194,13 @@ def both(path: Path) -> tuple[Content, Account]:
 
 
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> float:
-    """An upper bound on epsilon of all these runs together: for example what a search over settings on the data costs.
+    """Return an upper bound on epsilon of all these runs together, such as the runs that were made to choose settings.
 
     Copies of one run that went on apart count their common part once, and what each of them did afterwards. Where
     batches depend on one another (`Sampling.lasting`) copies are refused, since both used the same batches.
 
-    folders: of runs with one relation; nothing is written in them. delta: as for `epsilon_of_history`. Raises
-    ValueError, LedgerError, TranscriptError and OSError.
+    folders: of runs with one neighbouring relation; nothing is written in them. delta: the delta of the bound, in
+    (0, 1); 0 where the noise has a pure epsilon. Raises ValueError, LedgerError, TranscriptError and OSError.
     """
     payments: dict[tuple[str, int], set[str]] = defaultdict(set)
     shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
@@ -213,7 +227,7 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
 
 
 def _transcript(path: Path) -> Transcript:
-    """The transcript of a folder, open. Raises TranscriptError for a damaged one.
+    """Open the transcript of the folder at `path`, and return it. Raises TranscriptError for a damaged one.
 
     Where only records are damaged that no payment has seen, the message says how to do without them.
     """
@@ -254,7 +268,10 @@ def _key(path: Path) -> bytes:
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    """Raise ValueError naming what differs."""
+    """Raise ValueError, naming what differs, unless a run is resumed as it was begun.
+
+    found: the header in the run's transcript. given: the header of the resumption.
+    """
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")

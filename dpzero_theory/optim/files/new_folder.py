@@ -17,7 +17,7 @@ from pathlib import Path
 from dpzero_theory.privacy.journal import opened, sync_folder
 
 _ALIVE, _NEW = "alive", "new"
-"""In the folder beside the place: the locked file of the process that fills it, and the folder that is filled."""
+"""In the folder beside the place, the locked file of the process that fills it, and the folder that is filled."""
 
 
 @contextmanager
@@ -57,7 +57,10 @@ def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
 
 
 def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
-    """A folder beside `path` that holds the one to fill, and the locked file that says that this process is alive."""
+    """Make a folder beside `path`, in which the new folder is filled, and a locked file in it.
+
+    Returns both. The lock says to other starts that this process is alive. mode: the new folder's permissions.
+    """
     while True:
         place = path.with_name(f"_{path.name:.200}.{os.urandom(8).hex()}.new")
         try:

@@ -8,10 +8,10 @@ from dpzero_theory.privacy.step import Release
 
 
 class OpenFiles:
-    """What a run may still release, and how far it is.
+    """The open ledger and transcript of a run, which say what it may still release and what it has released.
 
-    ledger, transcript: open, on rank 0; None on other ranks, and where none is kept. paid: the numbers of the releases
-    that are paid for and not begun.
+    plan: what the run does. ledger, transcript: open on rank 0; None on other ranks, and where none is kept. paid: the
+    numbers of the releases that are paid for and not begun.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger | None, transcript: Transcript | None) -> None:
@@ -20,17 +20,24 @@ class OpenFiles:
 
     @property
     def history(self) -> list[Release]:
-        """What the ledger says is spent."""
+        """The releases that the ledger says are paid for; empty without a ledger."""
         return self.ledger.history if self.ledger else []
 
     def left(self, position: int) -> int:
-        """How many releases may still be made. position: how many the weights have, which counts without a ledger."""
+        """Return how many releases may still be made.
+
+        position: how many releases have moved the weights; it is used only where there is no ledger.
+        """
         if self.ledger:
             return self.ledger.releases_left + len(self.paid)
         return self._plan.steps - position
 
     def begin(self, position: int) -> int:
-        """The number of the next release, which is paid for. Raises BudgetSpentError, LedgerError, TranscriptError."""
+        """Return the number of the next release, for which the ledger has then paid.
+
+        position: how many releases have moved the weights; it is used only where there is no ledger. Raises
+        BudgetSpentError when all releases are made, LedgerError and TranscriptError.
+        """
         if self.transcript:
             self.transcript.require_writable()
         if self.ledger:
@@ -42,29 +49,36 @@ class OpenFiles:
         raise BudgetSpentError(f"all {self._plan.steps} steps of the plan are made")
 
     def pay(self, ledger: Ledger) -> range:
-        """Pay for the next releases; the ledger then also says how far the transcript is, which is on disk before."""
+        """Pay for the next releases in the ledger, and return their numbers.
+
+        The transcript is put on disk first, and the ledger notes beside the payment how far the transcript is.
+        """
         if self.transcript is None:
             return ledger.spend(self._plan.settings)
         self.transcript.sync()
         return ledger.spend(self._plan.settings, self.transcript.state)
 
     def write(self, release: int, sums: Sums) -> Sums:
-        """Put a release into the transcript, on disk if it is the last that was paid for; no sums of a vector."""
+        """Write a release into the transcript, and return its sums.
+
+        release: its number. sums: the K released numbers; none where a release is a vector. The transcript is on disk
+        when this returns if no further release is paid for.
+        """
         if self.transcript:
             self.transcript.append(release, sums, sync=not self.paid)
         return sums
 
     def records(self) -> list[Record]:
-        """What the transcript holds."""
+        """Return the releases that the transcript holds; none without a transcript."""
         return self.transcript.records() if self.transcript else []
 
     def sync(self) -> None:
-        """Returns when the transcript is on disk."""
+        """Wait until the transcript is on disk."""
         if self.transcript:
             self.transcript.sync()
 
     def close(self) -> None:
-        """Give up the files. Safe to repeat."""
+        """Close both files. Safe to repeat."""
         for file in (self.ledger, self.transcript):
             if file is not None:
                 file.close()

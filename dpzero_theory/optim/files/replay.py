@@ -17,12 +17,15 @@ from dpzero_theory.optim.weights.streamed import StreamedWeights
 
 
 def directions_of(header: Header) -> Directions:
-    """The directions u_0, u_1, ... of a run, which its public key determines."""
+    """Return the random directions u_0, u_1, ... of the run with this header, whose public key determines them."""
     return Directions(bytes.fromhex(header.key), header.plan.direction)
 
 
 def weights_of(header: Header, module: nn.Module) -> Weights:
-    """The trainable weights of a module, to be moved along the run's directions. Raises ValueError as `Weights`."""
+    """Return the trainable weights of a module, to be moved along the directions of the run with this header.
+
+    Raises ValueError for a module whose weights, or a plan whose moves, are not supported.
+    """
     layers = streamed(module)
     if layers is None:
         return Weights(module, directions_of(header), precision=header.precision, groups=header.plan.groups)
@@ -49,7 +52,7 @@ def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
 
 
 def require_initial(header: Header, weights: Weights) -> None:
-    """Raise TranscriptError unless these are the weights that the run began with."""
+    """Raise TranscriptError unless the weights are those with which the run of this header began."""
     found = weights.fingerprint()
     if found != header.fingerprint:
         raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
@@ -58,8 +61,8 @@ def require_initial(header: Header, weights: Weights) -> None:
 class Moves:
     """Moves weights by releases, from the initial weights on or from those of a checkpoint whose state is loaded.
 
-    Beside the weights it keeps what the update rule needs (nothing, momentum, or Adam's means), in float32, or float64
-    for such weights, and sharded as the weights are.
+    Beside the weights it keeps the numbers that the plan's update rule needs (none, momentum, or Adam's means), in
+    float32, or in float64 where weights are float64, and sharded as the weights are.
     """
 
     def __init__(self, plan: Plan, weights: Weights) -> None:
@@ -67,7 +70,10 @@ class Moves:
         self._kept = [[_empty(held) for held, _ in weights.pieces()] for _ in self._update.kept]
 
     def make(self, release: int, sums: Sequence[float]) -> None:
-        """Move the weights by the K sums of a release. Raises as `Weights.move_`."""
+        """Move the weights by one release. release: its number. sums: its K released numbers.
+
+        Raises ValueError inside an evaluation, where weights must not move.
+        """
         plan = self._plan
         if plan.plain:
             self._weights.move_(plan.moves(release, sums))
@@ -85,7 +91,10 @@ class Moves:
         self._weights.move_(plan.estimates(release, sums), amount)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The numbers that the update rule keeps, by `NAME.PARAMETER`, in host memory; sharded ones on rank 0 alone."""
+        """Return the numbers that the update rule keeps, in host memory; of sharded parameters on rank 0 alone.
+
+        Their keys are NAME.PARAMETER, such as `momentum.layer.weight`.
+        """
         found = {
             f"{word}.{name}": collected(held.view(piece(of)[0].shape), of)
             for word, tensors in zip(self._update.kept, self._kept, strict=True)
@@ -94,7 +103,7 @@ class Moves:
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state_dict` returned. Raises ValueError."""
+        """Put back the numbers of the update rule that `state_dict` returned. Raises ValueError for other ones."""
         weights = self._weights
         names = {f"{word}.{name}" for word in self._update.kept for name in weights.names}
         if set(state) != names:
@@ -108,7 +117,7 @@ class Moves:
                 held.copy_(found.reshape(-1)[origin : origin + held.numel()])
 
     def forget(self) -> None:
-        """Set what is kept to zero, as at the start."""
+        """Set the numbers that the update rule keeps to zero, as at the start; the weights stay as they are."""
         for tensors in self._kept:
             for tensor in tensors:
                 tensor.zero_()

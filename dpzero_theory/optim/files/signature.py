@@ -38,7 +38,10 @@ _ROUNDING = 1e-9
 
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
-    """The private key in a PEM file. Raises ValueError, also if the extra `sign` is not installed, and OSError."""
+    """Return the Ed25519 private key in the PEM file at `path`.
+
+    Raises ValueError for any other file, or if the extra `sign` is not installed, and OSError.
+    """
     check.installed("a signature", "cryptography", "sign")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -50,7 +53,10 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
 
 def public_key(path: Path) -> str:
-    """The public key in a PEM file, in hexadecimal digits. Raises as `private_key`."""
+    """Return the Ed25519 public key in the PEM file at `path`, in hexadecimal digits.
+
+    Raises ValueError for any other file, or if the extra `sign` is not installed, and OSError.
+    """
     check.installed("a signature", "cryptography", "sign")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -62,7 +68,10 @@ def public_key(path: Path) -> str:
 
 
 def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
-    """Sign a folder as it is; an earlier signature is replaced. Raises OSError."""
+    """Sign a run's folder as it is with a private key; an earlier signature is replaced.
+
+    claimed: the run's privacy statement, whose first epsilon and delta are signed. Raises OSError.
+    """
     values = {**_signed(folder, claimed), "key": key.public_key().public_bytes_raw().hex()}
     line = {**values, "signature": key.sign(json.dumps(values).encode()).hex()}
     new = folder / f".{SIGNATURE}.{os.urandom(4).hex()}"
@@ -79,8 +88,8 @@ def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
 def signer(folder: Path, claimed: Statement) -> str:
     """Check the folder's signature, which must be valid for the folder as it is, and return the public key.
 
-    The claim that is signed must be of this run, and its epsilon at least what the run is known to cost. Raises
-    ValueError if anything is otherwise, and OSError.
+    claimed: the privacy statement of the run as it is. The claim that was signed must have its delta and relation, and
+    an epsilon of at least what the run is known to cost. Raises ValueError if anything is otherwise, and OSError.
     """
     check.installed("a signature", "cryptography", "sign")
     from cryptography.exceptions import InvalidSignature
@@ -113,7 +122,7 @@ def signer(folder: Path, claimed: Statement) -> str:
 
 
 def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
-    """What is signed."""
+    """Return what is signed, by the names that the module lists: digests of the folder's files, and the claim."""
     first = claimed.costs[0]
     transcript = content(folder / TRANSCRIPT)
     return {
@@ -126,7 +135,7 @@ def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
 
 
 def _loaded(path: Path, load: Any) -> Any:
-    """What `load` makes of a file's content; None where it raises anything."""
+    """Return what `load` makes of the content of the file at `path`; None where `load` raises anything."""
     text = content(path)
     try:
         return load(text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from dpzero_theory.optim.files.transcript import Content
 from dpzero_theory.optim.weights.groups import described
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.ledger import Account, Settings
+from dpzero_theory.privacy.risk import advantage
+from dpzero_theory.privacy.step import Release
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """The values of delta for which a statement gives epsilon, beside the target's."""
@@ -37,7 +41,7 @@ _ASSUMED = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Brackets of epsilon at a delta: for the releases that are paid for, and for the whole plan."""
+    """Brackets of epsilon at one delta. paid: for the releases that are paid for. planned: for the whole plan."""
 
     delta: float
     paid: Bracket
@@ -46,16 +50,29 @@ class Cost:
 
 @dataclass(frozen=True)
 class Statement:
-    """A privacy statement.
+    """The privacy statement of a run.
 
-    facts: values by name. costs: for the target's delta first, then for others. assumed: sentences that say what the
-    statement rests on. relation: which data sets are neighbours.
+    facts: the run's settings and counts as texts, by name. costs: epsilon at the target's delta first, then at other
+    values of delta. assumed: sentences that say what the statement rests on. relation: which data sets are neighbours.
+    history: the releases that are paid for. advantage: a certified upper bound on how far an attack's true positive
+    rate exceeds its false positive rate (`risk.advantage`).
     """
 
     facts: dict[str, str]
     costs: tuple[Cost, ...]
     assumed: tuple[str, ...]
     relation: str
+    history: tuple[Release, ...]
+    advantage: float
+
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The privacy certificate of what is paid for, at the target's delta; None where the checker knows no such
+        releases (`privacy.certificate`)."""
+        try:
+            return privacy_certificate(self.history, self.costs[0].delta)
+        except ValueError:
+            return None
 
     @property
     def claim(self) -> str:
@@ -71,6 +88,8 @@ class Statement:
             lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
         lines += ["", "epsilon, from below and from above", f"{'delta':10}{'of what is paid for':30}of the whole plan"]
         lines += [f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs]
+        lines += ["", "the best attack on one record, which knows all others and sees all that is shown"]
+        lines += [f"true minus false positive rate at most {rounded_up(self.advantage)}"]
         lines += ["", "assumed"]
         for sentence in self.assumed:
             lines += textwrap.wrap(f"- {sentence}", 100, subsequent_indent="  ")
@@ -78,13 +97,13 @@ class Statement:
 
 
 def shown(bracket: Bracket) -> str:
-    """Both ends of a bracket, rounded outwards to six digits; the upper end alone where the two are then the same."""
+    """Return both ends of a bracket as text, rounded outwards to six digits; the upper end alone where they agree."""
     high = rounded_up(bracket.upper)
     return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
 
 
 def rounded_up(epsilon: float) -> str:
-    """epsilon rounded up to six digits."""
+    """Return epsilon, rounded up to six digits, as text."""
     return _rounded(epsilon, 1)
 
 
@@ -96,12 +115,18 @@ def _rounded(value: float, side: int) -> str:
 
 
 def statement_of_folder(folder: Path) -> Statement:
-    """The statement of the run in this folder, which may be going on. Raises LedgerError, TranscriptError, OSError."""
+    """Return the privacy statement of the run in a folder; the run may be going on.
+
+    Raises LedgerError, TranscriptError and OSError.
+    """
     return statement(*both(folder))
 
 
 def statement(content: Content, account: Account) -> Statement:
-    """The statement of a transcript and the ledger that belongs to it. Raises ValueError for a run without noise."""
+    """Return the privacy statement of a run. content: of its transcript. account: the content of its ledger.
+
+    Raises ValueError for a run without noise.
+    """
     header, plan, settings = content.header, content.header.plan, account.settings
     law = plan.law
     assert law is not None
@@ -124,7 +149,8 @@ def statement(content: Content, account: Account) -> Statement:
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} in the transcript",
-        "directions": f"{plan.direction}, {plan.directions_per_step} a step, smoothing {plan.smoothing:g}",
+        "directions": f"{plan.direction}, {plan.directions_per_step} a step",
+        "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",
         "update": f"{plan.update}, weight decay {plan.weight_decay:g}{described(plan.groups)}",
         "software": f"{header.software or 'not recorded'} when the run was begun",
         "run": f"{header.key}, files {content.digest[:16]}, {account.moves} times moved to another disk",
@@ -132,17 +158,38 @@ def statement(content: Content, account: Account) -> Statement:
     pure = [0.0] if law.noise == "laplace" else []
     deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
     costs = tuple(Cost(d, _cost(settings, account.spent, d), _cost(settings, account.steps, d)) for d in deltas)
-    return Statement({name: printable(value) for name, value in facts.items()}, costs, _ASSUMED, plan.relation)
+    history = (settings.release(account.spent),) if account.spent else ()
+    return Statement(
+        {name: printable(value) for name, value in facts.items()},
+        costs,
+        _ASSUMED,
+        plan.relation,
+        history,
+        _advantage(settings, account.spent),
+    )
 
 
 def spending_curve(account: Account) -> list[tuple[int, float]]:
-    """Pairs (number of releases, upper bound on epsilon of so many at the target's delta), from 0 to the plan's end."""
+    """Return the points of the curve of epsilon against releases, from 0 releases to the plan's end.
+
+    A point is a pair (number of releases, upper bound on epsilon of so many at the target's delta). account: the
+    content of the run's ledger.
+    """
     places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # the curve is steep at the beginning
     counts = {0, account.spent, *places.round().astype(int).tolist()}
     return [(count, _cost(account.settings, count, account.target_delta).upper) for count in sorted(counts)]
 
 
 @lru_cache(256)
+def _advantage(settings: Settings, count: int) -> float:
+    """Return a certified upper bound on an attack's advantage after `count` releases; it is kept, as it takes time."""
+    return advantage([settings.release(count)]).upper if count else 0.0
+
+
+@lru_cache(256)
 def _cost(settings: Settings, count: int, delta: float) -> Bracket:
-    """epsilon of so many releases. It is kept, since it can take a second and the spending curve asks for it again."""
+    """Return a bracket of epsilon at `delta` of `count` releases with these settings.
+
+    It is kept, since it can take a second and the spending curve asks for it again.
+    """
     return epsilon_of_history([settings.release(count)] if count else [], delta)

@@ -41,7 +41,10 @@ class TranscriptError(RuntimeError):
 
 
 class DamagedRecordError(TranscriptError):
-    """A record does not match its check. whole: how many records before it do; size: where the last of them ends."""
+    """A record of the transcript at `path` does not match its check.
+
+    whole: how many records before it do match theirs. size: the byte of the file at which the last of these ends.
+    """
 
     def __init__(self, path: Path, whole: int, size: int) -> None:
         super().__init__(f"{path}: record {whole} does not match its check: put the file back")
@@ -52,10 +55,11 @@ class DamagedRecordError(TranscriptError):
 class Header:
     """What a run was begun with.
 
+    plan: the public settings of the run: what it releases, and how releases move the weights.
     key: the public key of the directions, 32 hexadecimal digits.
-    fingerprint: of the initial weights, `Weights.fingerprint`.
-    precision: as of `Weights`.
-    private: whether noise and batches come from the operating system.
+    fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
+    precision: how half-precision weights are rounded when they move, a name in `precision.PRECISIONS`.
+    private: whether noise and batches come from the operating system, and not from a seed.
     isolation: how a record's loss was kept its own, see `losses.isolation`; empty if it was not looked at.
     layout, losses, records: digests of the parameters, the loss function and the data set, see `losses.identity`.
     software: the versions with which the run was begun.
@@ -82,7 +86,10 @@ class Header:
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
-        """The header in a line that `line` wrote. Raises ValueError, TypeError or KeyError for anything else."""
+        """Return the header that is written in a line of JSON, as the method `line` writes it, without the line's end.
+
+        Raises ValueError, TypeError or KeyError for anything else.
+        """
         values = json.loads(line)
         if json.dumps(values, allow_nan=False).encode() != line:
             raise ValueError("the line must be as this software writes it: no name twice, no other spaces")
@@ -106,7 +113,8 @@ class Record(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The content of a transcript. checks: of the header and of each record. size: where the next record goes."""
+    """The content of a transcript. checks: the SHA-256 of the header line, then the check of each record. size: the
+    byte of the file at which the next record is written."""
 
     header: Header
     records: list[Record]
@@ -115,11 +123,11 @@ class Content(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the header line as it stands in the file: `Header.digest` of the day it was written."""
+        """The SHA-256 of the header line as it stands in the file, `Header.digest` of the day it was written."""
         return self.checks[0].hex()
 
     def state_before(self, release: int) -> str:
-        """`Transcript.state` of the moment when all releases before this one had been made."""
+        """Return what `Transcript.state` was when all releases with smaller numbers than this had been made."""
         count = bisect_left(self.records, release, key=lambda record: record.release)
         return _state(count, self.checks[count])
 
@@ -133,7 +141,7 @@ class Transcript:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> Self:
-        """Start a transcript. Raises FileExistsError."""
+        """Start a transcript at `path` with this header, and return it open. Raises FileExistsError."""
         journal, line = Journal.create(path, TranscriptError), header.line()
         journal.append(line)
         return cls(journal, header, 0, hashlib.sha256(line).digest())
@@ -163,7 +171,10 @@ class Transcript:
         self._journal.require_writable()
 
     def append(self, release: int, sums: Sums, *, sync: bool = True) -> None:
-        """Write what a release gave. Returns when it is on disk; without `sync`, when it is written."""
+        """Append a record. It returns when the record is on disk; without `sync`, when the record is written.
+
+        release: the release's number. sums: its K released numbers, or none where a release is a vector.
+        """
         body = _layout(self.header.plan).pack(release, *sums.tolist())
         with self._journal.mutex:
             check = _next_check(self._check, body)
@@ -174,15 +185,15 @@ class Transcript:
             self._journal.append(body + check, written, sync=sync)
 
     def sync(self) -> None:
-        """Returns when all that was written is on disk."""
+        """Wait until all records that were appended are on disk."""
         self._journal.sync()
 
     def records(self) -> list[Record]:
-        """All records that were written."""
+        """Return all records that were appended, read from the file."""
         return read(self.path)[1]
 
     def close(self) -> None:
-        """Safe to repeat."""
+        """Close the file. Safe to repeat."""
         self._journal.close()
 
     def __enter__(self) -> Self:
@@ -195,7 +206,7 @@ class Transcript:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
-    """The header and the whole records of the transcript at `path`, which another process may be writing.
+    """Return the header and the whole records of the transcript at `path`, which another process may be writing.
 
     Raises TranscriptError for a damaged file, and OSError.
     """
@@ -204,7 +215,10 @@ def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
 
 
 def contents(path: str | os.PathLike[str]) -> Content:
-    """As `read`, together with the checks."""
+    """Return the whole content of the transcript at `path`, with its checks; another process may be writing it.
+
+    Raises TranscriptError for a damaged file, and OSError.
+    """
     return _parse(Path(path), content(path))
 
 
@@ -221,7 +235,7 @@ def _state(count: int, check: bytes) -> str:
 
 
 def seen(state: str) -> int:
-    """The number of records in a `Transcript.state`; 0 for a text that is none."""
+    """Return the number of records that a text of `Transcript.state` states; 0 for any other text."""
     found = re.match(r"(\d{1,18}):", state, re.ASCII)
     return int(found[1]) if found else 0
 

@@ -1,1 +1,1 @@
-"""From records to losses: how batches are read and evaluated, and how it is looked at that a record keeps to itself."""
+"""From records to losses: how batches are read and evaluated, and tests that a record's loss depends on it alone."""

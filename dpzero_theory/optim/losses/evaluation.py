@@ -21,13 +21,13 @@ from dpzero_theory.privacy.schedule import Indices
 Losses = Callable[[nn.Module, Any], object]
 """A function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i alone.
 
-`losses.isolation` says how this is looked at. The batch comes as it was collated; the function must bring it to the
-module's device. Where the module is sharded, each process evaluates its own micro-batches, and the function must make
-the same number of forwards for each."""
+`losses.isolation` says how a run tests that no other record changes this loss. The batch comes as it was collated; the
+function must bring it to the module's device. Where the module is sharded, each process evaluates its own
+micro-batches, and the function must make the same number of forwards for each."""
 
 
 class Batch(NamedTuple):
-    """Collated records: the first `meant` of them are asked for, and the others fill the batch up to `rows` records."""
+    """A collated batch, `content`, of `rows` records. The first `meant` are asked for, the others fill it up."""
 
     content: Any
     meant: int
@@ -35,16 +35,22 @@ class Batch(NamedTuple):
 
 
 class Evaluation:
-    """A loss function on batches of a data set.
+    """Evaluates a loss function on batches of a data set.
 
-    shapes: which `shape_of` a batch may have, by its number of rows; if there are none, batches may have any.
+    losses: gives one loss for each record of a batch. fetch: makes the batch of some records, from their numbers.
+    shapes: for each number of rows that a batch may have, the shape that it must have then, as the text `shape_of`; if
+    there are none, batches may have any shape.
     """
 
     def __init__(self, losses: Losses, fetch: Fetch, shapes: Mapping[int, str] | None = None) -> None:
         self._losses, self._fetch, self._shapes = losses, fetch, dict(shapes or {})
 
     def batch(self, records: Indices) -> Batch:
-        """The batch of some records. Raises ValueError where shapes are given and it has another one."""
+        """Read and collate the records with these numbers, and return their batch.
+
+        Where shapes are prescribed, the batch is filled up to the next number of rows that has one, with copies of the
+        first record. Raises ValueError if its shape is not the prescribed one.
+        """
         count = len(records)
         rows = min((rows for rows in self._shapes if rows >= count), default=count)
         content = self._fetch(np.concatenate([records, np.repeat(records[:1], rows - count)]))
@@ -56,23 +62,29 @@ class Evaluation:
         return Batch(content, count, rows)
 
     def losses(self, module: nn.Module, batch: Batch) -> Array:
-        """The losses of the records that are meant, one number each. Raises ValueError."""
+        """Return the losses of the records of a batch in host memory, one number each, without those that fill it up.
+
+        Raises ValueError where the loss function does not return one number for each record.
+        """
         values: Array = on_host([self.where_they_are(module, batch)])[0]
         return values
 
     def where_they_are(self, module: nn.Module, batch: Batch) -> Tensor:
-        """As `losses`, but on the device of the module, for which the host then need not wait."""
+        """Return the losses of the records of a batch where the loss function left them, such as on a GPU.
+
+        The host then need not wait for the device. Raises ValueError as `losses` does.
+        """
         return per_record(self._losses(module, batch.content), batch.rows)[: batch.meant]
 
 
 def on_host(losses: Sequence[Tensor]) -> Array:
-    """The losses of several evaluations, shape (evaluations, records); the host waits for the device once."""
+    """Copy the losses of several evaluations to the host, waiting for the device once: shape (evaluations, records)."""
     values: Array = torch.stack(list(losses)).to("cpu").numpy()
     return values
 
 
 def shape_of(content: Any) -> str:
-    """A text that describes a collated batch except for the numbers in its tensors: structure, shapes and types."""
+    """Return a text that describes a collated batch but for the numbers in its tensors: structure, shapes, types."""
     leaves, structure = _pytree.tree_flatten(content)
     tensors = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, torch.Tensor) else repr(x) for x in leaves]
     return f"{', '.join(tensors)} in {structure}"

@@ -15,6 +15,7 @@ import platform
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,9 @@ from dpzero_theory.optim.weights.module import Weights
 KEY_BYTES = 32
 """The length of the secret key of a run's records."""
 RECORDS = 1000
-"""How many records of a data set are compared, evenly spread, where they are read one by one."""
+"""How many records of a data set, evenly spread, are compared at most, where they are read one by one."""
 SEARCHED = 20_000
-"""How many records of a data set `shared` looks through."""
+"""How many records of a data set `shared` looks through at most."""
 _UNREADABLE = (
     b"\x80\x04\x95-" + bytes(7) + b"\x8c\x1bdpzero_theory.optim.records\x94\x8c\x06Unread\x94\x93\x94)\x81\x94."
 )
@@ -39,16 +40,20 @@ _UNREADABLE = (
 
 
 def layout(weights: Weights) -> str:
-    """A text that tells trainable parameters apart: their number, d, and a digest of names, shapes and types."""
+    """Return a text by which a resumed run recognises the trainable parameters of a module.
+
+    It has their number, the number d of their coordinates, and a digest of their names, shapes and types.
+    """
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in zip(weights.names, weights.parameters, strict=True)]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
     return f"{len(shapes)} parameters, d = {weights.d}, {digest[:16]}"
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """The name of a loss function and a digest of its source without comments; the name alone if there is no source.
+    """Return a text by which a resumed run recognises the loss function: its name and a digest of its source.
 
-    Functions that it calls, and values that it has closed over, are not looked at.
+    The digest leaves out comments; if there is no source, the text is the name alone. Functions that the loss function
+    calls, and values that it has closed over, are not looked at.
     """
     function: Any = inspect.unwrap(losses)
     while hasattr(function, "func"):  # a functools.partial
@@ -56,7 +61,7 @@ def of_losses(losses: Callable[..., object]) -> str:
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
         source = textwrap.dedent(inspect.getsource(named))
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError, TokenError):  # no file, or one that has changed since it was imported
         return str(named.__qualname__)
     with suppress(SyntaxError):  # the source of a lambda may be part of a statement
         source = ast.unparse(ast.parse(source))
@@ -64,24 +69,25 @@ def of_losses(losses: Callable[..., object]) -> str:
 
 
 def new_key() -> bytes:
-    """A new secret key for `of_records`."""
+    """Return a new secret key for the digest of a run's records, from the operating system."""
     return os.urandom(KEY_BYTES)
 
 
 def versions() -> str:
-    """The versions of this package, of torch, numpy and scipy, and of Python."""
+    """Return the versions of this package, of torch, numpy and scipy, and of Python, as a text."""
     packages = (dpzero_theory, torch, np, scipy)
     found = [f"{package.__name__} {package.__version__}" for package in packages]
     return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """The HMAC-SHA-256 of all records of a TensorDataset, or of `RECORDS` records of another data set.
+    """Return the HMAC-SHA-256 of all records of a TensorDataset, or of `RECORDS` records of another data set.
 
-    It is "" for records that cannot be compared: those that cannot be pickled, or that read differently each time by
-    other draws than those of the global generators (`records.each`). A record that cannot be read counts as such.
+    It is "" for records that cannot be compared: those that cannot be pickled, or that differ from one reading to the
+    next though the global random generators are reset (`records.each`). A record that cannot be read enters as a fixed
+    word in its place.
 
-    data: a data set with a length. key: secret.
+    data: a data set with a length. key: the run's secret key.
     """
     if isinstance(data, TensorDataset):
         return _digest(data.tensors, key)
@@ -91,7 +97,10 @@ def of_records(data: Any, key: bytes) -> str:
 
 
 def of_all(records: Iterable[Any], key: bytes) -> str:
-    """As `of_records`, for records that have been read."""
+    """Return the HMAC-SHA-256 of records, or other values, that have been read; "" if one cannot be pickled.
+
+    key: the key of the HMAC.
+    """
     try:
         return _digest(records, key)
     except (pickle.PicklingError, TypeError, AttributeError):
@@ -99,9 +108,10 @@ def of_all(records: Iterable[Any], key: bytes) -> str:
 
 
 def shared(data: Any, others: Any) -> int:
-    """How many of the first `RECORDS` records of `others` are among the first `SEARCHED` records of `data`.
+    """Count the records that two data sets share, as far as is looked: the first `RECORDS` of `others` are looked for
+    among the first `SEARCHED` of `data`.
 
-    It is 0 for records that cannot be compared.
+    Returns 0 for records that cannot be compared, and the number of all records if both are one object.
     """
     if others is data:
         return len(data)
@@ -123,7 +133,7 @@ def _digest(parts: Iterable[Any], key: bytes) -> str:
 
 
 def _bytes(value: Any) -> Iterator[bytes]:
-    """The bytes of a value piece by piece, each with its length or shape before it."""
+    """Yield the bytes of a value piece by piece, each with its length or shape before it."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().contiguous()
         yield f"{value.dtype}{tuple(value.shape)}".encode()

@@ -2,8 +2,9 @@
 
 What is clipped is the difference of one record, so a neighbouring data set may change no other record's. That holds if
 the losses give record i a number that depends on record i and the weights alone. `probe.probe` evaluates a few records,
-spread over the data set, at x + lambda u and x - lambda u, in micro-batches that are read and collated as the run does
-it (with equal draws of the global generators, `records.Alike`). It compares what a record gets in these cases:
+spread over the data set, at two points of a step (central differences: x + lambda u and x - lambda u; forward ones: x
+and x + lambda u; exact ones: derivatives take the place of losses), in micro-batches that are read and collated as the
+run does it (with equal draws of the global generators, `records.Alike`). It compares what a record gets in these cases:
 
     evaluated again, after others        shows randomness (dropout that stays on), a state kept between calls
     with other records beside it         shows batch statistics, contrast, ranks, sums over the batch
@@ -42,18 +43,21 @@ import warnings
 import numpy as np
 
 from dpzero_theory.check import Array
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
 from dpzero_theory.optim.losses.probe import Look, ProbeResult, equal, evaluable, largest, probe, rounding
 from dpzero_theory.optim.losses.records import Alike, Collate, Data, fetcher
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.distributed import Ranks, named
+from dpzero_theory.optim.weights.derivatives import NONE
 from dpzero_theory.optim.weights.layers import streamed
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
 _TRIED = 64
-"""Records that are tried, spread over the data set, until one has a loss, where the losses are hardly looked at."""
+"""The number of records, spread over the data set, from which a few are taken that have a loss, where nothing but the
+shape of the losses is tested."""
 _VISIBLE = 0.1
 """The share of the clip by which rounding may move a record's difference before a warning says so."""
 
@@ -69,12 +73,15 @@ def examine(
     isolation: str,
     points_at_once: int = 1,
 ) -> Evaluation:
-    """Look at the losses as the module's docstring says. Returns the evaluation that the run then uses.
+    """Test that the losses keep records apart, as the module's docstring says. Returns what evaluates them in the run.
 
-    isolation: one of `ISOLATIONS`; with an empty one, only the shape of two records' losses is looked at. If
-    points_at_once is above 1, two records must get the losses in one pass that each point gives by itself. Layers that
-    are streamed are called as a step calls them. Raises ValueError, or what the losses raise; the module is then as it
-    was.
+    weights: the trainable ones of the module. losses, data, collate: the run's loss function, records, and the function
+    that makes a batch of records. plan: what the run does. ranks: its processes. micro_batch: how many records it
+    evaluates at a time. isolation: a name in `ISOLATIONS`; if it is empty, only the shape of two records' losses is
+    tested. points_at_once: how many points the run evaluates in one pass; above 1, two records must get the losses in
+    one pass that each point gives by itself. Layers that are streamed are called as a step calls them.
+
+    Raises ValueError, or what the losses raise; the module is then as it was.
     """
     evaluation = Evaluation(losses, fetcher(data, collate))
     places, few = np.unique(np.arange(_TRIED) * plan.n // _TRIED), min(2, micro_batch)
@@ -83,11 +90,12 @@ def examine(
         if isolation:
             found.append(probe(weights, losses, data, collate, plan, micro_batch, isolation))
         else:
-            seen = Look(weights, Evaluation(losses, Alike(data, collate)), plan.smoothing, exact=False)
+            seen = Look(weights, Evaluation(losses, Alike(data, collate)), plan, exact=False)
             first = evaluable(lambda records: seen(records[:few]), seen, places)
             weights.require_used()
             found.append(ProbeResult(0.0, {}, first.values, first.trace.coarsest))
-        alone = Look(weights, evaluation, plan.smoothing, exact=False)
+        _require_derivatives(found[0].values, plan)
+        alone = Look(weights, evaluation, plan, exact=False)
         if points_at_once > 1:
             evaluable(lambda records: _require_stackable(alone, records[:few], points_at_once), alone, places)
         elif streamed(weights.module):
@@ -108,7 +116,11 @@ def examine(
 
 
 def _require_same_losses(found: list[tuple[Array, float]], *, exact: bool) -> None:
-    """Raise ValueError naming the ranks whose losses of the first records are others than those of rank 0."""
+    """Raise ValueError, naming ranks, where the losses of the first records differ from those on rank 0.
+
+    found: for each rank these losses and the coarsest rounding behind them, `Trace.coarsest`. exact: whether bits must
+    agree; else losses may differ by rounding.
+    """
     first, coarsest = found[0]
 
     def same(values: Array, eps: float) -> bool:
@@ -135,13 +147,24 @@ def _require_stackable(look: Look, records: Indices, points_at_once: int) -> Non
         raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
 
+def _require_derivatives(values: Array, plan: Plan) -> None:
+    """Raise ValueError where derivatives are asked for, and all that were found are 0, as those of 0-1 losses are."""
+    if not DIFFERENCES[plan.difference].smoothing and not values.any():
+        raise ValueError(f"{NONE}: the derivatives of all {len(values)} records that were looked at are 0")
+
+
 def warn(found: ProbeResult, plan: Plan) -> None:
-    """Warn, in one line, where lambda makes the measured rounding visible in what is released."""
-    shift = found.rounding / plan.smoothing
+    """Warn, in one line, where the smoothing lambda is so small that rounding becomes visible in what is released.
+
+    found: what `probe` has measured. plan: the run's.
+    """
+    shift = found.rounding * plan.difference_rule.rounded(plan.smoothing)
     if plan.clip and not shift * plan.expected_batch < _VISIBLE * plan.clip:
+        shifts = DIFFERENCES[plan.difference].smoothing
+        moved, instead = ("losses", " or a larger smoothing") if shifts else ("derivatives", "")
         warnings.warn(
-            f"smoothing = {plan.smoothing:g} makes rounding visible: it moves losses by {found.rounding:.1g}, so other"
-            f" records can move a record's difference by {shift:.1g} (clip = {plan.clip:g}): use isolation='exact' or"
-            " a larger smoothing",
+            f"smoothing = {plan.smoothing:g} makes rounding visible: it moves {moved} by {found.rounding:.1g}, so other"
+            f" records can move a record's difference by {shift:.1g} (clip = {plan.clip:g}): use isolation='exact'"
+            f"{instead}",
             stacklevel=2,
         )

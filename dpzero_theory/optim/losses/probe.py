@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import Array
@@ -20,6 +21,7 @@ from dpzero_theory.optim.losses.identity import RECORDS, of_all
 from dpzero_theory.optim.losses.records import Alike, Collate, Data, each, fetcher, length_of
 from dpzero_theory.optim.losses.trace import Trace
 from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.step.differences import Point
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.schedule import Indices
 
@@ -31,7 +33,7 @@ _ONE_SHAPE = (
 _DRAWS = "what is drawn at random must come from torch's, numpy's or Python's global generator"
 _ONE_BY_ONE = " (where reading draws at random, read records one by one: a data set without __getitems__)"
 _DEVIATIONS = 6
-"""A Poisson batch is taken to be at most so many standard deviations larger than expected, which hardly any exceeds."""
+"""How many standard deviations above its expected size a batch of random size is taken to be at most."""
 _SMALL = 0.1
 """Losses smaller than this are compared as if they were this large."""
 T = TypeVar("T")
@@ -41,8 +43,9 @@ class ProbeResult(NamedTuple):
     """What `probe` returns.
 
     rounding: the largest change of a loss that was taken for rounding, or the spacing of floating-point numbers there
-    if that is larger; 0 where isolation is exact. shapes: those that `Evaluation` may evaluate, by their rows.
-    values: the losses of the first records, and coarsest: `Trace.coarsest` of them, to compare between processes.
+    if that is larger; 0 where isolation is exact. shapes: the shapes of batches that the run may evaluate, by their
+    number of rows; empty where any may be. values: the losses of the first records, to compare between processes.
+    coarsest: the coarsest rounding of the operations that gave these losses, `Trace.coarsest`.
     """
 
     rounding: float
@@ -52,7 +55,7 @@ class ProbeResult(NamedTuple):
 
 
 class RaisedError(Exception):
-    """The losses, or the reading of a batch, have raised `error`."""
+    """Says that the losses, or the reading of a batch, have raised `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -60,7 +63,7 @@ class RaisedError(Exception):
 
 
 class _Seen(NamedTuple):
-    """One evaluation: the records, their collated batch, the loss of each, and what operations ran."""
+    """One evaluation: the records' numbers, their collated batch, the loss of each, and the operations that ran."""
 
     records: Indices
     batch: Batch
@@ -69,23 +72,28 @@ class _Seen(NamedTuple):
 
 
 class Look:
-    """Evaluates records at x + lambda u and x - lambda u, u the run's first direction.
+    """Evaluates records at two points: the first two that the run evaluates, by the plan's difference rule.
 
-    smoothing: lambda. exact: whether the bits of intermediate results are traced, too.
+    For central differences they are x + lambda u and x - lambda u, for forward ones x and x + lambda u, where x are the
+    weights and u is the run's first direction; for exact ones, the derivatives along the first two directions.
+    evaluation: reads records and gives their losses. exact: whether the bits of intermediate results are traced, too.
     """
 
-    def __init__(self, weights: Weights, evaluation: Evaluation, smoothing: float, *, exact: bool) -> None:
+    def __init__(self, weights: Weights, evaluation: Evaluation, plan: Plan, *, exact: bool) -> None:
         self.weights, self.exact = weights, exact
-        self._evaluation, self._smoothing = evaluation, smoothing
+        self._evaluation = evaluation
+        self._points = plan.difference_rule.points(range(2), plan.smoothing)[:2]
         self._begun = False
 
-    def __call__(self, records: Indices, side: int = 1, batch: Batch | None = None) -> _Seen:
-        """The losses of some records at x + side lambda u. Raises RaisedError."""
+    def __call__(self, records: Indices, which: int = 0, batch: Batch | None = None) -> _Seen:
+        """Evaluate the records with these numbers at the point `which`, 0 or 1, and return what was seen.
+
+        batch: their collated batch, if it was made before. Raises RaisedError where the losses or the reading raise.
+        """
         trace = Trace(len(records) if self.exact else 0)
         try:
             batch = batch or self._evaluation.batch(records)
-            with self.weights.shifted(0, side * self._smoothing), trace:
-                values = self._evaluation.losses(self.weights.module, batch)
+            values = self._asked(self._points[which], batch, trace)
         except Exception as error:
             said = " ".join(str(error).split())
             if not self._begun or said.startswith(("losses must", "the losses must")):
@@ -99,9 +107,15 @@ class Look:
         return _Seen(records, batch, values, trace)
 
     def at_points(self, records: Indices, at_once: int) -> tuple[Array, Array, float]:
-        """The losses at both points, one after the other and in one pass, and `Trace.coarsest` of the former."""
+        """Evaluate records at both points in two ways: one point after the other, and both in one pass.
+
+        records: their numbers. at_once: how many points the run evaluates in one pass; with 1 the second way is left
+        out, and the result of the first stands for it. Returns the losses by the first way and by the second, each of
+        shape (2, records), and the coarsest rounding of the first way's operations (`Trace.coarsest`). Raises
+        RaisedError where the losses or the reading raise.
+        """
         trace = Trace(0)
-        points = [(0, self._smoothing), (0, -self._smoothing)]
+        points = self._points
         try:
             ask = partial(self._evaluation.where_they_are, batch=self._evaluation.batch(records))
             with trace:
@@ -112,23 +126,30 @@ class Look:
             raise RaisedError(error) from error
 
     def evaluates(self, record: int) -> bool:
-        """Whether a record by itself has a loss at both points."""
+        """Whether the record with this number, by itself, has a loss at both points without an exception."""
         try:
             batch = self._evaluation.batch(np.array([record]))
-            for side in (1, -1):
-                with self.weights.shifted(0, side * self._smoothing):
-                    self._evaluation.losses(self.weights.module, batch)
+            for point in self._points:
+                self._asked(point, batch, Trace(0))
         except Exception:
             return False
         return True
 
+    def _asked(self, point: Point, batch: Batch, trace: Trace) -> Array:
+        def ask(module: nn.Module) -> Tensor:
+            with trace:
+                return self._evaluation.where_they_are(module, batch)
+
+        values: Array = on_host([self.weights.at(point, ask)])[0]
+        return values
+
 
 def evaluable(work: Callable[[Indices], T], look: Look, records: Indices) -> T:
-    """What `work` returns for these records or, where a loss or the reading raises, for those that can be evaluated.
+    """Return work(records) or, where a loss or the reading raises, `work` for the records that can be evaluated.
 
-    In a run a record whose loss raises counts as 0, so it is left out here and nothing is said. An error that every
-    record raises by itself is raised, and so is one that only several together raise: that is how the losses, or
-    `collate`, are made.
+    records: numbers of records. look: says of each record whether it can be evaluated by itself. In a run a record
+    whose loss raises counts as 0, so it is left out here and nothing is said. An error that every record raises by
+    itself is raised, and so is one that only several together raise: it is a fault of the losses or of `collate`.
     """
     try:
         return work(records)
@@ -146,10 +167,14 @@ def evaluable(work: Callable[[Indices], T], look: Look, records: Indices) -> T:
 def probe(
     weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan, rows: int, mode: str
 ) -> ProbeResult:
-    """Whether the losses keep records apart, in fewer than ten evaluations of a micro-batch as the run makes it.
+    """Test that the losses keep records apart, in fewer than ten evaluations of a micro-batch as the run makes it.
 
-    rows: of a micro-batch. mode: one of `isolation.ISOLATIONS`. Raises ValueError in one line that says what was seen,
-    or what the losses raise (`evaluable`). The module's buffers are then as they were.
+    weights: the trainable ones of the module. losses, data, collate: the run's loss function, records, and the function
+    that makes a batch of records. plan: what the run does. rows: the number of records in a micro-batch. mode: how a
+    record's loss is kept its own, a name in `isolation.ISOLATIONS`.
+
+    Returns what was measured. Raises ValueError in one line that says what was seen, or what the losses raise
+    (`evaluable`). The module's buffers are then as they were.
     """
     largest = plan.batches.batch_size(plan.n)
     if largest is None:
@@ -157,7 +182,7 @@ def probe(
     rows = min(rows, plan.n, rows if mode == "exact" else max(2, largest))
     count = min(plan.n, 2 * rows)
     fetch = Alike(data, collate)
-    look = Look(weights, Evaluation(losses, fetch), plan.smoothing, exact=mode == "exact" and rows > 1)
+    look = Look(weights, Evaluation(losses, fetch), plan, exact=mode == "exact" and rows > 1)
     places = np.arange(count) * plan.n // count
     lengths: dict[int, int] = {}
     if type(data) is not TensorDataset:
@@ -178,9 +203,10 @@ def probe(
 
 
 def _by_chance(data: Data, numbers: list[int]) -> bool:
-    """Whether a data set draws from a source that cannot be set, such as the system's: equal copies read differently.
+    """Whether a data set draws from a source that cannot be seeded, such as the system's: two copies read differently.
 
-    A data set that goes by what was read before gives equal copies the same, if it keeps that itself.
+    A data set whose records depend on what was read before is told apart by this: two equal copies of it read the same,
+    if it keeps its state itself. numbers: of the records that are read. False where the data set cannot be copied.
     """
     try:
         copies = [copy.deepcopy(data) for _ in range(2)]
@@ -209,7 +235,8 @@ def _probed(look: Look, fetch: Alike, records: Indices, lengths: list[int], rows
 class _Comparison:
     """Compares the first evaluation with others that hold some of the same records.
 
-    rounding: as of `ProbeResult`, over what was compared so far.
+    look: evaluates records. first: the first evaluation. rounding: the largest change of a loss so far that was taken
+    for rounding.
     """
 
     def __init__(self, look: Look, first: _Seen) -> None:
@@ -218,23 +245,29 @@ class _Comparison:
         self.rounding = 0.0
 
     def one_by_one(self, others: Indices) -> dict[int, str]:
-        """Compare evaluations where a micro-batch is one record."""
+        """Compare evaluations where a micro-batch is one record: the first record, before and after the others.
+
+        others: the numbers of the other records. Returns no shapes, as a record is then evaluated in its own shape.
+        """
         for record in others[:-1]:
             self._look(np.array([record]))
         self._twice(others[-1:] if len(others) else self._first.records)
         return {}
 
     def together(self, others: Indices, kept: NDArray[np.bool_], fetch: Alike) -> dict[int, str]:
-        """Compare where a micro-batch has several records. Returns the shapes that are exact, if that is asked for.
+        """Compare evaluations where a micro-batch has several records.
 
-        others: records that replace those of the first evaluation that are not `kept`.
+        others: numbers of records that replace some of the first evaluation. kept: for each record of the first
+        evaluation whether it stays. fetch: reads batches, and says whether equal random draws went by place. Returns,
+        for isolation "exact", the shapes of batches that keep records apart to the bit, by their number of rows; else
+        nothing.
         """
         first, look = self._first, self._look
         records, rows = first.records, len(first.records)
         every, stayed, went = np.arange(rows), np.flatnonzero(kept), np.flatnonzero(~kept)
         beside = look(_exchanged(records, kept, others))
-        below = look(records, -1, first.batch)
-        beside_below = look(_exchanged(records, ~kept, others), -1)
+        below = look(records, 1, first.batch)
+        beside_below = look(_exchanged(records, ~kept, others), 1)
         turned = self._twice(records[::-1])
         shapes = self._shape([beside, below, beside_below, turned]) if look.exact else {}
         hint = _ONE_BY_ONE if fetch.by_place else ""
@@ -257,7 +290,11 @@ class _Comparison:
         return shapes
 
     def _twice(self, before: Indices) -> _Seen:
-        """Evaluate some records, and the first ones again with what that has left in buffers, which must not go on."""
+        """Evaluate the records `before`, then the first ones again, and compare these with the first evaluation.
+
+        Buffers keep what each evaluation leaves there, and must not change from one to the next. Returns the evaluation
+        of the records `before`.
+        """
         first = self._first
         with self._look.weights.untrained.left() as require_unchanged:
             seen = self._look(before)
@@ -270,7 +307,11 @@ class _Comparison:
         return seen
 
     def _compare(self, seen: _Seen, reference: _Seen, here: Indices, there: Indices, how: str) -> None:
-        """Raise ValueError unless records in places `here` have what they had in places `there` of the reference."""
+        """Raise ValueError unless records have the losses that they had in another evaluation.
+
+        seen, reference: the two evaluations. here, there: the places of the same records in the first and the second.
+        how: what was different about `seen`, for the message.
+        """
         found, expected = seen.values[here], reference.values[there]
         changed = ~equal(found, expected)
         if changed.any():
@@ -293,9 +334,10 @@ class _Comparison:
             )
 
     def _shape(self, others: list[_Seen]) -> dict[int, str]:
-        """The shape that all these batches have, by its number of rows.
+        """Return the one shape that the first and all other batches have, by its number of rows.
 
-        Raises ValueError where they have several shapes, and where operations go by values.
+        others: the other evaluations. Raises ValueError where they have several shapes, and where the operations that
+        ran depend on values.
         """
         first = self._first
         shape = shape_of(first.batch.content)
@@ -311,7 +353,7 @@ class _Comparison:
 
 
 def _require_one_shape(data: Data, collate: Collate) -> None:
-    """Raise ValueError unless the records, or `RECORDS` of them, are of one shape each by itself."""
+    """Raise ValueError unless all records, each collated by itself, have one shape; at most `RECORDS` are read."""
     fetch, count = fetcher(data, collate), min(len(data), RECORDS)
     shapes = set()
     for index in range(count):
@@ -322,7 +364,10 @@ def _require_one_shape(data: Data, collate: Collate) -> None:
 
 
 def _exchanged(records: Indices, kept: NDArray[np.bool_], others: Indices) -> Indices:
-    """The same records where they are kept, and others in the other places: kept ones again where there are none."""
+    """Return numbers of records: `records` where they are kept, and `others` in the remaining places.
+
+    Where there are no others, kept records take these places, too.
+    """
     theirs = np.resize(others if len(others) else records[kept], len(records))
     return np.where(kept, records, theirs)
 
@@ -333,10 +378,13 @@ def equal(one: Any, other: Any) -> Any:
 
 
 def rounding(eps: float, size: float) -> float:
-    """The largest change of losses of this size that is taken for rounding; eps: as `Trace.coarsest`."""
+    """Return the largest change of a loss that is taken for rounding.
+
+    eps: the coarsest rounding of an operation, relative, as `Trace.coarsest` has it. size: the largest loss.
+    """
     return float(eps ** (2 / 3)) * (size + _SMALL)
 
 
 def largest(values: Array) -> float:
-    """The largest magnitude of the finite values; 0 if there are none."""
+    """Return the largest magnitude of the finite values; 0 if there are none."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))

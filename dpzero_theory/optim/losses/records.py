@@ -29,8 +29,8 @@ class Data(Protocol):
 def require_data(data: object, name: str = "data") -> None:
     """Raise ValueError for anything but a map-style data set that holds a record.
 
-    For example a DataLoader holds batches, not records, and a tuple (X, y) of arrays has two entries, not n. name: of
-    the argument.
+    For example a DataLoader holds batches, not records, and a tuple (X, y) of arrays has two entries, not n. name: the
+    argument's name, for the message.
     """
     map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     arrays = isinstance(data, tuple) and any(hasattr(part, "shape") for part in data)
@@ -50,7 +50,10 @@ def require_data(data: object, name: str = "data") -> None:
 
 
 def fetcher(data: Data, collate: Collate) -> Fetch:
-    """The function that makes the batch of some records."""
+    """Return a function from the numbers of records of `data` to their batch.
+
+    collate: makes the batch of a list of records; torch's default_collate if None.
+    """
     if collate is None and isinstance(data, TensorDataset):
         return lambda records: data[torch.from_numpy(records)]
     join, read = default_collate if collate is None else collate, _reader(data)
@@ -58,7 +61,8 @@ def fetcher(data: Data, collate: Collate) -> Fetch:
 
 
 def _reader(data: Data) -> Callable[[list[int]], list[Any]]:
-    """A function that reads records by their numbers, with `__getitems__` if the data set has it, as `DataLoader`."""
+    """Return a function that reads records by their numbers, with `__getitems__` if the data set has that, as
+    torch's DataLoader does."""
     many: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
     return many or (lambda numbers: [data[i] for i in numbers])
 
@@ -69,7 +73,8 @@ class Alike:
     To that end torch's, numpy's and Python's global generators are seeded. Where records are read one by one, each
     record has draws of its own, wherever it stands. Where they are read many at a time, the draws of each batch begin
     with the same ones, so that records in equal places have equal draws if each draws equally often. by_place: whether
-    the latter has happened. A data set that draws by other means is read once, see `hold`.
+    a batch that was read many at a time has drawn at random. A data set that draws by other means is read once, see
+    `hold`. data: the records. collate: makes the batch of a list of records; torch's default_collate if None.
     """
 
     def __init__(self, data: Data, collate: Collate) -> None:
@@ -96,9 +101,9 @@ class Alike:
         return self._join(found)  # draws in `collate` are not made equal, since they would be shared by records
 
     def hold(self, records: Mapping[int, Any]) -> bool:
-        """Use these records, by their numbers, instead of reading, if records are read one by one.
+        """Use these records instead of reading them again, if the data set is read one record at a time.
 
-        Returns whether they are.
+        records: those that were read, by their numbers. Returns whether the data set is read one record at a time.
         """
         self._held = {} if self._together else records
         return not self._together
@@ -115,7 +120,10 @@ class Unreadable:
 
 
 def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
-    """Read records one by one, with the draws that `Alike` gives each; `Unreadable()` stands for one that raises."""
+    """Yield the records with these numbers, read one by one; `Unreadable()` stands for one whose reading raises.
+
+    Before each record the global random generators are seeded with its number, so that it reads the same each time.
+    """
     read = _reader(data)
     with _drawing_alike() as draws:
         for number in numbers:
@@ -128,11 +136,11 @@ def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
 
 
 class _Draws:
-    """The global generators of torch, numpy and Python."""
+    """Seeds the global generators of torch, numpy and Python, and says whether they were drawn from."""
 
     @staticmethod
     def begin(seed: int) -> None:
-        """Seed the generators."""
+        """Seed all three generators with this number."""
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
@@ -151,7 +159,7 @@ class _Draws:
 
 @contextmanager
 def _drawing_alike() -> Iterator[_Draws]:
-    """Give the global generators; at the end of the block they have the states of its beginning."""
+    """Give the object that seeds the global generators; when the block ends they have their earlier states again."""
     python, numbers, torches = _Draws.states()
     try:
         yield _Draws()
@@ -169,7 +177,7 @@ def _same(one: tuple[Any, Any, Tensor], other: tuple[Any, Any, Tensor]) -> bool:
 
 
 def length_of(value: Any) -> int:
-    """The number of numbers or characters in a record."""
+    """Return how many numbers or characters there are in a record, or in a part of one."""
     if isinstance(value, Mapping):
         return sum(map(length_of, value.values()))
     if isinstance(value, (list, tuple)):

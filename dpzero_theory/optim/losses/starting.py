@@ -5,10 +5,10 @@
     run = make_private_with_epsilon(model, losses, data, folder="run", **start.target)
 
 Measured are, at the model's weights x, along random directions u_k at the distance lambda, on some public records i:
-the differences s_ik = (f_i(x + lambda u_k) - f_i(x - lambda u_k))/(2 lambda), whose root mean square over k estimates
-the gradient norm ||grad f_i||; and the second differences of the mean loss F. The mean of these estimates tr(H), H the
-Hessian of F, and their variance is 2 ||H||_F^2 (with random signs, without the diagonal). The settings are then, in the
-notation of `theory/sharp/proof.md` (K directions a step, T steps, clip C, step size alpha),
+the differences s_ik = (f_i(x + lambda u_k) - f_i(x - lambda u_k))/(2 lambda), or those of another rule, whose root mean
+square over k estimates the gradient norm ||grad f_i||; and the second differences of the mean loss F. The mean of these
+estimates tr(H), H the Hessian of F, and their variance is 2 ||H||_F^2 (with random signs, without the diagonal). The
+settings are then, in the notation of `theory/sharp/proof.md` (K directions a step, T steps, clip C, step size alpha),
 
     lambda   the largest of 1e-1 ... 1e-4 at which halving it changes the differences by at most 1%, or the steadiest
     K        the power of 4 nearest to sqrt(K T)/8, at most 256 (`benchmarks.equal_evaluations`)
@@ -30,15 +30,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from dpzero_theory import check
-from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
+from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.optim.losses.evaluation import Evaluation, Losses, on_host
 from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.records import Collate, Data, fetcher, require_data
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.step.estimator import two_point_difference
+from dpzero_theory.optim.step.differences import RULES, Point, Rule
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.step import Drawing
@@ -51,7 +53,7 @@ MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
 _LITTLE = 0.01
 """The largest relative change of the differences at which a distance is small enough."""
 _KEY = bytes(16)
-"""The key of the directions, which need not be random: only public records are looked at along them."""
+"""The key of the directions, which need not be random, as only public records are looked at along them."""
 
 Array = NDArray[np.float64]
 
@@ -60,9 +62,10 @@ Array = NDArray[np.float64]
 class Start:
     """Settings of a run and what they come from.
 
-    target: keyword arguments of `make_private_with_epsilon`, including those that were given. norm: the median of
-    ||grad f_i||. trace, frobenius: of the Hessian of F. noise: sigma. assumed: sentences that say what the values rest
-    on.
+    target: keyword arguments of `make_private_with_epsilon`, including those that were given. norm: the median over the
+    public records of the gradient norm ||grad f_i||. trace, frobenius: estimates of the trace and the Frobenius norm of
+    the Hessian of the mean loss F. noise: sigma, the standard deviation of the noise on a released average. assumed:
+    sentences that say what the values rest on.
     """
 
     target: dict[str, Any]
@@ -74,7 +77,11 @@ class Start:
 
 
 class Measured(NamedTuple):
-    """Differences, shape (records, directions), second differences of F, shape (directions,), and the mean loss F."""
+    """What was measured on public records.
+
+    differences: of each record along each direction, shape (records, directions). second: the second differences of the
+    mean loss F, shape (directions,). loss: F at the module's weights.
+    """
 
     differences: Array
     second: Array
@@ -83,8 +90,7 @@ class Measured(NamedTuple):
     @property
     def norms(self) -> Array:
         """Estimates of the gradient norm ||grad f_i|| of each record."""
-        found: Array = np.sqrt(np.mean(self.differences**2, axis=1))
-        return found
+        return _norms(self.differences)
 
 
 def starting_values(
@@ -101,6 +107,7 @@ def starting_values(
     directions_per_step: int | None = None,
     direction: str = "rademacher",
     least_loss: float = 0.0,
+    difference: str = "central",
     collate: Collate = None,
     private_data: Data | None = None,
     **drawing: Unpack[Drawing],
@@ -108,13 +115,21 @@ def starting_values(
     """Choose clip, step size, smoothing, K and T for a run on n private records.
 
     Args:
-        module, losses, collate: as of `make_private`; the module has the weights that the run begins with.
+        module: the module to train, with the weights that the run begins with.
+        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record.
         public_data: the records that are looked at, 256 of them at most.
         declared: what they are, `public` or `synthetic`. Only if this is true do the values cost no privacy.
         evaluations: K T, the number of pairs of evaluations of a record that is in every batch.
-        n, target_epsilon, target_delta, expected_batch, relation, sampling: of the run.
+        n: the number of private records.
+        target_epsilon, target_delta: the privacy budget of the run, epsilon > 0 and 0 < delta < 1.
+        expected_batch: the expected number of records in a batch of the run, above 0 and at most n.
+        relation, sampling: which data sets are neighbours, and how batches are drawn, as in `Plan.for_target`.
         directions_per_step: K, if it is not to be chosen.
+        direction: the law of the random directions, a name in `dpzero_theory.DIRECTIONS`.
         least_loss: a lower bound on the loss.
+        collate: makes the batch of a list of records; torch's default_collate if None.
+        difference: the run's difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. The smoothing is chosen
+            for it; it is 0 for exact differences, of which central ones at the steadiest distance are what is measured.
         private_data: if given, public records that it holds too are refused.
 
     Raises:
@@ -126,13 +141,15 @@ def starting_values(
     k = nearest_directions(evaluations) if directions_per_step is None else directions_per_step
     check.integer("directions_per_step", k, at_most=check.integer("evaluations", evaluations))
     weights = Weights(module, Directions(_KEY, direction))
-    found, smoothing = _measured(weights, losses, public_data, collate)
+    shifts = DIFFERENCES[difference].smoothing
+    found, smoothing = _measured(weights, losses, public_data, collate, RULES[difference if shifts else "central"])
+    smoothing = smoothing if shifts else 0.0
     steps, norm = evaluations // k, float(np.median(found.norms))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     target: dict[str, Any] = {
         "target_epsilon": target_epsilon, "target_delta": target_delta, "steps": steps,
         "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": smoothing, **drawing,
-        "direction": direction, "directions_per_step": k,
+        "direction": direction, "directions_per_step": k, "difference": difference,
     }  # fmt: skip
     plan = Plan.for_target(n=n, step_size=0.0, **target)
     noise = plan.noise_multiplier * plan.clip / plan.expected_batch
@@ -156,26 +173,48 @@ def public_clip(
     smoothing: float,
     directions_per_step: int = 1,
     direction: str = "rademacher",
+    difference: str = "central",
     collate: Collate = None,
 ) -> float:
-    """Compute a clip, sqrt(K) times the median gradient norm of public records. Raises as `starting_values`."""
+    """Return a clip for a run: sqrt(K) times the median gradient norm of public records, at the module's weights.
+
+    Args:
+        module, losses, collate: the module, the function that gives one loss for each record of a batch, and the one
+            that makes a batch of records.
+        public_data: the records that are looked at, 256 of them at most.
+        data: the private records, of which none may be public too.
+        smoothing: lambda, the distance at which losses are evaluated; 0 with difference="exact".
+        directions_per_step: K >= 1.
+        direction: the law of the random directions, a name in `dpzero_theory.DIRECTIONS`.
+        difference: the run's difference rule, a name in `dpzero_theory.difference.DIFFERENCES`.
+
+    Raises:
+        ValueError: records that are also private ones, or losses that are not finite.
+        PreconditionError: no slope is seen.
+    """
     require_other(public_data, data)
     weights = Weights(module, Directions(_KEY, direction))
-    looked = _measure(weights, _Records(losses, public_data, collate), smoothing, DIRECTIONS)
-    norm = float(np.median(looked.norms))
+    columns = _differences(weights, _Records(losses, public_data, collate), RULES[difference], smoothing, DIRECTIONS)
+    norm = float(np.median(_norms(columns)))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     return math.sqrt(directions_per_step) * norm
 
 
 def require_other(public_data: Data, data: Data | None) -> None:
-    """Raise ValueError if public records are private ones too, as far as records can be compared."""
+    """Raise ValueError if some record of `public_data` is in the private `data` too, as far as records can be compared.
+
+    Where `data` is None nothing is compared.
+    """
     require_data(public_data, "public_data")
     if data is not None and (both := shared(data, public_data)):
         raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
 
 
 def nearest_directions(evaluations: int) -> int:
-    """The power of 4 nearest to sqrt(K T)/8 in ratio, between 1 and 256; evaluations: K T."""
+    """Return a number K of directions a step: the power of 4 nearest to sqrt(K T)/8 in ratio, between 1 and 256.
+
+    evaluations: the product K T of directions a step and steps, an integer >= 1.
+    """
     count = check.integer("evaluations", evaluations)
     power = round(math.log(max(math.sqrt(count) / 8, 1), 4))
     found: int = 4 ** min(power, 4)
@@ -190,40 +229,70 @@ class _Records:
         self._evaluation = Evaluation(losses, fetcher(data, collate))
         self._parts = np.array_split(np.arange(count) * len(data) // count, math.ceil(count / 64))
 
-    def __call__(self, module: nn.Module) -> Array:
-        found = [self._evaluation.losses(module, self._evaluation.batch(part)) for part in self._parts]
-        return np.concatenate(found)
+    def __call__(self, module: nn.Module) -> Tensor:
+        return torch.cat(
+            [self._evaluation.where_they_are(module, self._evaluation.batch(part)) for part in self._parts]
+        )
 
 
-def _measure(weights: Weights, records: _Records, width: float, count: int) -> Measured:
-    columns, second = [], []
-    with weights.shifted(0, 0.0):
-        loss = float(records(weights.module).mean())
-    for number in range(count):
-        with weights.shifted(number, width):
-            plus = records(weights.module)
-        with weights.shifted(number, -width):
-            minus = records(weights.module)
-        if not (np.isfinite(plus).all() and np.isfinite(minus).all() and math.isfinite(loss)):
-            raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
-        columns.append(two_point_difference(plus, minus, width))
-        second.append((plus.mean() - 2 * loss + minus.mean()) / width**2)
-    return Measured(np.stack(columns, axis=1), np.array(second), loss)
+def _norms(differences: Array) -> Array:
+    found: Array = np.sqrt(np.mean(differences**2, axis=1))
+    return found
 
 
-def _measured(weights: Weights, losses: Losses, data: Data, collate: Collate) -> tuple[Measured, float]:
-    """What is measured at the steadiest distance, with second differences at theirs, and the former distance."""
+def _found(weights: Weights, records: _Records, points: Sequence[Point], width: float) -> Array:
+    """Return the losses (or derivatives) of the records at these points, shape (points, records).
+
+    Raises ValueError where some are not finite; width: the distance lambda of the points, for the message.
+    """
+    found = on_host(weights.evaluated(points, records))
+    if not np.isfinite(found).all():
+        raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
+    return found
+
+
+def _differences(weights: Weights, records: _Records, rule: Rule, width: float, count: int) -> Array:
+    """Return the differences of the records along the first `count` directions, shape (records, count).
+
+    rule: the difference rule. width: the distance lambda.
+    """
+    return rule.combine(_found(weights, records, rule.points(range(count), width), width), width)
+
+
+def _measure(weights: Weights, records: _Records, rule: Rule, width: float, count: int) -> Measured:
+    """Measure differences by the rule, and second differences, along the first `count` directions u.
+
+    Both come from the same evaluations, at the weights x and at x + width u and x - width u.
+    """
+    points = [(0, 0.0), *RULES["central"].points(range(count), width)]
+    found = dict(zip(points, _found(weights, records, points, width), strict=True))
+    loss = float(found[0, 0.0].mean())
+    differences = rule.combine(np.stack([found[point] for point in rule.points(range(count), width)]), width)
+    sides = [(found[number, width].mean(), found[number, -width].mean()) for number in range(count)]
+    return Measured(differences, np.array([(plus - 2 * loss + minus) / width**2 for plus, minus in sides]), loss)
+
+
+def _measured(weights: Weights, losses: Losses, data: Data, collate: Collate, rule: Rule) -> tuple[Measured, float]:
+    """Measure public records at the distances where the results are steadiest.
+
+    Differences and second differences may have different steadiest distances. Returns what was measured, and the
+    distance of the differences. losses, data, collate: as in `starting_values`. rule: the difference rule.
+    """
     records = _Records(losses, data, collate)
-    tried = {width: [_measure(weights, records, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
+    tried = {width: [_measure(weights, records, rule, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
     first = _steadiest({width: [one.differences for one in pair] for width, pair in tried.items()})
     second = _steadiest({width: [one.second for one in pair] for width, pair in tried.items()})
-    found = _measure(weights, records, first, DIRECTIONS)
-    curved = found if second == first else _measure(weights, records, second, DIRECTIONS)
+    found = _measure(weights, records, rule, first, DIRECTIONS)
+    curved = found if second == first else _measure(weights, records, rule, second, DIRECTIONS)
     return Measured(found.differences, curved.second, found.loss), first
 
 
 def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
-    """The largest distance whose halving changes little, relative to what is measured; else the one that does least."""
+    """Return the largest distance whose halving changes results by at most `_LITTLE`, relatively.
+
+    If there is none, it is the distance whose halving changes them least. pairs: for each distance, from the largest
+    on, the results at it and at half of it.
+    """
 
     def change(width: float) -> float:
         one, half = pairs[width]

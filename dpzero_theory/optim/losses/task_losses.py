@@ -11,7 +11,7 @@ of the first labelled batch has a label that is a class, ValueError says so.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from dpzero_theory.optim.losses.evaluation import Losses
 
 MEASURES = ("cross-entropy", "error")
 IGNORED = -100
-"""The label of a token that has none: the value that torch and transformers ignore."""
+"""The label of a token that has none, the value that torch and transformers ignore."""
 _CLASSIFIERS = (
     auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
@@ -41,8 +41,10 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 """A function from logits and labels to one loss for each record."""
 
 
-def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
-    """The losses of the model's task: classification, tagging of tokens, masked, causal or seq2seq language modelling.
+def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int] | None = None) -> Losses:
+    """Return the loss function of the model's task, which gives one loss for each record of a batch.
+
+    The tasks are classification, tagging of tokens, and masked, causal or seq2seq language modelling.
 
     Args:
         model: of transformers, or wrapped by peft. Its class says which task it has, and `problem_type` of its
@@ -51,9 +53,11 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
             for a number. Or `error`, the metric itself: the share of a record's labelled tokens whose most likely class
             is wrong. A zeroth-order method needs no derivative of it, but a smoothing lambda that is large enough to
             change answers, 0.1 to 0.3.
+        options: the numbers of two or more tokens; if given, these alone are the classes of a causal or masked language
+            model, such as the words of the answers. A label that is none of them counts as no class.
 
     Raises:
-        ValueError: another measure, or a model whose task is none of these.
+        ValueError: another measure, options that do not fit, or a model whose task is none of these.
     """
     check.choice("measure", measure, MEASURES)
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -71,6 +75,11 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
                 raise ValueError("measure must be 'cross-entropy' where the label is a number; got 'error'")
             return _joined(_same, _squared)
     single = _wrong if error else _cross_entropy
+    if options is not None:
+        causal = known(_CAUSAL) and not getattr(config, "is_encoder_decoder", False)
+        if not causal and not known((auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,)):
+            raise ValueError(f"options must be left out but for causal and masked language models; got {name}")
+        return _among(tuple(options), config, _next_token if causal else _same, single)
     if known(_SEQ2SEQ) and getattr(config, "is_encoder_decoder", False):
         return _joined(_decoded, single)
     if known(_CAUSAL):
@@ -81,6 +90,48 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
         "losses must be given for a model that is no classifier and no language model of transformers, as a function "
         f"(module, batch) -> one loss for each record; got {name}"
     )
+
+
+def _among(options: tuple[int, ...], config: Any, forward: Forward, measure: Measure) -> Losses:
+    """Return the loss function of a language model where only some tokens are classes.
+
+    options: the numbers of these tokens. config: the model's, which has the size of the vocabulary. forward: gives
+    logits and labels of a batch. measure: gives losses from these. Raises ValueError for options that are no tokens,
+    fewer than two, or not all different.
+    """
+    for option in options:
+        check.integer("options", option, at_least=0, at_most=getattr(config, "vocab_size", 2**31) - 1)
+    if len(set(options)) != len(options) or len(options) < 2:
+        raise ValueError(f"options must be two different tokens or more; got {list(options)}")
+
+    def chosen(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        head: Any = module.get_output_embeddings()  # type: ignore[operator]
+        bias = getattr(head, "bias", None)
+
+        def answers(hidden: Tensor) -> Tensor:
+            return functional.linear(
+                hidden, _rows(head.weight, options), None if bias is None else _rows(bias, options)
+            )
+
+        head.forward = answers
+        try:
+            logits, labels = forward(module, batch)
+        finally:
+            del head.forward
+        found = torch.stack([labels == option for option in options], dim=-1)
+        other = torch.where(labels == IGNORED, IGNORED, -1)  # a label that is no option is none of the classes
+        return logits, torch.where(found.any(-1), found.int().argmax(-1), other)
+
+    chosen.__name__ = f"{forward.__name__}.{'-'.join(map(str, options))}"
+    return _joined(chosen, measure)
+
+
+def _rows(values: Tensor, which: Sequence[int]) -> Tensor:
+    """Return the rows of `values` with the numbers `which`, taken one by one.
+
+    Indexing by a tensor would make the operation depend on values, which isolation "exact" refuses.
+    """
+    return torch.stack([values[row] for row in which])
 
 
 def _joined(forward: Forward, measure: Measure) -> Losses:
@@ -100,7 +151,7 @@ def _joined(forward: Forward, measure: Measure) -> Losses:
 
 
 def _labels(batch: Batch) -> Tensor:
-    """The labels of a batch. Raises ValueError where there are none."""
+    """Return the labels of a batch. Raises ValueError for a batch without labels."""
     if not isinstance(batch, Mapping):
         raise ValueError(f"batches must be mappings with labels for these losses; got {check.shown(type(batch))}")
     labels = batch.get("labels")
@@ -113,7 +164,7 @@ def _labels(batch: Batch) -> Tensor:
 
 
 def _require_fit(logits: Tensor, labels: Tensor, measure: Measure) -> None:
-    """Raise ValueError unless there is a label for each position, of the kind that the measure takes."""
+    """Raise ValueError unless there is a label for each position of the logits, of the kind that `measure` takes."""
     shape = tuple(logits.shape)
     several = measure in (_several, _several_wrong)
     wanted = shape if several else shape[:1] if measure is _squared else shape[:-1]
@@ -130,7 +181,7 @@ def _require_fit(logits: Tensor, labels: Tensor, measure: Measure) -> None:
 
 
 def _require_classes(classes: int, labels: Tensor) -> None:
-    """Raise ValueError where there are labels, and none of them is a class of the model."""
+    """Raise ValueError where there are labels, and none of them is a class. classes: how many classes the model has."""
     found = labels[labels != IGNORED]
     if found.numel() and not ((found >= 0) & (found < classes)).any():
         raise ValueError(

@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpzero_theory.privacy.schedule import Indices
 
 Digests = dict[tuple[int, bool] | None, NDArray[np.int64]]
-"""Digests of one result: for each way to tell its rows apart, a number for each row; under None one for the whole."""
+"""Digests of an operation's result, for each way to assign parts of it to records one number for each record, and under
+None one number for the whole result. A way is a pair (dimension, in turns), see `_digests`."""
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer type with as many bytes as a number."""
@@ -30,9 +31,10 @@ _ODD = 0x9E3779B1
 class Trace(TorchDispatchMode):
     """A context manager that records the operations on tensors inside it.
 
-    rows: the number of records of the batch, for digests of what each record gets; 0 for none.
+    rows: the number of records of the batch, for digests of what each record gets; 0 for no digests.
     operations: name, shapes and types of the results of each operation, in order.
-    coarsest: the largest distance from 1 to the next number, over all types that floating-point results had.
+    coarsest: the coarsest relative rounding of any operation: the largest distance from 1 to the next number, over all
+    types that floating-point results had.
     reads: the first operation that hands a value to the program (as a number or a shape), after which what the program
     does may depend on values; empty if there was none.
     """
@@ -54,18 +56,18 @@ class Trace(TorchDispatchMode):
         for tensor in found:
             if tensor.is_floating_point() or tensor.is_complex():
                 self.coarsest = max(self.coarsest, torch.finfo(tensor.dtype).eps, _tensor_cores(func, tensor))
-                plain = (
-                    type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_nested
-                )
-                if self._rows and plain and tensor.numel() and not func.is_view and "empty" not in str(func):
+                if self._rows and _plain(tensor) and tensor.numel() and not func.is_view and "empty" not in str(func):
                     self._digests.append((str(func), dict(_digests(tensor.detach(), self._rows))))
         return result
 
     def first_difference(self, other: "Trace", here: Indices, there: Indices) -> str:
-        """The first operation that gave rows `here` other bits than it gave rows `there` of `other`; empty if none.
+        """Return the name of the first operation that gave some records other bits than in another trace; "" if none.
 
-        A result passes if its rows agree in any way of telling them apart. It passes too if it is equal as a whole,
-        since it may be a function of the weights alone.
+        If the traces do not have the same operations, the text says so.
+
+        here, there: the places of the same records in this trace's batch and in that of `other`. A result passes if it
+        agrees for any way of assigning its parts to records. It passes too if it is equal as a whole, since it may be a
+        function of the weights alone.
         """
         if [name for name, _ in self._digests] != [name for name, _ in other._digests]:
             return "the operations are not the same"
@@ -79,6 +81,12 @@ class Trace(TorchDispatchMode):
         return ""
 
 
+def _plain(tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own that holds its numbers; a derivative that is known to be 0 has none."""
+    strided = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+    return strided and not (tensor.is_nested or tensor.is_meta or tensor._is_zerotensor())
+
+
 def _kind(tensor: Tensor) -> str:
     return f"nested {tensor.numel()}" if tensor.is_nested else f"{tuple(tensor.shape)} {tensor.dtype}"
 
@@ -90,7 +98,10 @@ def _reads(func: Any, args: Any) -> bool:
 
 
 def _tensor_cores(func: Any, tensor: Tensor) -> float:
-    """The coarseness of float32 products, which torch's settings may allow to be computed in fewer bits; else 0."""
+    """Return how coarsely float32 products may be rounded, where torch's settings allow fewer bits; 0 for other types.
+
+    func: the operation. tensor: its result.
+    """
     coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:
         coarse = max(coarse, 2.0**-10)
@@ -98,7 +109,11 @@ def _tensor_cores(func: Any, tensor: Tensor) -> float:
 
 
 def _digests(tensor: Tensor, rows: int) -> Iterator[tuple[tuple[int, bool] | None, NDArray[np.int64]]]:
-    """Digests by (dimension, in turns): records lie along it one after the other (False) or in turns (True)."""
+    """Yield digests of a result for each way in which `rows` records may lie in it, as pairs (way, digests).
+
+    A way is a pair (dimension, in turns): along this dimension the entries of one record stand together (False), or
+    those of all records take turns (True). The way None stands for the whole result, which gets one digest.
+    """
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     yield None, _digest(tensor.reshape(1, -1))
@@ -111,7 +126,7 @@ def _digests(tensor: Tensor, rows: int) -> Iterator[tuple[tuple[int, bool] | Non
 
 
 def _digest(matrix: Tensor) -> NDArray[np.int64]:
-    """A number for each row that depends on every bit of it."""
+    """Return a number for each row of a matrix, which depends on every bit of the row."""
     bits = matrix.contiguous().view(_INTEGERS[matrix.element_size()])
     odd = torch.arange(1, 2 * bits.shape[1], 2, device=bits.device) * _ODD
     total: NDArray[np.int64] = (bits * odd.to(bits.dtype)).sum(dim=1, dtype=torch.int64).cpu().numpy()

@@ -27,13 +27,13 @@ from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 
 _FEWEST = 128
-"""The least number of integers between 0 and the clip along a vector: with so few, noise grows by up to 1/128."""
+"""The least number of integers between 0 and the clip along a vector. With so few, noise grows by up to 1/128."""
 
 
 class Algorithm(ABC):
     """An algorithm: how differences become what is summed, and what is released of the sum.
 
-    name: of the algorithm in a `Plan`.
+    name: by which a `Plan` names the algorithm.
     private: whether it clips and adds noise.
     levels: how many integers there are between 0 and the clip where sums are integers; 0 where they are not.
     replayable: whether a release is K numbers, which the transcript holds; otherwise it is a vector, and is not kept.
@@ -52,7 +52,10 @@ class Algorithm(ABC):
         return self.levels > 0
 
     def law(self, noise: object) -> Mechanism | None:
-        """The law of the noise of a family such as "gaussian"; None where there is no noise. Raises ValueError."""
+        """Return the law of the noise of a family such as "gaussian"; None where the algorithm adds no noise.
+
+        Raises ValueError for a family that the algorithm cannot use.
+        """
         return noise_law(noise, lattice=self.lattice)
 
     def require(self, direction: object, directions_per_step: object) -> None:
@@ -61,32 +64,39 @@ class Algorithm(ABC):
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
-        """Raise PreconditionError if vectors of d coordinates cannot be released for n records.
+        """Raise PreconditionError if the algorithm releases vectors, and cannot do so with d coordinates and n records.
 
-        A release is then an integer times the integer vector v along u, plus noise, and must fit into 64 bits.
-        squared_norm: ||v||^2 of the first direction. largest: the largest |v_j| of all directions.
+        A release is then an integer times v plus noise, where v is the vector of integers along the direction u, and it
+        must fit into 64 bits. squared_norm: ||v||^2 for the first direction. largest: the largest |v_j| that any
+        direction can have.
         """
         del d, squared_norm, largest, n
 
     def coordinates(self, directions_per_step: int) -> int:
-        """The largest number of numbers in a release."""
+        """Return how many numbers a release has at most."""
         return directions_per_step
 
     def unit(self, clip: float, levels: int, squared_norm: int) -> float:
-        """The value that 1 in a release stands for. squared_norm: as for `contributions`."""
+        """Return the number in loss/length that 1 in a released sum stands for; C/levels where K integers are released.
+
+        clip: C. levels: the number of integers between 0 and C. squared_norm: ||v||^2 of the vector v of integers along
+        the direction; it is used only where a release is a vector.
+        """
         return clip / levels if self.lattice else 1.0
 
     @abstractmethod
     def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
-        """The sum of what the records of a micro-batch contribute, shape (K,).
+        """Return the sum of what the records of a micro-batch contribute, shape (K,).
 
-        differences: shape (batch, K). clip: C. levels: of the plan. squared_norm: ||v||^2 of the integer vector v along
-        u, where a release is a vector of d coordinates.
+        differences: of each record along the K directions, shape (batch, K). clip: C, to which they are clipped.
+        levels: the number of integers between 0 and C. d: the number of trained weights. squared_norm: ||v||^2 of the
+        vector v of integers along the direction. The last two are used only where a release is a vector.
         """
 
     def release(self, total: Sums, law: Mechanism | None, scale: float, source: NoiseSource) -> Sums:
-        """Add noise to the sum over the whole batch, or to its next coordinates, and return what is released.
+        """Add noise to `total`, the sum over the whole batch or some of its coordinates, and return what is released.
 
+        law: of the noise; None where there is none. scale: its parameter, in levels. source: where the noise is drawn.
         It must be called once for each coordinate of a step.
         """
         if law is None or not self.lattice:
@@ -149,7 +159,7 @@ class _DPGD0th(Algorithm):
 
 
 def along(levels: int, squared_norm: int) -> int:
-    """The largest integer t with t ||v|| <= levels, exactly."""
+    """Return the largest integer t with t ||v|| <= levels, computed exactly; squared_norm: ||v||^2."""
     return math.isqrt(levels**2 // squared_norm)
 
 

@@ -11,14 +11,14 @@ from dpzero_theory.optim.step.estimator import clip_jointly
 from dpzero_theory.privacy.lattice import Lattice
 
 Sums = NDArray[Any]
-"""Sums of contributions: int64 where they are integers, float64 elsewhere."""
+"""Sums of contributions, int64 where they are integers, float64 elsewhere."""
 
 _SHRINK = 1e-12
-"""The relative amount by which the clip is shrunk: more than it is rounded by in float64, and less than one level."""
+"""The relative amount by which the clip is shrunk, more than it is rounded by in float64, and less than one level."""
 
 
 def per_record(losses: object, batch: int) -> torch.Tensor:
-    """A copy of the losses of a batch in float64, shape (batch,), on their device.
+    """Return a copy of the losses of a batch in float64, shape (batch,), on their device. batch: how many records.
 
     Raises ValueError for anything but a float32 or float64 tensor of shape (batch,): a loss that is reduced over
     records could only be clipped for the batch, which bounds no record, and half precision cannot show a difference.
@@ -28,13 +28,14 @@ def per_record(losses: object, batch: int) -> torch.Tensor:
         raise ValueError(f"losses must be a tensor of shape (batch,) = ({batch},), one loss per record; got {found}")
     if losses.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"losses must be float32 or float64, also of a module in half precision; got {losses.dtype}")
-    return losses.detach().to(torch.float64, copy=True)
+    with torch.no_grad():  # and not `detach`, which would drop the losses' derivatives where they have some
+        return losses.to(torch.float64, copy=True)
 
 
 def to_lattice(lattice: Lattice, rows: Array) -> NDArray[np.int64]:
-    """Clip each row to L2 norm C and round it to integers, so that its norm is at most `levels`.
+    """Clip each row to L2 norm C and return it rounded to integers, so that its norm is at most `levels`.
 
-    rows: any numbers, shape (batch, K).
+    lattice: has the clip C, and `levels`, the number of integers between 0 and C. rows: any numbers, shape (batch, K).
 
         K = 1      rounded to the nearest integer; NaN becomes 0, and +-inf becomes +-levels (`Lattice.round`)
         K > 1      rounded toward zero; NaN entries become 0; of a row with infinite entries only their signs are kept

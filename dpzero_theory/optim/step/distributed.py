@@ -36,17 +36,20 @@ class Ranks:
         self._thread = threading.get_ident()
 
     def alone(self) -> bool:
-        """Whether there is one rank. Of several, each must ask in the thread that made this object.
+        """Return whether there is one rank. Raises RuntimeError if there are several and another thread calls this.
 
-        The ranks must ask for the same in the same order. Two threads of a rank would ask in an order of their own, and
-        the ranks would wait for each other for ever: RuntimeError instead.
+        Ranks must call the methods of this object in the same order, or they wait for each other for ever. Two threads
+        of a rank would call them in an order of their own, so only the thread that made this object may.
         """
         if self.count > 1 and threading.get_ident() != self._thread:
             raise RuntimeError("a run of several ranks must be used in the thread that made it; this is another one")
         return self.count == 1
 
     def lead(self, work: Callable[[], T]) -> T:
-        """What `work` returns on rank 0, which alone calls it. An exception there is raised on every rank."""
+        """Call `work` on rank 0 alone, and return on every rank what it returned there.
+
+        An exception there is raised on every rank.
+        """
         if self.alone():
             return work()
         box: list[object] = [None, None]
@@ -61,7 +64,7 @@ class Ranks:
         return box[0]  # type: ignore[return-value]
 
     def every(self, work: Callable[[], None]) -> None:
-        """Do `work` on each rank. If ranks fail, the exception of the first of them is raised on all."""
+        """Call `work` on each rank. If it raises on some, the exception of the first of these is raised on all."""
         if self.alone():
             return work()
         mine: Exception | None = None
@@ -89,7 +92,11 @@ class Ranks:
             tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
 
     def add(self, slots: Sums) -> Sums:
-        """The sum over the ranks of arrays of equal shape. Each entry must be zero on all ranks but one."""
+        """Return the sum of the ranks' arrays, on every rank.
+
+        slots: this rank's array, of the same shape on all. Each entry must be zero on all ranks but one, so that the
+        sum has the same bits in any order.
+        """
         if self.alone():
             return slots
         shared = torch.from_numpy(slots).to(self._device)
@@ -98,7 +105,7 @@ class Ranks:
         return total
 
     def gathered(self, value: T) -> list[T]:
-        """The values of all ranks, on every rank."""
+        """Return the values of all ranks in their order, on every rank. value: this rank's."""
         if self.alone():
             return [value]
         found: list[T | None] = [None] * self.count
@@ -106,15 +113,15 @@ class Ranks:
         return found  # type: ignore[return-value]
 
     def require_equal(self, name: str, value: str) -> None:
-        """Raise RuntimeError on every rank unless the value is the same on all of them."""
+        """Raise RuntimeError on every rank unless all have the same `value`; name: what it is, for the message."""
         values = self.gathered(value)
         if len(set(values)) > 1:
             raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:60] for v in values)}")
 
     def require_as_first(self, rule: str, value: str) -> None:
-        """Raise ValueError on every rank where some rank's value is not that of rank 0. Values are not shown.
+        """Raise ValueError on every rank if some rank's `value` is not that of rank 0. Values are not shown.
 
-        rule: the beginning of the message.
+        rule: the beginning of the message, which says what must be the same.
         """
         values = self.gathered(value)
         others = [rank for rank, other in enumerate(values) if other != values[0]]
@@ -123,6 +130,6 @@ class Ranks:
 
 
 def named(ranks: list[int]) -> str:
-    """The ranks as a message names them."""
+    """Return text that names these ranks in a message: the first eight, and how many more there are."""
     shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

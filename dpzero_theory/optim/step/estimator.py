@@ -45,8 +45,8 @@ def clip_scalars(values: Array, clip: float) -> Array:
 def clip_jointly(rows: Array, clip: float) -> Array:
     """clip_C(s) = s min(1, C/||s||) for each record's K differences, shape (n, K).
 
-    For K = 1 this is `clip_scalars`, to the bit, and for K > 1 `clip_vectors`; the module says what NaN and infinity
-    become. clip: C > 0. Raises ValueError.
+    rows: the differences, of which row i has those of record i. For K = 1 this is `clip_scalars`, to the bit, and for
+    K > 1 `clip_vectors`; the module says what NaN and infinity become. clip: C > 0. Raises ValueError.
     """
     if np.shape(rows)[-1] == 1:
         return clip_scalars(rows, clip)

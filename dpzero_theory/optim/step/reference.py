@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.optim.step.differences import require_smoothing
 from dpzero_theory.optim.step.estimator import clip_jointly, clip_scalars, clip_vectors, two_point_difference
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.sphere import sample_sphere
@@ -23,7 +24,7 @@ from dpzero_theory.sphere import sample_sphere
 Directions = np.random.Generator | Iterable[ArrayLike]
 Callback = Callable[[int, Array], None]
 Draw = Callable[[int | None], Any]
-"""From the number of coordinates, None for a scalar, to noise of standard deviation sigma."""
+"""A function from a number of coordinates (None for a scalar) to noise of standard deviation sigma."""
 
 
 class LossFunction(Protocol):
@@ -57,7 +58,7 @@ class ReferenceRun:
 
 
 class Options(TypedDict):
-    """Arguments that the three algorithms have in common.
+    """The arguments that the three algorithms `dpzero`, `dpgd_0th` and `dpgd` have in common.
 
     steps: T >= 1. step_size: alpha > 0. clip: C > 0. noise_std: sigma >= 0, of the released average. noise: the source
     of the noise. rng: draws tau, which is public; with fresh entropy if None. keep: whether to return the trajectory,
@@ -81,6 +82,7 @@ def dpzero(
     smoothing: float,
     directions: Directions,
     directions_per_step: int = 1,
+    difference: str = "central",
     **options: Unpack[Options],
 ) -> ReferenceRun:
     """Run Algorithm 2 with K directions a step: x <- x - (alpha/K) sum_k (M_k + z_k) u_k, z_k ~ N(0, sigma^2) scalars.
@@ -89,26 +91,24 @@ def dpzero(
     L2 norm. K = 1 is the paper's algorithm.
 
     Args:
-        problem: n, d and losses(x) of shape (n,).
+        problem: has n, d and the method losses(x), of shape (n,); for exact differences gradients(x), of shape
+            (n, d), in its place.
         x0: the first iterate, shape (d,).
-        smoothing: lambda > 0.
+        smoothing: lambda > 0; 0 for exact differences.
         directions: K vectors for the first step, then K for the second and so on, as an array of shape (T K, d) or any
             iterable of at least T K vectors; or a Generator, which draws them from sqrt(d) S^{d-1}.
         directions_per_step: K >= 1.
+        difference: how s_i is found, a name of `dpzero_theory.difference.DIFFERENCES`.
         options: see `Options`.
 
     Raises:
         ValueError: an argument outside its range.
     """
-    width = check.real("smoothing", smoothing, above=0)
+    along = _differences(problem, difference, smoothing)
     several = check.integer("directions_per_step", directions_per_step)
 
     def step(x: Array, alpha: float, clip: float, draw: Draw, directions: Sequence[Array]) -> Array:
-        differences = [
-            two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
-            for u in directions
-        ]
-        clipped = clip_jointly(np.stack(differences, axis=1), clip)
+        clipped = clip_jointly(np.stack([along(x, u) for u in directions], axis=1), clip)
         released = np.array([scalars.mean() + draw(None) for scalars in np.ascontiguousarray(clipped.T)])
         updated: Array = x - alpha / several * released @ np.stack(directions)
         return updated
@@ -117,19 +117,37 @@ def dpzero(
 
 
 def dpgd_0th(
-    problem: LossFunction, x0: ArrayLike, *, smoothing: float, directions: Directions, **options: Unpack[Options]
+    problem: LossFunction,
+    x0: ArrayLike,
+    *,
+    smoothing: float,
+    directions: Directions,
+    difference: str = "central",
+    **options: Unpack[Options],
 ) -> ReferenceRun:
     """Run Algorithm 1: x <- x - alpha ((1/n) sum_i clip_C(difference_i u) + z), z ~ N(0, sigma^2 I_d).
 
     The clip bounds the norm of the estimator difference_i u. As u is common to all records, clip_C(difference_i u) =
-    clip_{C/||u||}(difference_i) u, and no (n, d) array is formed. Arguments and errors as `dpzero`.
+    clip_{C/||u||}(difference_i) u, and no (n, d) array is formed.
+
+    Args:
+        problem: has n, d and the method losses(x), of shape (n,); for exact differences gradients(x), of shape
+            (n, d), in its place.
+        x0: the first iterate, shape (d,).
+        smoothing: lambda > 0; 0 for exact differences.
+        directions: one vector u for each step, as an array of shape (T, d) or any iterable; or a Generator, which draws
+            them from sqrt(d) S^{d-1}.
+        difference: how difference_i is found, a name of `dpzero_theory.difference.DIFFERENCES`.
+        options: see `Options`.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
-    width = check.real("smoothing", smoothing, above=0)
+    along = _differences(problem, difference, smoothing)
 
     def step(x: Array, alpha: float, clip: float, draw: Draw, directions: Sequence[Array]) -> Array:
         (u,) = directions
-        difference = two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
-        scalar = clip_scalars(difference, clip / float(np.linalg.norm(u))).mean()
+        scalar = clip_scalars(along(x, u), clip / float(np.linalg.norm(u))).mean()
         updated: Array = x - alpha * (scalar * u + draw(problem.d))
         return updated
 
@@ -139,14 +157,12 @@ def dpgd_0th(
 def dpgd(problem: SmoothLossFunction, x0: ArrayLike, **options: Unpack[Options]) -> ReferenceRun:
     """Run DP-GD: x <- x - alpha ((1/n) sum_i clip_C(grad f(x; xi_i)) + z), z ~ N(0, sigma^2 I_d).
 
-    problem: also gradients(x) of shape (n, d). Other arguments as `dpzero`. Raises ValueError.
+    problem: has n, d and the method gradients(x), which returns shape (n, d). x0: the first iterate, shape (d,).
+    options: see `Options`. Raises ValueError for an argument outside its range.
     """
 
     def step(x: Array, alpha: float, clip: float, draw: Draw, _: Sequence[Array]) -> Array:
-        gradients = problem.gradients(x)
-        if gradients.shape != (problem.n, problem.d):
-            raise ValueError(f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}")
-        updated: Array = x - alpha * (clip_vectors(gradients, clip).mean(axis=0) + draw(problem.d))
+        updated: Array = x - alpha * (clip_vectors(_gradients(problem, x), clip).mean(axis=0) + draw(problem.d))
         return updated
 
     return _run(problem, x0, step, itertools.repeat(np.ones(problem.d)), 1, **options)
@@ -168,7 +184,11 @@ def _run(
     keep: bool = True,
     callback: Callback | None = None,
 ) -> ReferenceRun:
-    """Check the arguments and iterate x_{t+1} = step(x_t, alpha, C, size -> noise, the next K directions)."""
+    """Check the arguments, iterate x_{t+1} = step(x_t, alpha, C, draw, the next K directions), and return the run.
+
+    step: one step of an algorithm, where draw(size) gives noise. several: K. The other arguments are those of `dpzero`
+    and `Options`.
+    """
     x = x_tau = check.real_array("x0", x0)
     if x.shape != (problem.d,):
         raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {x.shape}")
@@ -191,6 +211,34 @@ def _run(
         if callback is not None:
             callback(t, x.copy())
     return ReferenceRun(x_tau=x_tau, tau=tau, last=x, trajectory=trajectory)
+
+
+def _differences(problem: Any, difference: str, smoothing: float) -> Callable[[Array, Array], Array]:
+    """Return a function (x, u) -> the differences of all records along u at x, shape (n,), by a difference rule.
+
+    Raises ValueError for an unknown rule, or a smoothing that does not fit it.
+    """
+    require_smoothing(difference, smoothing)
+
+    def central(x: Array, u: Array) -> Array:
+        above, below = _losses(problem, x + smoothing * u), _losses(problem, x - smoothing * u)
+        return two_point_difference(above, below, smoothing)
+
+    def forward(x: Array, u: Array) -> Array:
+        return two_point_difference(_losses(problem, x + smoothing * u), _losses(problem, x), smoothing / 2)
+
+    def exact(x: Array, u: Array) -> Array:
+        found: Array = _gradients(problem, x) @ u
+        return found
+
+    return {"central": central, "forward": forward, "exact": exact}[difference]
+
+
+def _gradients(problem: SmoothLossFunction, x: Array) -> Array:
+    gradients = problem.gradients(x)
+    if gradients.shape != (problem.n, problem.d):
+        raise ValueError(f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}")
+    return gradients
 
 
 def _losses(problem: LossFunction, x: Array) -> Array:

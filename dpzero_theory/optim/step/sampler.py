@@ -15,10 +15,10 @@ from dpzero_theory.privacy.schedule import SECRET_BYTES, Indices
 
 
 class Batches:
-    """Secret batches of n records; a batch may be empty.
+    """Draws the secret batches of a run on n records; a batch may be empty.
 
-    sampling: one whose batches can be drawn. n: the number of records, >= 1. Raises ValueError where they do not fit,
-    as where q n is no integer for fixed-size batches.
+    sampling: how batches are drawn. n: the number of records, >= 1. Raises ValueError where they do not fit, as where
+    the expected batch q n is no integer for fixed-size batches.
     """
 
     private: ClassVar[bool] = True
@@ -31,11 +31,19 @@ class Batches:
         self._from(random.SystemRandom(), os.urandom(SECRET_BYTES))
 
     def keep(self, secret: bytes) -> None:
-        """Take what batches have in common from this secret of the run, `SECRET_BYTES` long, from the next batch on."""
+        """Set the secret of the run, `SECRET_BYTES` long, from which later batches are drawn where they depend on each
+        other.
+
+        For example, each batch may be the next part of one secret order of the records. This order is computed from the
+        secret, so a resumed run, which has the same secret, goes on with the same order.
+        """
         self._from(random.SystemRandom(), secret)
 
     def draw(self, release: int | None = None) -> Indices:
-        """Draw a batch: the numbers of its records, ascending. release: of which the batch is, by default the next."""
+        """Draw a batch, and return the numbers of its records, ascending.
+
+        release: the number of the release that the batch is for; by default the one after the last.
+        """
         number = self._next if release is None else integer("release", release, at_least=0)
         self._next = number + 1
         return self._drawer(number)
@@ -58,4 +66,4 @@ class BatchesFromSeedNotPrivate(Batches):
         self._from(random.Random(number), number.to_bytes(SECRET_BYTES, "little"))
 
     def keep(self, secret: bytes) -> None:
-        """Do nothing: all batches come from the seed."""
+        """Ignore the secret of the run, since all batches come from the seed."""

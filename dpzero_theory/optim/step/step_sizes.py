@@ -35,7 +35,10 @@ class Schedule:
     warm_up: int = 0
 
     def factor(self, release: int, steps: int) -> float:
-        """alpha_t divided by the step size, at release t of T = `steps`. Raises ValueError unless W < T."""
+        """Return the factor alpha_t divided by the step size, for the release t of T = `steps` in all, 0 <= t < T.
+
+        Raises ValueError unless the warm-up is shorter than the run, W < T.
+        """
         check.integer("warm-up", self.warm_up, at_least=0, at_most=steps - 1)
         if release < self.warm_up:
             return (release + 1) / (self.warm_up + 1)
@@ -63,10 +66,10 @@ for _name, _falling in (
 
 
 def step_sizes(step_size: StepSize, steps: int, schedule: str = "constant") -> tuple[float, ...]:
-    """The step sizes of a plan: a single one where all are equal, else one for each release.
+    """Return the step sizes of a plan: a single one where all are equal, else one for each release.
 
     step_size: alpha >= 0, or a function of the release's number 0..T-1, which needs the schedule `constant`. steps: T.
-    Raises ValueError.
+    schedule: how a step size that is a number changes along the run, a name of `SCHEDULES`. Raises ValueError.
     """
     count, found = check.integer("steps", steps, at_most=MOST_STEPS), SCHEDULES[schedule]
     constant = found.name == "constant"

@@ -30,11 +30,15 @@ from dpzero_theory import check
 from dpzero_theory.registry import Registry
 
 _LEAST = 1e-8
-"""Added to the denominator of Adam, so that the quotient is finite: the constant of Kingma and Ba."""
+"""Added to the denominator of Adam, so that the quotient is finite; the constant of Kingma and Ba."""
 
 
 class Update(ABC):
-    """A rule. name: in a `Plan`, with its numbers. kept: names of the numbers kept beside each weight, 0 at first."""
+    """A rule by which released estimates of the gradient move the weights.
+
+    name: by which a `Plan` names the rule, with its parameters, such as momentum:0.9. kept: names of the numbers that
+    the rule keeps beside each weight, which are 0 at first.
+    """
 
     kept: tuple[str, ...] = ()
 
@@ -44,9 +48,10 @@ class Update(ABC):
 
     @abstractmethod
     def direction(self, estimate: Tensor, kept: Sequence[Tensor], release: int) -> Tensor:
-        """rule(g_0, ..., g_t) for t = `release`, in the memory of `estimate`, which is g_t.
+        """Return rule(g_0, ..., g_t) for t = `release`: the vector that, times -alpha, is added to the weights.
 
-        kept: what is kept beside the weights, in the order of the names; it is changed.
+        estimate: g_t, whose memory the result takes. kept: the numbers that the rule keeps beside the weights, in the
+        order of their names; they are changed.
         """
 
 
@@ -102,7 +107,7 @@ class _Adam(Update):
 
 @lru_cache(maxsize=8)
 def _power(base: float, exponent: int) -> float:
-    """base^exponent, rounded once from 40 digits, since the last bit of the C library's power differs by processor."""
+    """Return base^exponent, rounded once from 40 digits: the last bit of the C library's power differs by processor."""
     with localcontext(Context(prec=40, Emin=MIN_EMIN, Emax=MAX_EMAX)):
         return float(Decimal(base) ** exponent)
 

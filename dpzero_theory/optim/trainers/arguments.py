@@ -75,7 +75,10 @@ INSTEAD = {name: instead for instead, names in _REFUSED.items() for name in name
 
 
 def defaults(arguments: TrainingArguments) -> TrainingArguments:
-    """The arguments with all defaults but the output folder. To be called before a Trainer is made, which sets some."""
+    """Return arguments that have all defaults except the output folder and `use_cpu`, which are those of `arguments`.
+
+    It must be called before a Trainer is made, which sets some of the arguments.
+    """
     return type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu, report_to="none")
 
 

@@ -26,7 +26,7 @@ _TWICE = 32
 
 
 class Inputs:
-    """Selects what is compared of a record.
+    """Computes digests of the inputs in records, by which records of two data sets are compared.
 
     names: the columns that the model takes; records with none of them are compared by all of theirs. labels: columns
     that are left out. padding: the number of the padding token, if there is one.
@@ -37,7 +37,7 @@ class Inputs:
         self._key = os.urandom(16)
 
     def digests(self, data: Any) -> Digests:
-        """The digests of all records, to be compared with those of other data by the same `Inputs`.
+        """Return the digests of all records of `data`, to be compared with those of other data by the same `Inputs`.
 
         Raises ValueError for records that cannot be compared: those that cannot be read or pickled, or that read
         differently each time, as with random augmentation.
@@ -87,7 +87,7 @@ class Inputs:
 
 
 def count(digests: Digests, others: Digests) -> int:
-    """How many of `others` are among `digests`."""
+    """Return how many of the digests in `others` are among `digests`."""
     return int(np.isin(others, digests).sum())
 
 
@@ -103,7 +103,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
-    """The bytes of a value: numbers as float64, whatever type they have; other values pickled."""
+    """Yield the bytes of a value: numbers as float64, whatever type they have; texts encoded; other values pickled."""
     value = _numbers(value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value)
     if isinstance(value, Mapping):
         for name in sorted(value, key=str):

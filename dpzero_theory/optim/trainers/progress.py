@@ -14,9 +14,10 @@ from dpzero_theory.optim.run import Run
 
 
 def described(plan: Plan, record: Record) -> dict[str, float]:
-    """The `step_size` alpha of a release and, as `released`, the root mean square of its K averages, noise included.
+    """Return what may be shown of a release: `step_size` is its alpha, and `released` the size of what was released.
 
-    Where a release is a vector, only the former is there.
+    The size is the root mean square of the K released averages, noise included; it is left out where a release is a
+    vector. plan: the run's. record: the release.
     """
     found = {"step_size": plan.step_size(record.release)}
     if record.sums:
@@ -27,7 +28,8 @@ def described(plan: Plan, record: Record) -> dict[str, float]:
 class Progress:
     """A callback of `Run.run` that writes a line to standard error from time to time, and one at the end.
 
-    every: seconds >= 0 between lines. With several ranks, each that makes one writes lines.
+    run: the run, for the number of releases that are left. every: seconds >= 0 between lines. With several ranks, each
+    rank that makes a `Progress` writes lines.
     """
 
     def __init__(self, run: Run, *, every: float = 5.0) -> None:

@@ -96,8 +96,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         public_evaluation: whether metrics on training records may be computed, because the records are public or the
             metrics stay with whoever holds the records. Without it an evaluation set is refused if it shares a record
             with the training data, or cannot be compared with it.
-        model, args, options: as of `transformers.Trainer`; but an optimiser, a scheduler and a loss for backpropagation
-            are refused.
+        model: the model to train, as `transformers.Trainer` takes it.
+        args: the training arguments; those that a private run would not honour must have their defaults.
+        options: further arguments of `transformers.Trainer`, such as train_dataset, eval_dataset, data_collator and
+            processing_class; but an optimiser, a scheduler and a loss for backpropagation are refused.
 
     Raises:
         ValueError: an argument that a private run would not honour.
@@ -144,13 +146,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 transcript holds, the run goes on from the initial weights, and what was paid for stays paid. False or
                 None starts a run, and raises if there is one.
             trial: must be None; `optim.hyperparameter_search.make_private_search` pays for a search.
-            ignore_keys_for_eval: as of `transformers.Trainer`.
+            ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
         Returns:
-            As `transformers.Trainer`. The training loss is None, since none may be told.
+            A `TrainOutput` with the number of releases made and, as a metric, `epsilon`. Its training loss is None,
+            since none may be told.
 
         Raises:
-            ValueError: as `make_private_with_epsilon`, for a sharded model (FSDP) and for a damaged checkpoint.
+            ValueError: settings that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged checkpoint.
         """
         if trial is not None:
             raise ValueError(
@@ -194,13 +197,20 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return make_private_with_epsilon(self.model, losses, data, **options)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """As `Trainer`; raises ValueError for training records that are not declared public."""
+        """Return the loader of an evaluation set, as `transformers.Trainer` makes it.
+
+        eval_dataset: a data set, the name of one, or None for the Trainer's own. Raises ValueError if it shares a
+        record with the training data, unless `public_evaluation` is set.
+        """
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """As `Trainer`; raises ValueError for training records that are not declared public."""
+        """Return the loader of a test set, as `transformers.Trainer` makes it.
+
+        Raises ValueError if the set shares a record with the training data, unless `public_evaluation` is set.
+        """
         self._require_other_records(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
@@ -211,7 +221,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As `Trainer`, but without times and speeds, which depend on the secret sizes of batches."""
+        """Log values by name as `transformers.Trainer` does, but without times and speeds.
+
+        Times depend on the secret sizes of batches. start_time: from which the Trainer computes speeds.
+        """
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
@@ -232,7 +245,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     @cached_property
     def _inputs(self) -> Inputs:
-        """Selects what the model is given of a record."""
+        """Computes digests of the model's inputs, by which evaluation and training records are compared."""
         self._set_signature_columns_if_needed()
         padding = getattr(self.processing_class, "pad_token_id", None)
         return Inputs(self._signature_columns, self.label_names, padding)
@@ -240,8 +253,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def create_model_card(self, **named: Any) -> None:
         """Write README.md into the output folder, with the privacy statement of the run as `optim.verify` has it.
 
-        named: as of `transformers.Trainer`, of which model_name, finetuned_from, language, license, tags and dataset
-        are used. Raises ValueError before the run has begun.
+        named: what the card says beside this, under the names that `transformers.Trainer` gives them; model_name,
+        finetuned_from, language, license, tags and dataset are used. Raises ValueError before the run has begun.
         """
         if not self.is_world_process_zero():
             return
@@ -286,7 +299,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self.run.catch_up()
 
     def _last_checkpoint(self) -> str | None:
-        """The last checkpoint that was written to its end, which is so if it has its `dpzero.pt`."""
+        """Return the folder of the last checkpoint that has its file `dpzero.pt` (so it is complete), or None."""
         numbered = Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
         whole = {path.name.rpartition("-")[2]: path for path in numbered if (path / _STATE).exists()}
         steps = [int(step) for step in whole if step.isdecimal()]
@@ -337,7 +350,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self.run.get_epsilon(self._private["target_delta"])
 
     def _report(self, record: Record, ignored: list[str] | None) -> None:
-        """Log, evaluate and save where the callbacks ask for it."""
+        """Log, evaluate and save where the callbacks ask for it.
+
+        record: the last release. ignored: names of the model's outputs that an evaluation leaves out.
+        """
         if self.control.should_log:
             self.control.should_log = False
             self.log({"epsilon": self._epsilon(), **described(self.run.plan, record)})

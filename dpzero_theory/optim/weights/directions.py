@@ -32,9 +32,9 @@ from torch import Tensor
 from dpzero_theory.sphere import DIRECTIONS, GRID
 
 DIRECTION, ROUNDING = 0, 1
-"""The domain, the last entry of the counter, says what words are for: directions, or stochastic rounding."""
+"""The domain, the last entry of the counter, says what words are for, which is directions or stochastic rounding."""
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
-"""How many coordinates are made at a time: few enough to stay in a processor's cache, or to take little GPU memory."""
+"""How many coordinates are made at a time, few enough to stay in a processor's cache, or to take little GPU memory."""
 _CPU = torch.device("cpu")
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
@@ -56,7 +56,7 @@ def _kernels(device: torch.device) -> ModuleType | None:
 
 @cache
 def _that_run(device: torch.device) -> ModuleType | None:
-    """The kernels if they make the same words there as the CPU does; else None, after a warning that says why.
+    """Return the CUDA kernels if they make the same words on the device as the CPU does, else None after a warning.
 
     Triton needs a C compiler besides the card, and not every machine with a card has one.
     """
@@ -77,12 +77,15 @@ def _that_run(device: torch.device) -> ModuleType | None:
 
 
 def _by_byte(pair: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each byte the values of its eight bits, low bit first, shape (256, 8); pair: the values of bits 0 and 1."""
+    """Return, for each of the 256 bytes, the values that its eight bits stand for, low bit first: shape (256, 8).
+
+    pair: the value that a bit 0 stands for, and the one that a bit 1 stands for.
+    """
     return pair[np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")]
 
 
 class Directions:
-    """The directions of one run.
+    """Computes the random directions u_0, u_1, ... of one run, block by block.
 
     key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian). direction: the name of their law in
     `sphere.DIRECTIONS`, whose table gives the coordinates.
@@ -120,14 +123,21 @@ class Directions:
         self._device_tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int, domain: int = DIRECTION) -> NDArray[np.uint64]:
-        """The words (not the coordinates) start, ..., start + count - 1 of one parameter."""
+        """Return the 64-bit random words (not the coordinates) start, ..., start + count - 1 of one parameter.
+
+        number: of the direction. parameter: its index. domain: what the words are for, DIRECTION or ROUNDING.
+        """
         generator = self._generator(number, parameter, start, domain)
         words: NDArray[np.uint64] = generator.random_raw(count)
         self._idle.append(generator)
         return words
 
     def uniform(self, number: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
-        """The 16-bit fields start, ..., start + count - 1 of the words for ROUNDING: integers in [0, 65536), int32."""
+        """Return random integers in [0, 65536) for stochastic rounding, as an int32 tensor of shape (count,).
+
+        They are the 16-bit fields start, ..., start + count - 1 of the words in the domain ROUNDING, for the direction
+        `number` and the parameter with this index.
+        """
         first = start // 4
         amount = -(-(start + count) // 4) - first
         kernels = _kernels(device)
@@ -138,19 +148,20 @@ class Directions:
         return (words.view(torch.int16)[start - 4 * first :][:count].to(torch.int32)) & 0xFFFF
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
-        """The factor sqrt(d)/||g|| of a normalised law, and 1 for another; the same on every device.
+        """Return the factor by which the methods' vectors g must be multiplied to be the direction u.
 
-        sizes: those of all parameters, whose sum is d.
+        It is sqrt(d)/||g|| for a normalised law and 1 for another, with the same bits on every device. number: of the
+        direction. sizes: the numbers of coordinates of all parameters, whose sum is d. device: where it is computed.
         """
         if not self.law.normalised:
             return 1.0
         return math.sqrt(sum(sizes) / (self.squared_norm(number, sizes, device) * self._grid**2))
 
     def squared_norm(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> int:
-        """||v||^2 of the integer vector v along u (`integers`), without rounding.
+        """Return ||v||^2 without rounding, where v is the vector of integers along u that `integers` gives.
 
-        This takes one pass over the words, on `device`, unless all coordinates are of one size. The last answer is
-        kept.
+        number: of the direction u. sizes: the numbers of coordinates of all parameters. This takes one pass over the
+        words, on `device`, unless all coordinates have one magnitude. The last answer is kept.
         """
         if np.ptp(np.abs(self._integers)) == 0:
             return sum(sizes) * int(self._integers[0]) ** 2
@@ -164,10 +175,10 @@ class Directions:
         return self._squared_norm[2]
 
     def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
-        """Coordinates start, ..., start + count - 1 of v, the integer vector along u.
+        """Return coordinates start, ..., start + count - 1 of v, a vector of integers along the direction u.
 
         v is u in units of the largest number of which all values of the table are multiples: u itself for signs, and
-        2^16 g for a normalised law.
+        2^16 g for a normalised law. number: of the direction. parameter: its index.
         """
         found = np.empty(count, np.int64)
         for here, values in self._blocks_on_cpu(number, parameter, start, count, 1 / self._grid, torch.float64):
@@ -176,7 +187,7 @@ class Directions:
 
     @property
     def largest(self) -> int:
-        """The largest |coordinate| of `integers`."""
+        """The largest magnitude that a coordinate of `integers` can have."""
         return int(np.abs(self._integers).max())
 
     def blocks(
@@ -189,10 +200,11 @@ class Directions:
         dtype: torch.dtype = torch.float32,
         device: torch.device = _CPU,
     ) -> Iterator[tuple[slice, Tensor]]:
-        """The vector scale u[start : start + count] in pieces (slice of it, values).
+        """Yield the vector scale u[start : start + count] in pieces, each as a pair (its slice of the vector, values).
 
-        Each coordinate is rounded once to dtype, float32 or float64. The values of a piece are valid until the next one
-        is asked for.
+        u is the part of direction `number` that belongs to the parameter with this index. Each coordinate is rounded
+        once to dtype, float32 or float64. The values of a piece, on `device`, are valid until the next one is asked
+        for.
         """
         kernels = _kernels(device)
         if kernels is not None:
@@ -237,9 +249,11 @@ class Directions:
         scale: float = 1.0,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """The coordinates scale u of some rows of a parameter of shape (..., width), as a tensor of shape (m, width).
+        """Return the coordinates scale u of some rows of a parameter of shape (..., width), as a tensor (m, width).
 
-        rows: integers of shape (m,), ascending for speed; the result is on their device. Bits are those of `blocks`.
+        number: of the direction u. parameter: its index. rows: the numbers of the rows, integers of shape (m,),
+        ascending for speed; the result is on their device. dtype: of the result, float32 or float64. The bits are
+        those that `blocks` gives.
         """
         kernels = _kernels(rows.device)
         if kernels is not None:
@@ -264,20 +278,27 @@ class Directions:
         return torch.from_numpy(np.ascontiguousarray(values[:, :width])).to(rows.device)
 
     def fill_(self, out: Tensor, number: int, parameter: int, start: int = 0, scale: float = 1.0) -> Tensor:
-        """out <- scale u[start : start + out.numel()], rounded to out's type."""
+        """Fill `out` with scale u[start : start + out.numel()], rounded to out's type, and return it.
+
+        u is the part of direction `number` that belongs to the parameter with this index.
+        """
         return self.shift(torch.zeros_like(out), number, parameter, scale, start, out=out)
 
     def add_(self, target: Tensor, number: int, parameter: int, scale: float, start: int = 0) -> Tensor:
-        """target <- target + scale u[start : start + target.numel()], rounded to nearest in target's type."""
+        """Add scale u[start : start + target.numel()] to `target`, rounded to nearest in its type, and return it.
+
+        u is the part of direction `number` that belongs to the parameter with this index.
+        """
         return self.shift(target, number, parameter, scale, start, out=target)
 
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """source + scale u[start : ...] in source's shape and type, written to `out` (which may be source) if given.
+        """Return source + scale u[start : start + source.numel()], in the shape and type of `source`.
 
-        The sum is formed in float32 (float64 for float64) and rounded once to nearest. Temporary memory is one piece,
-        or as large as the tensor where that is not contiguous.
+        u is the part of direction `number` that belongs to the parameter with this index. out: the tensor to write the
+        result to, which may be `source`; a new one if None. The sum is formed in float32 (float64 for float64) and
+        rounded once to nearest. Temporary memory is one piece, or as large as the tensor where that is not contiguous.
         """
         result = torch.empty_like(source) if out is None else out
         if not (source.is_contiguous() and result.is_contiguous()):
@@ -299,13 +320,20 @@ class Directions:
     def shift_array(
         self, source: NDArray[Any], number: int, parameter: int, scale: float, start: int, out: NDArray[Any]
     ) -> None:
-        """`shift` of memory on the CPU, float32 or float64 of shape (n,): the same sums in fewer calls."""
+        """Write source + scale u[start : start + n] to `out`: what `shift` does, in fewer calls.
+
+        source, out: arrays on the CPU, float32 or float64 of shape (n,). number: of the direction u. parameter: its
+        index.
+        """
         dtype = torch.float64 if source.dtype == np.float64 else torch.float32
         for here, found in self._blocks_on_cpu(number, parameter, start, source.size, scale, dtype):
             np.add(source[here], found, out=out[here])
 
     def _generator(self, number: int, parameter: int, start: int, domain: int) -> np.random.Philox:
-        """A generator whose next word is word `start`. Making one takes long, so callers put it back into `_idle`."""
+        """Return a generator whose next word is word `start` of this direction, parameter and domain.
+
+        Making a generator takes long, so callers put it back into `_idle`, from where the next call takes it.
+        """
         generator = self._idle.pop() if self._idle else np.random.Philox(key=self._key)
         self._counter[:] = start // 4, parameter, number, domain
         generator.state = self._state
@@ -314,7 +342,10 @@ class Directions:
         return generator
 
     def _products(self, scale: float, dtype: torch.dtype) -> NDArray[Any]:
-        """The table of all values of a field of the words, times the scale; the last few tables are kept."""
+        """Return the table from a field of a word to the coordinates that it stands for, times `scale`, in `dtype`.
+
+        A field is a byte (eight signs) for random signs and 16 bits for the other laws. The last few tables are kept.
+        """
         found = self._tables.get((scale, dtype))
         if found is None:
             if len(self._tables) >= 8:
@@ -324,7 +355,10 @@ class Directions:
         return found
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """As `_products`, but for the kernels. They look up single bits where the CPU looks up whole bytes."""
+        """Return the table of coordinates times `scale`, on `device`, for the CUDA kernels; the last few are kept.
+
+        It differs from the table of `_products` for random signs: the kernels look up single bits, the CPU whole bytes.
+        """
         found = self._device_tables.get((scale, dtype, device))
         if found is None:
             if len(self._device_tables) >= 8:

@@ -17,26 +17,32 @@ import torch
 from torch import Tensor, nn
 
 from dpzero_theory import check
+from dpzero_theory.optim.step.differences import Point
+from dpzero_theory.optim.weights.derivatives import NONE, derivative, derivatives, tangents_of, values_of
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.groups import Group, factors
 from dpzero_theory.optim.weights.parameters import Parameters
-from dpzero_theory.optim.weights.shifted import Scratch, Shift, Shifted
+from dpzero_theory.optim.weights.shifted import Place, Scratch, Shift, Shifted
 from dpzero_theory.optim.weights.stacked import Unread, at_all, stack_of
 from dpzero_theory.optim.weights.untrained import Untrained
 
 
 class Evaluable(Parameters):
-    """The trainable parameters x of a module, evaluated beside x along random directions.
+    """The trainable parameters x of a module, which can be evaluated at points x + shift u along random directions u.
 
     Args:
-        module: as of `Parameters`, whose errors it raises.
+        module: the module, of which the parameters with requires_grad are x. It must be as `Parameters` demands.
         directions: the directions u_0, u_1, ... of the run.
         groups: parameters with factors of their own for the step size and the smoothing; see `weights.groups`.
-        low: the bits beside half-precision weights (`precision.Rounding.low`), which belong to x.
+        low: by a parameter's index, the 16 further bits of its half-precision weights that precision "master" keeps
+            (`precision.Rounding.low`). They belong to x.
 
     Attributes:
         factors: (factor of the step size, factor of the smoothing) of each parameter.
-        untrained: the module's buffers and frozen parameters, as evaluations must leave them.
+        untrained: puts the module's buffers back after each evaluation, and guards its frozen parameters.
+
+    Raises:
+        ValueError: a parameter that `Parameters` does not support, or a group that matches no parameter.
     """
 
     def __init__(
@@ -67,30 +73,63 @@ class Evaluable(Parameters):
         with self._reading(partial(Shifted, by, scratch=self._scratch, unread=self._unread)):
             yield
 
-    def evaluated(
-        self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Tensor], at_once: int = 1
-    ) -> list[Tensor]:
-        """function(module) at x + shift u_number, for each pair (number, shift) of the points.
+    def at(self, point: Point, function: Callable[[nn.Module], Tensor]) -> Tensor:
+        """Return function(module) with the weights at a point (number, shift), which means x + shift u_number.
 
-        at_once: how many points are evaluated in one pass, see `weights.stacked`. The results are the same up to
-        rounding. Raises ValueError where it must be 1.
+        Where the shift is None, return the derivative of function(module) along u_number at x instead (see
+        `weights.derivatives`). Raises ValueError for a function that has no derivative.
         """
-        found: list[Tensor] = []
+        number, shift = point
+        if shift is None:
+            return self._derivatives([number], function)[0]
+        with self.shifted(number, shift):
+            return function(self.module)
+
+    def evaluated(
+        self, points: Sequence[Point], function: Callable[[nn.Module], Tensor], at_once: int = 1
+    ) -> list[Tensor]:
+        """Return function(module) at each of the points, as `at` does; a list in the order of the points.
+
+        points: either all with a shift, or all with None for derivatives. at_once: how many points are evaluated in one
+        pass (see `weights.stacked`), which changes the results by rounding only. Raises ValueError where these losses
+        need at_once = 1.
+        """
         if at_once == 1:
-            for point in points:
-                with self.shifted(*point):
-                    found.append(function(self.module))
-            return found
+            return [self.at(point, function) for point in points]
         if self.collective:
             raise ValueError("points_at_once must be 1 where the module is sharded")
+        found: list[Tensor] = []
         for first in range(0, len(points), at_once):
-            shifts = [self._shift(*point) for point in points[first : first + at_once]]
-            places = {place.index: place for group in self.places().values() for place in group}
-            stacks = [stack_of(shifts, places[index]) for index in places]
+            group = points[first : first + at_once]
+            shifted = [(number, shift) for number, shift in group if shift is not None]
+            if len(shifted) < len(group):
+                found += self._derivatives([number for number, _ in group], function)
+                continue
+            shifts = [self._shift(*point) for point in shifted]
+            parameters, places = self._placed()
+            stacks = [stack_of(shifts, place) for place in places]
             with self._reading(partial(Unread, shifts[0], scratch=self._scratch, unread=set())):
-                read = [self.parameters[index] for index in places]
-                found += at_all(read, stacks, partial(function, self.module))
+                found += at_all(parameters, stacks, partial(function, self.module))
         return found
+
+    def _derivatives(self, numbers: Sequence[int], function: Callable[[nn.Module], Tensor]) -> Sequence[Tensor]:
+        """Return the derivatives of function(module) at x along the directions with these numbers, in one pass."""
+        if self.collective:
+            raise ValueError(f"{NONE}: the module is sharded")
+        shifts, ask = [self._shift(number, 1.0) for number in numbers], partial(function, self.module)
+        parameters, places = self._placed()
+        reading = partial(Unread, shifts[0], scratch=self._scratch, unread=set())
+        if len(shifts) == 1:
+            with self._reading(reading):
+                return [derivative(ask, parameters, places, shifts[0], self._unread)]
+        values, stacks = list(map(values_of, places)), [tangents_of(shifts, place) for place in places]
+        with self._reading(reading):
+            return derivatives(ask, parameters, values, stacks)
+
+    def _placed(self) -> tuple[list[nn.Parameter], list[Place]]:
+        """Return the parameters of which this process holds some coordinates, and where in memory each of them lies."""
+        places = [place for group in self.places().values() for place in group]
+        return [self.parameters[place.index] for place in places], places
 
     def _shift(self, number: int, shift: float) -> Shift:
         scale = check.real("shift", shift) * self._factor(number)
@@ -98,7 +137,10 @@ class Evaluable(Parameters):
 
     @contextmanager
     def _reading(self, reads: Callable[..., Shifted]) -> Iterator[None]:
-        """Inside the block operations read weights through the mode that `reads` makes; no gradients, eval mode."""
+        """Inside the block the module is in eval mode, gradients are off, and operations read weights through a mode.
+
+        reads: makes that torch mode, which hands shifted weights to operations, from the places of the parameters.
+        """
         if self._mode is not None:
             raise ValueError("shifted contexts must not be nested")
         self.reshard()
@@ -118,7 +160,10 @@ class Evaluable(Parameters):
                 self.restore()
 
     def restore(self) -> None:
-        """End a `shifted` that an interrupt has left open; nothing to do otherwise. Safe to repeat."""
+        """End a `shifted` block that an interrupt has left open, so that the module reads x again. Safe to repeat.
+
+        If no block is open this does nothing.
+        """
         if self._mode is None:
             return
         self._mode.retire()
@@ -142,10 +187,13 @@ class Evaluable(Parameters):
         return self.directions.factor(number, self.sizes, self.parameters[0].device)
 
     def _look_again(self) -> None:
-        """Parameters have other memory than before, perhaps inside `shifted`."""
+        """Look up again where parameters lie in memory, if a `shifted` block is open; called when some have moved."""
         if self._mode is not None:
             self._mode.places = self.places()
 
     def _passed_over(self, parameter: nn.Parameter) -> bool:
-        """Whether new memory of a frozen parameter is no change of it, as where its layer is read for each call."""
+        """Whether a frozen parameter may get other memory without being thought changed.
+
+        This is so where its layer is read from a file for each call; here it is never so.
+        """
         return False

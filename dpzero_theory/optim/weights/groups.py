@@ -16,13 +16,16 @@ from fnmatch import fnmatchcase
 from dpzero_theory import check
 
 Group = tuple[str, float, float]
-"""(pattern, a, s): a the factor of the step size, s that of the smoothing."""
+"""A triple (pattern, a, s), where a is the factor of the step size and s that of the smoothing."""
 Given = Mapping[str, float | tuple[float, float]]
-"""What users give: a mapping from patterns to a, or to (a, s)."""
+"""What users give, a mapping from patterns to a, or to (a, s)."""
 
 
 def groups_of(given: Given | None) -> tuple[Group, ...]:
-    """The groups in order. Raises ValueError for what is no mapping, and what is neither a number nor two."""
+    """Return the groups that a user has given, as triples (pattern, a, s) in the order given; none for None.
+
+    Raises ValueError for anything but a mapping whose values are a number or two numbers.
+    """
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -38,16 +41,16 @@ def _pair(pattern: str, value: object) -> tuple[float, float]:
 
 
 def require(groups: Sequence[Group]) -> None:
-    """Raise ValueError for numbers out of range."""
+    """Raise ValueError for a group with numbers out of range: the factors must be a >= 0 and s > 0."""
     for pattern, step_size, smoothing in groups:
         check.real(f"groups[{pattern!r}], step size", step_size, at_least=0)
         check.real(f"groups[{pattern!r}], smoothing", smoothing, above=0)
 
 
 def factors(groups: Sequence[Group], names: Sequence[str]) -> list[tuple[float, float]]:
-    """The factors (a, s) of each parameter: (1, 1) outside all groups.
+    """Return the factors (a of the step size, s of the smoothing) of each parameter: (1, 1) outside all groups.
 
-    Raises ValueError for a pattern that no name matches.
+    names: of the parameters. Raises ValueError for a group whose pattern matches no name.
     """
     for pattern, *_ in groups:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -56,5 +59,5 @@ def factors(groups: Sequence[Group], names: Sequence[str]) -> list[tuple[float, 
 
 
 def described(groups: Sequence[Group]) -> str:
-    """The groups in words, each after a comma; the empty text if there are none."""
+    """Return the groups in words, each after a comma; the empty text if there are none."""
     return "".join(f", {pattern}: step size x {a:g}, smoothing x {s:g}" for pattern, a, s in groups)

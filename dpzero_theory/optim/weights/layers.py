@@ -27,7 +27,10 @@ _STREAMED = "_dpzero_layers"
 
 
 class Tensors:
-    """Tensors by name in the safetensors files of a folder, as Hugging Face writes them. Raises ValueError."""
+    """Reads tensors by name from the safetensors files of a folder, as Hugging Face writes them.
+
+    Raises ValueError for a folder without such files.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         installed("streaming", "safetensors", "hf")
@@ -42,7 +45,10 @@ class Tensors:
             raise ValueError(f"checkpoint must be a folder of safetensors files; got {str(folder)!r}")
 
     def read(self, names: Sequence[str]) -> Tensor:
-        """The tensor with one of these names, in host memory. Raises ValueError if there is none."""
+        """Return the tensor with the first of these names that a file has, in host memory.
+
+        names: the names of one parameter, several if it is tied. Raises ValueError if no file has any of them.
+        """
         for name in names:
             if name in self._files:
                 with self._open(self._files[name], "pt") as file:
@@ -52,11 +58,14 @@ class Tensors:
 
 
 class LayerError(RuntimeError):
-    """The values of a layer cannot be read or written, which no record has caused."""
+    """The values of a layer cannot be read or written. No record is the cause, so it stops the run."""
 
 
 class Asked(BaseException):
-    """Ends a forward at the first layer that has not answered yet, and holds the arguments that it was called with."""
+    """Raised to end a forward at the first layer without a known output; it holds the layer's arguments.
+
+    arguments: those by position. named: those by name.
+    """
 
     def __init__(self, arguments: Any, named: Any) -> None:
         super().__init__()
@@ -74,10 +83,19 @@ Values = dict[nn.Parameter, Tensor]
 
 
 class Layers:
-    """The layers of a module.
+    """The layers of a streamed module, each of which is read when it is called.
 
-    values: a function from a layer's index to its values; a run's weights put theirs here, which read the layer as it
-    has moved. changed: a function that is called when other parameters than before are in memory.
+    Args:
+        module: the whole module. Its layers' forwards are replaced by ones that read the layer first.
+        layers: its submodules that are streamed, in the order in which a forward calls them.
+        source: the files with the initial values of all parameters.
+        device: where the values of a layer are while it is in memory.
+        work: a folder for the layers as a run has moved them; None for none.
+
+    Attributes:
+        values: a function from a layer's index to its values. At first it reads the initial ones; a run puts its own
+            function here, which gives the layer as the run has moved it.
+        changed: a function that is called when other parameters than before are in memory.
     """
 
     def __init__(self, module: nn.Module, layers: Sequence[nn.Module], source: Tensors, device: str, work: Path | None):
@@ -94,11 +112,14 @@ class Layers:
             layer.forward = partial(self._call, index)
 
     def initial(self, index: int) -> Values:
-        """The values of a layer in the checkpoint."""
+        """Return the initial values of the layer with this index, read from the checkpoint, by parameter."""
         return {parameter: self.read(parameter) for parameter in self.layers[index].parameters}
 
     def read(self, parameter: nn.Parameter) -> Tensor:
-        """The values of a parameter in the checkpoint, in its type, on the device. Raises ValueError."""
+        """Return the initial values of a parameter, read from the checkpoint, in the parameter's type, on the device.
+
+        Raises ValueError if the checkpoint lacks them or has another shape.
+        """
         found = self._source.read(self._names[parameter])
         if found.shape != parameter.shape:
             name, shapes = self._names[parameter][0], (tuple(parameter.shape), tuple(found.shape))
@@ -107,7 +128,10 @@ class Layers:
 
     @contextmanager
     def held(self, index: int) -> Iterator[Callable[..., Any]]:
-        """Give a layer's own forward, with the layer's values in memory inside the block. Raises LayerError."""
+        """Give the own forward of the layer with this index; inside the block the layer's values are in memory.
+
+        Raises LayerError where they cannot be read.
+        """
         layer = self.layers[index]
         try:
             for parameter, values in self._read(index).items():
@@ -129,7 +153,11 @@ class Layers:
             raise LayerError(f"layer {index} cannot be read: {said:.200}") from error
 
     def asked(self, function: Callable[[], object], answers: Sequence[Any]) -> tuple[Any, Any]:
-        """The arguments that the function's forward gives to the first layer without an answer. Raises ValueError."""
+        """Return the arguments with which a forward calls its first layer without a known output: by position, by name.
+
+        function: runs the module's forward. answers: the outputs of the first layers, which these then return without
+        being computed. Raises ValueError if the forward ends without calling the next layer.
+        """
         try:
             self.answered(function, answers)
         except Asked as asked:
@@ -137,7 +165,10 @@ class Layers:
         raise ValueError(f"a forward must call every layer; layer {len(answers)} was not")
 
     def answered(self, function: Callable[[], Any], answers: Sequence[Any]) -> Any:
-        """What the function returns if the layers return these answers."""
+        """Return what `function`, which runs the module's forward, returns if the layers return these answers.
+
+        answers: the outputs of the layers in order. Where one is missing for a layer that is called, `Asked` is raised.
+        """
         self._answers, self._next = answers, 0
         try:
             return function()
@@ -164,8 +195,8 @@ def stream(
     Args:
         module: on any device; the meta device too, but then its buffers must be elsewhere.
         layers: submodules that a forward calls one after the other, each once.
-        source: the values.
-        device: of the values in memory.
+        source: the files with the values of all parameters.
+        device: where the values in memory are, such as "cuda".
         work: a folder for the layers as a run has moved them. Without one, a layer is read from the checkpoint each
             time and makes all moves of the run again.
 
@@ -189,13 +220,13 @@ def stream(
 
 
 def streamed(module: object) -> Layers | None:
-    """The layers of a module that `stream` was called for."""
+    """Return the layers of a module that `stream` was called for; None for any other object."""
     found: Layers | None = getattr(module, _STREAMED, None)
     return found
 
 
 def absent(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor that has a shape and takes the memory of one number: it stands for values that are not in memory."""
+    """Return a tensor of this shape in the memory of one number, which stands for values that are not in memory."""
     return torch.empty(1, dtype=dtype, device=device).expand(shape)
 
 

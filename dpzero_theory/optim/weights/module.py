@@ -27,14 +27,17 @@ there) -> what is added to the weights. Momentum and Adam are such functions."""
 
 
 class Weights(Evaluable):
-    """The trainable parameters x of a module, evaluated beside x and moved along random directions.
+    """The trainable parameters x of a module, which a run evaluates at points beside x and moves along directions.
 
     Args:
-        module, directions, groups: as of `Evaluable`.
+        module: the module, of which the parameters with requires_grad are x.
+        directions: the random directions u_0, u_1, ... of the run.
+        groups: parameters with factors of their own for the step size and the smoothing; see `weights.groups`.
         precision: how moves are rounded in half precision, one of `precision.PRECISIONS`.
 
     Raises:
-        ValueError: an unknown precision, a group that matches no parameter, or as `Parameters`.
+        ValueError: an unknown precision, a group that matches no parameter, or a parameter that `Parameters` does not
+            support.
     """
 
     def __init__(
@@ -45,10 +48,12 @@ class Weights(Evaluable):
         self._rounding.begin([held for held, _ in self.pieces()])
 
     def move_(self, amounts: Sequence[tuple[int, float]], through: Through | None = None) -> None:
-        """x <- x + the sum of amount u_number over the (number, amount) pairs; a function of x and `amounts` alone.
+        """Move the weights: x <- x + the sum of amount u_number over the pairs (number, amount).
 
-        The sum is formed in float32 in the order given, and added at once. Stochastic rounding takes its random bits
-        from the first number. through: what it makes of the sum is added instead. Raises ValueError.
+        The new weights are a function of the old ones and `amounts` alone. The sum is formed in float32 in the order
+        given, and added at once. Stochastic rounding takes its random bits from the first number. through: a function
+        such as momentum; if given, what it makes of the sum is added in place of the sum. Raises ValueError for an
+        amount that is not finite, and inside `shifted`.
         """
         if self._mode is not None:
             raise ValueError("move_ must not be called inside shifted")
@@ -59,10 +64,11 @@ class Weights(Evaluable):
         self.reshard()
 
     def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
-        """x <- x + values(index of a parameter, first coordinate, count), in float64, one block after the other.
+        """Add a vector with one number for each weight to the weights, one block of coordinates after the other.
 
-        Sums are rounded as by `move_`; stochastic rounding takes its bits from `number`. A process whose shard does not
-        hold the coordinates asks for them too, so that all processes ask for the same.
+        values: a function (index of a parameter, first coordinate, count) -> these coordinates of the vector, float64.
+        number: of the direction from which stochastic rounding takes its random bits. Sums are rounded as by `move_`.
+        A process whose shard does not hold the coordinates asks for them too, so that all processes ask for the same.
         """
         for index, (size, (held, origin)) in enumerate(zip(self.sizes, self.pieces(), strict=True)):
             flat = held.contiguous().view(-1)
@@ -78,19 +84,26 @@ class Weights(Evaluable):
         self.reshard()
 
     def squared_norm(self, number: int) -> int:
-        """||v||^2 of the integer vector v along u_number, see `Directions.integers`."""
+        """Return ||v||^2, where v is the vector of integers along u_number; see `Directions.integers`."""
         return self.directions.squared_norm(number, self.sizes, self.parameters[0].device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The bits kept beside half-precision weights by name, as `values`: empty unless precision is "master"."""
+        """Return the 16 further bits of each half-precision weight, by the parameter's name, in host memory.
+
+        They are what `values` leaves out of a checkpoint. It is empty unless the precision is "master".
+        """
         return self._rounding.state_dict(self.names, self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state_dict` returned, beside the weights of that moment. Raises ValueError."""
+        """Put back the further bits of half-precision weights that `state_dict` returned.
+
+        They belong to the weights of the same moment, which `load_values` puts back. Raises ValueError for other names
+        or shapes.
+        """
         self._rounding.load_state_dict(state, self.names, self.parameters)
 
     def forget(self) -> None:
-        """Drop the bits kept beside half-precision weights, as at the start."""
+        """Set the further bits of half-precision weights to zero, as at the start; the weights stay as they are."""
         self._rounding.forget()
 
     def _make(self, scales: Scales, through: Through | None) -> None:
@@ -121,6 +134,10 @@ class Weights(Evaluable):
             self._add(flat, index, origin, here, delta, scales[0][0])
 
     def _add(self, flat: Tensor, index: int, origin: int, here: slice, delta: Tensor, number: int) -> None:
-        """flat[here] <- flat[here] + delta, rounded as the precision says."""
+        """Add delta to flat[here], rounded as the precision says.
+
+        flat: what this process holds of the parameter `index`, from its coordinate `origin` on. number: of the
+        direction whose random bits stochastic rounding takes.
+        """
         bits = partial(self.directions.uniform, number, index, origin + here.start, delta.numel(), flat.device)
         self._rounding.add_(flat, index, here, delta, bits)

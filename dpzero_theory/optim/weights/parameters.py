@@ -54,11 +54,14 @@ class Parameters:
         self._held = [part for part, _ in self.pieces()]
 
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
-        """Give, for each parameter, the detached part that this process holds and the coordinate it begins with."""
+        """Return, for each parameter, the detached part that this process holds, and the first coordinate of that."""
         return map(piece, self.parameters)
 
     def places(self) -> dict[int, list[Place]]:
-        """Where the parameters lie in memory, see `storages`; looked up again where one has moved (as after `.to`)."""
+        """Return where the parameters lie in memory, as `shifted.storages` does: by the storage that holds them.
+
+        It is looked up again where a parameter has moved, as after `.to`.
+        """
         if not all(map(_same_memory, self.parameters, self._held)):
             self._places = storages(dict(zip(self.names, self.parameters, strict=True)))
             self._held = [part for part, _ in self.pieces()]
@@ -70,7 +73,7 @@ class Parameters:
             reshard(self.module)
 
     def fingerprint(self) -> str:
-        """A SHA-256, in hexadecimal, of the names, shapes, types and values of the parameters.
+        """Return a SHA-256, in hexadecimal, of the names, shapes, types and values of the parameters.
 
         The values enter by the SHA-256 of each block: one processor would take minutes for 10^11 bytes in a row.
         """
@@ -85,13 +88,19 @@ class Parameters:
         return digest.hexdigest()
 
     def values(self) -> dict[str, Tensor]:
-        """Copies of the parameters by name, in host memory. Sharded ones are whole, and on rank 0 alone."""
+        """Return copies of the parameters by name, in host memory.
+
+        Of sharded parameters rank 0 gets the whole ones, and the other processes get none.
+        """
         pieces = zip(self.names, self.pieces(), self.parameters, strict=True)
         found = {name: collected(held, parameter) for name, (held, _), parameter in pieces}
         return {name: value for name, value in found.items() if value is not None}
 
     def load_values(self, values: Mapping[str, Tensor]) -> None:
-        """Put back what `values` returned, in every process, sharded or not. Raises ValueError."""
+        """Set the parameters to what `values` returned, in every process, sharded or not.
+
+        values: whole parameters by name. Raises ValueError for other names or shapes.
+        """
         require_names(values, self.names)
         for name, parameter in zip(self.names, self.parameters, strict=True):
             if values[name].shape != parameter.shape:
@@ -101,7 +110,7 @@ class Parameters:
         self.reshard()
 
     def _in_memory(self) -> Iterator[Tensor]:
-        """The parameters in order, each with its values in memory while it is the current one."""
+        """Yield the parameters in order; the values of each are in memory until the next one is asked for."""
         return iter(self.parameters)
 
 
@@ -115,7 +124,10 @@ def _same_memory(parameter: Tensor, held: Tensor) -> bool:
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters by their first name in the order of names. Raises ValueError for unsupported ones."""
+    """Return the trainable parameters of a module by name, in the order of names; a tied one by the first of its names.
+
+    Raises ValueError for a module or parameter that is not supported.
+    """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     if any(isinstance(part, nn.DataParallel) for part in module.modules()):

@@ -20,7 +20,10 @@ _NUMBERS = ["start", "count", "width", "parameter", "number", "domain", "key0", 
 
 @triton.jit
 def _philox(block, parameter, number, domain, key0, key1):  # type: ignore[no-untyped-def]
-    """The four words of Philox4x64-10 at counters (block, parameter, number, domain)."""
+    """Return the four words that Philox4x64-10 gives for each counter (block, parameter, number, domain).
+
+    key0, key1: the low and the high 64 bits of the run key.
+    """
     c0 = block.to(tl.uint64)
     c1 = tl.zeros_like(c0) + parameter
     c2 = tl.zeros_like(c0) + number
@@ -41,7 +44,7 @@ def _philox(block, parameter, number, domain, key0, key1):  # type: ignore[no-un
 
 @triton.jit
 def _in_order(c0, c1, c2, c3):  # type: ignore[no-untyped-def]
-    """The words of the blocks, one block after the other."""
+    """Return the words in one vector, block after block; c0, ..., c3: the first to fourth word of each block."""
     return tl.reshape(tl.join(tl.join(c0, c2), tl.join(c1, c3)), (c0.shape[0] * 4,))
 
 
@@ -63,7 +66,10 @@ def _words_kernel(  # type: ignore[no-untyped-def]
     key1: tl.uint64,
     BLOCKS: tl.constexpr,
 ):
-    """out[i] <- word start + i, 0 <= i < count."""
+    """Write random words to `out`: out[i] <- word start + i of a direction's parameter, for 0 <= i < count.
+
+    BLOCKS: how many blocks of four words one program makes. The other arguments are those of `_philox`.
+    """
     first = start.to(tl.int64) // 4 + tl.program_id(0).to(tl.int64) * BLOCKS
     blocks = first + tl.arange(0, BLOCKS)
     words = _in_order(*_philox(blocks + 1, parameter, number, domain, key0, key1))
@@ -90,7 +96,10 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """out[i] <- source[i] + table[field start + i] for 0 <= i < count; with ROWS for the row rows[program_id(0)].
+    """Add u: out[i] <- source[i] + table[field start + i], 0 <= i < count; of row rows[program_id(0)] with ROWS.
+
+    u is the direction; a field is BITS bits of the random words. Without ADD there is no source. BLOCKS: how many
+    blocks of four words one program makes. The key, number and parameter are those of `_philox`.
 
     Within a program, places are counted from its first field in 32-bit integers: 64 bits take more instructions.
     """
@@ -123,7 +132,11 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
 
 
 def words(key: int, number: int, parameter: int, start: int, count: int, domain: int, device: torch.device) -> Tensor:
-    """The same words as `Directions.words`, as int64 with the same bits, shape (count,)."""
+    """Return the random words start, ..., start + count - 1 of a parameter, as int64 of shape (count,) on `device`.
+
+    They have the bits of `Directions.words`. key: the run key, an integer in [0, 2^128). number: of the direction.
+    parameter: its index. domain: what the words are for, `directions.DIRECTION` or `directions.ROUNDING`.
+    """
     out = torch.empty(count, dtype=torch.int64, device=device)
     blocks = _BLOCKS[16]
     grid = (triton.cdiv(start % 4 + count, 4 * blocks),)
@@ -144,10 +157,14 @@ def shift(
     source: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> None:
-    """out <- source + table[fields], rounded once; without source, out <- table[fields].
+    """Add a direction to weights: out <- source + table[fields], rounded once; without source, out <- table[fields].
+
+    Fields are the random bits of the words from which each coordinate comes.
 
     Args:
         out, source: contiguous, of equal shape.
+        key: the run key, an integer in [0, 2^128).
+        number, parameter: the number of the direction, and the index of the parameter.
         table: the products of the scale and the 2 signs or the 65,536 quantiles, float32 or float64.
         start: the first field of the parameter that is used.
         rows: if given, of shape (m,): the fields are those of these rows of a matrix as wide as out, (m, width).

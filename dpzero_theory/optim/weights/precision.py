@@ -29,7 +29,7 @@ HALF = {torch.bfloat16: (7, 2.0**-133), torch.float16: (10, 2.0**-24)}
 _EXPONENT = 0x7F800000
 """The bits of a float32 that hold its exponent."""
 _PARTS = 65536
-"""Parts of a spacing that 16 bits tell apart."""
+"""Into how many parts 16 bits divide the distance between two neighbouring half-precision numbers."""
 
 
 class Rounding:
@@ -44,7 +44,10 @@ class Rounding:
         self.low: dict[int, Tensor] = {}
 
     def begin(self, held: Sequence[Tensor]) -> None:
-        """Keep what the precision keeps beside parameters of which this process holds these tensors."""
+        """Set up `low`, the 16 further bits of each half-precision weight, at zero; only precision `master` keeps them.
+
+        held: what this process holds of each parameter.
+        """
         if self.precision == "master":
             for index, part in enumerate(held):
                 if part.dtype in HALF:
@@ -55,12 +58,19 @@ class Rounding:
         return self.precision == "nearest" or dtype not in HALF
 
     def value(self, flat: Tensor, index: int, here: slice, wide: torch.dtype) -> Tensor:
-        """The weights flat[here] of a parameter together with the bits beside them, as a tensor of type `wide`."""
+        """Return the weights flat[here] with their further bits, if there are any, as a tensor of type `wide`.
+
+        flat: what this process holds of the parameter with this index, as a vector.
+        """
         low = self.low.get(index)
         return flat[here].to(wide) if low is None else join(flat[here], low[here])
 
     def add_(self, flat: Tensor, index: int, here: slice, delta: Tensor, bits: Callable[[], Tensor]) -> None:
-        """Add delta to flat[here], rounded as the precision says. bits: gives the integers for random rounding."""
+        """Add delta to flat[here], rounded as the precision says.
+
+        flat: what this process holds of the parameter with this index, as a vector. bits: returns uniform integers in
+        [0, 65536), one for each entry of delta; it is called for stochastic rounding alone.
+        """
         part, low = flat[here], self.low.get(index)
         if low is not None:
             value, low[here] = split(join(part, low[here]).add_(delta), flat.dtype)
@@ -71,12 +81,16 @@ class Rounding:
             part.copy_(round_stochastically(delta.add_(part), flat.dtype, bits()))
 
     def forget(self) -> None:
-        """Set the bits beside the weights to zero, as they are at the start."""
+        """Set the further bits of the weights to zero, as they are at the start."""
         for low in self.low.values():
             low.zero_()
 
     def state_dict(self, names: Sequence[str], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The bits by the names of their parameters, whole, in host memory; of sharded ones on rank 0 alone."""
+        """Return the 16 further bits of half-precision weights by the parameter's name, whole, in host memory.
+
+        names, parameters: the names and tensors of all trainable parameters, in order. The bits of sharded parameters
+        are on rank 0 alone.
+        """
         found = {}
         for index, low in self.low.items():
             of = parameters[index]
@@ -86,7 +100,11 @@ class Rounding:
         return found
 
     def load_state_dict(self, state: Mapping[str, Tensor], names: Sequence[str], parameters: Sequence[Tensor]) -> None:
-        """Put back what `state_dict` returned. Raises ValueError."""
+        """Put back the further bits of half-precision weights that `state_dict` returned.
+
+        names, parameters: the names and tensors of all trainable parameters, in order. Raises ValueError for other
+        names, types or shapes.
+        """
         require_names(state, [names[index] for index in self.low])
         for index, low in self.low.items():
             bits, size = state[names[index]], parameters[index].numel()
@@ -97,20 +115,23 @@ class Rounding:
 
 
 def require_names(state: Mapping[str, Tensor], names: Sequence[str]) -> None:
-    """Raise ValueError unless a state has exactly these entries."""
+    """Raise ValueError unless the keys of `state`, a mapping from parameters' names, are exactly `names`."""
     if set(state) != set(names):
         raise ValueError(f"state must hold the parameters {sorted(names)}; got {sorted(state)}")
 
 
 def spacing(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance between neighbouring numbers of `dtype` around each x (float32, finite): a power of two."""
+    """Return the distance between neighbouring numbers of the half-precision type `dtype` around each entry of x.
+
+    x: float32 and finite. The distances are powers of two.
+    """
     bits, smallest = HALF[dtype]
     power = (x.view(torch.int32) & _EXPONENT).view(torch.float32)
     return power.mul_(2.0**-bits).clamp_min_(smallest)
 
 
 def round_stochastically(x: Tensor, dtype: torch.dtype, fields: Tensor) -> Tensor:
-    """x (float32) rounded to `dtype` at random, so that the mean is x to within 2^-17 of the spacing.
+    """Return x (float32) rounded up or down to `dtype` at random, so that the mean is x to within 2^-17 of the spacing.
 
     fields: uniform integers in [0, 65536) of x's shape, the random bits. Numbers of `dtype`, infinities and NaN stay as
     they are.
@@ -123,13 +144,16 @@ def round_stochastically(x: Tensor, dtype: torch.dtype, fields: Tensor) -> Tenso
 
 
 def join(weights: Tensor, low: Tensor) -> Tensor:
-    """The float32 value of half-precision weights and their 16 further bits (int16)."""
+    """Return the float32 values of half-precision weights together with their 16 further bits `low` (int16)."""
     wide = weights.float()
     return torch.where(low == 0, wide, wide + low * (spacing(wide, weights.dtype) / _PARTS))
 
 
 def split(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The half-precision weights and 16 further bits whose `join` is x (float32) to within 2^-16 of the spacing."""
+    """Return the weights of type `dtype` and the 16 further bits whose `join` is x to within 2^-16 of the spacing.
+
+    x: float32. dtype: a half-precision type.
+    """
     weights = x.to(dtype)
     wide = weights.float()
     places = (x - wide) / (spacing(wide, dtype) / _PARTS)

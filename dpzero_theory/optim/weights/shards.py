@@ -27,12 +27,15 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def is_collective(module: nn.Module) -> bool:
-    """Whether a forward of the module needs all processes."""
+    """Whether a forward of the module needs all processes, because some part of it is under `fully_shard`."""
     return any(isinstance(part, _class("fsdp", "FSDPModule")) for part in module.modules())
 
 
 def piece(parameter: Tensor) -> tuple[Tensor, int]:
-    """What this process holds of a parameter, sharing its memory, and the coordinate that it begins with."""
+    """Return what this process holds of a parameter, sharing its memory, and the first coordinate of that.
+
+    For a parameter that is not sharded this is the whole one, detached, and 0.
+    """
     if not is_sharded(parameter):
         return parameter.detach(), 0
     held: Any = parameter.detach()
@@ -44,9 +47,9 @@ def piece(parameter: Tensor) -> tuple[Tensor, int]:
 
 
 def whole(held: Tensor, parameter: Tensor) -> Tensor:
-    """The pieces of all processes as one tensor of the parameter's shape; every process must ask for it.
+    """Return the pieces of all processes as one tensor of the parameter's shape; every process must call this.
 
-    held: of the shape that `piece` gives for this parameter.
+    held: this process's piece, of the shape that `piece` gives for this parameter.
     """
     if not is_sharded(parameter):
         return held.view(parameter.shape)
@@ -61,7 +64,11 @@ def whole(held: Tensor, parameter: Tensor) -> Tensor:
 
 
 def collected(held: Tensor, parameter: Tensor) -> Tensor | None:
-    """A copy in host memory for a checkpoint: of `held`, or of the whole of what is sharded (None but on rank 0)."""
+    """Return a copy in host memory, for a checkpoint, of numbers that are kept one for each weight of a parameter.
+
+    held: those that this process holds. Where the parameter is sharded, rank 0 gets those of all processes as one
+    tensor, and the others get None.
+    """
     if not is_sharded(parameter):
         return held.detach().to("cpu", copy=True)
     found = whole(held, parameter)
@@ -90,6 +97,6 @@ def reshard(module: nn.Module) -> None:
     fsdp = _class("fsdp", "FSDPModule")
     for part in module.modules():
         if isinstance(part, fsdp):
-            with suppress(RuntimeError, AttributeError):  # an inner module, whose outer one does it, or one never run
+            with suppress(RuntimeError, AttributeError):  # an inner module is reset by its outer one
                 part.reset_iter_state()
             part.reshard()

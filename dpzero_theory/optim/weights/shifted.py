@@ -40,9 +40,9 @@ _ROWS_SHARE = 8
 class Place:
     """Says where in memory this process holds its piece of a trainable parameter.
 
-    index: the parameter's. tensor: the piece, which begins with the parameter's coordinate `origin` (0 unless it is
-    sharded), and fills the elements start, ..., stop - 1 of its storage. array: the same memory as a flat numpy array,
-    where numpy can read and write it.
+    name, index: the parameter's name, and its place among the trainable ones. tensor: the piece, which begins with the
+    parameter's coordinate `origin` (0 unless it is sharded), and fills the elements start, ..., stop - 1 of its
+    storage. array: the same memory as a flat numpy array; None where numpy cannot read and write it.
     """
 
     name: str
@@ -55,7 +55,11 @@ class Place:
 
 
 def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
-    """The places of parameters by storage, in the order of memory. Raises ValueError for two that share memory."""
+    """Return where this process holds its piece of each parameter: a list of places for each storage, in memory order.
+
+    parameters: by name. The keys are numbers of storages, as `storage_of` gives them. Raises ValueError where two
+    parameters share memory.
+    """
     found: dict[int, list[Place]] = {}
     for index, (name, parameter) in enumerate(parameters.items()):
         held, origin = piece(parameter)
@@ -71,7 +75,7 @@ def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:
-    """The first element of its storage that a tensor covers, and the one after its last."""
+    """Return the index of the first element that a tensor has in its storage, and the index after the last one."""
     start = int(tensor.storage_offset())
     if tensor.is_contiguous() or tensor.numel() == 0:
         return start, start + tensor.numel()
@@ -111,10 +115,10 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Shift:
-    """The point x + scale u.
+    """The point x + scale u at which weights are evaluated, for the direction u with this number.
 
-    number: of the direction u. low: the bits beside half-precision weights, by the parameter's index. factors: of the
-    scale, one for each parameter.
+    low: the 16 further bits of half-precision weights x, by the parameter's index. factors: one for each parameter, by
+    which its scale is multiplied.
     """
 
     directions: Directions
@@ -124,13 +128,16 @@ class Shift:
     factors: Sequence[float]
 
     def of_array(self, place: Place, start: int, out: Tensor) -> None:
-        """out <- x + scale u at the elements from `start` on of a place that has an array."""
+        """Write x + scale u to `out`, for the elements of a place from `start` on; the place must have an array."""
         assert place.array is not None
         x, first = place.array[start : start + out.numel()], place.origin + start
         self.directions.shift_array(x, self.number, place.index, self._scale(place), first, out.numpy())
 
     def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
-        """out <- x + scale u, rounded, at the elements from `start` on of a place; source: the weights there, flat."""
+        """Write x + scale u, rounded, to `out`, for the elements of a place from `start` on.
+
+        source: the weights x at these elements, as a vector.
+        """
         low, first = self.low.get(place.index), place.origin + start
         if low is None:
             self.directions.shift(source, self.number, place.index, self._scale(place), first, out)
@@ -142,7 +149,7 @@ class Shift:
             out[here] = join(source[here], part[here]).add_(u)
 
     def whole(self, place: Place) -> Tensor:
-        """x + scale u, rounded, of all of a place, in its shape."""
+        """Return x + scale u, rounded, for the whole tensor of a place, in its shape."""
         source = place.tensor.contiguous().view(-1)
         out = torch.empty_like(source)
         if place.array is None:
@@ -152,15 +159,25 @@ class Shift:
         return out.view(place.tensor.shape)
 
     def rows(self, place: Place, rows: Tensor) -> Tensor:
-        """x + scale u, rounded, at these rows of a matrix."""
+        """Return x + scale u, rounded, for these rows of the matrix at a place; rows: their numbers."""
         source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
-        width = place.tensor.shape[1]
-        wide = torch.float64 if source.dtype == torch.float64 else torch.float32
-        u = self.directions.rows(
-            self.number, place.index, rows + place.origin // width, width, self._scale(place), wide
-        )
         value = source if low is None else join(source, low.view(place.tensor.shape).index_select(0, rows))
-        return u.add_(value).to(source.dtype)
+        return self._rows(place, rows).add_(value).to(source.dtype)
+
+    def tangent(self, place: Place) -> Tensor:
+        """Return scale u, rounded, for the whole tensor of a place, in its shape and type."""
+        zero = torch.zeros(place.tensor.shape, dtype=place.tensor.dtype, device=place.tensor.device)
+        return self.directions.add_(zero, self.number, place.index, self._scale(place), place.origin)
+
+    def rows_of_tangent(self, place: Place, rows: Tensor) -> Tensor:
+        """Return scale u, rounded, for these rows of the matrix at a place; rows: their numbers."""
+        return self._rows(place, rows).to(place.tensor.dtype)
+
+    def _rows(self, place: Place, rows: Tensor) -> Tensor:
+        width = place.tensor.shape[1]
+        wide = torch.float64 if place.tensor.dtype == torch.float64 else torch.float32
+        first = place.origin // width
+        return self.directions.rows(self.number, place.index, rows + first, width, self._scale(place), wide)
 
     def _scale(self, place: Place) -> float:
         return self.scale * self.factors[place.index]
@@ -169,10 +186,12 @@ class Shift:
 class Shifted(TorchDispatchMode):
     """A torch mode that hands shifted copies of the trainable parameters to every operation that reads them.
 
-    places: as of `storages`; they are replaced when parameters get other memory. unread: names of parameters, from
-    which this removes those that are read. guarded: as of `Untrained`. written: whether a buffer that is put back was
-    written, or may have been. Operations raise ValueError where they would write a parameter, or read parts of its
-    elements (some bytes of a number).
+    shift: the point x + shift u. places: where parameters lie in memory, as `storages` returns it; it is replaced when
+    they get other memory. scratch: lends the memory for the copies. unread: a set of parameters' names, from which
+    those that are read are removed. guarded: by storage, the name of a buffer or frozen parameter that must not be
+    written, or "" for a buffer that is put back afterwards. written: becomes True when such a buffer is written, or may
+    have been. Operations raise ValueError where they would write a parameter, or read parts of its elements (some bytes
+    of a number).
     """
 
     def __init__(
@@ -197,14 +216,15 @@ class Shifted(TorchDispatchMode):
             self._refuse_writes(func, args, kwargs)
         elif id(func) in _UNSAID:
             self.written |= len(args) <= _TRAINING or args[_TRAINING] is not False
-        if func is _EMBEDDING and (place := self._few_rows(args[0], args[1])):
-            return func(*self._looked_up(place, args[1]))
+        if func is _EMBEDDING and self._shift.scale and (place := self._few_rows(args[0], args[1])):
+            rows, which = looked_up(args[1])
+            return func(self._shift.rows(place, rows), which)
         if kwargs:
             kwargs = {name: self._replaced(value) for name, value in kwargs.items()}
         return func(*map(self._replaced, args), **kwargs)
 
     def begin(self) -> None:
-        """Enter the mode: operations read shifted weights from now on."""
+        """Enter the mode, so that operations read shifted weights from now on, until `retire`."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def retire(self) -> None:
@@ -221,13 +241,17 @@ class Shifted(TorchDispatchMode):
 
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return self._copy(value, places) if (places := self._touched(value)) else value
+            places = self._touched(value)
+            if places and not self._shift.scale:  # x itself
+                self._unread.difference_update(place.name for place in places)
+                return value
+            return self._copy(value, places) if places else value
         if isinstance(value, (list, tuple)):
             return type(value)(map(self._replaced, value))
         return value
 
     def _touched(self, value: Tensor) -> list[Place]:
-        """The parameters that a tensor overlaps."""
+        """Return the places of the parameters whose memory a tensor overlaps."""
         places = self.places.get(storage_of(value))
         if not places:
             return []
@@ -236,7 +260,7 @@ class Shifted(TorchDispatchMode):
         return [place for place in places if place.start * own < stop * one and start * one < place.stop * own]
 
     def _copy(self, value: Tensor, places: list[Place]) -> Tensor:
-        """A copy of a tensor that overlaps these parameters, with the values it has at x + scale u."""
+        """Return a copy of a tensor, which overlaps the parameters at these places, with its values at x + scale u."""
         own = places[0].tensor.dtype
         if value.dtype != own:
             try:
@@ -273,8 +297,11 @@ class Shifted(TorchDispatchMode):
         return out.as_strided(value.size(), value.stride(), out.storage_offset() + start - first)
 
     def _few_rows(self, weight: Tensor, rows: Tensor) -> Place | None:
-        """The parameter of which an embedding looks up few rows; None if the matrix is no parameter, or many are."""
-        if weight.ndim != 2 or rows.numel() * _ROWS_SHARE > weight.shape[0]:
+        """Return the place of the parameter `weight` if an embedding looks up few of its rows.
+
+        rows: the row numbers that are looked up. None if there are many, or if the matrix is no trainable parameter.
+        """
+        if not few_rows(weight, rows):
             return None
         for place in self._touched(weight):
             whole = place.tensor.shape == weight.shape and place.tensor.stride() == weight.stride()
@@ -282,14 +309,6 @@ class Shifted(TorchDispatchMode):
                 self._unread.discard(place.name)
                 return place
         return None
-
-    def _looked_up(self, place: Place, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The shifted rows of a matrix that are looked up, and for each look-up the index of its row among these."""
-        if rows.device.type == "cpu":
-            distinct, which = torch.unique(rows, return_inverse=True)
-            return self._shift.rows(place, distinct), which
-        which = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
-        return self._shift.rows(place, rows.reshape(-1)), which  # a GPU would wait for the number of distinct rows
 
     def _refuse_shards(self, func: Any, values: Iterable[Any]) -> None:
         """Raise ValueError for an operation on a sharded tensor as a whole, which reads memory of other processes."""
@@ -318,8 +337,25 @@ class Shifted(TorchDispatchMode):
         self.written |= guarded is not None
 
 
+def few_rows(weight: Tensor, rows: Tensor) -> bool:
+    """Whether an embedding that looks up these row numbers reads at most one in `_ROWS_SHARE` rows of the weight."""
+    return weight.ndim == 2 and rows.numel() * _ROWS_SHARE <= weight.shape[0]
+
+
+def looked_up(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row numbers to read for an embedding, and for each of its look-ups the index of its row among these.
+
+    rows: the row number of each look-up. On a CPU a row that is looked up several times is read once.
+    """
+    if rows.device.type == "cpu":
+        found: tuple[Tensor, Tensor] = torch.unique(rows, return_inverse=True)
+        return found
+    which = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
+    return rows.reshape(-1), which  # a GPU would wait for the number of distinct rows
+
+
 def storage_of(tensor: Tensor) -> int:
-    """A number that is the same for tensors with the same memory; 0 for a tensor without, such as a sparse one."""
+    """Return a number for a tensor's memory, the same for all tensors in it; 0 where there is none (sparse ones)."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):

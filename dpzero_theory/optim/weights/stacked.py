@@ -23,7 +23,7 @@ _RULE = "points_at_once must be 1 for these losses"
 
 
 class Unread(Shifted):  # type: ignore[no-untyped-call]
-    """Refuses operations that read or write the memory of a trainable parameter."""
+    """A torch mode that raises ValueError for operations that read or write the memory of a trainable parameter."""
 
     def _touched(self, value: Tensor) -> list[Place]:
         if places := super()._touched(value):
@@ -32,37 +32,50 @@ class Unread(Shifted):  # type: ignore[no-untyped-call]
 
 
 class Stacked(TorchFunctionMode):
-    """Hands stacks instead of parameters to torch's functions. of: the stack of each parameter, by its `id`."""
+    """A torch mode in which functions get other tensors in place of parameters.
 
-    def __init__(self, of: dict[int, Tensor]) -> None:
+    of: the tensor to use in place of each parameter, by the parameter's `id`. call: if given, is called with (function,
+    arguments by position, arguments by name) in place of the function itself.
+    """
+
+    def __init__(self, of: dict[int, Tensor], call: Callable[..., Any] | None = None) -> None:
         super().__init__()
-        self._of = of
+        self._of, self._call = of, call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = _pytree.tree_map(self._replaced, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        return func(*args, **kwargs) if self._call is None else self._call(func, args, kwargs)
 
     def _replaced(self, value: Any) -> Any:
         return self._of.get(id(value), value)
 
 
 def stack_of(shifts: Sequence[Shift], place: Place) -> Tensor:
-    """The values x + scale u of a parameter at each of the shifts, along a first axis."""
+    """Return the values x + scale u of the parameter at a place for each of the shifts, stacked along a first axis."""
     return torch.stack([shift.whole(place) for shift in shifts])
 
 
 def at_all(
     parameters: Sequence[nn.Parameter], stacks: Sequence[Tensor], ask: Callable[[], Tensor]
 ) -> tuple[Tensor, ...]:
-    """The tensor that `ask()` returns where the parameters have the values of each entry of the stacks.
+    """Return what `ask()` gives at each of several points, computed in one pass: one tensor for each point.
 
-    Raises ValueError for losses that cannot be computed so.
+    stacks: for each of the parameters its values at the points, stacked along a first axis. Raises ValueError for
+    losses that cannot be computed so.
     """
 
     def at(*values: Tensor) -> Tensor:
         with Stacked({id(parameter): value for parameter, value in zip(parameters, values, strict=True)}):
             return ask()
 
+    return in_one_pass(at, stacks)
+
+
+def in_one_pass(at: Callable[..., Tensor], stacks: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return what `at` gives for the first entries of all stacks, for the second ones and so on, by one `torch.vmap`.
+
+    Raises ValueError where the function cannot be computed so.
+    """
     try:
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # vmap does not support fused attention
             # vmap warns where it would evaluate the points one after the other

@@ -16,21 +16,25 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dpzero_theory.optim.step.differences import Point
+from dpzero_theory.optim.weights.derivatives import NONE
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.layers import Layers, Values
 from dpzero_theory.optim.weights.module import Scales, Through, Weights
 from dpzero_theory.privacy.journal import sync_folder
 
 BEHIND = 16
-"""The number of moves after which a layer is written to the working folder: writing costs more than a few moves."""
+"""The number of moves after which a layer is written to the working folder, as writing costs more than a few moves."""
 _DIGEST = "moves"
 """The entry of a file's metadata that holds the digest of the moves that the layer has made."""
 
 
 class StreamedWeights(Weights):
-    """As `Weights`, of a module that `layers.stream` was called for.
+    """The trainable weights of a module whose layers are read from files one at a time (`layers.stream`).
 
-    Raises ValueError for precision `master`, whose bits beside the weights are not streamed, and in several processes.
+    layers: the module's streamed layers. directions: the random directions of the run. precision: how moves are rounded
+    in half precision, `nearest` or `stochastic`. Raises ValueError for `master`, whose bits beside the weights are not
+    streamed, and in several processes.
     """
 
     def __init__(
@@ -49,31 +53,41 @@ class StreamedWeights(Weights):
         layers.values, layers.changed = self._read, self._look_again
 
     def evaluated(
-        self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Tensor], at_once: int = 1
+        self, points: Sequence[Point], function: Callable[[nn.Module], Tensor], at_once: int = 1
     ) -> list[Tensor]:
-        """As `Weights.evaluated`, with each layer read once for all points."""
+        """Return function(module) at each of the points, a list in their order; each layer is read once for all points.
+
+        points: pairs (number of a direction u, shift), for the weights x + shift u. Raises ValueError for at_once above
+        1, and for a point that asks for a derivative.
+        """
         if at_once > 1:
             raise ValueError("points_at_once must be 1 where layers are streamed")
+        shifts = [(number, shift) for number, shift in points if shift is not None]
+        if len(shifts) < len(points):
+            self._derivatives([], function)
         asked = partial(function, self.module)
         answers: list[list[object]] = [[] for _ in points]
         for index in range(len(self._layers.layers)):
             with self._layers.held(index) as forward:
-                for point, known in zip(points, answers, strict=True):
+                for point, known in zip(shifts, answers, strict=True):
                     with self.shifted(*point):
                         arguments, named = self._layers.asked(asked, known)
                         known.append(forward(*arguments, **named))
         found = []
-        for point, known in zip(points, answers, strict=True):
+        for point, known in zip(shifts, answers, strict=True):
             with self.shifted(*point):
                 found.append(self._layers.answered(asked, known))
         return found
+
+    def _derivatives(self, numbers: Sequence[int], function: Callable[[nn.Module], Tensor]) -> Sequence[Tensor]:
+        raise ValueError(f"{NONE}: layers are streamed")
 
     def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
         """Raise ValueError: a layer that is read again could not be moved by a release that is kept nowhere."""
         raise ValueError("weights must not be streamed where a release is a vector")
 
     def values(self) -> dict[str, Tensor]:
-        """Copies of the weights by name, in host memory."""
+        """Return copies of the trainable weights by name, in host memory, after all moves of the run."""
         return {name: held.detach().cpu().clone() for name, held in zip(self.names, self._in_memory(), strict=True)}
 
     def load_values(self, values: Mapping[str, Tensor]) -> None:
@@ -83,7 +97,10 @@ class StreamedWeights(Weights):
         )
 
     def forget(self) -> None:
-        """Make no moves, as at the start."""
+        """Forget all moves of the run, so that a layer that is read next has its initial values.
+
+        Parameters outside the layers, which stay in memory, keep the values that they have.
+        """
         start = hashlib.sha256(
             f"{self.directions.key} {self.directions.law} {self._rounding.precision}".encode()
         ).hexdigest()
@@ -116,7 +133,10 @@ class StreamedWeights(Weights):
                 yield parameter
 
     def _read(self, index: int) -> Values:
-        """The values of a layer after all moves of the run."""
+        """Return the values of the layer with this index after all moves of the run, by parameter.
+
+        They are written to the working folder if the newest values kept there lack `BEHIND` moves or more.
+        """
         found, age = self._moved(index)
         behind = self._made[age:]
         for scales in behind:
@@ -132,7 +152,7 @@ class StreamedWeights(Weights):
         return self._layers.work / f"layer-{index}.safetensors"
 
     def _moved(self, index: int) -> tuple[Values, int]:
-        """The newest values that are kept of a layer, and how many moves they have made."""
+        """Return the newest values that a file has of the layer with this index, and how many moves are in them."""
         layers = self._layers
         if layers.work is not None and self._file(index).exists():
             from safetensors import safe_open
@@ -146,7 +166,7 @@ class StreamedWeights(Weights):
         return layers.initial(index), 0
 
     def _write(self, index: int, values: Values) -> None:
-        """Keep the values of a layer in the working folder; the file is written whole or not at all."""
+        """Write the values of the layer with this index to the working folder, in one piece or not at all."""
         from safetensors.torch import save
 
         path = self._file(index)

@@ -26,11 +26,14 @@ from dpzero_theory.optim.weights.layers import is_absent
 from dpzero_theory.optim.weights.shifted import storage_of
 
 MOST_COPIED = 1 << 22
-"""Elements of a buffer that is copied and put back; a larger one must not be written."""
+"""The largest number of elements of a buffer that is copied and put back; a larger one must not be written."""
 
 
 class _Held(NamedTuple):
-    """A buffer or a frozen parameter: the tensor, its memory when it was taken, and a copy of a buffer's values."""
+    """A buffer or a frozen parameter as it was before an evaluation.
+
+    memory: the tensor's memory at that time. copy: the values that are put back; None where writing is refused.
+    """
 
     name: str
     tensor: Tensor
@@ -42,8 +45,9 @@ class Untrained:
     """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
 
     parameters: whether frozen parameters are looked at; they are not where the module is sharded, since FSDP replaces
-    them. passed_over: which of them are not looked at. guarded: by storage, the name of what must not be written there,
-    or "" where it is a buffer that is put back. parts: the module and its submodules.
+    them. passed_over: says of a frozen parameter whether it is not looked at all the same. guarded: by storage, the
+    name of a buffer or frozen parameter that must not be written, or "" for a buffer that is put back. parts: the
+    module and its submodules.
     """
 
     def __init__(
@@ -59,7 +63,8 @@ class Untrained:
         self.parts: list[nn.Module] = []
 
     def begin(self) -> None:
-        """Note what is there, before an evaluation: the evaluation must leave the same."""
+        """Note which buffers and frozen parameters there are, with their values, before an evaluation, which must leave
+        the same."""
         if not (self._leave or (self._live is not None and self._same())):
             self._take()
 
@@ -69,7 +74,10 @@ class Untrained:
             self._restore()
 
     def put_back(self, *, written: bool) -> None:
-        """Put back what an evaluation has changed. written: whether it may have written buffers. Safe to repeat."""
+        """Put back the buffers and registries that an evaluation has changed. Safe to repeat.
+
+        written: whether the evaluation may have written buffers.
+        """
         if not self._leave and self._live is not None and (written or not self._same()):
             self._restore()
 
@@ -85,9 +93,10 @@ class Untrained:
 
     @contextmanager
     def left(self) -> Iterator[Callable[[], None]]:
-        """Inside the block nothing is put back; at its end everything is.
+        """Inside the block evaluations may leave buffers changed; when it ends all buffers are put back.
 
-        Gives a function that raises ValueError naming what has changed since its last call.
+        Gives a function to call after each evaluation: it raises ValueError, naming the buffer, if one has changed
+        since its last call.
         """
         seen: list[dict[str, Tensor | int]] = []
 
@@ -108,7 +117,8 @@ class Untrained:
             self.put_back(written=True)
 
     def _saved(self) -> Iterator[tuple[str, Tensor | int]]:
-        """Copies of the buffers that a state_dict has, and the addresses of frozen parameters, by name."""
+        """Yield pairs of a name and a value: copies of the buffers that a state_dict has, and the addresses of what is
+        refused to be written, such as frozen parameters."""
         for path, part in self._module.named_modules():
             for name, buffer in part.named_buffers(recurse=False):
                 if name not in part._non_persistent_buffers_set and _plain(buffer):
@@ -177,7 +187,7 @@ def _plain(buffer: Tensor) -> bool:
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
-    """The address of a tensor's memory, and how often it was written (0 where torch does not count that)."""
+    """Return the address of a tensor's memory, and how often it was written (0 where torch does not count that)."""
     try:
         return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
     except RuntimeError:  # a tensor subclass without memory of its own

@@ -1,1 +1,4 @@
-"""Certified brackets of delta(epsilon) for compositions of releases; the derivation beside says what each file does."""
+"""Certified brackets of delta(epsilon) for compositions of releases.
+
+The derivations of all formulas are in the Markdown file of this folder.
+"""

@@ -1,17 +1,18 @@
-"""Where decreasing curves of certified delta brackets cross a target, as a certified bracket of x.
+"""Where decreasing curves of delta, known by certified brackets, cross a target: a certified bracket of that point x.
 
-x is epsilon or the noise, for example. A search has two stages: uncertified estimates find x to about the digits that
-are wanted, then certified brackets of delta on both sides of it prove that x is between: at the lower end delta exceeds
-the target, at the upper end it is at most the target. The "miss" of an x is log delta there less the log of the target;
-a "slope" is d log delta / d log x, which is negative. The tau of an x is the tilt of the contour on which its delta was
-computed. The constants were chosen so that a search takes few certified brackets, which cost most; none of them decides
-whether the answer holds.
+x is epsilon or the noise, for example. A search has two stages. Uncertified estimates find x to about the digits that
+are wanted; then certified brackets of delta on both sides of it prove that x is between: at the lower end delta exceeds
+the target, at the upper end it is at most the target. The "miss" of an x is log delta there minus the log of the
+target; a "slope" is d log delta / d log x, which is negative. The tau of an x is the real part of the complex numbers
+(a contour) over which the integral for its delta was computed; a nearby x may use the same. The constants were chosen
+so that a search takes few certified brackets, which cost most; none of them decides whether the answer holds.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dpzero_theory.bisection import LogSecant, narrowed
 from dpzero_theory.privacy.bracket import Bracket
 
 MARGIN = 1e-14
@@ -26,52 +27,55 @@ _ROUGH_STEP = 1e-3
 """A search by rough estimates, which may jump, also ends where x is bracketed to this relative width."""
 _SAME_CONTOUR = 0.2
 """If log delta at the last x differs from the log of the target by less than this, the estimate at the next x uses the
-same tilt tau; else a new one is sought."""
+same contour parameter tau; else a new one is sought."""
 _LEAST_MISS, _FINE_STEP = 5e-10, 1e-8
 """An x is near enough to be an end of the bracket of x if log delta differs there from the log of the target by less
 than the first number, or if moving x to the target would change x by less than the second number, relative."""
 _MISS_SHARE = 0.1
-"""That difference may be larger by this share of the width, in log delta, of delta's own bracket at x."""
+"""The difference that is near enough (`_LEAST_MISS`) is raised by this share of the width, in log delta, of delta's
+bracket at x."""
 _TELLING_SHARE = 0.5
 """The slope is measured anew from two certified brackets of delta if they differ by more than this share of the width
 of one of them; if they differ by less, the difference may be mere error."""
 _AIM_SHARE, _AIM_WITHOUT_ROOM = 0.03, 0.5
-"""The first x tried for an end is not aimed at the target itself but at a delta a little on the safe side of it, by
-this share of the miss that is near enough. The second number is for an upper end that leaves no other room."""
+"""The first x tried for an end is aimed at a delta a little on the safe side of the target, by this share of the miss
+that is near enough. The second number is for an upper end that leaves no other room."""
 _MOST_TRIES = 60
-"""A search for an end gives up after so many certified brackets."""
+"""A search for an end of the bracket of x gives up after this many certified brackets of delta."""
 _MOST_MENDS = 6
-"""A search for an end that has found so many valid x close to the target, none of them near enough, returns the last of
-them."""
+"""A search for an end of the bracket of x that has found this many valid x close to the target, none of them near
+enough, returns the last of them."""
 _MOST_DOUBLINGS, _BISECTED = 10, 1e-4
-"""A search by bisection first computes delta at the guess times 2^k, |k| at most the first number, and then bisects x
-down to the second number, relative."""
+"""A search by bisection first looks for the smallest valid x among the guess times 2^k, |k| at most the first number,
+and then bisects x down to the second number, relative."""
 _ASTRAY, _RESOLVED_SHARE = 3.0, 0.01
 """The upper end is sought again by bisection if it is more than this many times the guess, and if the lower end of
 delta's bracket there is below this share of its upper end: such a bracket is wide because of rounding errors."""
 _SAME_X = 1e-11
 """If one x can be an end and another x this near to it, relative, cannot, the curve jumps there and the search ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
-"""The relative width that is asked of delta's bracket at an end: so much as corresponds, by the slope, to the first
-number as a relative change of x, but at most the second number."""
+"""An end is asked for a bracket of delta whose relative width corresponds, by the slope, to the first number as a
+relative change of x. The second number is the largest width that is asked for."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of delta that decreases in x > 0, by five functions of x.
+    """A curve of delta that decreases in x > 0, given by five functions of x.
 
-    The argument tau is the tilt of the contour of a nearby x, which saves time, or None.
+    The argument tau is the contour parameter that was used at a nearby x, which saves time, or None.
 
     Attributes:
-        bracket: (x, wanted) -> the certified bracket of delta that anyone who asks for delta at x gets. It need not be
-            narrower than `wanted`, relative.
-        estimate: (x, tau) -> log delta without a certificate, and the tau of its contour. Log delta is -inf if delta is
-            too small to be resolved; tau is None if the estimate is a rough one.
+        bracket: (x, wanted) -> the certified bracket of delta at x, the same that other callers get who ask for delta
+            there. Its relative width need not be less than `wanted`.
+        estimate: (x, tau) -> an estimate of log delta without a certificate, and the contour parameter that was used.
+            Log delta is -inf if delta is too small to be resolved; the parameter is None if the estimate is a rough
+            one.
         bound: (x, enough) -> a certified upper bound on delta, which may take less time than `bracket`. It need not be
             sharp where it is below `enough`.
         rough: x -> log delta with an error of about 1, in little time, or None where `estimate` itself takes little
             time.
-        nearby: (x, tau, wanted) -> a certified bracket that may take less time than `bracket`, and may be another one.
+        nearby: (x, tau, wanted) -> a certified bracket of delta at x that may take less time than that of `bracket`,
+            and may differ from it.
     """
 
     bracket: Callable[[float, float], Bracket]
@@ -81,84 +85,63 @@ class Curve:
     nearby: Callable[[float, float | None, float], Bracket] | None = None
 
     def exceeds(self, x: float, target: float) -> bool:
-        """Whether delta may exceed the target at x; if False, it certainly does not."""
+        """Whether delta at x may exceed `target`; if False, it certainly does not."""
         return (self.bound(x, target) if self.bound is not None else self.bracket(x, 0.0).upper) > target
 
     def below(self, x: float, tau: float | None, wanted: float) -> Bracket:
-        """A certified bracket of delta at x, of which only the lower end will be used."""
+        """A certified bracket of delta at x, of which only the lower end will be used.
+
+        tau: the contour parameter of a nearby x, or None. wanted: a relative width that is narrow enough.
+        """
         return self.nearby(x, tau, wanted) if self.nearby is not None else self.bracket(x, wanted)
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
-    """An x at which log delta is near `log_target`, by estimates and the secant method, from the guesses `start` of x
-    and `slope`.
+    """An x at which log delta of the curve is near `log_target`, by uncertified estimates and the secant method.
 
-    Returns (x, log delta there, the slope there, the tau of its contour or None)."""
-    low, high = 0.0, math.inf
-    x, slope = _roughly(curve, start, slope, log_target)
-    previous: tuple[float, float] | None = None
+    start: a guess of x. slope: a guess of d log delta / d log x. It returns x, log delta there, the slope there, and
+    the contour parameter tau used there or None.
+    """
+    search = LogSecant(*_roughly(curve, start, slope, log_target))
     tau: float | None = None
     miss = math.inf
     for _ in range(100):
-        log_delta, tau = curve.estimate(x, tau if abs(miss) < _SAME_CONTOUR else None)
+        log_delta, tau = curve.estimate(search.x, tau if abs(miss) < _SAME_CONTOUR else None)
         if log_delta == -math.inf:
-            high, previous = x, None
-            x = math.sqrt(low * high) if low > 0 else x / 1.6
+            search.retreat()
             continue
         miss = log_delta - log_target
-        if previous is not None and abs(x / previous[0] - 1) > 1e-5:
-            chord = (miss - previous[1]) / math.log(x / previous[0])
-            slope = chord if chord < -1e-6 else -1e-6
-        rough = tau is None
-        if abs(miss) < (_SECANT_MISS_OF_ROUGH if rough else _SECANT_MISS) or low > high * (
-            1 - (_ROUGH_STEP if rough else 1e-8)
-        ):
+        search.measure(miss)
+        near, step = (_SECANT_MISS_OF_ROUGH, _ROUGH_STEP) if tau is None else (_SECANT_MISS, _FINE_STEP)
+        if abs(miss) < near or search.low > search.high * (1 - step):
             break
-        low, high = (x, high) if miss > 0 else (low, x)
-        previous = (x, miss)
-        x = _next(x, miss, slope, low, high)
-    return x, log_target + miss, slope, tau
+        search.move(miss)
+    return search.x, log_target + miss, search.slope, tau
 
 
 def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float]:
-    """An x at which `Curve.rough` is near the target, and the slope there. The x at which `rough` returns None is
-    returned as it is."""
-    x, low, high = start, 0.0, math.inf
-    previous: tuple[float, float] | None = None
-    for _ in range(_MOST_LOOKS):
-        found = curve.rough(x)
-        if found is None:
-            return x, slope
-        miss = found - log_target
-        if previous is not None and abs(miss - previous[1]) > _ROUGH_MISS:
-            chord = (miss - previous[1]) / math.log(x / previous[0])
-            slope = chord if chord < 0 else slope
-        if abs(miss) < _ROUGH_MISS:
-            break
-        low, high = (x, high) if miss > 0 else (low, x)
-        previous = (x, miss)
-        x = _next(x, miss, slope, low, high)
-    return x, slope
+    """An x at which the curve's rough values of log delta are near `log_target`, and the slope there.
 
-
-def _next(x: float, miss: float, slope: float, low: float, high: float) -> float:
-    """The next x of a search: where log delta meets that of the target, to judge by the slope and by `miss`, the log of
-    delta over target at x; but x is changed at most by a factor of e^0.7.
-
-    Where that is outside (low, high), the interval in which the target is crossed, it is the middle of the interval;
-    if the interval is unbounded, x is doubled or halved.
+    start: a guess of x. slope: a guess of d log delta / d log x. The search ends at an x for which there is no rough
+    value.
     """
-    new = x * math.exp(min(max(-miss / slope, -0.7), 0.7))
-    if low < new < high:
-        return new
-    return math.sqrt(low * high) if low > 0 and high < math.inf else (2 * x if miss > 0 else x / 2)
+    search = LogSecant(start, slope)
+    for _ in range(_MOST_LOOKS):
+        log_delta = curve.rough(search.x)
+        if log_delta is None:
+            break
+        search.measure(log_delta - log_target, _ROUGH_MISS)
+        if abs(log_delta - log_target) < _ROUGH_MISS:
+            break
+        search.move(log_delta - log_target)
+    return search.x, search.slope
 
 
 def _width(point: Bracket) -> float:
-    """The width of a bracket in log delta, but at most `_WIDEST_WANTED`.
+    """The width of the bracket `point` of delta, in log delta, but at most `_WIDEST_WANTED`.
 
-    A bracket is wider than that where different laws give its two ends, and then its width does not limit how near to
-    the target an end can be sought.
+    A bracket is wider than that if different laws give its two ends, and then its width does not limit how near to the
+    target an end can be sought.
     """
     return min(math.log(point.upper / point.lower), _WIDEST_WANTED) if point.lower > 0 else _WIDEST_WANTED
 
@@ -170,43 +153,47 @@ def _end(
     excess: Callable[[Bracket], float],
     fine: float,
 ) -> tuple[float, Bracket, float] | None:
-    """An x that can be an end: (x, the bracket of delta at x, slope of the excess). The excess of that bracket is at
-    most 0, and near 0 if the search succeeded. None is returned if no such x was found.
+    """A search for one end of the bracket of x: an x that can be this end, the bracket of delta at x, and the slope of
+    the excess.
+
+    None is returned if no such x is found. The excess at the returned x is at most 0, and near 0 if the search
+    succeeded.
 
     bracket: the function from x to the certified bracket of delta at x.
     start: a guess of x.
     slope: about d excess / d log x.
-    excess: the function from a bracket of delta to the amount, in log delta, by which x fails to be a valid end: it is
-        positive if x cannot be the end, and far below 0 if x is farther from the target than it need be.
+    excess: the function from a bracket of delta to the amount, in log delta, by which x fails to be a valid end. It is
+    positive if x cannot be the end, and far below 0 if x is farther from the target than it need be.
     fine: x is near enough if the excess is above -fine, with some room for the bracket's width.
     """
+    # No common root search serves here: the width of delta's bracket at x decides how far beyond the root to aim.
     x, good, bad = start, None, None
     least, factor, mends = 1e-10, 1.0, 0
     previous: tuple[float, float] | None = None
     for _ in range(_MOST_TRIES):
         point = bracket(x)
-        found = excess(point)
+        failed = excess(point)
         near = fine + _MISS_SHARE * _width(point)
-        measured = previous is not None and abs(found - previous[1]) > 1e-8 + _TELLING_SHARE * _width(point)
+        measured = previous is not None and abs(failed - previous[1]) > 1e-8 + _TELLING_SHARE * _width(point)
         if previous is not None and measured:
-            chord = (found - previous[1]) / math.log(x / previous[0])
+            chord = (failed - previous[1]) / math.log(x / previous[0])
             slope *= min(max(chord / slope, 0.05), 20.0) if chord / slope > 0 else 1.0
-        if found <= 0:
-            good, mends = (x, point, slope), mends + (found > -_WIDEST_WANTED)
-            if found >= -near or mends >= _MOST_MENDS:
+        if failed <= 0:
+            good, mends = (x, point, slope), mends + (failed > -_WIDEST_WANTED)
+            if failed >= -near or mends >= _MOST_MENDS:
                 return good
         else:
             bad = x
-        previous = (x, found)
-        # aim a little past the x where the excess is 0, and farther each time the end was not valid
+        previous = (x, failed)
+        # The next x aims a little past the x where the excess is 0, and farther each time the end was not valid.
         aim = least + fine / 8 + 0.02 * _width(point)
-        change = -(factor * found + aim) / slope if found > 0 else -(found + near / 2) / slope
+        change = -(factor * failed + aim) / slope if failed > 0 else -(failed + near / 2) / slope
         new = x * math.exp(min(max(change, -1.0), 1.0))
         if good is not None and bad is not None and not min(good[0], bad) < new < max(good[0], bad):
             new = math.sqrt(good[0] * bad)
             if abs(good[0] / bad - 1) < _SAME_X:
                 return good
-        if found > 0:
+        if failed > 0:
             least, factor = 2 * least, 1.0 if measured else 1.3 * factor
         x = new
     return good
@@ -214,9 +201,10 @@ def _end(
 
 @dataclass(frozen=True)
 class _Top:
-    """The upper end of a search: an x at which delta is certainly at most the target, and nearly equal to it.
+    """The upper end of the bracket of x: there delta is certainly at most the target, and nearly equal to it.
 
-    point: the bracket of delta at x. slope: d log delta / d log x. tau: the tilt at the last estimate, or None.
+    point: the bracket of delta at x. slope: d log delta / d log x. tau: the contour parameter of the last estimate, or
+    None.
     """
 
     x: float
@@ -226,7 +214,11 @@ class _Top:
 
 
 def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool) -> _Top:
-    """The upper end of the search along one curve; the arguments are those of `crossing`."""
+    """The upper end of the bracket of x for one curve.
+
+    start: a guess of x. slope: a guess of d log delta / d log x there. roomy: whether to leave some room between delta
+    and the target. Raises OverflowError if no upper end is found.
+    """
     log_target = math.log(target)
     x, log_delta, slope, tau = _secant(curve, start, slope, log_target)
 
@@ -239,7 +231,7 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
     fine = _near(slope) if roomy else _LEAST_MISS
     room = 2 * _LEAST_MISS + _AIM_SHARE * fine if roomy else _AIM_WITHOUT_ROOM * fine
     x *= math.exp(min(max((log_target - room - log_delta) / slope, -0.7), 0.7))
-    # by `Curve.bracket`, not `Curve.nearby`: someone who later asks for delta at this x gets the same bracket
+    # `Curve.bracket` is used, not `Curve.nearby`, so that whoever later asks for delta at this x gets the same bracket.
     wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
 
     def certified(x: float) -> Bracket:
@@ -257,35 +249,48 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
 def _bisected(
     bracket: Callable[[float], Bracket], start: float, slope: float, excess: Callable[[Bracket], float]
 ) -> tuple[float, Bracket, float] | None:
-    """The same as `_end` by bisection instead of secants. It is used where brackets of delta are narrow near the target
-    alone; at larger x, where delta is too small to be resolved, they mislead a secant."""
-    found = {x: bracket(x) for x in (start * 2.0**k for k in range(-_MOST_DOUBLINGS, _MOST_DOUBLINGS + 1))}
-    held = [x for x, point in found.items() if excess(point) <= 0]
-    if not held:
+    """A valid end of the bracket of x, found by bisection; the bracket of delta there, and `slope`. None if no end is
+    found.
+
+    bracket: the function from x to the certified bracket of delta. start: a guess of x. excess: the function from a
+    bracket of delta to the amount, in log delta, by which x fails to be a valid end; at most 0 if it is one. Bisection
+    is used where brackets of delta are narrow near the target alone. At larger x delta is too small to be resolved, and
+    there wide brackets mislead secants.
+    """
+    brackets: dict[float, Bracket] = {}
+
+    def meets(x: float) -> bool:
+        brackets[x] = bracket(x)
+        return excess(brackets[x]) <= 0
+
+    def middle(miss: float, hit: float) -> float:
+        return math.sqrt(miss * hit) if hit / miss - 1 > _BISECTED else hit
+
+    held = next(filter(meets, (start * 2.0**k for k in range(-_MOST_DOUBLINGS, _MOST_DOUBLINGS + 1))), None)
+    if held is None:
         return None
-    high = min(held)
-    low = high / 2
-    while high / low - 1 > _BISECTED:
-        middle = math.sqrt(low * high)
-        found[middle] = bracket(middle)
-        low, high = (low, middle) if excess(found[middle]) <= 0 else (middle, high)
-    return high, found[high], slope
+    x = narrowed(meets, held / 2, held, middle)
+    return x, brackets[x], slope
 
 
 def _near(slope: float) -> float:
-    """How far log delta may be from the log of the target at an end that is near enough, given d log delta / d log
-    x."""
+    """The largest difference between log delta and the log of the target at an end that is near enough.
+
+    slope: d log delta / d log x there.
+    """
     return max(_FINE_STEP * abs(slope), _LEAST_MISS)
 
 
 def _below(curve: Curve, top: _Top, target: float) -> float:
-    """An x a little below the upper end `top` at which delta certainly exceeds the target; 0 if none is found."""
+    """An x a little below the upper end `top` of a curve at which delta certainly exceeds the target; 0 if none is
+    found."""
     change = (_short(top.point, target) + _AIM_SHARE * _near(top.slope)) / top.slope
     return _bottom(curve, top.x * math.exp(min(max(change, -1.0), 0.0)), top.slope, target, top.tau)
 
 
 def _short(point: Bracket, target: float) -> float:
-    """By how much, in log delta, the lower end of a bracket fails to exceed the target; at most 0 where it does."""
+    """The amount, in log delta, by which the lower end of the bracket `point` fails to exceed `target`; at most 0 if it
+    exceeds it."""
     if point.lower <= 0:
         return 1.0
     enough = point.lower > target * (1 + MARGIN)
@@ -293,7 +298,10 @@ def _short(point: Bracket, target: float) -> float:
 
 
 def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float | None) -> float:
-    """An x near `start` at which delta certainly exceeds the target; 0 if none is found."""
+    """An x near `start` at which delta of the curve certainly exceeds the target; 0 if none is found.
+
+    slope: d log delta / d log x there. tau: the contour parameter of a nearby x, or None.
+    """
     wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
     near = _near(slope)
     end = _end(lambda x: curve.below(x, tau, wanted), start, -slope, lambda point: _short(point, target), near)
@@ -321,8 +329,9 @@ def crossing(
         below: whether the lower end is sought; else it is 0, which takes half the time.
 
     Returns:
-        (lower, upper, the bracket of delta at upper). At `upper` the upper end of every curve's bracket is at most
-        `target`; at `lower` the lower end of one curve's bracket exceeds it, by `MARGIN` at least.
+        (lower, upper, bracket). At `upper` the upper end of every curve's bracket is at most `target`. At `lower` the
+        lower end of one curve's bracket exceeds it, by `MARGIN` at least; it is 0 if no such point was found. `bracket`
+        is that of delta at `upper`, of the curve that crosses the target last.
     """
     tops = list(_tops(curves, start, slope, target, roomy=roomy))
     last = max((top for _, top in tops), key=lambda top: top.x)
@@ -333,7 +342,12 @@ def crossing(
 def upper_crossing(
     curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool = False
 ) -> tuple[float, Bracket, float]:
-    """The upper end of `crossing` alone, in less time, with the bracket of delta and the slope there."""
+    """A certified x at which every one of the decreasing `curves` is at most `target`, and nearly the least such x.
+
+    start, slope: guesses of x and of d log delta / d log x there. roomy: whether to leave some room between delta and
+    the target. It returns x, the bracket of delta there, and the slope; it takes less time than `crossing`, because no
+    lower end is sought.
+    """
     last = max((top for _, top in _tops(curves, start, slope, target, roomy=roomy)), key=lambda top: top.x)
     return last.x, last.point, last.slope
 
@@ -341,8 +355,12 @@ def upper_crossing(
 def _tops(
     curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool
 ) -> Iterator[tuple[Curve, _Top]]:
-    """The upper end of the search along each curve that may need it: the first one, and every later one whose delta may
-    exceed the target at the largest upper end so far."""
+    """The curves that need a search, each with the upper end of its bracket of x.
+
+    They are the first curve, and every later one whose delta may exceed the target at the largest upper end so far.
+    start, slope: guesses of x and of d log delta / d log x there. roomy: whether to leave some room between delta and
+    the target.
+    """
     last: _Top | None = None
     for curve in curves:
         if last is None or curve.exceeds(last.x, target):
@@ -352,7 +370,11 @@ def _tops(
 
 
 def lower_crossing(curves: Sequence[Curve], start: float, slope: float, target: float) -> float:
-    """The lower end of `crossing` alone, in less time: an x at which one curve certainly exceeds the target."""
+    """An x at which one of the decreasing `curves` certainly exceeds `target`, near the largest such x; 0 if none is
+    found.
+
+    start: a guess of x. slope: a guess of d log delta / d log x there. It takes less time than `crossing`.
+    """
     lower = 0.0
     for curve in curves:
         if lower > 0 and (not curve.exceeds(lower, target) or curve.below(lower, None, 0.0).lower <= target):

@@ -1,11 +1,12 @@
-"""delta(epsilon) of one composition of dominating pairs: which method answers it, and its curve for a root search.
+"""delta(epsilon) of one composition of dominating pairs: the choice of the method that computes it, and curves for
+searches.
 
 A relation between data sets has two directions, (P, Q) with the record under P and (Q, P) without it. A question here
-is an epsilon and a composition whose delta is wanted, for one of the two directions. If it has an answer in closed form
-it is answered so. Every other question goes through `METHODS`, from the cheapest on, until a bracket is narrow enough.
-Any method gives a bracket that holds, so the order and all constants below decide the time and the width only, never
-whether an answer is right. The constants were chosen by timing the accountant on random settings and on the corners of
-their range.
+is an epsilon and a composition whose delta is wanted, for one of the two directions. If delta has a closed form, that
+is used. For every other question the methods in `METHODS` are tried, from the cheapest on, until a bracket is narrow
+enough. Any method gives a bracket that holds, so the order and all constants below decide the time and the width only,
+never whether an answer is right. The constants were chosen by timing the accountant on random settings and on the
+corners of their range.
 """
 
 import contextlib
@@ -32,15 +33,16 @@ CLOSED = "closed form"
 
 @dataclass(frozen=True)
 class _Method:
-    """One line of `METHODS`: a method with its limits.
+    """One line of `METHODS`: a method that computes delta, with its limits.
 
+    name: how the method is called, such as "contour" or "grid".
     enough: if the bracket of delta has at most this relative width, no further method is tried.
     products: for a contour, which sums over frequencies t and outputs x, the most pairs (t, x); 5e7 of them take 0.04 s
-        of one core. It is 0 for other methods.
+    of one core. It is 0 for other methods.
     long: `products` is divided by this for a composition of more than 20,000 releases, because each pair then takes
-        about that many times longer (`characteristic.log_far`).
+    about that many times longer (`characteristic.log_far`).
     points: for a grid, the most points of its Fourier transform; 2^15 of them take 0.02 s, 2^18 take 0.1 s. It is 0 for
-        other methods.
+    other methods.
     """
 
     name: str
@@ -70,7 +72,7 @@ grid (module `grid`) answers few releases."""
 _LONG_STEPS = 20_000
 """If a composition has more releases than this, the limit on a contour's products is divided by `_Method.long`."""
 _FAILURES = 2
-"""A method is left out after it was of no use (its bracket was not the one returned) at so many nearby questions in a
+"""A method is left out after it was of no use (its bracket was not the one returned) at this many nearby questions in a
 row."""
 _NEARBY = 2.0
 """Two questions of a root search are nearby if the ratio of their x is at most this."""
@@ -86,23 +88,27 @@ it is returned without trying another method."""
 
 
 def _largest_loss(parts: Parts, gdp: float) -> float:
-    """An upper bound on the total privacy loss."""
+    """An upper bound on the total privacy loss of the pairs in `parts`; infinite if a `gdp`-GDP mechanism is beside
+    them."""
     return math.inf if gdp > 0 else math.fsum(steps * pair.largest_loss for pair, steps in parts)
 
 
 def _few(parts: Parts) -> bool:
-    """Whether the record is in fewer than `FEW` batches on average."""
+    """Whether the record is in fewer than `FEW` batches on average, over all releases in `parts`."""
     return math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
 
 
 def _many(parts: Parts) -> bool:
-    """Whether there are more than `FEW_STEPS` releases."""
+    """Whether there are more than `FEW_STEPS` releases in `parts`."""
     return sum(steps for _, steps in parts) > FEW_STEPS
 
 
 def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket | None:
-    """The bracket of delta if a closed form or a simple bound is as sharp as any method; else None. The arguments are
-    those of `direction_delta`."""
+    """The bracket of delta at `epsilon` if a closed form or a simple bound is as sharp as any method; else None.
+
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. small: a bracket
+    whose upper end is below this number is narrow enough.
+    """
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
         upper = min(value * (1 + GDP_ACCURACY) + 5e-324, 1.0)
@@ -124,10 +130,9 @@ def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket |
 
 
 class Router:
-    """Computes delta for one epsilon and composition after another, and leaves out methods that were of no use twice in
-    a row.
+    """Computes delta of one composition after another, and leaves out methods that were of no use twice in a row.
 
-    These epsilons and compositions should be near each other: those of a root search, or histories that differ in a few
+    The epsilons and compositions should be near each other: those of a root search, or histories that differ in a few
     releases.
     """
 
@@ -140,12 +145,12 @@ class Router:
         return self._failures[name] >= _FAILURES
 
     def failed(self, name: str, times: int = 1) -> None:
-        """Note that the method called `name` was of no use at a question; `times` counts it as so many questions."""
+        """Note that the method called `name` was of no use at a question, and count that as `times` questions."""
         self._failures[name] += times
 
     @property
     def fresh(self) -> bool:
-        """Whether no method is known to be of no use."""
+        """Whether no method has been of no use since it was last of use."""
         return not self._failures
 
     def settle(self) -> None:
@@ -163,7 +168,12 @@ class Router:
         wanted: float = 0.0,
         small: float = 0.0,
     ) -> Bracket:
-        """The bracket that `direction_delta` describes, by the methods that are not left out."""
+        """The certified bracket of delta(epsilon), by the methods that are not left out.
+
+        parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the
+        tilt tau of a contour that was used for a nearby question, or None. wanted: a grid's bracket of this relative
+        width is narrow enough. small: any bracket whose upper end is below this number is narrow enough.
+        """
         known = _closed(epsilon, parts, gdp, small)
         if known is not None:
             return known
@@ -178,23 +188,23 @@ class Router:
             budget = method.products / (method.long if steps > _LONG_STEPS else 1.0)
             return delta_bracket(epsilon, parts, gdp, contour=contour, budget=budget)
 
-        found: dict[str, Bracket] = {}
+        brackets: dict[str, Bracket] = {}
         for method in METHODS:
             name = method.name
             if self.useless(name) or (name == "apart" and not _many(parts)):
                 continue
             self.failed(name)
             with contextlib.suppress(OverflowError):
-                found[name] = ask(method)
+                brackets[name] = ask(method)
                 enough = max(method.enough, wanted) if method.points else method.enough
-                if found[name].upper <= max((1 + enough) * found[name].lower, small):
+                if brackets[name].upper <= max((1 + enough) * brackets[name].lower, small):
                     break
-        if not found:
+        if not brackets:
             upper = chernoff(epsilon, parts, gdp)
-            found["Chernoff bound"] = Bracket(0.0, upper, upper, "Chernoff bound")
-        used = min(found, key=lambda name: found[name].upper - found[name].lower)
+            brackets["Chernoff bound"] = Bracket(0.0, upper, upper, "Chernoff bound")
+        used = min(brackets, key=lambda name: brackets[name].upper - brackets[name].lower)
         self._failures.pop(used, None)
-        best = found[used]
+        best = brackets[used]
         if best.upper <= (1 + _NARROW) * best.lower:
             return best
         least, most = by_use(epsilon, parts, gdp)
@@ -226,19 +236,24 @@ def direction_delta(
 
 
 def _sketched(points: int) -> Callable[[float, Parts, float], Bracket]:
-    """The function that computes delta on a grid with few points, as a wide bracket. Its `value` is set at a sixteenth
-    of the way from the lower end to the upper end, where delta typically is."""
+    """A function that computes delta on a grid with `points` points, as a wide bracket.
+
+    Its `value` is set at a sixteenth of the way from the lower end to the upper end, where delta typically is.
+    """
 
     def sketch(epsilon: float, parts: Parts, gdp: float) -> Bracket:
-        found = grid_delta(epsilon, parts, gdp, points=points)
-        return replace(found, value=found.lower + (found.upper - found.lower) / 16)
+        bracket = grid_delta(epsilon, parts, gdp, points=points)
+        return replace(bracket, value=bracket.lower + (bracket.upper - bracket.lower) / 16)
 
     return sketch
 
 
 def _long_sketch(epsilon: float, parts: Parts, gdp: float) -> Bracket:
-    """The bracket of delta by a contour with as many nodes as the largest method allows, with an error of only about
-    e^-14 = 1e-6 times delta."""
+    """The bracket of delta(epsilon) by a contour with as many nodes as the largest method allows, with an error of
+    about 1e-6 of delta.
+
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    """
     error = rough_log_delta(epsilon, parts, gdp) - 14.0
     return delta_bracket(epsilon, parts, gdp, budget=METHODS[-1].products, log_error=error)
 
@@ -256,14 +271,15 @@ and the function of (epsilon, composition, gdp) that computes the bracket."""
 
 
 class _DirectionCurve:
-    """The five functions of `crossing.Curve` for one composition that depends on x, which is epsilon or the noise.
+    """The five functions of `crossing.Curve` for a composition that depends on x, which is epsilon or the noise.
 
     Two things are remembered between calls: which methods were of no use near the last x, so that a search does not try
     them at every step; and estimates that `rough` computed, which `estimate` then returns.
     """
 
     def __init__(self, parts_at: Callable[[float], tuple[float, Parts, float]]) -> None:
-        """Take the function from x to (epsilon, composition, gdp)."""
+        """Take the function from x to what it stands for: epsilon, the pairs with their numbers of releases, and mu of
+        the rest."""
         self._at = parts_at
         self._router = Router()
         self._x = 0.0
@@ -276,19 +292,30 @@ class _DirectionCurve:
             self._x = x
 
     def bracket(self, x: float, wanted: float) -> Bracket:
-        """The certified bracket of delta at x, by all methods; those that are of no use are left out from then on."""
+        """The certified bracket of delta at x, for which all methods are tried; those that were of no use are left out
+        afterwards.
+
+        wanted: a grid's bracket of this relative width is narrow enough.
+        """
         self._router = Router()
         found = self._router.delta(*self._at(x), wanted=wanted)
         self._router.settle()
         return found
 
     def nearby(self, x: float, tau: float | None, wanted: float) -> Bracket:
-        """A certified bracket of delta at x, without the methods that were of no use at nearby questions."""
+        """A certified bracket of delta at x, without the methods that were of no use at nearby x.
+
+        tau: the tilt of a contour that was used for a nearby x, or None. wanted: a grid's bracket of this relative
+        width is narrow enough.
+        """
         return self._router.delta(*self._at(x), contour=tau, wanted=wanted)
 
     def estimate(self, x: float, tau: float | None) -> tuple[float, float | None]:
-        """An estimate of log delta at x, and the tilt tau of its contour or None: on a contour if possible, else by the
-        first of `_GUIDES` that is of use."""
+        """An estimate of log delta at x, and the tilt of the contour that was used, or None without one.
+
+        tau: the tilt of a contour that was used for a nearby x, or None. The estimate is by a contour if possible, and
+        else by the first of `_GUIDES` that is of use.
+        """
         if x in self._known:
             return self._known.pop(x)
         self._move(x)
@@ -314,15 +341,15 @@ class _DirectionCurve:
         return point.log_value if point.lower > 0 else -math.inf, tau
 
     def bound(self, x: float, enough: float) -> float:
-        """An upper bound on delta at x, which need not be sharp where it is below `enough`."""
+        """An upper bound on delta at x. enough: where the bound is below this, it need not be sharp."""
         return direction_delta(*self._at(x), small=enough).upper
 
     def rough(self, x: float) -> float | None:
-        """The log of a rough delta at x if there are many releases and the record is in few of their batches. Else
-        None, because `estimate` takes little time then.
+        """The log of a rough delta at x if there are many releases and the record is in few of their batches; else
+        None.
 
-        In the first case the estimate on a contour often fails. Where it does not, it is kept for `estimate`, and None
-        is returned too.
+        Else `estimate` takes little time. In the first case the estimate on a contour often fails. Where it does not,
+        it is kept for `estimate`, and None is returned too.
         """
         self._move(x)
         epsilon, parts, gdp = self._at(x)
@@ -330,15 +357,19 @@ class _DirectionCurve:
             return None
         if self._router.fresh:
             with contextlib.suppress(OverflowError):
-                found = delta_estimate(epsilon, parts, gdp)
-                if found is not None:
-                    self._known[x] = found
+                estimate = delta_estimate(epsilon, parts, gdp)
+                if estimate is not None:
+                    self._known[x] = estimate
                     return None
             self._router.failed("contour", _FAILURES)
         return rough_log_delta(epsilon, parts, gdp)
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
-    """The curve of delta over x, for a root search; parts_at(x) is the (epsilon, composition, gdp) that x means."""
+    """The curve of delta over x, for a root search.
+
+    parts_at: a function from x to what it stands for: epsilon, the pairs with their numbers of releases, and mu of the
+    full-batch releases beside them.
+    """
     curve = _DirectionCurve(parts_at)
     return Curve(curve.bracket, curve.estimate, curve.bound, curve.rough, curve.nearby)

@@ -3,8 +3,8 @@
     from dpzero_theory.privacy.interop.dp_accounting import CertifiedAccountant
     CertifiedAccountant().compose(event).get_epsilon(1e-5)
 
-It takes the place of `PLDAccountant` in code written for dp-accounting, `calibrate_dp_mechanism` included. Importing
-this module needs dp-accounting (extra `compare`).
+It takes the place of `PLDAccountant` in code written for dp-accounting, also in calls of `calibrate_dp_mechanism`.
+Importing this module needs dp-accounting (extra `compare`).
 """
 
 import math
@@ -22,13 +22,12 @@ _Refusal = PrivacyAccountant.CompositionErrorDetails
 
 
 class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
-    """A dp-accounting accountant whose answers are certified upper ends, exact wherever the `bracket.Bracket` is
-    narrow.
+    """A dp-accounting accountant whose answers are the certified upper ends of this package's brackets.
 
-    neighboring_relation: dp-accounting's, by default add-or-remove-one; REPLACE_SPECIAL is zero-out here.
-    value_discretization_interval, orders: accepted and not used; they set the accuracy of dp-accounting's own
-    accountants. `events.history_from_event` says which events are accounted and what a noise multiplier means. Raises
-    ValueError.
+    neighboring_relation: dp-accounting's relation, by default ADD_OR_REMOVE_ONE; REPLACE_SPECIAL is called zero-out in
+    this package. value_discretization_interval, orders: accepted and ignored, since they set the accuracy of
+    dp-accounting's own accountants. `events.history_from_event` says which events are accounted and what a noise
+    multiplier means. Raises ValueError for another relation.
     """
 
     def __init__(
@@ -46,12 +45,14 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
 
     @property
     def history(self) -> tuple[Release, ...]:
-        """What was composed, as releases."""
+        """Everything that was composed, as releases; parts that protect nothing are not among them."""
         return self._history
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
-        """Compose the event if `do_compose`. As dp-accounting asks, it returns None, or why the event is not
-        accounted."""
+        """Compose `count` times the event if `do_compose`, otherwise only find out whether that is possible.
+
+        As dp-accounting expects, it returns None, or an object that says why the event is not accounted.
+        """
         try:
             found = list(parts(event, self._relation, count if do_compose else max(count, 1)))
         except UnsupportedEvent as error:
@@ -62,7 +63,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return None
 
     def get_epsilon(self, target_delta: float) -> float:
-        """The certified epsilon at target_delta in [0, 1]; infinite where something composed protects nothing."""
+        """The certified epsilon at target_delta in [0, 1]; infinite if something that was composed protects nothing."""
         delta = check.real("target_delta", target_delta, at_least=0, at_most=1)
         if self._unprotected:
             return math.inf
@@ -73,7 +74,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return epsilon_of_history(self._history, delta).upper
 
     def get_delta(self, target_epsilon: float) -> float:
-        """The certified delta at target_epsilon >= 0; 1 where something composed protects nothing."""
+        """The certified delta at target_epsilon >= 0; 1 if something that was composed protects nothing."""
         if self._unprotected:
             return 1.0
         if not self._history or target_epsilon == math.inf:

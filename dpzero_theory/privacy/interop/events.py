@@ -1,10 +1,11 @@
-"""dp-accounting's events as histories and back; the package is imported only to make an event.
+"""Conversion of dp-accounting's events to histories and back. dp-accounting is imported only to make an event.
 
-Conventions. `noise_multiplier` of an event is the noise's standard deviation over the per-record clip, here and in
-dp-accounting's PLD accountant, for every relation: with replace-one the sum changes by up to two clips and both count
-that themselves, so a multiplier is handed over as it is. dp-accounting's RDP accountant takes the replace-one change
-as one clip: a multiplier that it calibrated for replace-one (GaussianDpEvent, SampledWithoutReplacementDpEvent) is of
-a noise half as large as its epsilon says; see `tests/privacy/interop/test_events.py`.
+Conventions. `noise_multiplier` of an event is the noise's standard deviation over the per-record clip, for every
+relation, in this package and in dp-accounting's PLD accountant. With replace-one the sum changes by up to two clips;
+both take account of that themselves, so that the same multiplier is used on both sides. dp-accounting's RDP accountant
+takes the change under replace-one as one clip. A multiplier that it calibrated for replace-one (GaussianDpEvent,
+SampledWithoutReplacementDpEvent) therefore stands for noise half as large as the stated epsilon needs;
+`tests/privacy/interop/test_events.py` shows it.
 """
 
 import importlib
@@ -23,11 +24,14 @@ RELATIONS = {
     "REPLACE_ONE": Relation.REPLACE_ONE,
     "REPLACE_SPECIAL": Relation.ZERO_OUT,
 }
-"""Our relations, by the names of `dp_accounting.NeighboringRelation`."""
+"""The relations of this package, by the names of `dp_accounting.NeighboringRelation`."""
 
 
 class UnsupportedEvent(ValueError):
-    """The event is not accounted here; `event` is the part of it that is not."""
+    """An event, or a part of one, that is not accounted.
+
+    event: the part that is not accounted. kind: words for it, for the message.
+    """
 
     def __init__(self, event: object, kind: str) -> None:
         super().__init__(f"event must be built from Gaussian, Laplace, sampled and composed ones; got {kind}")
@@ -35,14 +39,15 @@ class UnsupportedEvent(ValueError):
 
 
 def history_from_event(event: object, relation: str) -> list[Release]:
-    """The history that a `dp_accounting.DpEvent` describes, with the conventions of the module.
+    """The history that a `dp_accounting.DpEvent` describes.
 
-    Understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, PoissonSampledDpEvent of a Gaussian or
-    Laplace one, SampledWithoutReplacementDpEvent of a Gaussian one, TruncatedSubsampledGaussianDpEvent, and
-    SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. Laplace releases are of one number.
+    These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, PoissonSampledDpEvent of a
+    Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a Gaussian event, TruncatedSubsampledGaussianDpEvent,
+    and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A Laplace event stands for the release of one
+    number. A noise multiplier is taken as the noise over the per-record clip, for every relation.
 
     Args:
-        event: the event; recognised by the names of its class and fields.
+        event: the event; it is recognised by the names of its class and fields.
         relation: `replace-one`, `add-remove` or `zero-out` (dp-accounting's REPLACE_SPECIAL).
 
     Raises:
@@ -56,7 +61,11 @@ def history_from_event(event: object, relation: str) -> list[Release]:
 
 
 def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
-    """The releases of `count` times the event, with None for a part that protects nothing; see `history_from_event`."""
+    """The releases that `count` repetitions of a dp-accounting event stand for, with None for a part that protects
+    nothing.
+
+    relation: the name of a `Relation`. Raises UnsupportedEvent for an event that is not accounted.
+    """
     kind = type(event).__name__
     match kind:
         case "NoOpDpEvent":
@@ -83,8 +92,11 @@ def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
 
 
 def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None]:
-    """The releases of truncated Poisson batches: none if no record is ever used, full or fixed-size batches if every
-    record is drawn."""
+    """The releases that `count` repetitions of a TruncatedSubsampledGaussianDpEvent stand for, or None for noise of 0.
+
+    relation: the name of a `Relation`. There are none if no record is ever used. If every record is drawn, the batches
+    are full or of fixed size.
+    """
     n, largest, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
     if 0 in (n, largest, rate):
         return
@@ -106,7 +118,8 @@ _NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
         lambda event: event.noise_parameter and 1 / (event.noise_parameter * event.sensitivity),
     ),
 }
-"""For each noise event, two functions of it: our mechanism's name, and its noise multiplier, 0 if there is no noise."""
+"""For each noise event of dp-accounting, two functions of the event. The first gives this package's name of the noise
+law, and the second its noise multiplier, which is 0 if there is no noise."""
 
 
 def _release(whole: Any, noisy: Any, relation: str, count: int, drawn: Callable[[], Sampling]) -> Release | None:
@@ -121,9 +134,9 @@ def _release(whole: Any, noisy: Any, relation: str, count: int, drawn: Callable[
 
 
 def merged(releases: Iterable[Release]) -> tuple[Release, ...]:
-    """The same history with equal kinds counted together, in order of first appearance.
+    """The same history with all releases of equal kind counted together, in the order of their first appearance.
 
-    For full, Poisson and fixed-size batches, whose releases may be counted in any groups.
+    It may be used for full, Poisson and fixed-size batches, whose cost does not depend on the order of the releases.
     """
     steps: Counter[Step] = Counter()
     for r in releases:
@@ -132,14 +145,14 @@ def merged(releases: Iterable[Release]) -> tuple[Release, ...]:
 
 
 def event_from_history(history: Steps) -> Any:
-    """The `dp_accounting.DpEvent` of a history; `relation` is the argument of the accountant that composes it.
+    """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
 
-    Full, Poisson (truncated or not) and fixed-size batches with Gaussian noise, full and Poisson ones with Laplace
-    noise. A discrete Gaussian release is given as a Gaussian one, which its law is within e^G of
-    (`discrete.discrete_gap`).
+    Gaussian noise is converted with full, Poisson (truncated or not) and fixed-size batches, and Laplace noise with
+    full and Poisson ones. A discrete Gaussian release becomes a Gaussian event; the probabilities of the two differ by
+    a factor of at most e^G with the G of `discrete.discrete_gap`.
 
     Raises:
-        ValueError: a sampling or mechanism that no event describes, or a history that is not one.
+        ValueError: a sampling or noise law that no event describes, or an argument that is not a history.
         ImportError: dp-accounting is not installed (extra `compare`).
     """
     dp = importlib.import_module("dp_accounting")

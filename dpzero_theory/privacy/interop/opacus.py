@@ -1,11 +1,12 @@
-"""The certified accountant inside Opacus: import this module, then `PrivacyEngine(accountant="certified")`.
+"""The certified accountant inside Opacus. Import this module, then use `PrivacyEngine(accountant="certified")`.
 
     import dpzero_theory.privacy.interop.opacus
     engine = PrivacyEngine(accountant="certified")
 
-`make_private_with_epsilon`, `get_noise_multiplier`, `state_dict` and checkpoints work as with Opacus's own. Its
-convention is Opacus's: the noise's standard deviation over the clip, Poisson batches, one record more or less. That
-is what Opacus runs with `poisson_sampling=True` (its default) only. Importing this module needs Opacus.
+`make_private_with_epsilon`, `get_noise_multiplier`, `state_dict` and checkpoints work as with Opacus's own accountants.
+The conventions are those of Opacus: a noise multiplier is the noise's standard deviation over the clip, batches are
+Poisson, and neighbours differ by one record more or less. Opacus draws such batches only with `poisson_sampling=True`,
+its default. Importing this module needs Opacus.
 """
 
 import math
@@ -22,11 +23,12 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Release
 
 Entry = tuple[float, float, int]
-"""Of Opacus's histories: noise multiplier, sample rate, number of steps."""
+"""One entry of an Opacus accountant's history, with noise multiplier, sample rate and number of steps."""
 
 
 class CertifiedAccountant(IAccountant):  # type: ignore[misc]
-    """Opacus's `IAccountant` with certified answers. A subclass may name another `relation`, and is then registered."""
+    """Opacus's `IAccountant` with certified answers. A subclass may set another `relation`; it must then be
+    registered."""
 
     relation = Relation.ADD_REMOVE
 
@@ -35,15 +37,16 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
 
     @classmethod
     def mechanism(cls) -> str:
-        """Opacus's name of it."""
+        """The name of this accountant in Opacus."""
         return "certified"
 
     def __len__(self) -> int:
-        """Number of steps taken."""
+        """The number of steps taken."""
         return sum(steps for _, _, steps in self.history)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """One step. noise_multiplier: >= 0, where 0 protects nothing. sample_rate: q in (0, 1]. Raises ValueError."""
+        """Record one step. noise_multiplier: >= 0, where 0 protects nothing. sample_rate: q in (0, 1]. Raises
+        ValueError."""
         noise = check.real("noise_multiplier", noise_multiplier, at_least=0)
         _release((noise or 1.0, sample_rate, 1), self.relation)
         last = self.history[-1] if self.history else None
@@ -61,17 +64,18 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         delta_error: float | None = None,
         poisson: bool = True,
     ) -> float:
-        """The certified epsilon at delta in (0, 1); infinite where a step had no noise.
+        """The certified epsilon at delta in (0, 1); infinite if a step had no noise.
 
-        alphas, eps_error, delta_error: how exact Opacus's own accountants are; what is certified needs none, and they
-        change nothing. poisson: True, the batches that are accounted. Raises ValueError.
+        alphas, eps_error, delta_error: ignored; they set the accuracy of Opacus's own accountants. poisson: must be
+        True, because only Poisson batches are accounted. Raises ValueError.
         """
         if poisson is not True:
             raise ValueError(f"poisson must be True, the batches that are accounted; got {check.shown(poisson)}")
         return self.bracket(delta).value
 
     def bracket(self, delta: float) -> Bracket:
-        """`get_epsilon` with its certified lower end."""
+        """The certified bracket of epsilon at delta in (0, 1); its upper end is what `get_epsilon` returns. Raises
+        ValueError."""
         check.real("delta", delta, above=0, below=1)
         if any(noise == 0 for noise, _, _ in self.history):
             return Bracket(math.inf, math.inf, math.inf, "a step without noise")
@@ -79,9 +83,11 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
 
 
 def history_from_opacus(history: Iterable[Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Release, ...]:
-    """The `history` of any Opacus accountant (rdp, gdp, prv, certified) as `accountant.epsilon_of_history` takes it.
+    """The `history` of any Opacus accountant (rdp, gdp, prv, certified) as releases, which
+    `accountant.epsilon_of_history` takes.
 
-    Raises ValueError for an entry that is not (noise multiplier > 0, sample rate in (0, 1], steps >= 1).
+    history: entries (noise multiplier > 0, sample rate in (0, 1], steps >= 1). relation: the name of a `Relation`.
+    Raises ValueError for an entry outside these ranges.
     """
     return merged([_release(entry, relation) for entry in history])
 

@@ -9,11 +9,13 @@ for all alpha, T, lambda, C > 0 and noise sigma with q > 0,
     p = L bias + e nu_1 + alpha ell (L cross + e nu_2 spread),
     K = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2)^2 + r sigma^2/K
                                        + (1 - q_s)/(q_s n) (L sampled + e nu_2)^2),
-    e = ell lambda/2,
+    e = ell lambda/2, or 0 with exact derivatives,
 
 where the K in r sigma^2/K is the number of directions. The words (kept, quadratic, ...) are the constants of the module
 `constants` at c = C/(L sqrt(K)), where C is the clip of the norm of a sample's K scalars; nu_1 and nu_2 are its
-smooth_first and smooth_second. Statement and proof: dpzero_theory/theory/sharp/proof.md.
+smooth_first and smooth_second. Where the problem bounds a moment of the gradients, or their mean excess, in place of
+their maximum L, the constants are those of the module `moments` and L is `Problem.gradient_unit`. Statement and proof:
+dpzero_theory/theory/sharp/proof.md.
 
 Whatever the search for parameters does, the bound that `prescribe` returns is this one at the parameters that it
 returns. Computations are in units of L/ell for lengths and L^2/ell for losses, so prescriptions scale exactly.
@@ -27,13 +29,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpzero_theory import check
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.sphere import DIRECTIONS
-from dpzero_theory.theory.limits import LARGEST_GDP, SMALLEST, SMALLEST_GDP, SMOOTHING_SHARE, STEPS_SHARE, step_cap
+from dpzero_theory.theory.limits import (
+    LARGEST_GDP,
+    SMALLEST,
+    SMALLEST_GDP,
+    SMOOTHING_SHARE,
+    STEPS_SHARE,
+    most_in_full_batches,
+    step_cap,
+)
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
-from dpzero_theory.theory.sharp.constants import constants, law_of
+from dpzero_theory.theory.sharp.constants import law_of
+from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.smallest import (
+    NEEDS_DERIVATIVES,
     SmallestBound,
     clip_share,
     largest_below,
@@ -41,6 +54,7 @@ from dpzero_theory.theory.sharp.smallest import (
     quadratic_terms,
     relative_gap,
     scaled,
+    smoothing_error,
     solve_quadratic,
     step_terms,
 )
@@ -60,7 +74,7 @@ class Certificate:
         drift: p of the module, in the unit of the gradient.
         floor: the K of the module that is not the number of directions, in the unit of the squared gradient.
         bound: the bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
-        vacuous: whether bound >= L^2, which holds with no algorithm.
+        vacuous: whether bound >= L^2, which holds with no algorithm (`Problem.steepest` squared where there is no L).
     """
 
     progress: float
@@ -82,6 +96,7 @@ def certificate(
     direction: str = "sphere",
     directions_per_step: int = 1,
     algorithm: str = "dpzero",
+    difference: str = "central",
 ) -> Certificate:
     """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
 
@@ -92,13 +107,15 @@ def certificate(
         step_size: alpha > 0.
         steps: T >= 1.
         clip: C > 0, of the norm of a sample's K finite differences (dpzero) or of the vector s_i u (dpgd-0th).
-        smoothing: lambda > 0.
+        smoothing: lambda > 0; 0 with the exact difference rule.
         noise_std: sigma >= 0 of the noise on each coordinate of the average over the expected batch.
         sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
         direction: law of the directions, one of `constants.LAWS`; the paper's is 'sphere'.
         directions_per_step: K >= 1; 1 for dpgd-0th, at most d for a frame.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, where ||u|| = sqrt(d) always). Both have one
             theorem, since clip_C(s u) = clip_{C/sqrt(d)}(s) u.
+        difference: the difference rule, one of `difference.DIFFERENCES`. Central and forward differences have the same
+            bound; exact derivatives have the one of lambda = 0.
 
     Raises:
         ValueError: an argument outside its range.
@@ -111,20 +128,20 @@ def certificate(
     t = check.integer("steps", steps)
     norm = _vector_norm(p, direction, directions, algorithm)
     c = clip_share(check.real("clip", clip, above=0) / norm, p, directions)
-    e = scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2
-    sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
+    e = smoothing_error(smoothing, difference, p)
+    sigma = check.real("noise_std", noise_std, at_least=0) / p.gradient_unit
     rate = check.real("sample_rate", sample_rate, at_least=SMALLEST, at_most=1)
-    k = constants(np.array([c]), p.d, p.r, direction, p.sample_rank, directions)
+    k = constants_of(p, np.array([c]), direction, directions)
     terms = step_terms(k, p, e, sigma * sigma / directions, rate)
     q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, gap / t, np.array([alpha])))
-    root = p.lipschitz * solve_quadratic(q, drift, floor)
+    root = p.gradient_unit * solve_quadratic(q, drift, floor)
     bound = root * root
     return Certificate(
         progress=q,
-        drift=p.lipschitz * drift,
-        floor=p.lipschitz * p.lipschitz * floor,
+        drift=p.gradient_unit * drift,
+        floor=p.gradient_unit * p.gradient_unit * floor,
         bound=bound,
-        vacuous=bound >= p.lipschitz * p.lipschitz,
+        vacuous=bound >= p.steepest * p.steepest,
     )
 
 
@@ -134,10 +151,12 @@ def prescribe(
     *,
     max_steps: int | None = None,
     max_evaluations: int | None = None,
+    max_points: int | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
     directions_per_step: int | str = 1,
     algorithm: str = "dpzero",
+    difference: str = "central",
 ) -> Prescription:
     """The full-batch parameters with the smallest bound by `certificate` at mu-GDP.
 
@@ -145,21 +164,26 @@ def prescribe(
 
     With alpha T fixed the bound falls as T grows. So T is the largest number of steps that the caps allow; without a
     cap it is the smallest T whose bound exceeds the bound for T -> infinity by at most the share `STEPS_SHARE`. The
-    smoothing lambda is the largest that raises the bound by at most the share `SMOOTHING_SHARE`.
+    smoothing lambda is the largest that raises the bound by at most the share `SMOOTHING_SHARE`, and 0 with the exact
+    difference rule.
 
     Args:
         problem: the constants.
         gdp: mu > 0 of the whole run.
         max_steps: a cap on T.
-        max_evaluations: a cap on n K T, the finite differences of single samples (two losses each); at least n K.
+        max_evaluations: a cap on n K T, the differences of single samples; at least n K.
+        max_points: a cap on the evaluations of single samples' losses, by which difference rules compare: on n T 2 K
+            with central differences, on n T (K + 1) with forward and exact ones; at least one step's.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
-        direction, algorithm: see `certificate`.
+        direction: law of the directions, one of `constants.LAWS`.
+        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
+        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
         directions_per_step: K, or 'best': the K with the smallest bound under a cap on evaluations; without one the
             smallest K whose bound is within half of `STEPS_SHARE` of the best.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: max_evaluations below n K; a direction law or K as for `certificate`.
+        PreconditionError: max_evaluations or max_points below one step's; a direction law or K as for `certificate`.
     """
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation.of(relation)
@@ -168,21 +192,26 @@ def prescribe(
     )  # sigma/(C sqrt(T)): the noise for T steps over sqrt(T) times the clip C of a sample's K scalars
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 
+    def cap_of(k: int) -> int | None:
+        return step_cap(problem, max_steps, max_evaluations, k, max_points=max_points, difference=difference)
+
     def smallest(k: int) -> float:
-        cap = step_cap(problem, max_steps, max_evaluations, k)
+        cap = cap_of(k)
         return (
             search_of(k).limit(unit) if cap is None else float(search_of(k).coarse(cap, unit * unit * cap, 1.0).min())
         )
 
     wanted = 1 if directions_per_step == "best" and algorithm != "dpzero" else directions_per_step
-    most = None if max_evaluations is None else check.integer("max_evaluations", max_evaluations) / problem.n
+    most = most_in_full_batches(problem, max_evaluations, max_points, difference)
     k = number_of_directions(problem, direction, wanted, most, smallest, STEPS_SHARE / 4)
     scale = _vector_norm(problem, direction, k, algorithm)
     search, unit = search_of(k), scale * unit
-    cap = step_cap(problem, max_steps, max_evaluations, k)
+    cap = cap_of(k)
     steps = search.enough_steps(unit, STEPS_SHARE) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, gdp=gdp, relation=between)
+    found = at_point(
+        search, c, alpha, steps, unit * math.sqrt(steps), 1.0, gdp=gdp, relation=between, difference=difference
+    )
     if algorithm == "dpzero":
         return found
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
@@ -204,7 +233,8 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
 
 
 def _batches(rate: float) -> "Sampling | None":
-    """Poisson sampling with this rate; None if the rate is 1, which is full batches."""
+    """What `Prescription.batches` holds for this sampling rate: `Poisson(rate)`, or None if the rate is 1, which means
+    full batches."""
     if rate == 1:
         return None
     from dpzero_theory.privacy.sampling import Poisson
@@ -222,26 +252,28 @@ def at_point(
     *,
     gdp: float,
     relation: Relation,
+    difference: str,
 ) -> Prescription:
     """The prescription at clip C = c L sqrt(K), step size alpha/ell, noise sigma = unit C and sampling rate `rate`,
     with the certificate of these parameters as its bound.
 
     search: the problem, the law of the directions and K. The smoothing is the largest that raises the bound by at most
-        the share `SMOOTHING_SHARE` of it.
+        the share `SMOOTHING_SHARE` of it, and 0 with a difference rule that shifts no weights.
     """
     p = search.problem
     directions = search.directions
-    k = constants(np.array([c]), p.d, p.r, search.direction, p.sample_rank, directions)
+    k = constants_of(p, np.array([c]), search.direction, directions)
 
     def root(e: float) -> float:
         terms = step_terms(k, p, e, (unit * c) ** 2, rate)
         parts = quadratic_terms(terms, relative_gap(p) / steps, np.array([alpha]))
         return solve_quadratic(*(float(x[0]) for x in parts))
 
-    e = largest_below(root, math.sqrt(1 + SMOOTHING_SHARE) * root(0.0))
-    step_size, clip = alpha / p.smoothness, c * p.lipschitz * math.sqrt(directions)
+    smooth = DIFFERENCES[difference].smoothing
+    e = largest_below(root, math.sqrt(1 + SMOOTHING_SHARE) * root(0.0)) if smooth else 0.0
+    step_size, clip = alpha / p.smoothness, c * p.gradient_unit * math.sqrt(directions)
     noise_std = unit * clip
-    smoothing = 2 * e * p.lipschitz / p.smoothness
+    smoothing = 2 * e * p.gradient_unit / p.smoothness
     bound = certificate(
         p,
         step_size=step_size,
@@ -252,7 +284,13 @@ def at_point(
         sample_rate=rate,
         direction=search.direction,
         directions_per_step=directions,
+        difference=difference,
     ).bound
+    notes: tuple[str, ...] = ()
+    if not smooth:
+        notes = (NEEDS_DERIVATIVES,)
+    elif p.sample_rank is not None:
+        notes = (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",)
     return Prescription(
         id="theorem-3-sharp",
         guarantee=Guarantee.GRADIENT,
@@ -262,6 +300,7 @@ def at_point(
         batches=_batches(rate),
         direction=search.direction,
         directions_per_step=directions,
+        difference=difference,
         gdp=gdp,
         step_size=step_size,
         T=float(steps),
@@ -271,7 +310,19 @@ def at_point(
         noise_std=noise_std,
         bound=bound,
         bound_at_steps=bound,
-        trivial_bound=p.lipschitz * p.lipschitz,
+        trivial_bound=p.steepest * p.steepest,
         evaluations=round(rate * p.n * steps * directions),
-        notes=() if p.sample_rank is None else (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",),
+        notes=(*notes, *_unbounded(p)),
     )
+
+
+def _unbounded(p: Problem) -> tuple[str, ...]:
+    """The sentence that says what a problem without L assumes of its gradients, if it is one."""
+    where = "at every point of the run the mean over samples of"
+    if p.gradient_moment is not None:
+        power, value = p.gradient_moment
+        return (f"no Lipschitz constant: {where} ||grad f||^{power:g} must be at most {value:.4g}",)
+    if p.mean_excess is not None:
+        level, value = p.mean_excess
+        return (f"no Lipschitz constant: {where} (||grad f|| - {level:.4g})_+ must be at most {value:.4g}",)
+    return ()

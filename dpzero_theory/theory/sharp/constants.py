@@ -25,6 +25,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.sharp.projection import Projection
+from dpzero_theory.theory.sharp.signs import removed
 
 _BEYOND = 12.0  # A projection exceeds a clip by this much with a probability below rounding
 """The tail moments of a projection at a clip larger by this are below the rounding error of beta(c) = E[(v - c)_+ v],
@@ -81,7 +82,7 @@ def known_directions() -> tuple[str, ...]:
 
 
 def law_of(direction: str) -> SharpLaw:
-    """The direction law of that name.
+    """The direction law with the name `direction`, with the constants that the sharpened theorem needs of it.
 
     Raises ValueError for an unknown name, PreconditionError for a law that the theorem does not cover.
     """
@@ -224,18 +225,16 @@ def _gaussian(c: Array, d: int, r: float, k: int) -> Constants:
 
 
 def _rademacher(c: Array, d: int, r: float, k: int) -> Constants:
-    law = Projection(k, math.inf)
-    step = (np.geomspace(0.02, 3.0, 24) / math.sqrt(k))[:, None] * np.ones_like(c).reshape(1, -1)
-    lower = np.maximum(c.reshape(1, -1) - step, 0)
-    second = (4 / 27 * law.excess(lower, (3, 0))[0] / (c.reshape(1, -1) - lower)).min(axis=0).reshape(c.shape)
-    excess = (law.excess(c, (4, 0))[0] * (r * (r + 2) / k + (1 - 1 / k) * r)) ** 0.25
+    lost = removed(c, k)
     spread2 = (r + k + 1) / k
     spread = math.sqrt(spread2)
+    fourth = np.sqrt(lost.fourth * (r * (r + 2) / k + (1 - 1 / k) * r))
+    excess = np.sqrt(np.minimum(lost.along + r * lost.across, fourth))
     return Constants(
         kept=np.ones_like(c),
-        bias=np.sqrt(np.minimum(second, 1)),
+        bias=lost.inner,
         quadratic=np.full_like(c, spread2),
-        cross=spread * excess,
+        cross=np.minimum(spread * excess, lost.inner + math.sqrt((r + 1) / k) * excess),
         excess=excess,
         sampled=np.minimum(spread, math.sqrt(r) * c),
         spread=spread,

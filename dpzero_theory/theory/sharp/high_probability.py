@@ -28,7 +28,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants
-from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, step_terms
+from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, smoothing_error, step_terms
 
 _SHARE = 0.01  # The share of the failure probability delta that is kept for steps whose directions are too long
 _CELLS = 1000  # The range of the gradient norm G is divided into so many cells
@@ -47,9 +47,11 @@ class RunParameters:
         step_size: alpha > 0.
         steps: T >= 1.
         clip: C > 0, of the norm of a sample's K finite differences.
-        smoothing: lambda > 0.
+        smoothing: lambda > 0; 0 with the exact difference rule.
         noise_std: sigma >= 0 of each coordinate of the full-batch average.
-        direction, directions_per_step: as for `certificate.certificate`.
+        direction: law of the directions, one of `constants.LAWS`.
+        directions_per_step: K >= 1, the number of directions in a step.
+        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
     """
 
     step_size: float
@@ -59,6 +61,7 @@ class RunParameters:
     noise_std: float
     direction: str = "sphere"
     directions_per_step: int = 1
+    difference: str = "central"
 
     @classmethod
     def of(cls, prescription: Prescription) -> Self:
@@ -151,8 +154,13 @@ class StepMoments:
 
 
 def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMoments:
-    """The `StepMoments` of a step with the parameters `at`; the arguments and the errors are those of `certify_run`."""
+    """The `StepMoments` of one step of a run: the quantities from which `certify_run` bounds its exponential moment.
+
+    problem: the constants. at: the run's parameters. failure: delta in (0, 1), the probability with which the bound for
+    the whole run may fail. Raises what `certify_run` raises.
+    """
     p = problem
+    p.require_lipschitz("the bound for a single run")
     directions = check.integer("directions_per_step", at.directions_per_step)
     alpha = scaled("step_size", at.step_size, "smoothness", p.smoothness, at_least=1e-100)
     c = clip_share(at.clip, p, directions)
@@ -163,7 +171,7 @@ def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMomen
         clip=c,
         variance=(check.real("noise_std", at.noise_std, at_least=0, at_most=1e100) / p.lipschitz) ** 2 / directions,
         rank=p.r,
-        error=scaled("smoothing", at.smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2,
+        error=smoothing_error(at.smoothing, at.difference, p),
         mean=constants(np.array([c]), p.d, p.r, at.direction, p.sample_rank, directions),
         along=constants(np.array([c]), p.d, 1.0, at.direction, p.sample_rank, directions),
         overlong=overlong,
@@ -216,7 +224,8 @@ def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCe
 
 
 def _longest(degrees: float, chance: float) -> float:
-    """A number x with P(chi^2_k > k x) <= `chance`, where k is `degrees`.
+    """A number x with P(chi^2_k > k x) <= `chance`, where k is `degrees`, the degrees of freedom of the chi-squared
+    law.
 
     It is the x > 1 with exp(-(k/2)(x - 1 - log x)) = `chance` (Chernoff's bound), rounded up.
     """

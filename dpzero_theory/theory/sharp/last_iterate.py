@@ -25,6 +25,7 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import (
@@ -34,17 +35,21 @@ from dpzero_theory.theory.limits import (
     SMALLEST_GDP,
     SMOOTHING_SHARE,
     STEPS_SHARE,
+    most_in_full_batches,
     step_cap,
 )
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
-from dpzero_theory.theory.sharp.constants import Constants, constants
+from dpzero_theory.theory.sharp.constants import Constants
+from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.smallest import (
+    NEEDS_DERIVATIVES,
     Terms,
     clip_share,
     largest_below,
     number_of_directions,
     relative_gap,
     scaled,
+    smoothing_error,
     step_terms,
 )
 
@@ -77,6 +82,7 @@ def certify_last_iterate(
     noise_ratio: float = 1.0,
     direction: str = "sphere",
     directions_per_step: int = 1,
+    difference: str = "central",
 ) -> float:
     """The bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the module's y. It is infinite
     if no y gives a rho in [0, 1).
@@ -86,10 +92,12 @@ def certify_last_iterate(
         step_size: alpha > 0.
         steps: T >= 1.
         clip: C > 0, of the norm of a sample's K finite differences.
-        smoothing: lambda > 0.
+        smoothing: lambda > 0; 0 with the exact difference rule.
         noise_std: sigma >= 0, the noise of the last step on each coordinate of the average.
         noise_ratio: how much larger the noise of a step is than that of the next one, at least 1.
-        direction, directions_per_step: as for `certificate.certificate`.
+        direction: law of the directions, one of `constants.LAWS`.
+        directions_per_step: K >= 1, the number of directions in a step.
+        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -99,18 +107,18 @@ def certify_last_iterate(
     directions = check.integer("directions_per_step", directions_per_step)
     relative_gap(p)
     c = np.array([clip_share(clip, p, directions)])
-    e = scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2
-    noise = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
+    e = smoothing_error(smoothing, difference, p)
+    noise = check.real("noise_std", noise_std, at_least=0) / p.gradient_unit
     values = _bound(
         p,
-        step_terms(constants(c, p.d, p.r, direction, p.sample_rank, directions), p, e, 0.0, 1.0),
+        step_terms(constants_of(p, c, direction, directions), p, e, 0.0, 1.0),
         np.array([scaled("step_size", step_size, "smoothness", p.smoothness, SMALLEST)]),
         check.integer("steps", steps, at_most=MOST_STEPS),
         np.array([noise * noise / directions]),
         np.array([math.log(check.real("noise_ratio", noise_ratio, at_least=1))]),
         _Y_LEVELS,
     )
-    return float(values[0]) * (p.lipschitz / p.smoothness * p.lipschitz)
+    return float(values[0]) * (p.gradient_unit / p.smoothness * p.gradient_unit)
 
 
 def prescribe_last_iterate(
@@ -120,9 +128,11 @@ def prescribe_last_iterate(
     schedule: str,
     max_steps: int | None = None,
     max_evaluations: int | None = None,
+    max_points: int | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
     directions_per_step: int | str = 1,
+    difference: str = "central",
 ) -> LastIteratePrescription:
     """The full-batch parameters with the smallest bound on E[F_S(x_T) - F_S^*] at mu-GDP ('corollary-3-sharp').
 
@@ -133,11 +143,18 @@ def prescribe_last_iterate(
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         schedule: one of `SCHEDULES`.
-        max_steps, max_evaluations, relation, direction, directions_per_step: as for `certificate.prescribe`.
+        max_steps: a cap on T.
+        max_evaluations: a cap on n K T, the differences of single samples.
+        max_points: a cap on the evaluations of single samples' losses, n T 2 K with central differences and n T (K + 1)
+            with forward and exact ones.
+        relation: neighbouring relation, a `privacy.relation.Relation` or its name.
+        direction: law of the directions, one of `constants.LAWS`.
+        directions_per_step: K >= 1, the number of directions in a step, or 'best' to search for it.
+        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: the problem has no `pl`; max_evaluations below n K.
+        PreconditionError: the problem has no `pl`; max_evaluations or max_points below one step's.
     """
     p = problem
     pl = p.smoothness / p.condition_number
@@ -147,40 +164,45 @@ def prescribe_last_iterate(
     shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
     unit = full_batch_noise(gdp, 1, 1.0, p.n, between)
 
+    def cap_of(k: int) -> int | None:
+        return step_cap(p, max_steps, max_evaluations, k, max_points=max_points, difference=difference)
+
     @functools.cache
     def smallest(k: int) -> float:
-        cap = step_cap(p, max_steps, max_evaluations, k)
+        cap = cap_of(k)
         return _LastIterateBound(p, unit, shrinking, direction, k).best(2**48 if cap is None else cap, 1)[0]
 
-    most = None if max_evaluations is None else check.integer("max_evaluations", max_evaluations) / p.n
+    most = most_in_full_batches(p, max_evaluations, max_points, difference)
     directions = number_of_directions(p, direction, directions_per_step, most, smallest, STEPS_SHARE / 2)
     search = _LastIterateBound(p, unit, shrinking, direction, directions)
-    steps = step_cap(p, max_steps, max_evaluations, directions)
+    steps = cap_of(directions)
     if steps is None:
         target = (1 + STEPS_SHARE) * search.best(2**48, 1)[0]
         steps = 2 ** bisect.bisect_left(range(48), True, key=lambda k: search.best(2**k, 1)[0] <= target)
     least, clip, exponent = search.best(steps, 6)
     check.precondition(math.isfinite(least), f"no step size contracts within {steps} steps: raise the cap")
-    k = constants(np.array([clip]), p.d, p.r, direction, p.sample_rank, directions)
+    k = constants_of(p, np.array([clip]), direction, directions)
 
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _Y_LEVELS)[0])
 
-    e = largest_below(bound, (1 + SMOOTHING_SHARE) * least)
+    smooth = DIFFERENCES[difference].smoothing
+    e = largest_below(bound, (1 + SMOOTHING_SHARE) * least) if smooth else 0.0
     alpha, variance, log_ratio = search.parameters(np.array([clip]), np.array([exponent]), steps)
     root = math.sqrt(directions)
-    step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz * root
-    ratio, smoothing = math.exp(float(log_ratio[0])), 2 * e * p.lipschitz / p.smoothness
+    step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.gradient_unit * root
+    ratio, smoothing = math.exp(float(log_ratio[0])), 2 * e * p.gradient_unit / p.smoothness
     certified = certify_last_iterate(
         p,
         step_size=step_size,
         steps=steps,
-        clip=clip * p.lipschitz * root,
+        clip=clip * p.gradient_unit * root,
         smoothing=smoothing,
         noise_std=noise,
         noise_ratio=ratio,
         direction=direction,
         directions_per_step=directions,
+        difference=difference,
     )
     return LastIteratePrescription(
         id="corollary-3-sharp",
@@ -190,19 +212,21 @@ def prescribe_last_iterate(
         relation=between,
         direction=direction,
         directions_per_step=directions,
+        difference=difference,
         gdp=gdp,
         step_size=step_size,
         T=float(steps),
         steps=steps,
         smoothing=smoothing,
-        clip=clip * p.lipschitz * root,
+        clip=clip * p.gradient_unit * root,
         noise_std=noise,
         noise_ratio=ratio,
         bound=certified,
         bound_at_steps=certified,
-        trivial_bound=p.lipschitz / pl * p.lipschitz / 2,
+        trivial_bound=p.steepest / pl * p.steepest / 2,
         evaluations=p.n * steps * directions,
         gradient_bound=2 * p.smoothness * certified,
+        notes=() if smooth else (NEEDS_DERIVATIVES,),
     )
 
 
@@ -253,11 +277,14 @@ class _LastIterateBound:
         """The smallest bound on a grid, in units of L^2/ell, with its clip c and its exponent; the grid is narrowed
         `rounds` - 1 times around its best point."""
         p = self.problem
-        clips, exponents = np.geomspace(0.1, 10.0, 17), np.geomspace(0.05, 300.0, 33)
+        clips, exponents = (
+            np.geomspace(0.1, 10.0 if p.gradient_moment is None else 1e4, 17),
+            np.geomspace(0.05, 300.0, 33),
+        )
         levels = _Y_LEVELS[::6]
         best = (math.inf, 1.0, 1.0)
         for _ in range(rounds):
-            k = constants(clips, p.d, p.r, self.direction, directions_per_step=self.directions)
+            k = constants_of(p, clips, self.direction, self.directions)
             for exponent in exponents:
                 values = self.value(k, clips, np.full_like(clips, exponent), steps, 0.0, levels)
                 i = int(np.argmin(values))

@@ -41,7 +41,9 @@ class Hardest:
         start: the distance of the run's start from the point where the slope has levelled off.
         curved, curvature: the number of curved coordinates, and the curvature of each.
         saturation: rho, the largest gradient of a curved coordinate.
-        bound: the limit's lower bound on the mean over the run of ||grad F_S||^2, without its o(1).
+        bound: the value that the module's lower bound on the mean over the run of ||grad F_S||^2 tends to as T ->
+        infinity.
+            The vanishing term o(1) is left out, so at a finite number of steps it is an estimate and bounds nothing.
     """
 
     share: float
@@ -73,7 +75,11 @@ def hardest(
 
     Args:
         problem: the L, ell, r and gap that the returned problem has.
-        step_size, steps, clip, noise_std, directions_per_step: alpha, T, C, sigma, K.
+        step_size: alpha > 0.
+        steps: T >= 1, the number of steps.
+        clip: C > 0, of the norm of a sample's K finite differences.
+        noise_std: sigma, the standard deviation of the noise on each coordinate of the average.
+        directions_per_step: K >= 1, the number of directions in a step.
         saturation: rho/L in (0, 1).
         coordinates: the number of coordinates over which the total curvature r ell - G/w is spread; by default as few
             as ||H|| <= ell allows.
@@ -84,6 +90,7 @@ def hardest(
         PreconditionError: the gap is not below that of a slope of about L which lasts as long as the run.
     """
     p = problem
+    p.require_lipschitz("the family of hardest problems")
     k = check.integer("directions_per_step", directions_per_step)
     t = check.integer("steps", steps)
     rho = check.real("saturation", saturation, above=0, below=1)

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from functools import cache
 
 from dpzero_theory import check
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
-from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP
+from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP, most_directions
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
 from dpzero_theory.theory.sharp.smallest import SmallestBound, number_of_directions
@@ -21,8 +22,10 @@ PoissonNoise = Callable[[float, int, Relation], float]
 def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
     """A function that returns the noise multiplier with which T Poisson-sampled releases are (epsilon, delta)-DP.
 
-    It is the upper end, which is safe to rely on, of the bracket by `privacy.calibration.calibrate_noise_multiplier`;
-    errors raised there are not caught.
+    The function takes the sampling rate q_s, the number of releases T and the neighbouring relation.
+
+    What it returns is the upper end, which is safe to rely on, of the bracket by
+    `privacy.calibration.calibrate_noise_multiplier`; errors raised there are not caught.
     """
 
     def noise_multiplier(rate: float, steps: int, relation: Relation) -> float:
@@ -42,12 +45,14 @@ def prescribe_poisson(
     gdp: float,
     noise_multiplier: PoissonNoise,
     *,
-    max_evaluations: int,
+    max_evaluations: int | None = None,
+    max_points: int | None = None,
     max_steps: int | None = None,
     expected_batch: float | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
     directions_per_step: int | str = 1,
+    difference: str = "central",
 ) -> Prescription:
     """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
 
@@ -61,12 +66,17 @@ def prescribe_poisson(
         gdp: mu of full batches with the same (epsilon, delta); the search starts from it, and it is recorded.
         noise_multiplier: the function that returns the noise multiplier needed for the wanted privacy, such as
             `poisson_noise(epsilon, delta)`.
-        max_evaluations: a cap on q_s n K T, the expected number of finite differences of single samples.
+        max_evaluations: a cap on q_s n K T, the expected number of differences of single samples; this or max_points
+            must be given.
+        max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses, with
+            `points` of the difference rule.
         max_steps: a cap on T.
         expected_batch: q_s n, if the rate q_s is not to be searched.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
-        direction: see `certificate.certificate`.
-        directions_per_step: K, or 'best': K is chosen together with the first rate, by the central limit theorem.
+        direction: law of the directions, one of `constants.LAWS`.
+        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
+        directions_per_step: K >= 1, the number of directions in a step, or 'best': K is then chosen together with the
+            first rate, by the central limit theorem.
 
     Raises:
         ValueError: an argument outside its range.
@@ -76,12 +86,20 @@ def prescribe_poisson(
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation.of(relation)
     given = expected_batch and check.real("expected_batch", expected_batch, above=0, at_most=p.n) / p.n
-    evaluations = check.integer("max_evaluations", max_evaluations)
+    if max_evaluations is None and max_points is None:
+        raise ValueError("max_evaluations or max_points must be given; got neither")
+    evaluations = math.inf if max_evaluations is None else check.integer("max_evaluations", max_evaluations)
+    points = math.inf if max_points is None else check.integer("max_points", max_points)
+    rule = DIFFERENCES[difference]
     most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
     search_of = cache(lambda k: SmallestBound(p, direction, k))
 
+    def allowed(rate: float, k: int) -> float:
+        """The number of steps that the caps on evaluations allow, not rounded."""
+        return min(evaluations / (rate * p.n * k), points / (rate * p.n * rule.points(k)))
+
     def most_steps(rate: float, k: int) -> int:
-        return min(most, math.floor(evaluations / (rate * p.n * k) * (1 + 1e-12)))
+        return math.floor(min(float(most), allowed(rate, k) * (1 + 1e-12)))
 
     def smallest(rate: float, multiplier: float, k: int) -> float:
         variance = noise_std_of(multiplier, 1.0, rate * p.n) ** 2
@@ -97,24 +115,30 @@ def prescribe_poisson(
         return smallest(rate, multiplier, k), multiplier
 
     def rates_of(k: int) -> list[float]:
-        high = min(1.0, evaluations / (p.n * k)) if given is None else given
+        high = min(1.0, allowed(1.0, k)) if given is None else given
         rate = high
         check.precondition(
             most_steps(rate, k) >= 1,
-            "max_evaluations >= expected_batch directions_per_step is required; "
-            f"got {evaluations} with expected_batch = {rate * p.n:g}",
+            "max_evaluations >= expected_batch directions_per_step and max_points >= expected_batch "
+            f"{rule.points(k)} are required; got {max_evaluations} and {max_points} with expected_batch = "
+            f"{rate * p.n:g}, directions_per_step = {k}",
         )
         if given is not None:
             return [rate]
-        low = min(high, max(1 / p.n, evaluations / (p.n * k * most)))
+        low = min(high, max(1 / p.n, allowed(1.0, k) / most))
         return [high / 1.5**i for i in range(1 + math.floor(math.log(high / low, 1.5)))]
 
     @cache
     def best_rate(k: int) -> tuple[float, int]:
         return min((by_central_limit(rate, k), i) for i, rate in enumerate(rates_of(k)))
 
-    most_directions = evaluations / (1.0 if given is None else given * p.n)
-    k = number_of_directions(p, direction, directions_per_step, most_directions, lambda k: best_rate(k)[0])
+    least_batch = 1.0 if given is None else given * p.n
+    largest = most_directions(
+        None if max_evaluations is None else evaluations / least_batch,
+        None if max_points is None else points / least_batch,
+        difference,
+    )
+    k = number_of_directions(p, direction, directions_per_step, largest, lambda k: best_rate(k)[0])
     rates, (_, i) = rates_of(k), best_rate(k)
     for step in (1, -1):
         while 0 <= i + step < len(rates) and candidate(rates[i + step], k)[0] < candidate(rates[i], k)[0]:
@@ -123,4 +147,4 @@ def prescribe_poisson(
     steps, multiplier = most_steps(rate, k), candidate(rate, k)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
-    return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between)
+    return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between, difference=difference)

@@ -44,12 +44,12 @@ class Projection:
 
     @property
     def largest(self) -> float:
-        """sqrt(D/K), which v cannot exceed."""
+        """sqrt(D/K), the largest value that v can have; infinite for Gaussian directions."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property
     def mean(self) -> float:
-        """E[v]."""
+        """E[v]: v is the length of U'a for a unit vector a and the K directions U, divided by sqrt(K)."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def tails(self, c: Array) -> tuple[Array, Array]:

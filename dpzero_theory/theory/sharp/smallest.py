@@ -15,15 +15,19 @@ from numpy.typing import NDArray
 from dpzero_theory import check
 from dpzero_theory.bisection import halved, narrowed
 from dpzero_theory.check import Array
-from dpzero_theory.theory.limits import LARGEST, MOST_STEPS, SMALLEST
+from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.theory.limits import LARGEST, MOST_DIRECTIONS, MOST_STEPS, SMALLEST
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
+from dpzero_theory.theory.sharp.constants import Constants, law_of
+from dpzero_theory.theory.sharp.moments import constants_of
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The range of clips c = C/(L sqrt(K)) on the first grid
+_LARGEST_OF_MOMENT = 1e6  # the largest clip on the first grid where a moment of gradients is bounded
 _NEVER_CLIPS = 1e10  # a clip, in units of L sqrt(K), that no projection exceeds with a probability above exp(-10^19)
 """Larger clips c = C/(L sqrt(K)) are replaced by this one, with the same effect: a projection exceeds either of them
 never, or with a probability below exp(-10^19)."""
-MOST_DIRECTIONS = 2**16  # The largest K that is tried, which is the most that a run takes
+NEEDS_DERIVATIVES = "exact derivatives need losses that can be differentiated forwards; an error rate has none"
+"""The note of a prescription whose difference rule is exact."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,23 @@ def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate
 
 
 def relative_gap(p: Problem) -> float:
-    """gap ell/L^2, the gap without its unit. ValueError is raised if it, L or ell is outside [SMALLEST, LARGEST]."""
-    gap = p.gap / p.lipschitz * (p.smoothness / p.lipschitz)
-    check.real("gap smoothness/lipschitz^2", gap, at_least=SMALLEST, at_most=LARGEST)
-    check.real("lipschitz", p.lipschitz, at_least=SMALLEST, at_most=LARGEST)
+    """gap ell/L^2, the gap without its unit, where L is the unit of gradients. ValueError is raised if it, L or ell is
+    outside [SMALLEST, LARGEST]."""
+    unit = p.gradient_unit
+    name = "lipschitz" if unit == p.lipschitz else "unit of gradients"
+    gap = p.gap / unit * (p.smoothness / unit)
+    check.real(f"gap smoothness/{name}^2", gap, at_least=SMALLEST, at_most=LARGEST)
+    check.real(name, unit, at_least=SMALLEST, at_most=LARGEST)
     check.real("smoothness", p.smoothness, at_least=SMALLEST, at_most=LARGEST)
     return gap
 
 
 def quadratic_terms(terms: Terms, gap_per_step: float, alpha: Array) -> tuple[Array, Array, Array]:
-    """The q, p and K of `certificate` at the step size alpha, where gap_per_step is gap/T."""
+    """The q, p and K of `certificate` (K the constant term, not the number of directions) at the step size alpha.
+
+    terms: the coefficients from which they are computed. gap_per_step: gap/T, the problem's gap over the number of
+    steps.
+    """
     with np.errstate(over="ignore"):
         return (
             terms.kept - alpha / 2 * terms.quadratic,
@@ -167,10 +178,27 @@ def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 
     )
 
 
+def smoothing_error(smoothing: float, difference: str, p: Problem) -> float:
+    """e = ell lambda/2 in units of L, for the smoothing lambda: 0 with a difference rule that shifts no weights.
+
+    Raises ValueError for an unknown rule, for lambda <= 0 with a rule that shifts the weights by lambda u, and for any
+    lambda but 0 with one that does not.
+    """
+    if DIFFERENCES[difference].smoothing:
+        return scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.gradient_unit) / 2
+    if check.real("smoothing", smoothing) != 0:
+        raise ValueError(
+            f"smoothing must be 0 with {difference} differences, which shift no weights; got {smoothing!r}"
+        )
+    return 0.0
+
+
 def clip_share(clip: float, p: Problem, directions: int) -> float:
     """The clip in units of L sqrt(K), c = C/(L sqrt(K)), but at most `_NEVER_CLIPS`, beyond which nothing is
-    clipped."""
-    share = check.real("clip", clip, above=0) / p.lipschitz / math.sqrt(directions)
+    clipped. Where the problem has no L, so that some gradients may always be clipped, a larger c is refused."""
+    share = check.real("clip", clip, above=0) / p.gradient_unit / math.sqrt(directions)
+    if math.isinf(p.lipschitz):
+        return check.real("clip over the unit of gradients", share, at_least=SMALLEST, at_most=_NEVER_CLIPS)
     return check.real("clip/(lipschitz sqrt(directions_per_step))", min(share, _NEVER_CLIPS), at_least=SMALLEST)
 
 
@@ -185,16 +213,20 @@ class SmallestBound:
         self.problem = problem
         self.direction = direction
         self.directions = directions
-        largest = min(law_of(direction).largest(problem.d, directions), _LARGEST_CLIP)
-        self.clips = np.geomspace(_SMALLEST_CLIP, largest, 40)
+        if problem.gradient_moment is None:
+            largest, points = min(law_of(direction).largest(problem.d, directions), _LARGEST_CLIP), 40
+        else:  # gradients may be arbitrarily long, and the bias only falls as a power of the clip
+            largest, points = _LARGEST_OF_MOMENT, 100
+        self.clips = np.geomspace(_SMALLEST_CLIP, largest, points)
         if directions > 1:
             near = 1 + np.linspace(-3, 14, 60) / math.sqrt(directions)
             self.clips = np.union1d(self.clips, near[(near > _SMALLEST_CLIP) & (near < largest)])
         self.constants = self.at(self.clips)
 
     def at(self, clips: Array) -> Constants:
-        """The constants at these clips c; `smooth_first` and `smooth_second` are for samples of any rank."""
-        return constants(clips, self.problem.d, self.problem.r, self.direction, directions_per_step=self.directions)
+        """The constants of `constants.Constants` for this problem, law and K at the clips c = C/(L sqrt(K)) in
+        `clips`."""
+        return constants_of(self.problem, clips, self.direction, self.directions)
 
     def coarse(self, steps: int, variance: float, rate: float) -> Array:
         """The square root of the smallest bound at each clip of the first grid, where `variance` is sigma^2/C^2."""

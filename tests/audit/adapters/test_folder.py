@@ -19,7 +19,8 @@ def test_what_a_folder_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -
     report = report_of_folder(folder)
     assert report.named("held") == ["noise-size", "accounting", "steps"]
     assert report.violations == []
-    assert main([str(folder)]) == 0
+    assert main([str(folder), "--require", "noise-size", "accounting", "steps"]) == 0
+    assert main([str(folder)]) == 3
     assert "the folder has neither the records nor the loop" in " ".join(capsys.readouterr().out.split())
 
 

@@ -1,4 +1,4 @@
-"""The engine at work; what it releases and what was noted of it."""
+"""Tests of the audit of Opacus's PrivacyEngine: what the engine releases, and what the audit notes of it."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.audit.small import audit
 
 
 def test_what_is_noted_is_what_is_released() -> None:
-    """Every sum before noise beside per-record gradients by hand, at zero weights."""
+    """At zero weights, every sum before noise that the audit notes equals the clipped per-record gradients by hand."""
     rows = records()
     found = Loop(opacus_default(), rows, claim(), View(), {"step_size": 0.0}).run(seed=3, noise_multiplier=1e-9)
     assert found.releases is not None

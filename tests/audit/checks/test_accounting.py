@@ -1,4 +1,4 @@
-"""Loops that stop early. Faults of the zoo are in `test_zoo`."""
+"""Tests of the audit's accounting checks on loops that stop early; loops with faults are tested in `test_zoo`."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.audit.small import audit
 
 
 class _StopsHalfWay(FirstOrder):
-    """Sound: half of the steps are made, and what these cost is reported, or a share of it."""
+    """A sound loop that makes half of its steps, and reports `share` times the epsilon that these cost."""
 
     share = 1.0
 

@@ -1,4 +1,4 @@
-"""The attack on a loop with half the noise. Faults of the zoo are in `test_zoo`."""
+"""Tests of the audit's attack on a loop with half the noise; loops with other faults are tested in `test_zoo`."""
 
 import pytest
 
@@ -12,6 +12,7 @@ FAULTS = [*named("HalfNoise")]
 def test_faults_are_found(specimen: Specimen) -> None:
     report = audit(specimen, "attack", runs=60)
     assert report.violations == ["attack"], report.text()
-    # not its 95% bound on mu: the bets stop once they have refuted the claim, often before that is above the claim
+    # The check's 95% bound on mu need not exceed the claimed mu: the bets stop once they have refuted the claim, often
+    # before the bound is above it.
     assert (report["attack"].p_value or 1) <= 1e-6
     assert report["attack"].evidence["gdp_claimed"] == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""Laws of batches. Faults of the zoo are in `test_zoo`."""
+"""Tests of the audit's checks of how batches are drawn; loops with faults are tested in `test_zoo`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -46,14 +46,17 @@ def test_a_direction_along_which_nothing_moves_is_no_empty_batch() -> None:
 
 
 class _SometimesFlat(ZerothOrder):
-    """Sound: along some directions no record changes."""
+    """A sound zeroth-order loop in which some directions are zero, so that no record changes a step along them."""
 
     def directions(self) -> Array:
         return super().directions() * (0.0 if self.direction_seed % 4 == 2 else 1.0)
 
 
 def test_who_is_in_a_batch_is_not_told_where_directions_may_move_nothing() -> None:
-    """No step of the seed that records are tried with is such a one; two of the next seed are."""
+    """The audit must not infer batches from which steps a record changes where some directions change nothing.
+
+    With the seed under which the audit first exchanges records no direction is zero; with the next seed two are.
+    """
     one = lab(Specimen(_SometimesFlat))
     assert one.influence.pair is not None
     assert one.influence.scan is None

@@ -1,4 +1,4 @@
-"""Rounding, and noise on a lattice. Faults of the zoo are in `test_zoo`."""
+"""Tests of the audit's checks of rounding and of noise on a lattice; loops with faults are tested in `test_zoo`."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from tests.audit.small import audit, require_sound
 
 
 class _Rounds(FirstOrder):
-    """Sound: releases are rounded to bfloat16 after the noise."""
+    """A sound loop whose releases are rounded to bfloat16 after the noise is added."""
 
     def release(self, rows: Array) -> Array:
         return brain(super().release(rows))
 
 
 class _SinglePrecision(FirstOrder):
-    """Sound: sums and noise of single precision."""
+    """A sound loop whose sums and noise are computed in single precision."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows).astype(np.float32)
@@ -26,7 +26,10 @@ class _SinglePrecision(FirstOrder):
 
 
 class _Lattice(FirstOrder):
-    """Sound: integers of a fine lattice, sums and noise alike, so that half of both is on one twice as coarse."""
+    """A sound loop whose sums and noise are integer multiples of 2^-30.
+
+    Half of both are therefore also multiples of 2^-29.
+    """
 
     def release(self, rows: Array) -> Array:
         total = np.rint(self.clipped(self.gradients(rows)) * 2**30).sum(axis=0)
@@ -39,7 +42,7 @@ def test_sound_loops_of_less_precision_are_not_reported(make: type[FirstOrder]) 
 
 
 class _CoarseNoise(_Lattice):
-    """The noise is on a lattice four times as coarse as the sums."""
+    """A faulty loop whose noise is on a lattice four times as coarse as the sums."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(np.rint(super().noise(size) * 2**28) / 2**28)

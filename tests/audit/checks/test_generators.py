@@ -1,4 +1,7 @@
-"""Noise in outputs, and what looks like it. Faults of the zoo are in `test_zoo`."""
+"""Tests that the audit finds noise in a loop's outputs, and nothing in outputs that only look like noise.
+
+Loops with other faults are tested in `test_zoo`.
+"""
 
 import json
 from collections.abc import Callable
@@ -57,7 +60,7 @@ def test_generators_of_public_seeds_and_names_of_runs_are_not(saved: Callable[[]
 
 
 class _SavesNoise(FirstOrder):
-    """With the weights, in single precision."""
+    """A faulty loop that outputs its noise, in single precision."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -67,7 +70,7 @@ class _SavesNoise(FirstOrder):
 
 
 class _ShowsReleasesAgain(FirstOrder):
-    """Sound: releases as sums, in other digits, and the weights."""
+    """A sound loop that prints its releases once more as sums, with fewer digits, and outputs the weights."""
 
     def release(self, rows: Array) -> Array:
         found = super().release(rows)
@@ -83,7 +86,11 @@ def test_noise_itself_is_found_and_releases_are_not_noise(make: type[FirstOrder]
 
 @pytest.mark.parametrize(("count", "status"), [(4, "held"), (12, "violated")])
 def test_few_numbers_are_near_the_noise_by_chance(count: int, status: str) -> None:
-    """Four are as near as these in one window of 10^8 or so, and there are thousands."""
+    """An output near the noise is reported only if it has too many numbers to be near by chance.
+
+    Four random numbers are as near to the noise as these in one of about 10^8 places of an output, and thousands of
+    places are compared.
+    """
     noise = np.random.default_rng(5).normal(size=(count, 1))
     sums = np.linspace(5, 6, count)[:, None]
     output = 3 * noise.ravel() + 2e-3 * np.linalg.norm(noise) * np.eye(count)[0]
@@ -91,6 +98,7 @@ def test_few_numbers_are_near_the_noise_by_chance(count: int, status: str) -> No
     runs = SimpleNamespace(
         frozen={},
         repeatable={},
+        paired=lambda seed: {"seed": seed},
         attempt=lambda **how: run,
         comparable=lambda run: run.releases,
         quiet=lambda **how: sums,

@@ -1,4 +1,4 @@
-"""What is no leak is not reported. Faults of the zoo are in `test_zoo`."""
+"""Tests that the audit does not report outputs that are no leak; loops that leak are tested in `test_zoo`."""
 
 import hmac
 import os
@@ -23,7 +23,7 @@ from tests.audit.small import audit, require_sound
 
 
 class _SavesMasks(FixedSize):
-    """Each batch in a file of its own, n zeros and ones."""
+    """A faulty loop that saves each batch in a file of its own, as n zeros and ones."""
 
     def batch(self) -> NDArray[np.intp]:
         found = super().batch()
@@ -37,7 +37,7 @@ def test_members_are_found_in_masks_and_where_sizes_say_nothing() -> None:
 
 
 class _PrintsItsNumberOfRecords(FirstOrder):
-    """Sound: n is public."""
+    """A sound loop that prints the number of records, which is public."""
 
     def release(self, rows: Array) -> Array:
         print(f"step {self.step}: one of {len(self.records)} records may be in the batch")
@@ -50,7 +50,7 @@ def test_public_numbers_weights_and_chains_of_their_digests_are_not_reported(mak
 
 
 class _NamesItsFiles(FirstOrder):
-    """Sound: files and lines with the name of the run, the clock and a count in them, and a database."""
+    """A sound loop with the name of the run, the clock and a counter in its files and prints, and a database."""
 
     runs = 0
 
@@ -69,7 +69,7 @@ def test_names_of_runs_clocks_and_counts_are_not_reported() -> None:
 
 
 class _ShowsFewDigits(FirstOrder):
-    """Sound: digits, here and there, of digests under a secret key."""
+    """A sound loop that prints single digits of digests of the records under a secret key."""
 
     def finish(self) -> None:
         key = os.urandom(16)
@@ -78,7 +78,10 @@ class _ShowsFewDigits(FirstOrder):
 
 
 class _ShowsManyIntegers(FirstOrder):
-    """Sound: among thousands of numbers of the size of batches are six that are those of the batches."""
+    """A sound loop with an output of thousands of integers of about the size of a batch.
+
+    Six of them happen to be the sizes of the six batches.
+    """
 
     def finish(self) -> None:
         size = int(self.settings["batch"])
@@ -92,7 +95,10 @@ def test_what_agrees_by_chance_is_not_reported(make: type[FirstOrder]) -> None:
 
 @pytest.mark.parametrize(("size", "status"), [(1 << 24, "held"), (64, "violated")])
 def test_four_bytes_of_a_large_file_are_no_record(size: int, status: str) -> None:
-    """One file of 256 of sixteen million bytes has them by chance."""
+    """Four bytes of a record's number are a leak in a small file and chance in a large one.
+
+    Of 256 files of sixteen million bytes, about one has the four bytes by chance.
+    """
     number = 0.123456789
     shown = {"file cache.bin": bytes(size) + struct.pack("<f", number)}
     runs = SimpleNamespace(base=SimpleNamespace(shown=shown))

@@ -1,4 +1,4 @@
-"""Numbers of noise that come again. Faults of the zoo are in `test_zoo`."""
+"""Tests of the audit's check of noise that repeats; loops with other faults are tested in `test_zoo`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,10 @@ from dpzero_theory.audit.noise import NoiseSample
 
 @pytest.mark.parametrize(("equal", "status"), [(1, "held"), (12, "violated")])
 def test_one_number_that_comes_again_is_chance_and_many_are_not(equal: int, status: str) -> None:
-    """Of 24 pairs of Gaussians one is equal to six digits in one of 60,000 samples."""
+    """One number of noise that repeats is accepted as chance, and many are reported.
+
+    Among 24 pairs of independent Gaussians some pair agrees to six digits in one of 60,000 samples.
+    """
     values = np.random.default_rng(5).normal(size=(24, 6, 1))
     values[:equal, 5] = -values[:equal, 0]
     lab: Any = SimpleNamespace(noise=SimpleNamespace(sample=NoiseSample("as claimed", values)))

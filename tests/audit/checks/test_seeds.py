@@ -1,4 +1,4 @@
-"""Streams of the usual generators. Faults of the zoo are in `test_zoo`."""
+"""Tests of the streams of numbers that usual generators draw; loops with faults are tested in `test_zoo`."""
 
 import numpy as np
 import pytest

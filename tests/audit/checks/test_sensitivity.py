@@ -1,4 +1,7 @@
-"""Sound loops that are hard to tell from unsound ones are not reported. Faults of the zoo are in `test_zoo`."""
+"""Tests that the audit does not report sound loops that are hard to tell from unsound ones.
+
+Loops with faults are tested in `test_zoo`.
+"""
 
 import numpy as np
 import pytest
@@ -14,24 +17,34 @@ WEIGHTS = [one for one in SOUND if "weights" in one.name and "digests" not in on
 @pytest.mark.parametrize("repeat", [1, 2])
 @pytest.mark.parametrize("specimen", WEIGHTS, ids=lambda specimen: specimen.name)
 def test_sound_loops_that_show_weights_are_not_reported(specimen: Specimen, repeat: int) -> None:
-    """Weights are never quite still, and records a million times as large would see it."""
+    """Sound loops that return weights in place of releases pass the checks of sensitivity.
+
+    Their weights never stay quite where they are, and records a million times as large would show that.
+    """
     require_sound(specimen, "sensitivity", "not-finite", "denominator", "batches", "noise-size", repeat=repeat)
 
 
 class _SometimesHalf(ZerothOrder):
-    """Sound: along some directions every record adds half of its clipped share."""
+    """A sound zeroth-order loop in which every record adds half of its clipped share along some directions."""
 
     def clipped(self, differences: Array) -> Array:
         return super().clipped(differences) * (0.5 if self.direction_seed % 4 == 2 else 1.0)
 
 
 def test_what_follows_directions_is_no_denominator() -> None:
-    """No step of the seed that records are tried with is such a one; some of the next seed are."""
+    """Changes that depend on a step's direction must not be taken for a denominator that depends on the batch.
+
+    With the seed under which the audit first exchanges records no direction is such a one; with the next seed some are.
+    """
     require_sound(Specimen(_SometimesHalf), "denominator", "batches")
 
 
 def test_a_start_that_clips_less_is_no_denominator_and_one_that_follows_the_batch_is() -> None:
-    """Steps of a seed are of one start: with another they may all be as they are with all records, and differ."""
+    """The test of denominators accepts steps that change less for a reason other than the batch, and no others.
+
+    All steps of one seed have the same start. If they change less with all records too, that is not the denominator; if
+    the change follows the size of the batch, it is.
+    """
     start = np.where(np.arange(4)[:, None] < 2, 2.0, 1.0) * np.ones((4, 12))
     assert _less_often_clipped(start, start) == 1.0
     sizes = np.random.default_rng(3).integers(8, 17, start.shape)

@@ -1,4 +1,7 @@
-"""What is computed of releases alone is no release. Faults of the zoo are in `test_zoo`."""
+"""Tests that outputs computed from releases alone are not reported as further releases.
+
+Loops with faults are tested in `test_zoo`.
+"""
 
 import time
 from typing import Any
@@ -12,7 +15,10 @@ from tests.audit.small import require_sound
 
 
 class _PostProcesses(FirstOrder):
-    """Sound: shows the weights, the largest release by its place, a word, and releases with more noise."""
+    """A sound loop whose further outputs are all computed from the releases, or are random.
+
+    It shows the weights, the index of the largest one, a word, and the releases with more noise.
+    """
 
     def finish(self) -> None:
         print("up" if self.weights[0] > 0 else "down", int(np.argmax(self.weights)))
@@ -30,7 +36,7 @@ def test_what_is_computed_from_releases_is_not_reported() -> None:
 
 
 class _ShowsTheTime(FirstOrder):
-    """Sound: the clock, and how many runs there were."""
+    """A sound loop that prints the clock and how many runs there were."""
 
     runs = 0
 
@@ -44,14 +50,21 @@ def test_clocks_and_counters_are_not_reported() -> None:
 
 
 def _averaged(values: Any) -> Any:
-    """Exponentially, with the weight of a hundredth, and divided by the weights there were."""
+    """Returns exponential averages of the releases up to each step.
+
+    `values` has the shape (runs, steps, numbers of a step). The newest release has weight 0.01, and the average is
+    divided by the sum of the weights.
+    """
     steps = np.arange(values.shape[1])
     weights = np.tril(0.99 ** (steps[:, None] - steps))
     return np.einsum("ts,rsk->rtk", weights / weights.sum(axis=1, keepdims=True), values)
 
 
 def test_averages_of_many_releases_are_no_second_releases() -> None:
-    """Their noise has a correlation of 0.14 with that of the releases at the same steps."""
+    """Averages of many releases are not reported as a second release of the sums.
+
+    Their noise has a correlation of only 0.14 with that of the releases at the same steps.
+    """
     draw, sums = np.random.default_rng(3), np.ones((32, 300, 2))
     noise, other = draw.normal(size=(2, *sums.shape))
     assert not _is_second(_averaged(noise), sums, noise, sums, 0.3)

@@ -1,4 +1,7 @@
-"""Faults of the zoo that a check must find are found. The whole zoo is `benchmarks.audit_zoo`."""
+"""Tests that the audit's checks find the faults of faulty training loops.
+
+They are some of the loops of `benchmarks.audit_zoo`, which runs all of them.
+"""
 
 import pytest
 
@@ -23,7 +26,7 @@ FOUND_IN = {
     ],
     120: named("ShowsNoisyCounts", "ReleasesTwice", "SaysDiverged"),
 }
-"""Loops by the number of runs in which their check must find the fault."""
+"""Faulty training loops, by the number of runs in which their check must find the fault."""
 CASES = [pytest.param(one, runs, id=one.name) for runs, several in FOUND_IN.items() for one in several]
 
 

@@ -54,7 +54,10 @@ def test_the_power_that_is_said() -> None:
 
 
 def _said(pattern: str) -> str:
-    """On the page of results, whose lines are broken anywhere."""
+    """Returns what the first group of `pattern` matches in the text of the results page.
+
+    The page's line breaks count as spaces.
+    """
     text = " ".join((RESULTS.parents[1] / "docs" / "results" / "audit.md").read_text().split())
     found = re.search(pattern, text)
     assert found, pattern

@@ -17,7 +17,10 @@ NAMES = [f"{mechanism.name} {mechanism.strength:g}" for mechanism in MECHANISMS]
 
 
 def errors(mechanism: Mechanism, cuts: Array) -> tuple[Array, Array]:
-    """P[score > cut] with sign +1 and with sign -1."""
+    """Returns P[score > cut] with sign +1, and with sign -1, for each of the `cuts`.
+
+    `mechanism` is one of the mechanisms whose lower bounds the benchmark compares.
+    """
     s = mechanism.strength
     if mechanism.name == "laplace":
         return stats.laplace.sf((cuts - 0.5) * s), stats.laplace.sf((cuts + 0.5) * s)
@@ -30,7 +33,10 @@ def errors(mechanism: Mechanism, cuts: Array) -> tuple[Array, Array]:
 
 
 def divergence(mechanism: Mechanism, epsilon: float) -> float:
-    """The larger delta of both directions, over half-lines, which are the best events of these mechanisms."""
+    """Returns the smallest delta for which the mechanism is (epsilon, delta)-DP.
+
+    It is the larger value of both directions, over half-lines of scores, which are the best events of these mechanisms.
+    """
     p, q = errors(mechanism, np.linspace(-20, 20, 40_001) / mechanism.strength)
     return float(max((p - math.exp(epsilon) * q).max(), ((1 - q) - math.exp(epsilon) * (1 - p)).max()))
 
@@ -56,7 +62,10 @@ def test_the_subsampled_epsilon_by_the_accountant_and_by_quadrature() -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=NAMES)
 def test_the_smallest_mu_by_trying_thresholds(mechanism: Mechanism) -> None:
-    """No threshold needs a larger mu, and one comes near it (for the subsampled Gaussian far out)."""
+    """The exact mu of a mechanism is the largest that any threshold on its scores needs.
+
+    For the subsampled Gaussian the tried thresholds come only within 15% of it, since the worst one is far out.
+    """
     mu = mechanism.smallest(mechanism.strength)
     p, q = errors(mechanism, np.append(np.linspace(-15, 15, 3001) / mechanism.strength, 0.0))
     sure = (q > 1e-300) & (1 - p > 1e-6)
@@ -67,7 +76,10 @@ def test_the_smallest_mu_by_trying_thresholds(mechanism: Mechanism) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=NAMES)
 def test_scores_have_the_law_that_the_exact_values_are_of(mechanism: Mechanism) -> None:
-    """20,000 of each sign at three cuts: 6 standard deviations."""
+    """The mechanisms' scores have the law from which the exact values are computed.
+
+    Of 20,000 scores with each sign, the numbers above three cuts are within 6 standard deviations.
+    """
     signs = np.repeat([1.0, -1.0], 20_000)
     scores = mechanism.scores(signs, np.random.default_rng(3))
     for cut in (-0.4, 0.0, 0.4):
@@ -92,9 +104,11 @@ def test_a_quick_run_says_what_is_not_installed(tmp_path: Path, monkeypatch: pyt
 
 
 def test_committed_rows_are_complete_and_seldom_above_the_truth() -> None:
-    """5% of 200 audits are 10; bounds that err exactly as often as they may are above that in half of all rows.
+    """The committed rows are complete, and their bounds are not above the truth more often than the confidence allows.
 
-    That is so of randomised response, whose worst test is the one made: 21 there would have probability 1e-3.
+    5% of 200 audits are 10; bounds that err exactly as often as they may are above the truth more often than that in
+    half of all rows. That is so for randomised response, whose worst test is the one made: 21 there would have
+    probability 1e-3.
     """
     table = read_rows(RESULTS / "lower_bounds")
     assert len(table) == sum(len(method.sizes) for one in MECHANISMS for method in METHODS if one.name in method.on)
@@ -114,7 +128,10 @@ def test_committed_rows_are_complete_and_seldom_above_the_truth() -> None:
 
 
 def test_many_runs_come_within_30_percent_of_the_gaussian_mechanism() -> None:
-    """The median of 200 audits, by 16,000 runs and Clopper-Pearson, and by 4,000 and betting."""
+    """The median bound of 200 audits of the Gaussian mechanism is at least 70% of the true mu.
+
+    That holds for 16,000 runs with Clopper-Pearson bounds, and for 4,000 with betting.
+    """
     table = read_rows(RESULTS / "lower_bounds").set_index(["mechanism", "strength", "method", "size"])
     for mu in (0.5, 1.0, 2.0):
         for method, size in (("attack, gdp", max(RUNS)), ("sequential, gdp", max(FEWER))):

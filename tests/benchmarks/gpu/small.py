@@ -1,4 +1,6 @@
-"""A job that writes a row every few milliseconds (slow: four a second) and goes on where it was.
+"""A small job for the tests of the job runner: it writes rows, and continues after an interruption.
+
+A row is written every few milliseconds, or four a second if the job is to be slow.
 
 python -m tests.benchmarks.gpu.small works --out DIR
 """

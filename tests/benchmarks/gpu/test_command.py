@@ -1,4 +1,4 @@
-"""The command: jobs one after the other, resumed after kills, and a line for each."""
+"""Tests of the command that runs a list of jobs one after the other, resumes them after kills, and reports each."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def test_jobs_run_once(jobs: list[Job], tmp_path: Path, capsys: pytest.CaptureFi
     assert run(tmp_path, "--only", "one") == 0
     assert run(tmp_path) == 0
     printed = capsys.readouterr().out
-    assert printed.count("row 11") == 2  # of one, and of three
+    assert printed.count("row 11") == 2  # The jobs "one" and "three" have each printed their last row
     assert statuses(tmp_path) == {"one": "ok", "two": "needs --model", "three": "ok"}
 
 
@@ -86,7 +86,7 @@ def test_a_job_that_takes_too_long_lets_the_others_go_first(
     ]
     rows = read_rows(tmp_path / "jobs").set_index("job")
     assert rows.loc["one", "processes"] == 2
-    assert rows.loc["one", "wall_s"] >= 3  # of both: twelve rows, four a second
+    assert rows.loc["one", "wall_s"] >= 3  # The time is that of both processes together: twelve rows, at four a second
 
 
 def test_the_time_ends_in_the_middle_of_a_job_which_the_next_call_ends(

@@ -1,4 +1,4 @@
-"""The claims that rest on committed rows."""
+"""Tests that the claims of the documentation follow from the committed rows of the GPU jobs."""
 
 import re
 

@@ -1,4 +1,7 @@
-"""A command ends by itself, at its limit, or with the process that runs it, and leaves nothing behind."""
+"""Tests that a job's command ends by itself, at its time limit, or with the process that runs it.
+
+It leaves no process behind.
+"""
 
 import os
 import signal
@@ -18,7 +21,7 @@ def small(kind: str, out: Path) -> list[str]:
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether no process has one of these numbers, within some seconds."""
+    """Whether, within ten seconds, no process with one of these ids is left."""
     for _ in range(200):
         states = [Path(f"/proc/{pid}/stat") for pid in pids]
         if all(not state.exists() or state.read_text().rpartition(") ")[2][0] == "Z" for state in states):
@@ -28,7 +31,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def begun(out: Path) -> list[int]:
-    """The processes of the job that hangs, once they are there."""
+    """Returns the ids of the processes of the job that hangs, once the job has written them to the folder `out`."""
     for _ in range(400):
         if (out / "pids").exists() and (text := (out / "pids").read_text()):
             return list(map(int, text.split()))

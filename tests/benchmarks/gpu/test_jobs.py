@@ -1,4 +1,4 @@
-"""Every job's command line is one that its command takes, on either preset."""
+"""Tests that the command line of every GPU job is one that its command accepts, on either preset."""
 
 import argparse
 from importlib import import_module

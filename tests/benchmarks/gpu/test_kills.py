@@ -1,4 +1,4 @@
-"""What counts as the same rows."""
+"""Tests of the comparison by which rows of a job that was killed and resumed count as the same."""
 
 from pathlib import Path
 

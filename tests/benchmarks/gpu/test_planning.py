@@ -1,4 +1,4 @@
-"""Plans: what fits, in the order of value, and why the rest does not."""
+"""Tests of plans for GPU time: which jobs fit, in the order of their value, and why the others are left out."""
 
 import itertools
 

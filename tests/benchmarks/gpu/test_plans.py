@@ -1,4 +1,4 @@
-"""The committed plans are those of today's code."""
+"""Tests that the committed plans for GPU time are those that the present code makes."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""The whole list of jobs, made small, on the processor: every command does on a card what it does here but the device.
+"""Tests every GPU job, made small, on the CPU: all that differs on a GPU is the device.
 
-Each job's command is run as the smoke run runs it, in this process: the processes around it are tests of their own, and
-so is what the first job runs.
+Each job's command is run as the smoke run runs it, but in this process: the processes around it have tests of their
+own, and so has what the first job runs.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The name of a process's arithmetic tells the kernels of every library apart."""
+"""Tests of the name of a process's arithmetic, which tells apart the numerical kernels that its libraries chose."""
 
 import json
 import os
@@ -28,7 +28,10 @@ def named(**environment: str) -> dict[str, str]:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels are chosen by the names of x86 processors")
 def test_another_processors_kernels_have_another_name() -> None:
-    """Of BLAS in numpy and scipy, and of torch: what a variable changes is named, and nothing else."""
+    """A variable that changes the kernels of one library changes the name of that library's arithmetic, and no other.
+
+    The libraries are numpy and scipy, with their BLAS, and torch.
+    """
     some = named()
     assert some.keys() == arithmetic.COMMITTED.keys()
     for changed, names in (

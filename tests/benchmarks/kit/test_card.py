@@ -1,4 +1,4 @@
-"""The accelerator behind a row."""
+"""Tests of the description of the accelerator on which a row was measured."""
 
 import subprocess
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ def test_what_a_process_computes_on_is_described(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: found)
     monkeypatch.setattr(card, "_told", lambda card: {"driver_version": "570.1", "asked": card})
     full_float32()
-    assert card.accelerator("cuda") == {}  # nothing was computed there
+    assert card.accelerator("cuda") == {}  # Nothing has been computed on the card yet
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     described = card.accelerator("NVIDIA Z")
     assert (described["card"], described["memory_gib"], described["driver_version"]) == ("NVIDIA Z", 24.0, "570.1")

@@ -1,4 +1,7 @@
-"""The runner of experiments: cells are measured once, in order, in one process or several, and reported at the end."""
+"""Tests of the runner of experiments.
+
+It measures the cells of an experiment once each, in order, in one process or several, and reports them at the end.
+"""
 
 from argparse import Namespace
 from dataclasses import replace
@@ -70,7 +73,7 @@ def test_fresh_rows_are_made_anew_and_a_report_gives_the_status(tmp_path: Path) 
 
 
 def test_a_cell_of_several_rows_is_done_when_all_its_keys_are(tmp_path: Path) -> None:
-    """Three rows a cell; those that are there are not added again."""
+    """A cell that gives three rows is done once all three are there; rows that exist are not added again."""
     powers = replace(
         SQUARES,
         key=("x", "power"),
@@ -144,7 +147,10 @@ def test_every_script_is_listed_with_a_line_and_runs_by_its_name(
 
 
 def test_an_experiment_is_known_by_its_name_whichever_room_it_is_in() -> None:
-    """Two files of one name, in rooms whose experiments are named without them, would hide each other."""
+    """Every experiment can be named without the folder of `benchmarks` in which it is.
+
+    Two files of one name in two folders would hide each other.
+    """
     for name, path in entry.scripts().items():
         module = ".".join(path.relative_to(RESULTS.parents[1]).with_suffix("").parts).removesuffix(".__main__")
         assert home(f"benchmarks.{name}") == module

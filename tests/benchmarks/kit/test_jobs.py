@@ -1,4 +1,4 @@
-"""Jobs come back once each, with their results, from one process or several."""
+"""Tests that independent jobs are each done once, with their results returned, in one process or several."""
 
 import os
 import time

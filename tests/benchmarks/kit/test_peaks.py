@@ -1,4 +1,7 @@
-"""Peaks of this process: an allocation counts, also after it is freed, until the peak is reset."""
+"""Tests of the measurement of a process's peak memory.
+
+An allocation counts, also after it is freed, until the peak is reset.
+"""
 
 from pathlib import Path
 

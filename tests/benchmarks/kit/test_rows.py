@@ -1,4 +1,7 @@
-"""Results survive interruption, are found again by key, and cannot be changed behind the manifest's back."""
+"""Tests of files of results: they survive interruption, and a change that the manifest does not know is found.
+
+Rows are found again by their keys. The manifest is the file beside the rows with their digests.
+"""
 
 import gzip
 import json
@@ -52,7 +55,7 @@ def test_rows_come_back_exactly_and_missing_values_are_empty(tmp_path: Path) -> 
 
 
 def test_every_digit_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Numbers of 17 digits, some of which earlier versions of pandas read one bit off."""
+    """Numbers of 17 digits are read as they were written; earlier versions of pandas read some of them one bit off."""
     values = [1.5315451175661312, 2.3377974614774067, 0.01052247363955746, *(1 / k for k in range(3, 40))]
     with make(tmp_path) as results:
         results.add(row(seed, value) for seed, value in enumerate(values))
@@ -143,7 +146,10 @@ def test_changed_rows_are_noticed(tmp_path: Path) -> None:
 
 
 def damage(rows: Path, text: str, *, dropped: str = "") -> None:
-    """Change rows behind the manifest's back: text's first digit 5 to 4, and a line that begins with `dropped` gone."""
+    """Change a file of rows without its manifest, which has their digests.
+
+    In `text`, a part of a row, every 5 becomes 4, and lines that begin with `dropped` are removed.
+    """
     changed = rows.read_text().replace(text, text.replace("5", "4"))
     kept = [line for line in changed.splitlines(keepends=True) if not dropped or not line.startswith(dropped)]
     rows.write_text("".join(kept))
@@ -154,7 +160,10 @@ def damage(rows: Path, text: str, *, dropped: str = "") -> None:
 def test_damage_is_told_and_only_what_is_damaged_is_made_again(
     tmp_path: Path, compress: bool, dropped: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A changed digit, alone or with a row gone: the rest is kept and the file comes back byte for byte."""
+    """Where a row has a changed digit, or is gone, only the damaged cell is measured again.
+
+    The rest is kept, and the file comes back byte for byte.
+    """
 
     def run() -> list[int]:
         made = []
@@ -221,7 +230,10 @@ def test_rows_without_a_manifest_are_refused_in_one_line(tmp_path: Path, content
 
 
 def test_damage_that_no_digest_places_is_refused(tmp_path: Path) -> None:
-    """Rows of manifests from before there were digests are neither kept nor thrown away."""
+    """Damage to rows whose manifest has no digests, as old ones had, is refused.
+
+    The rows are neither kept nor deleted.
+    """
     with make(tmp_path) as results:
         results.add([row(0)])
     old = {name: value for name, value in read_manifest(tmp_path).items() if name != "digests"}

@@ -1,4 +1,4 @@
-"""Ratios of times taken in turns, and questions that are new each time."""
+"""Tests of ratios of times measured in turns, and of inputs that are new each time."""
 
 import functools
 
@@ -10,7 +10,10 @@ from dpzero_theory import privacy
 
 
 def test_the_error_is_the_spread_of_the_median() -> None:
-    """2,000 medians of 41 normal ratios: their standard deviation is the error stated, on average, within 10%."""
+    """The error stated with a median ratio is, on average, within 10% of the standard deviation of 2,000 medians.
+
+    Each is the median of 41 normal ratios.
+    """
     rng = np.random.default_rng(0)
     found = np.array([median_ratio(rng.normal(1.01, 0.05, 41), np.ones(41)) for _ in range(2000)])  # type: ignore[arg-type]
     assert found[:, 0].mean() == pytest.approx(1.01, abs=1e-3)

@@ -1,4 +1,7 @@
-"""Some folders of each kind, the committed thousand, and that the benchmark sees what it is for."""
+"""Tests of the benchmark of forged run folders: some folders of each kind, and the committed rows of a thousand.
+
+They also show that the benchmark notices a verification that accepts forgeries.
+"""
 
 from pathlib import Path
 

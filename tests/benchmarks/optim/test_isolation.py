@@ -1,4 +1,4 @@
-"""The benchmark of isolation, made small."""
+"""Tests the benchmark of isolating a record's loss from the other records of its batch, made small."""
 
 from pathlib import Path
 

@@ -15,5 +15,5 @@ def test_one_pass_is_timed_beside_one_point_after_the_other(tmp_path: Path, monk
     assert dict(zip(rows["trained"], rows["d"], strict=True))["head"] == 6 * 64
     assert (rows["ratio"] > 0).all()
     assert (rows["change"] < 1e-3).all()
-    assert one_pass.EXPERIMENT.main(command) == 0  # all rows are there
+    assert one_pass.EXPERIMENT.main(command) == 0  # All rows are there already, so that nothing is measured
     assert read_rows(tmp_path).equals(rows)

@@ -1,4 +1,4 @@
-"""The committed rows of the optimizer say what the page of results says."""
+"""Tests that the page of results says what the committed rows of the optimizer's benchmark say."""
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.optim import optimizer_kills, optimizer_privacy

@@ -1,4 +1,7 @@
-"""Rows of a case, ratios within a turn, and the rows that are recorded."""
+"""Tests of the benchmark of one optimizer step.
+
+They test the rows of a case, the ratios of times taken in one turn, and the committed rows.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +21,10 @@ TINY = StepCase("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher",
 
 
 def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns are timed by a clock that gives method number i of a group the time i + 1, so that ratios are known."""
+    """A case gives one row for each method, with the right ratios of times.
+
+    A replaced clock gives method number i of a group the time i + 1, so that the ratios are known.
+    """
     peaks: dict[str, Any] = {BASE: 100.0, "rademacher": 104.0, "private-rademacher": 105.0, "four-pass": 110.0}
     peaks["adamw"] = None
     steps = []
@@ -43,7 +49,8 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by["adamw"]["status"] == "out of memory"
     turns = {method: by[method]["ratio_high"] for method in TINY.methods[:4]}
     assert turns == {BASE: 1, "rademacher": 2, "four-pass": 3, "private-rademacher": 3}
-    assert by["four-pass"]["ratio_low"] == pytest.approx(1 / 3, rel=1e-3)  # every other turn goes backward
+    # The methods' order is reversed in every other turn.
+    assert by["four-pass"]["ratio_low"] == pytest.approx(1 / 3, rel=1e-3)
     assert by["rademacher"]["wall_ratio"] == pytest.approx((4 / 3 + 4 / 5) / 2, rel=1e-3)
     assert by["private-rademacher"]["to_non_private"] == pytest.approx((3 / 2 + 1 / 2) / 2)
     assert by["private-rademacher"]["to_non_private_error"] == pytest.approx(0.93 * 0.5 / 2**0.5, rel=1e-3)
@@ -54,7 +61,10 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_peak_that_was_not_seen_leaves_its_ratios_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An inference whose memory was there already has a peak of 0 MB: a missing value is empty, not an error."""
+    """Where the peak memory of inference was not seen, ratios to it are empty and not an error.
+
+    Inference whose memory was allocated before has a peak of 0 MB.
+    """
     monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda *case: 0.0)
     rows = measure(StepCase("tiny", 2, 8, methods=(BASE, "rademacher")), "cpu", 2, 1e9)
     assert [row["peak_to_inference"] for row in rows] == [None, None]
@@ -71,7 +81,11 @@ def test_methods_that_hold_too_much_are_not_tried(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_method_that_cannot_run_is_a_row_that_says_why_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One package is not there; the memory suffices for another method alone, and not beside the two forwards."""
+    """A method that cannot run gives a row that says why, and the other methods are measured.
+
+    One method's package is missing. Another method fits into memory alone, but not together with the two forward
+    passes.
+    """
     timed = optimizer_step._turns
 
     def peak(case: StepCase, device: str, method: str) -> float:
@@ -107,16 +121,24 @@ def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.skipif(not (RESULTS / "optimizer_step" / "manifest.json").exists(), reason="no rows are recorded")
 def test_recorded_rows_keep_the_order_that_is_claimed() -> None:
-    """Signs cost less than Gaussian directions, and both less than four passes over the weights."""
+    """In the committed rows random signs cost less time than Gaussian directions.
+
+    Both cost less than four passes over the weights.
+    """
     rows = read_rows(RESULTS / "optimizer_step")
     for _, case in rows[rows["size"] == "roberta-base"].groupby(["batch", "length", "device"]):
         ratio = case.set_index("method")["ratio"]
-        assert 0.95 < ratio["rademacher"] < ratio["gaussian"] < ratio["four-pass"]  # at batch 64 all are near 1
+        # At batch size 64 all three ratios are near 1.
+        assert 0.95 < ratio["rademacher"] < ratio["gaussian"] < ratio["four-pass"]
 
 
 @pytest.mark.skipif(not (RESULTS / "optimizer_step" / "manifest.json").exists(), reason="no rows are recorded")
 def test_recorded_peaks_are_those_of_inference() -> None:
-    """At RoBERTa-base within 5%; on every model with the largest parameter and 8 MB of this package's own aside."""
+    """In the committed rows the peak memory of a step is that of inference within 5%.
+
+    That is so for RoBERTa-base. For every model it is so when the largest parameter and 8 MB of this package's own are
+    left out.
+    """
     rows = read_rows(RESULTS / "optimizer_step")
     inference = rows[rows["method"] == BASE].set_index(["size", "batch", "device"])["peak_mb"]
     ours = rows[rows["method"].isin(["gaussian", "sphere", "rademacher", "private-rademacher"])]

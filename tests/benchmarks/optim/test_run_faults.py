@@ -9,7 +9,10 @@ from benchmarks.optim import run_faults
 
 
 def test_every_fault_once_and_what_cannot_be_noticed_is_seen_to_go_wrong(tmp_path: Path) -> None:
-    """The last is the check's own check: a run rolled back with its ledger makes releases again."""
+    """Every fault of a run is tried once; the last one, which cannot be noticed, must be seen to go wrong.
+
+    It tests the benchmark itself: a run that is rolled back together with its ledger makes releases again.
+    """
     count = len(run_faults.FAULTS)
     assert run_faults.EXPERIMENT.main(["--faults", str(count), "--out", str(tmp_path / "out")]) == 0
     rows = read_rows(tmp_path / "out")

@@ -37,7 +37,7 @@ def test_pretraining_learns_and_goes_on_as_if_it_had_not_been_interrupted(
 
     whole = trained(tmp_path / "whole.pt", lambda step: None)
     monkeypatch.setattr(command, "SAVED_EVERY", 0.0)
-    for _ in range(3):  # each goes on after the one before, by one step
+    for _ in range(3):  # Each call continues where the one before was interrupted, and makes one step
         with pytest.raises(Interrupted):
             trained(tmp_path / "cut.pt", stop)
     cut = trained(tmp_path / "cut.pt", lambda step: None)

@@ -21,7 +21,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_perplexity_is_that_of_each_sentence_alone(place: Path, family: str) -> None:
-    """One forward a sentence without padding, its own mean over the places that are predicted, in float64."""
+    """The perplexity of a batch is that of its sentences, each evaluated alone.
+
+    Each sentence has one forward pass without padding, and the mean is over the tokens that are predicted, in float64.
+    """
     words = text.tokenizer(family, place, SENTENCES)
     module = random_model(config(family, 16), FAMILIES[family], seed=0)
     given = text.examples(SENTENCES[:4], words, family)
@@ -37,7 +40,8 @@ def test_perplexity_is_that_of_each_sentence_alone(place: Path, family: str) -> 
         )
         lost += [float(cross_entropy(row, torch.tensor(token))) for row, token in pairs]
     assert found == pytest.approx(math.exp(sum(lost) / len(lost)), rel=1e-4)
-    assert found == pytest.approx(text.VOCABULARY, rel=0.1)  # random weights know nothing
+    # A model with random weights gives every token about the same probability.
+    assert found == pytest.approx(text.VOCABULARY, rel=0.1)
 
 
 @pytest.mark.parametrize("factor", [1e5, math.nan])

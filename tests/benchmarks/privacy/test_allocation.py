@@ -1,4 +1,7 @@
-"""Random allocation: the sampler against integrals, what a wrong bracket shows, and the claim that the rows meet."""
+"""Tests of the benchmark of random allocation.
+
+They test its sampler against integrals, that a wrong bracket is noticed, and the claim that the committed rows meet.
+"""
 
 import math
 
@@ -63,7 +66,7 @@ def test_the_rows_meet_the_claim():
     assert rows["width"].max() <= allocation.WIDTH
     assert (
         rows["cpu_seconds"] <= allocation.SECONDS
-    ).mean() >= 0.99  # one of 116 took 2.3 s on a machine that was full
+    ).mean() >= 0.99  # One of 116 settings took 2.3 s, on a busy machine
     checked = rows[rows["contained"].notna()]
     assert len(checked) > 50
     assert checked["contained"].all()

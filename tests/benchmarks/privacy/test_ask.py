@@ -1,4 +1,7 @@
-"""Calibrate, then ask: its settings, a row, direct sums, and what the committed rows show."""
+"""Tests of the benchmark that calibrates noise and then asks for the epsilon of the result.
+
+They test its settings, one row, direct sums, and the committed rows.
+"""
 
 import math
 
@@ -70,7 +73,7 @@ def test_long_tails_are_as_those_that_are_summed(law, first, monkeypatch):
 
 
 def test_the_committed_rows():
-    """No exception, and nothing that costs more than was asked."""
+    """In the committed rows no setting raised an exception, and none costs more than was asked for."""
     rows = read_rows(RESULTS / "accounting_ask")
     assert (rows["exception"] == "none").all()
     told = rows[~rows["too_long"]]

@@ -1,4 +1,7 @@
-"""The rows of what an attacker gains: brackets hold what is known exactly, and others' upper bounds lie above them."""
+"""Tests of the benchmark of an attacker's gain.
+
+Its brackets contain the values that are known exactly, and other tools' upper bounds lie above them.
+"""
 
 from argparse import Namespace
 

@@ -1,4 +1,7 @@
-"""DPZero on many lanes equals the line-by-line algorithm, on the pseudo-Huber and the logistic loss."""
+"""Tests that DPZero on many settings at once equals the line-by-line algorithm.
+
+The losses are the pseudo-Huber and the logistic loss.
+"""
 
 import numpy as np
 import pytest
@@ -99,7 +102,10 @@ def test_lanes_equal_the_reference(
 
 
 def test_small_smoothing_keeps_its_digits() -> None:
-    """At lambda = 1e-12 the definition has no digit left; the formulas tend to the directional derivative."""
+    """With smoothing lambda = 1e-12 the two-point differences still tend to the directional derivative.
+
+    By their definition they would have no correct digit left.
+    """
     u = sample_sphere(np.random.default_rng(1), STEPS, 6)
     for kind in ("pseudo-huber", "dense"):
         loss = problem(kind, 40, 6)
@@ -118,7 +124,10 @@ def test_small_smoothing_keeps_its_digits() -> None:
 
 
 def test_few_evaluations_estimate_the_mean_without_bias() -> None:
-    """60 independent picks of 30 of 50 iterates: the mean is within 4 standard errors, which are small."""
+    """A mean over a random part of the iterates is an unbiased estimate of the mean over all of them.
+
+    60 independent picks of 30 of 50 iterates are within 4 standard errors of it, which are small.
+    """
     loss = problem("pseudo-huber", 50, 10)
     grid = Lanes.of(steps=STEPS, step_size=0.1, clip=2.0, noise_std=0.01, smoothing=0.01)
     u = sample_sphere(np.random.default_rng(1), STEPS, 10)
@@ -134,7 +143,10 @@ def test_few_evaluations_estimate_the_mean_without_bias() -> None:
 
 @pytest.mark.parametrize("kind", ["pseudo-huber", "dense"])
 def test_float32_changes_measurements_by_less_than_1e_4(kind: str) -> None:
-    """At the smoothing of the theorems' prescriptions, where a difference of float32 losses would be 0."""
+    """Measurements in float32 differ from those in float64 by less than 1e-4, at smoothings as small as prescribed.
+
+    A plain difference of float32 losses would be 0 there.
+    """
     loss = problem(kind, 2000, 20)
     grid = Lanes.of(steps=500, step_size=[0.02, 0.05], clip=[10.0, 2.0], noise_std=0.1, smoothing=[1e-8, 1e-5])
     found = []

@@ -1,4 +1,7 @@
-"""A padded problem in few coordinates has the law of the same problem in all of them."""
+"""Tests of problems of huge dimension that are computed in few coordinates.
+
+They have the law of the same problem in all coordinates.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +22,11 @@ def _rng(seed: int, stream: int) -> np.random.Generator:
 
 
 def _inner_products(drawn: padded.Drawn, ones: Array) -> list[float]:
-    """Of directions, noise, samples and the start in the metric of the problem: all kinds of pairs."""
+    """Returns inner products of all kinds of pairs of directions, noise, samples and the start.
+
+    They are in the metric of the problem. `drawn` has the problem and its random streams, and `ones` is a vector of
+    ones.
+    """
     u, z = drawn.directions(STEPS), drawn.noise(STEPS)
     a, x = drawn.problem.spectrum, drawn.problem.points / np.sqrt(drawn.problem.spectrum) + drawn.problem.center
     c = drawn.problem.center
@@ -29,7 +36,11 @@ def _inner_products(drawn: padded.Drawn, ones: Array) -> list[float]:
 
 @pytest.mark.parametrize("law", padded.FREE)
 def test_inner_products_have_the_same_law(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """12 inner products, 4,000 draws each way, Kolmogorov-Smirnov: fails by chance once in 4,000."""
+    """Computed in few or in all coordinates, inner products have the same law.
+
+    12 inner products are compared on 4,000 draws each way by Kolmogorov-Smirnov tests; they fail by chance once in
+    4,000.
+    """
     found: list[list[list[float]]] = []
     for free in (padded.FREE, ()):
         monkeypatch.setattr(padded, "FREE", free)
@@ -47,7 +58,10 @@ def test_inner_products_have_the_same_law(law: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_direct_draw_is_the_engines() -> None:
-    """Few coordinates, or signs, are drawn one by one; trace and rank are as asked."""
+    """Where the dimension is small, or directions are signs, the problem is drawn coordinate by coordinate.
+
+    Its trace and rank are those that were asked for.
+    """
     for law, d in (("rademacher", 1_000), ("sphere", 9)):
         drawn = padded.draw(lambda stream: _rng(1, stream), HEAD, TAIL, d, N, STEPS, law)
         assert drawn.problem.d == d
@@ -56,7 +70,7 @@ def test_a_direct_draw_is_the_engines() -> None:
 
 
 def test_cost_does_not_grow_with_the_dimension() -> None:
-    """d = 10^12: the same coordinates as at d = 10^3, and a run ends."""
+    """At dimension 10^12 as many coordinates are computed as at 10^3, and a run ends."""
     widths = []
     for d in (10**3, 10**12):
         tail = 0.5 / d

@@ -1,4 +1,7 @@
-"""The limit of many small steps is where the engine goes, and the exact solution where nothing clips."""
+"""Tests of the limit of many small steps of the algorithms on the quadratic.
+
+It is compared with runs of many steps and, where nothing is clipped, with the exact solution.
+"""
 
 from typing import Any
 
@@ -13,7 +16,10 @@ D = 8
 
 
 def test_the_engine_goes_there() -> None:
-    """At T = 4,000, without noise: within five standard errors and 1% of the limit, whether all samples clip or few."""
+    """Runs of 4,000 steps without noise are within five standard errors and 1% of the limit of many small steps.
+
+    That holds for clips at which all samples are clipped, and at which few are.
+    """
     problem, x0, time, clip = quadratic(1, 40, D, "b"), np.full(D, 3.0), 12.0, np.array([0.1, 1.0, 4.0])
     nothing: dict[str, Any] = {"noise": np.zeros(3), "normals": lambda count: np.zeros((count, D))}
     limit = many_small_steps(problem, x0, time=np.full(3, time), clip=clip, **nothing)
@@ -30,7 +36,10 @@ def test_the_engine_goes_there() -> None:
 
 
 def test_without_clipping_it_is_an_ornstein_uhlenbeck_process() -> None:
-    """Means over 400 streams within five standard errors of the closed form."""
+    """Without clipping the limit is an Ornstein-Uhlenbeck process.
+
+    Means over 400 random streams are within five standard errors of its closed form.
+    """
     problem, x0, s, noise = quadratic(2, 5, 3, "c"), np.array([2.0, -1.0, 0.5]), 6.0, 0.8
     rng = np.random.default_rng(3)
     runs = [
@@ -54,7 +63,7 @@ def test_without_clipping_it_is_an_ornstein_uhlenbeck_process() -> None:
 
 
 def test_pieces_converge() -> None:
-    """Four times the pieces change the means over time by less than 1%."""
+    """Dividing the time into four times as many pieces changes the means over time by less than 1%."""
     problem, x0 = quadratic(4, 60, 20, "c"), np.zeros(20)
     found = [
         many_small_steps(

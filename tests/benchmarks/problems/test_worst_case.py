@@ -1,4 +1,7 @@
-"""The worst case's constants against differences, and its reduction to two numbers against the algorithm in all d."""
+"""Tests of the worst-case loss of the theory.
+
+Its constants are compared with differences, and its reduction to two numbers with the algorithm in all dimensions.
+"""
 
 import dataclasses
 import math
@@ -38,7 +41,8 @@ def test_gradients_are_the_differences_and_the_constants_hold() -> None:
         curved = np.linalg.norm(LOSS.gradients(y) - LOSS.gradients(x), axis=1) / np.linalg.norm(y - x)
         assert curved.max() <= LOSS.smoothness * (1 + 1e-9)
         assert LOSS.loss(x) >= 0
-        assert LOSS.loss(y) >= LOSS.loss(x) + LOSS.gradient(x) @ (y - x) - 1e-12  # convex
+        # A convex loss lies above its tangents.
+        assert LOSS.loss(y) >= LOSS.loss(x) + LOSS.gradient(x) @ (y - x) - 1e-12
     assert LOSS.r == pytest.approx((LOSS.slope / 0.9 + 2.8) / LOSS.smoothness)
     assert LOSS.gap(LOSS.x0) == pytest.approx(LOSS.slope * (1.6 - 0.45))
     steepest = np.zeros(6)
@@ -47,7 +51,11 @@ def test_gradients_are_the_differences_and_the_constants_hold() -> None:
 
 
 def _in_all_dimensions(chains: int, k: int, at: dict[str, Any], rng: np.random.Generator) -> tuple[Any, Any]:
-    """Mean and last squared gradient of Algorithm 2 with K Gaussian directions, chain by chain, lambda -> 0."""
+    """Returns the mean and the last squared gradient of runs of Algorithm 2, computed in all dimensions.
+
+    There are `chains` independent runs with K = `k` Gaussian directions in a step, in the limit of smoothing 0. `at`
+    has the algorithm's parameters by name, and `rng` draws.
+    """
     x, total = np.tile(LOSS.x0, (chains, 1)), np.zeros(chains)
     for _ in range(at["steps"]):
         all_gradients = np.array([LOSS.gradients(point) for point in x])
@@ -63,7 +71,10 @@ def _in_all_dimensions(chains: int, k: int, at: dict[str, Any], rng: np.random.G
 
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_two_numbers_have_the_law_of_the_algorithm(k: int) -> None:
-    """Seeds, sizes and the threshold of 4.5 standard errors were fixed first."""
+    """The reduction to two numbers has the law of the algorithm, within 4.5 standard errors.
+
+    Seeds, sizes and that threshold were fixed beforehand.
+    """
     at = {"step_size": 0.15, "steps": 25, "clip": 0.8 * math.sqrt(k), "noise_std": 0.4}
     rng = np.random.default_rng(k)
     direct = _in_all_dimensions(400, k, at, rng)

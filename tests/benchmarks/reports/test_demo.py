@@ -1,4 +1,4 @@
-"""The demo's sweep leaves rows and the picture of them, which another process draws."""
+"""Tests that the demo's sweep leaves rows and a picture of them, which another process draws."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ def test_the_extra_of_the_demo_is_all_that_it_imports() -> None:
 def test_rows_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "DIMENSIONS", (2, 3))
     monkeypatch.setattr(demo, "GRID_STEPS", (3,))
-    for _ in range(2):  # a second demo starts anew
+    for _ in range(2):  # A second demo starts anew, without the rows of the first
         demo.sweep(tmp_path)
     rows = read_rows(tmp_path)
     assert list(zip(rows["mode"], rows["d"], rows["method"], strict=True)) == [

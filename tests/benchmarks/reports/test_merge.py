@@ -1,4 +1,4 @@
-"""Shares made apart and merged are the rows that one machine makes."""
+"""Tests that shares of an experiment, made apart and merged, have the rows that one machine makes."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,10 @@ def made(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> Path:
 def test_two_workers_of_a_scheduler_make_what_one_machine_makes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two processes at once, as two tasks of an array; the merged rows are complete for the whole command."""
+    """Two processes at once, as two tasks of a scheduler's array, make what one machine makes.
+
+    Their merged rows are complete for the whole command.
+    """
     command = ["-m", "benchmarks.synthetic", *SWEEP]
     workers = [forks.start(*command, "--share", f"{task}/2", "--out", tmp_path / str(task)) for task in (1, 2)]
     assert [worker.wait().returncode for worker in workers] == [0, 0]

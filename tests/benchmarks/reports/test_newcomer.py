@@ -1,4 +1,4 @@
-"""The newcomer's path is what the README says."""
+"""Tests that the benchmark of a newcomer's first steps runs the commands of the README."""
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.reports.newcomer import README, quickstarts

@@ -1,4 +1,7 @@
-"""Rows that do not come back are found, and the list says what is behind each number."""
+"""Tests of the check that committed rows can be made again.
+
+Rows that do not come back are found, and its list says what is behind each number of the documentation.
+"""
 
 import hashlib
 import json
@@ -21,12 +24,18 @@ from benchmarks.reports import reproduce
 
 @pytest.fixture(autouse=True)
 def as_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Digits are compared as where the rows were made: what is tested here adds nothing up."""
+    """Digits are compared as on the arithmetic on which the rows were made.
+
+    The rows of these tests come from a formula that adds nothing up, so they do not depend on the arithmetic.
+    """
     monkeypatch.setattr(reproduce, "others", list)
 
 
 def copied(folder: Path, change: tuple[str, str] | None = None) -> Path:
-    """Two committed rows that a formula makes, one of them perhaps changed, with a manifest that is theirs."""
+    """Copies two committed rows that a formula makes into `folder`, with a manifest that fits them.
+
+    `change`, a pair (old text, new text), changes the second row. Returns the folder of the rows.
+    """
     place = folder / "accounting_lemma"
     shutil.copytree(RESULTS / "accounting_lemma", place)
     lines = (place / "rows.csv").read_text().splitlines(keepends=True)[:3]
@@ -41,7 +50,10 @@ def copied(folder: Path, change: tuple[str, str] | None = None) -> Path:
 
 
 def planted(folder: Path, digit: int) -> str:
-    """One digit of a row, and the manifest signed anew."""
+    """Copies two committed rows into `folder` with one digit of a number changed, and a manifest that fits the change.
+
+    `digit` is the index of the digit in the number's text. Returns what the report must say of it.
+    """
     row = (RESULTS / "accounting_lemma" / "rows.csv").read_text().splitlines()[2].split(",")
     wrong = repr(float(row[4][:digit] + str((int(row[4][digit]) + 1) % 10) + row[4][digit + 1 :]))
     copied(folder, (row[4], wrong))
@@ -61,7 +73,7 @@ def test_rows_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_planted_wrong_row_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, elsewhere: list[str]
 ) -> None:
-    """The eighth digit, on the arithmetic of the rows and on another."""
+    """A row with a wrong eighth digit is found, on the arithmetic on which the rows were made and on another."""
     monkeypatch.setattr(reproduce, "others", lambda: elsewhere)
     wrong = planted(tmp_path, 9)
     assert run(tmp_path) == 1
@@ -76,7 +88,8 @@ def test_a_planted_wrong_row_is_found(
 
 def table(rows: list[dict[str, Any]], remake: Remake) -> reproduce.Committed:
     one = reproduce.Committed(Path("table"), {"command": "python -m benchmarks.table"})
-    vars(one).update(rows=rows, remake=remake)  # where its cached properties keep them
+    # The object's cached properties keep their values under these names.
+    vars(one).update(rows=rows, remake=remake)
     return one
 
 
@@ -117,7 +130,11 @@ def test_on_another_arithmetic_upset_runs_are_passed_over(monkeypatch: pytest.Mo
 
 
 def test_on_another_arithmetic_each_benchmark_says_how_near_a_row_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of what is allowed, and ten times it; without a word nine digits."""
+    """Rows made again on another arithmetic may differ by as much as their benchmark allows.
+
+    A tenth of that passes and ten times that does not. A benchmark that says nothing allows differences from the tenth
+    digit on.
+    """
     row = {"setting": 1, "value": 2.0}
 
     def off(relative: float, **said: Any) -> set[str]:
@@ -217,7 +234,8 @@ Also `benchmarks/results/two_small` with `benchmarks.two`: 9.
 def test_the_list_has_every_result_and_the_numbers_of_the_synthetic_experiment() -> None:
     tables, root = reproduce.committed(RESULTS), Path(__file__).parents[3]
     for one in tables:
-        vars(one).update(remake=None)  # whose modules take seconds to import
+        # The functions that make rows again are left out, since importing their modules takes seconds.
+        vars(one).update(remake=None)
     pages = reproduce.measured_pages()
     said = "\n".join(reproduce.listing(tables, pages, root / "paper_checks" / "checks"))
     with_rows, without = said.split("no rows (")

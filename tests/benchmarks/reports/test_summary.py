@@ -1,4 +1,4 @@
-"""The tables of the README and of docs/ are those of the committed rows."""
+"""Tests that the tables of the README and of docs/ are those of the committed rows."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def test_pages_show_the_committed_rows(page: Path) -> None:
 
 
 def test_what_is_said_beside_the_table_of_language_models() -> None:
-    """DP-LoRA is below DPZero on TREC here, above it in the paper, and the page says so."""
+    """The results page says that DP-LoRA is below DPZero on TREC here, and above it in the paper."""
     said = TABLES["language_models"]()
     trec = said[said.index("other order than the paper's") :].split("SST-2")[0]
     page = " ".join((RESULTS.parents[1] / "docs/results/language-models.md").read_text().split())

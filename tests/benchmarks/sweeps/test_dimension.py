@@ -1,4 +1,4 @@
-"""Streaming over coordinates gives what the whole vectors give, alone or shared by processes."""
+"""Tests that runs computed by blocks of coordinates equal runs on whole vectors, in one process or several."""
 
 from pathlib import Path
 
@@ -78,7 +78,8 @@ def test_draws_are_standard_normal_and_a_function_of_the_key(device: str) -> Non
         dimension.fill_normal(values, key)
     assert torch.equal(draws[0], draws[-1])
     table = torch.stack(draws[:-1]).cpu().numpy()
-    limit = 4.5 / np.sqrt(40_000)  # 4.5 standard errors for each of 18 numbers: fails by chance once in 8,000
+    # The limit is 4.5 standard errors for each of 18 numbers, so that it fails by chance once in 8,000 times.
+    limit = 4.5 / np.sqrt(40_000)
     assert np.abs(np.corrcoef(table) - np.eye(4)).max() < limit
     for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
         assert np.abs((table**power).mean(axis=1) - moment).max() < limit * np.sqrt(variance)
@@ -90,7 +91,11 @@ def test_committed_memory_does_not_grow_with_the_dimension() -> None:
 
 
 def test_on_a_device_blocks_wait_for_nothing_and_nothing_is_brought_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """d = 10^8 is thousands of blocks: seen on `meta` tensors, where what the host must know raises."""
+    """On a device no block of coordinates waits for a result on the host or copies one there.
+
+    At dimension 10^8 there are thousands of blocks. It is seen on `meta` tensors, which raise where the host must know
+    a value.
+    """
     monkeypatch.setitem(dimension.BLOCKS, "meta", 64)
     monkeypatch.setattr(dimension, "fill_normal", lambda values, key: None)
     worker, room = dimension._Worker(0, 1, "meta"), dimension._Room(50, 20, "meta")

@@ -1,4 +1,7 @@
-"""Where DP-GD's time goes: the products are counted as they are made, and the committed rows say what the page says."""
+"""Tests of the benchmark that counts the matrix products of DP-GD.
+
+The products are counted as they are made, and the results page says what the committed rows say.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +17,11 @@ GRID = dpgd_products.GRIDS["paper"]
 
 
 def test_products_are_those_of_lanes_with_a_sample_to_clip() -> None:
-    """Counted again in runs of the reference, a lane at a time, up to what little is multiplied beside them."""
+    """The counted products are those of settings in which some sample is clipped.
+
+    They are counted again in runs of the reference algorithm, one setting at a time, up to the little that is
+    multiplied besides.
+    """
     grid, d = dpgd_products.GRIDS["smoke"], 5
     row = dpgd_products.measure(grid, "c", d)
     train, _, _ = samples(grid.n, d, 0)
@@ -32,7 +39,11 @@ def test_products_are_those_of_lanes_with_a_sample_to_clip() -> None:
 
 
 def test_columns_of_the_committed_rows_fit_each_other() -> None:
-    """A lane of the grid T <= 160 has 88 settings of each T; the rest follows from operations, times and the peak."""
+    """The columns of the committed rows fit each other.
+
+    For each number of steps T up to 160 the grid has 88 settings; the other columns follow from operations, times and
+    the peak speed.
+    """
     rows = read_rows(RESULTS / "dpgd_products")
     assert len(rows) == 21
     assert (rows["lane_steps"] == 88 * (10 + 20 + 40 + 80 + 160)).all()
@@ -45,7 +56,10 @@ def test_columns_of_the_committed_rows_fit_each_other() -> None:
 
 
 def test_the_wall() -> None:
-    """The products of the whole grid, alone and at the peak, take more than 25 minutes, by either count."""
+    """The products of the whole grid, alone and at the processor's peak speed, take more than 25 minutes.
+
+    That holds for two ways to count them.
+    """
     rows = read_rows(RESULTS / "dpgd_products").set_index(["mode", "d"])
     seconds = read_rows(RESULTS / "synthetic_dpgd_seconds").set_index(["mode", "d"])["cpu_s"]
     at_peak = seconds * rows["product_share"] * rows["gflops"] / rows["peak_gflops"]

@@ -1,4 +1,4 @@
-"""The settings of further seeds are the best of the first."""
+"""Tests that the settings run on further seeds are the best ones of the first seed."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The least loss, against samples."""
+"""Tests of the expected least loss of the quadratic, against random samples."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,11 @@ from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 
 @pytest.mark.parametrize("mode", "abc")
 def test_the_minimum_over_samples_is_near_its_expectation(mode: str) -> None:
-    """tr(A S)/2 has standard deviation sqrt(sum a_i^2 / (2 n)): six of them, and the one part in n."""
+    """The least loss of a random sample is near its expectation.
+
+    tr(A S)/2, with the sample covariance S, has standard deviation sqrt(sum a_i^2 / (2 n)); six of these are allowed,
+    and one part in n of the expectation.
+    """
     n, a = 2_000, paper_spectrum(mode, 50)
     data = 1 + np.random.default_rng(1).standard_normal((n, 50))
     expected = least_loss.row(mode, 50)["least_loss"]

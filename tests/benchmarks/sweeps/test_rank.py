@@ -1,4 +1,4 @@
-"""Rows of the rank benchmark are the engine's, turned or not, and resume."""
+"""Tests of the benchmark of rank: its rows are those of the fast engine, with or without a rotation, and it resumes."""
 
 from pathlib import Path
 
@@ -27,7 +27,11 @@ def test_rank_and_gap_do_not_change_with_the_dimension(rotated: bool) -> None:
 
 @pytest.mark.parametrize("cell", rank.EXPERIMENTS["log"], ids=lambda cell: f"{cell.d}")
 def test_the_trace_of_log_is_that_of_the_papers_mode_c(cell: rank.RankCell) -> None:
-    """Sums of 1/i; up to d = 1,000 every eigenvalue is its own, beyond it none is larger than the last of the head."""
+    """The spectrum whose rank grows like log d has the trace of the paper's mode (c), sum_i 1/i.
+
+    Up to d = 1,000 it has the eigenvalues 1/i themselves; beyond, it is made of a head and a tail of equal, smaller
+    eigenvalues.
+    """
     i = np.arange(1, cell.d + 1)
     assert cell.r == pytest.approx((1 / i).sum(), rel=1e-12)
     spectrum = np.append(cell.head(), np.full(min(cell.d - cell.p, 10), cell.tail / (cell.d - cell.p)))
@@ -37,7 +41,11 @@ def test_the_trace_of_log_is_that_of_the_papers_mode_c(cell: rank.RankCell) -> N
 
 
 def test_the_page_says_what_the_slopes_say() -> None:
-    """Held-out slopes of DPZero: zero within the interval at fixed r, both iterates, and of x_tau with r like log d."""
+    """The results page says what the committed slopes of the error in the dimension say.
+
+    The interval of DPZero's held-out slope contains zero at fixed rank, for both outputs, and where the rank grows like
+    log d for the random iterate.
+    """
     fits = read_rows(RESULTS / "slopes").query("method == 'dpzero' and selection == 'held-out' and range == 'all'")
     fits = fits.set_index(["sweep", "output"])
     assert (fits["seeds"].loc[["rank", "log"]] == 5).all()
@@ -48,7 +56,10 @@ def test_the_page_says_what_the_slopes_say() -> None:
 
 
 def test_a_rotated_quadratic_is_one_with_a_dense_matrix() -> None:
-    """Steps of the reference on gradients written with Q A Q^T, in the axes that the data came in."""
+    """The rotated quadratic is the one with the dense matrix Q A Q^T, for a rotation Q.
+
+    Steps of the reference algorithm are made with that matrix, in the axes in which the data are given.
+    """
     cell = rank.RankCell("rotated", 12, p=3, law="rademacher", rotated=True)
     plain = rank._drawn(rank.RankCell("rotated", 12, p=3, law="rademacher"), SMALL, 5)
     turned, q = rank._drawn(cell, SMALL, 5), rank._orthogonal(12)

@@ -1,4 +1,7 @@
-"""Held-out selection on tables whose best settings are known, and the edges of their grids."""
+"""Tests of the choice of settings on other seeds than those on which they are reported, by tables with known answers.
+
+They also test how it is reported that the best setting is on the edge of its grid.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +14,7 @@ from benchmarks.kit.rows import Results, read_rows
 from benchmarks.sweeps import selection, synthetic
 
 VALUES = {1.0: (3.0, 1.0, 9.0), 2.0: (2.0, 2.0, 2.5), 3.0: (1.0, 5.0, 5.0)}
-"""Training value of each clip on seeds 0, 1 and 2."""
+"""The training value of each clip on the seeds 0, 1 and 2."""
 
 
 def table(values: Mapping[float, tuple[float, ...]]) -> pd.DataFrame:
@@ -27,7 +30,11 @@ def table(values: Mapping[float, tuple[float, ...]]) -> pd.DataFrame:
 
 
 def test_a_setting_is_chosen_on_the_other_seeds() -> None:
-    """Means over the other two: seed 0 (5, 2.25, 5), seed 1 (6, 2.25, 3), seed 2 (2, 2, 3), the first of equals."""
+    """The setting for a seed is the one with the best mean on the other two seeds.
+
+    The means of the three clips are (5, 2.25, 5) for seed 0, (6, 2.25, 3) for seed 1, and (2, 2, 3) for seed 2, where
+    the first of equals is taken.
+    """
     rows = list(selection.select(table(VALUES), "gradient", "last"))
     assert [row["clip"] for row in rows] == [2.0, 2.0, 1.0]
     assert [row["train"] for row in rows] == [2.0, 2.0, 9.0]
@@ -45,8 +52,11 @@ def test_edges_are_marked_with_what_they_gain() -> None:
 
 
 def test_seeds_with_a_few_settings_are_reported_by_themselves() -> None:
-    """Seed 0 has five settings and chose clips 2 and 3; seeds 1 and 2 have these. On 0 and 2 clip 3 is best, on 0 and 1
-    clip 2; the grid's end, clip 5, is seen on seed 0."""
+    """Seeds that have only a few of the settings are reported by themselves.
+
+    Seed 0 has five settings, of which clips 2 and 3 were chosen for the seeds 1 and 2. On the seeds 0 and 2 clip 3 is
+    best, on 0 and 1 clip 2. The end of the grid, clip 5, is seen on seed 0.
+    """
     whole = table({1.0: (9.0,), 2.0: (1.0,), 3.0: (2.0,), 4.0: (8.0,), 5.0: (7.0,)})
     part = table({2.0: (0.0, 2.0, 9.0), 3.0: (0.0, 3.0, 4.0)})
     rows = list(selection.select(pd.concat([whole, part[part["seed"] > 0]]), "gradient", "last"))
@@ -83,7 +93,10 @@ def _write(folder: Path, clips: Mapping[float, tuple[float, ...]], seeds: int) -
 
 
 def test_the_long_sweep_extends_the_papers_where_it_has_been_run(tmp_path: Path) -> None:
-    """Two of three seeds have the extension, whose smaller clip is the best."""
+    """The longer sweep adds its settings to the paper's grid on the seeds on which it has been run.
+
+    Two of three seeds have it, and its smaller clip is the best.
+    """
     _write(tmp_path / "synthetic", VALUES, 3)
     _write(tmp_path / "synthetic_long", {0.5: (0.5, 0.5), 1.0: VALUES[1.0]}, 2)
     selection.EXPERIMENT.main(["--rows", str(tmp_path), "--out", str(tmp_path / "selection")])

@@ -1,4 +1,4 @@
-"""Slopes of known power laws, by either way to select."""
+"""Tests of the fitted slopes, on values that are known powers of d, by either way to choose settings."""
 
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,16 @@ def test_a_power_law_has_its_slope() -> None:
 def test_intervals_are_students() -> None:
     assert slopes.interval([1.0]) == (1.0, None, None)
     mean, low, high = slopes.interval([0.0, 2.0])
-    # two values: mean 1, standard error 1, and t_{0.975, 1} = 12.706
+    # For two values the mean is 1, the standard error 1, and t_{0.975, 1} = 12.706.
     assert (mean, low, high) == pytest.approx((1.0, 1 - 12.706, 1 + 12.706), rel=1e-3)
 
 
 def _rows(method: str, power: float, selection: str = "held-out") -> list[dict[str, Any]]:
-    """Three seeds with selected values d^power, twice that on the test set, half of it on the seed itself."""
+    """Returns rows of three seeds whose chosen value is d^power in each dimension d.
+
+    The value on the test set is twice that, and the value for the setting chosen on the seed itself is half of it.
+    `method` and `selection` are entries of the rows.
+    """
     return [
         {
             **dict(zip(selected.KEY, ("s", method, "a", "zero", "paper", d, "gradient", "tau", seed), strict=True)),
@@ -80,7 +84,10 @@ def test_rows_of_another_table_are_a_one_line_error(tmp_path: Path, capsys: pyte
 
 
 def test_experiments_of_benchmarks_rank_are_selected_too() -> None:
-    """Those of fixed rank, and those of r like log d as mode c, without the others."""
+    """The experiments of the rank benchmark are selected too.
+
+    They are those of fixed rank and those whose rank grows like log d, and no others.
+    """
     rows = pd.DataFrame(
         {
             **dict(zip(("method", "d", "seed", "steps"), ("dpzero", d, seed, 5), strict=True)),

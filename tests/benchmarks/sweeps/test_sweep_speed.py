@@ -1,4 +1,4 @@
-"""The speed benchmark measures what it says, on a tiny grid."""
+"""Tests that the benchmark of the sweep's speed measures what it says, on a tiny grid."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""The synthetic sweep: the paper's grid, rows that agree with the line-by-line algorithms, resume."""
+"""Tests of the sweep on the paper's synthetic problem.
+
+They test the grid, that rows agree with the line-by-line algorithms, and that the sweep resumes.
+"""
 
 import dataclasses
 from functools import lru_cache
@@ -21,7 +24,7 @@ def test_the_grid_is_the_papers() -> None:
     assert len(lanes) == 10 * 11 * 8
     assert synthetic.PAPER.dimensions == (20, 50, 100, 200, 500, 1000, 2000)
     assert (lanes.steps.min(), lanes.steps.max()) == (10, 5120)
-    # sigma = 4 C sqrt(2 T log(e + eps/delta))/(n eps), as Algorithms 1 and 2 state it
+    # The noise is sigma = 4 C sqrt(2 T log(e + eps/delta))/(n eps), as Algorithms 1 and 2 state it.
     sigma = 4 * lanes.clip * np.sqrt(2 * lanes.steps * np.log(np.e + 2 / 1e-6)) / (10_000 * 2)
     np.testing.assert_allclose(lanes.noise_std, sigma, rtol=1e-12)
     exact = synthetic.paper_lanes(synthetic.PAPER, "exact").noise_std
@@ -31,7 +34,7 @@ def test_the_grid_is_the_papers() -> None:
 @pytest.mark.parametrize("method", synthetic.METHODS)
 @pytest.mark.parametrize("start", ["zero", "normal"])
 def test_measurements_are_those_of_the_losses(method: str, start: str) -> None:
-    """Recomputed from the definitions on the samples that the cell draws."""
+    """Measurements equal those computed from the definitions on the samples that the cell draws."""
     cell = synthetic.SweepCell(method, "b", 5, start, "paper", 3)
     rows = synthetic.run_cells([cell], TINY, synthetic.Computation())
     assert len(rows) == 4
@@ -75,7 +78,11 @@ def test_a_lane_that_diverges_is_a_failed_row() -> None:
 
 @pytest.mark.parametrize(("mode", "d", "seed"), [("a", 20, 0), ("b", 50, 3), ("c", 20, 1)])
 def test_committed_rows_come_back(mode: str, d: int, seed: int) -> None:
-    """To the last digit; runs that rounding upsets, alpha (r + 2) > 1, on the arithmetic that they were made with."""
+    """Committed rows come back to the last digit.
+
+    Runs that rounding upsets, with step size alpha above 1/(r + 2), are compared only on the arithmetic on which they
+    were made.
+    """
     some = dataclasses.replace(synthetic.PAPER, steps=synthetic.PAPER.steps[:6], step_sizes=(0.01, 0.3, 1.0))
     some = dataclasses.replace(some, clips=(0.1, 1.0, 100.0))
     cells = [synthetic.SweepCell(method, mode, d, "zero", "paper", seed) for method in ("dpzero", "dpgd-0th")]

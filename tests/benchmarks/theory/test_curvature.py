@@ -1,4 +1,7 @@
-"""Rows of effective rank: exact where the Hessian is small, resumed by model and seed."""
+"""Tests of the benchmark of effective rank.
+
+Its rows are exact where the Hessian is small, and it resumes by model and seed.
+"""
 
 from pathlib import Path
 
@@ -9,7 +12,7 @@ from benchmarks.theory import curvature
 from dpzero_theory.curvature.spectrum import Effort
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-"""torch's own, from its rules for forward differentiation."""
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
 
 
 def test_rows_of_a_small_network(

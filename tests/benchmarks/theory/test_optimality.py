@@ -1,4 +1,4 @@
-"""A small run of the benchmark, and what its committed rows say."""
+"""Tests a small run of the benchmark of optimality, and what its committed rows say."""
 
 from pathlib import Path
 

@@ -1,4 +1,8 @@
-"""What is run beside the grid is what the theory says for the file's constants; rows resume; one-line refusals."""
+"""Tests of the benchmark that trains with prescribed parameters.
+
+The prescription run beside the grid is what the theory says for the constants of the problem file; rows resume; bad
+input is refused in one line.
+"""
 
 from pathlib import Path
 

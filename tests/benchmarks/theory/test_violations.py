@@ -1,5 +1,7 @@
-"""The hunts compute what they say: the integrals against sampling, the sums against the theorem, and wrong constants
-are found."""
+"""Tests of the benchmark that hunts for violations of the theory's inequalities.
+
+Its integrals are compared with sampling, its sums with the theorem, and wrong constants are found.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from paper_checks.outcome import draw
     [("gaussian", 3, 4), ("sphere", 7, 1), ("sphere", 100, 2), ("frame", 9, 4), ("frame", 4, 4)],
 )
 def test_the_integrals_by_sampling(law: str, d: int, k: int) -> None:
-    """200,000 draws, 4.5 standard errors, fixed first."""
+    """The integrals agree with 200,000 random draws within 4.5 standard errors, a threshold fixed beforehand."""
     rng = np.random.default_rng(0)
     gradients, weights, clip = np.array([1.0, -0.8]), np.array([0.7, 0.3]), 1.1
     u = draw(law, rng, 200_000, k, d)
@@ -38,7 +40,11 @@ def test_the_integrals_by_sampling(law: str, d: int, k: int) -> None:
 
 
 def test_the_fourth_moments_of_several_directions_on_the_sphere() -> None:
-    """E[sum of s] = K and E[across] = E[(d K v^2 - sum y^4)/((d - 1) K^2 v^2)], without a clip: (1/K) at every d."""
+    """Without a clip the quadrature over K directions on the sphere gives the moments in closed form.
+
+    They follow from the fourth moment 3 d/(d + 2) of a coordinate on the sphere. Along the gradient the second moment
+    of a step is (3 d K/(d + 2) + K (K - 1))/K^2, and across it (d K - 3 d K/(d + 2))/((d - 1) K^2).
+    """
     for d, k in ((100, 2), (300, 16), (5000, 64)):
         one, (along, across) = violations.quadrature(np.ones(1), np.ones(1), 1e9, "sphere", d, k)
         fourth = k * 3 * d / (d + 2)
@@ -48,7 +54,7 @@ def test_the_fourth_moments_of_several_directions_on_the_sphere() -> None:
 
 
 def test_the_sums_of_one_sign() -> None:
-    """K = d = 1: u = +-1, so the clipped mean is the mean of the clipped gradients."""
+    """For K = d = 1 the direction is u = +-1, so the clipped mean is the mean of the clipped gradients."""
     inner, second = violations.enumerated(np.array([[1.0], [-0.4]]), np.array([0.6, 0.4]), 0.5, 1, np.ones(1))
     mean = 0.6 * 0.5 - 0.4 * 0.4
     assert inner == pytest.approx(mean * (0.6 - 0.16))
@@ -79,7 +85,10 @@ def test_whole_runs() -> None:
 
 
 def test_a_run_by_its_directions_is_the_reduced_run() -> None:
-    """Gaussian directions, 24 runs each way, 4.5 standard errors, fixed first."""
+    """A run with explicit directions has the mean of the run that is reduced to few numbers.
+
+    The directions are Gaussian; there are 24 runs each way, and 4.5 standard errors, fixed beforehand, are allowed.
+    """
     at: dict[str, Any] = {"step_size": 0.05, "steps": 100, "clip": 1.5, "noise_std": 0.1, "directions_per_step": 2}
     loss, _ = violations.member("mean", Problem(n=1000, d=64, r=5.0), at)
     direct = violations.by_direction(loss, "gaussian", 64, **at, rng=np.random.default_rng(1))

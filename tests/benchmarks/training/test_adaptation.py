@@ -37,7 +37,8 @@ def test_every_method_adapts_every_family(
     largest = list(grid(case))[-1]
     rows = one_run(Questions(None, model, family), case, largest, tmp_path / "runs")
     assert [row["step"] for row in rows] == [0, 1, 2]
-    assert len({row["dev_perplexity"] for row in rows}) > 1  # two of them may have the same last bit by chance
+    # Two of the perplexities may have the same last bit by chance.
+    assert len({row["dev_perplexity"] for row in rows}) > 1
     assert rows[2]["test_perplexity"] > 1
     assert ("noise_multiplier" in rows[2]) == (epsilon > 0)
     assert all(value.equal(before[name]) for name, value in model.module.state_dict().items())
@@ -46,7 +47,10 @@ def test_every_method_adapts_every_family(
 def test_a_resumed_run_has_the_evaluations_that_it_made_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: Any
 ) -> None:
-    """Interrupted before and after the evaluation that follows step 2: as if it had not been, each made once."""
+    """A resumed run has the evaluations that it made before, and each evaluation is made once.
+
+    It is interrupted before and after the evaluation that follows step 2, and must end as if it had not been.
+    """
     monkeypatch.setattr(text, "questions", lambda data: parts)
     for name, value in {"STEPS": 4, "BATCH": 8, "EVERY": 1}.items():
         monkeypatch.setattr(adaptation, name, value)
@@ -57,7 +61,7 @@ def test_a_resumed_run_has_the_evaluations_that_it_made_before(
 
     def interrupted(module: Any, scorer: Any, examples: Any) -> float:
         calls.append(len(calls))
-        if len(calls) in (4, 6):  # two at the start, one after each step
+        if len(calls) in (4, 6):  # Two evaluations are made at the start, and one after each step
             raise KeyboardInterrupt
         return perplexity(module, scorer, examples)
 
@@ -70,12 +74,16 @@ def test_a_resumed_run_has_the_evaluations_that_it_made_before(
     whole = one_run(work, case, settings, tmp_path / "whole")
     assert [row["step"] for row in cut] == [0, 1, 2, 3, 4]
     early = [[{**row, "seconds": 0} for row in rows[:3]] for rows in (cut, whole)]
-    assert early[0] == early[1]  # further batches are others, as in every resumed run
+    assert early[0] == early[1]  # Later batches differ, as in every resumed run
     assert len(calls) == 7 + 2
 
 
 def rows_of(case: Case, dev: list[float], test: list[float]) -> pd.DataFrame:
-    """Runs of each setting, the start included."""
+    """Returns rows of runs with each setting of a case, with the start included.
+
+    `dev` has the perplexity on the development set after the last step for each setting, and `test` the test
+    perplexities of further runs with the second setting.
+    """
     rows = []
     for c, value in zip(grid(case), dev, strict=True):
         key = adaptation._key(case, c) | {"steps": 100}
@@ -95,7 +103,10 @@ def test_settings_are_chosen_on_dev_and_reported_on_test_with_other_seeds() -> N
 
 
 def test_a_setting_that_is_chosen_no_longer_is_not_shown() -> None:
-    """As where a smaller step size was tried later: its runs are apart from those of the setting chosen before."""
+    """A setting that is no longer the chosen one is not shown.
+
+    A smaller step size was tried later, and its runs are reported apart from those of the setting chosen before.
+    """
     case = Case("opt", 16, "mezo", 0.0)
     rows = rows_of(case, [3.0, 2.0, 4.0], [5.0, 7.0])
     rows.loc[(rows["seed"] == 0) & (rows["step"] == 100) & (rows["step_size"] == 1.6e-2), "dev_perplexity"] = 1.5

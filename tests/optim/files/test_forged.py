@@ -1,4 +1,7 @@
-"""Folders whose every check was computed anew, and files that are none: what can be told is refused, in one line."""
+"""Tests of forged run folders, in which every check was computed anew, and of files that are none.
+
+What can be noticed is refused, in one line.
+"""
 
 import json
 import math
@@ -45,7 +48,7 @@ def parts(begun: Folder) -> Folder:
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    """Nothing waits."""
+    """Fails a test that needs more than 60 seconds of processor time."""
 
     def late(*unused: object) -> None:
         raise TimeoutError("more than 60 s of processor time")
@@ -58,7 +61,10 @@ def quick() -> Iterator[None]:
 
 
 def said(folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
-    """Exit status, and what is wrong in one line or all that was printed."""
+    """Runs the verification of a folder; returns its exit status, and its one line of error or all that it printed.
+
+    `more` are further words of the command line.
+    """
     try:
         status = main([str(folder), *more])
     except SystemExit as error:
@@ -86,7 +92,10 @@ def of_sums(change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> C
 
 
 def other_levels(levels: int, mechanism: str) -> Callable[[Folder], None]:
-    """A lattice that is not accounted for as what it is, in the transcript and perhaps in the ledger."""
+    """Returns a function that forges a folder whose noise is on another lattice than the one accounted for.
+
+    The lattice has `levels` integers to a clip. The ledger calls the mechanism `mechanism`.
+    """
 
     def forge(parts: Folder) -> None:
         given, settings = parts.header["plan"], parts.lines[1]["settings"]
@@ -156,7 +165,10 @@ def test_every_law_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_each_payment_says_how_far_the_transcript_was(
     parts: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not the last alone: a record that was changed under a payment in the middle, all other checks computed anew."""
+    """Each payment in the ledger states how far the transcript was, not only the last one.
+
+    A record is changed under a payment in the middle, and all other checks are computed anew.
+    """
     parts.write(tmp_path)
     whole = Folder.read(tmp_path)
     for state in ("3:0000000000000000", "2:" + whole.lines[5]["state"][2:], "", "x", ...):
@@ -172,7 +184,10 @@ def test_each_payment_says_how_far_the_transcript_was(
 
 
 def _keeping_states(parts: Folder, path: Path) -> None:
-    """`write` puts right states in; a line that is written as text has its own."""
+    """Writes the parts of a folder to `path`, keeping the states of the transcript that the lines state.
+
+    The method `write` would put in the right states; a line that is written as text has its own.
+    """
     kept = iter([line.get("state", ...) for line in parts.lines])
 
     def line(values: Any) -> str:
@@ -185,11 +200,14 @@ def _keeping_states(parts: Folder, path: Path) -> None:
 ODD: tuple[Any, ...] = (None, True, -1, 1.5, 10**30, float("nan"), "x\ny\x1b[31m\u202e", [1], {"a": 1}, ...)
 FREE = {
     ("plan", "smoothing"), ("plan", "step_sizes"), ("plan", "step_sizes", 0), ("plan", "weight_decay"),
-    ("plan", "update"), ("plan", "groups"),
+    ("plan", "update"), ("plan", "groups"), ("plan", "difference"),
     ("layout",), ("losses",), ("software",), ("records",), ("private",), ("isolation",), ("inode",), ("by",), ("run",),
     ("state",), ("target_epsilon",), ("settings", "coordinates"),
 }  # fmt: skip
-"""What may be something else in a run that was made so; `write` puts the right digest and state into a text."""
+"""Entries of a run's files whose changes no verification can notice, since a run could have been made with them.
+
+For these `write` puts the right digest and state into the text.
+"""
 
 
 def kind(value: object) -> type:
@@ -256,7 +274,10 @@ class Words(HTMLParser):
 def test_texts_of_a_file_are_shown_on_one_line_as_they_are(
     form: str, begun: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wherever the text stands: no line more, no tag, no control character, no letter that looks like another."""
+    """A text in a file, whatever it has in it, is shown on one line, wherever it stands.
+
+    It adds no line, no tag, no control character, and no letter that looks like another one.
+    """
     plain = begun.copy()
     plain.write(tmp_path)
     sound = said(tmp_path, capsys, "--format", form)[1]
@@ -306,7 +327,7 @@ def test_what_cannot_be_told_is_said_in_every_form(
 
 
 def odd_files(folder: Path) -> dict[str, Path]:
-    """Files that are not the trainable parameters by name."""
+    """Returns files that are not the trainable parameters, by a name for each."""
     weights = Logistic().state_dict()
     whole = {
         "nothing": {}, "a list": [weights], "a tensor": torch.zeros(6), "a number": 7, "text": "weights",

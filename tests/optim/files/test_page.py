@@ -1,4 +1,4 @@
-"""The page, read by a parser."""
+"""Tests of the HTML page of a run, which is read by a parser."""
 
 import re
 from html.parser import HTMLParser
@@ -34,7 +34,7 @@ def test_the_page_has_the_claim_the_checks_the_statement_and_the_curve(tmp_path:
     assert "said" not in words
     assert "epsilon at delta = 1e-05" in words
     assert any(word.endswith(" for 5") for word in words)
-    assert not re.search(r"(src|href)=.?(http|//)", text)  # needs nothing else
+    assert not re.search(r"(src|href)=.?(http|//)", text)  # The page loads nothing from the network
 
 
 def test_a_fault_is_shown(tmp_path: Path) -> None:

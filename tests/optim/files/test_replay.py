@@ -1,4 +1,4 @@
-"""Updates in a whole run: replayed, interrupted, in checkpoints and in `verify`."""
+"""Tests of update rules in a whole run: replayed from the transcript, interrupted, in checkpoints and in `verify`."""
 
 import json
 import os
@@ -53,7 +53,10 @@ def test_the_transcript_replays_an_update_to_the_bit(tmp_path: Path, changes: di
 
 @pytest.mark.parametrize("changes", ALL[1:])
 def test_a_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """From the transcript alone, and from a checkpoint of the middle, the end is that of the replay to the bit."""
+    """A run that was interrupted ends with the weights of a replay, to the bit.
+
+    It is resumed from the transcript alone, and from a checkpoint in the middle.
+    """
     run = private(tmp_path / "run", **changes)
     for _ in range(3):
         run.step()
@@ -85,7 +88,7 @@ def test_a_checkpoint_without_what_the_update_keeps_is_refused(tmp_path: Path) -
     with pytest.raises(TranscriptError, match="not this run's initial ones"):
         run.step()
     run.weights.parameters[0].detach().zero_()
-    run.run()  # from the initial weights, with nothing kept
+    run.run()  # The run starts from the initial weights, with nothing kept from before
     run.close()
     replayed = Logistic()
     replay(tmp_path / "run" / TRANSCRIPT, replayed)
@@ -120,12 +123,16 @@ OLDEST = {
     "MKL_CBWR": "COMPATIBLE",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F",
 }
-"""Kernels of BLAS, torch, numpy, MKL and the C library that every x86 processor has."""
+"""Settings that choose kernels of BLAS, torch, numpy, MKL and the C library that every x86 processor has."""
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels are chosen by the names of x86 processors")
 def test_another_processor_replays_the_same_bits(tmp_path: Path) -> None:
-    """The C library's pow gives 0.99901^118, of the last step, with another last bit there: Adam is not to use it."""
+    """A replay with another processor's kernels gives the same bits.
+
+    With those kernels the C library's pow gives another last bit for 0.99901^118, a number of the last step: Adam must
+    not use it.
+    """
     settings = {"update": "adam:0.9,0.99901", "step_size": 1.0, "weight_decay": 0.9, "directions_per_step": 2}
     run = private(tmp_path / "run", Logistic(), direction="sphere", steps=118, **settings)
     run.run()

@@ -1,4 +1,7 @@
-"""Signatures of a run's folder, with keys that OpenSSL's and this library's format say, against every byte changed."""
+"""Tests of signatures of a run's folder, with every byte of what is signed changed.
+
+Keys are read in OpenSSL's format and in this library's.
+"""
 
 import json
 import subprocess
@@ -33,7 +36,7 @@ def written(path: Path, key: Ed25519PrivateKey | X25519PrivateKey, secret: KeySe
 
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[Path, Path, str]:
-    """Files of a private and a public key, and the public one, hexadecimal."""
+    """The files of a private key and of its public key, and the public key in hexadecimal digits."""
     key = Ed25519PrivateKey.generate()
     public = tmp_path / "public.pem"
     public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
@@ -122,7 +125,7 @@ def test_every_change_of_folder_or_signature_is_refused(
     (folder / SIGNATURE).unlink()
     (folder / SIGNATURE).write_bytes(whole)
     assert said(capsys, folder)[0] == 0
-    for name in (LEDGER, TRANSCRIPT):  # what is torn is no damage, but it is not what was signed
+    for name in (LEDGER, TRANSCRIPT):  # A half-written last record is not damage, but it is not what was signed
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content + b"torn")
         status, line = said(capsys, folder)

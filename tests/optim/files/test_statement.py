@@ -1,5 +1,6 @@
-"""The privacy statement: what it says, against numbers that are computed here."""
+"""Tests of the privacy statement of a run, whose numbers are computed here in another way."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -43,18 +44,38 @@ def test_it_names_all_that_a_claim_needs(folder: Path) -> None:
 
 
 def gdp_delta(epsilon: float, mu: float) -> float:
-    """delta of mu-GDP (Dong, Roth and Su)."""
+    """Returns the delta at this epsilon of mu-GDP (Dong, Roth and Su)."""
     return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
 
 
 def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
-    """Full batches: Gaussian differential privacy of mu = 2 sqrt(T)/noise multiplier, less a hair for the lattice."""
+    """The statement brackets epsilon at several deltas.
+
+    With full batches the run is mu-GDP with mu = 2 sqrt(T)/noise multiplier, and a hair less for the noise on a
+    lattice.
+    """
     found, account = statement_of_folder(folder), read(folder / "ledger.jsonl")
     assert [cost.delta for cost in found.costs] == [BUDGET["target_delta"], *sorted(DELTAS)]
     for cost in found.costs:
         for count, bracket in ((6, cost.paid), (STEP["steps"], cost.planned)):
             mu = 2 * count**0.5 / account.settings.noise_multiplier
             assert gdp_delta(bracket.upper * (1 + 1e-6), mu) <= cost.delta <= gdp_delta(bracket.lower * (1 - 1e-6), mu)
+
+
+def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) -> None:
+    """With full batches the advantage is 2 Phi(mu/2) - 1, and the checker confirms what the statement carries."""
+    found, account = statement_of_folder(folder), read(folder / "ledger.jsonl")
+    mu = 2 * 6**0.5 / account.settings.noise_multiplier
+    assert found.advantage == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
+    assert f"true minus false positive rate at most {rounded_up(found.advantage)}" in found.text()
+    certificate = found.certificate
+    assert certificate is not None
+    assert certificate["history"][0]["steps"] == 6
+    assert found.costs[0].paid.upper <= certificate["statement"]["epsilon"] <= found.costs[0].paid.upper * 1.002
+    pytest.importorskip("flint")
+    from dpzero_theory.privacy.checker import confirm
+
+    assert confirm(json.dumps(certificate))[0] == certificate["statement"]["epsilon"]
 
 
 def test_the_curve_is_that_of_the_releases(folder: Path) -> None:

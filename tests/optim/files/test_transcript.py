@@ -26,7 +26,10 @@ def written(path: Path, count: int, header: Header = HEADER) -> bytes:
 
 
 def test_a_step_takes_twenty_bytes_in_the_stated_format(tmp_path: Path) -> None:
-    """Read by hand, as someone without this package would."""
+    """A step takes twenty bytes of the transcript, in the stated format.
+
+    They are read by hand, as someone without this package would.
+    """
     content = written(tmp_path / "t", 3)
     header, _, records = content.partition(b"\n")
     assert json.loads(header)["plan"]["n"] == PLAN.n
@@ -139,7 +142,10 @@ def test_an_existing_transcript_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_transcript_has_one_writer_and_any_number_of_readers(tmp_path: Path) -> None:
-    """Refused before anything is touched: the second opening of a live file changes no byte of it."""
+    """A transcript has one writer and any number of readers.
+
+    A second writer is refused before anything is touched: it changes no byte of the file.
+    """
     path = tmp_path / "t"
     with Transcript.create(path, HEADER) as transcript:
         transcript.append(0, np.array([5] * PLAN.scalars))

@@ -1,4 +1,4 @@
-"""Batches that are filled up to a shape, and losses of those that are meant."""
+"""Tests of batches that are padded to a fixed shape; only the losses of the true records are returned."""
 
 import numpy as np
 import pytest

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,10 @@ def test_a_layout_is_the_trainable_names_shapes_and_types() -> None:
 
 def test_losses_are_told_apart_by_their_source_and_not_by_their_comments() -> None:
     def made(body: str) -> str:
-        """Of a function of the same name, in a file as `inspect` wants one."""
+        """Returns the digest of the losses that the source text `body` defines as the function f.
+
+        The text is written to a file, because `inspect` reads a function's source there.
+        """
         import importlib.util
         import tempfile
         from pathlib import Path
@@ -78,6 +82,16 @@ class Rows:
 
     def __getitem__(self, index: int) -> Any:
         return self.rows[index]
+
+
+@pytest.mark.parametrize("text", ["def changed(\n", "x = (\n", "    y\n  z\n", '"""'])
+def test_losses_whose_file_has_changed_are_known_by_their_name(text: str, tmp_path: Path) -> None:
+    """Somebody edits the file after it was imported, and what stands at the function's line is no Python now."""
+    path = tmp_path / "own_losses.py"
+    path.write_text(text)
+    names: dict[str, Any] = {}
+    exec(compile("def changed(module, batch):\n    return batch\n", str(path), "exec"), names)
+    assert of_losses(names["changed"]).startswith("changed")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +139,10 @@ def test_what_reads_differently_each_time_or_cannot_be_pickled_has_no_digest() -
 
 
 def test_a_digest_in_a_folder_outlives_the_names_of_modules() -> None:
-    """Of an unreadable record too; the number is that of the version 0.1.0."""
+    """The digest of losses or data in a folder stays the same when modules are renamed.
+
+    That holds for an unreadable record too. The expected number is that of version 0.1.0.
+    """
 
     class Gaps:
         def __len__(self) -> int:
@@ -148,4 +165,5 @@ def test_the_digest_is_the_same_in_another_process() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert other.stdout == forks.run("-c", code).stdout
-    assert of_records([{"x": {0, 8}}], KEY) == of_records([{"x": {8, 0}}], KEY)  # sets of equal hashes, in either order
+    # Two elements of equal hashes may be in either order in a set.
+    assert of_records([{"x": {0, 8}}], KEY) == of_records([{"x": {8, 0}}], KEY)

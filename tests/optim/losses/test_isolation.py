@@ -1,4 +1,8 @@
-"""Couplings are refused before a release is paid for, what is sound is not; exact isolation, bit for bit."""
+"""Tests of isolation: a record's loss must not depend on the other records of its batch.
+
+Losses that mix records are refused before a release is paid for, and sound ones are not; exact isolation is so to the
+bit.
+"""
 
 import copy
 from itertools import count
@@ -40,17 +44,20 @@ from tests.optim.zoo import (
 )
 
 MOST = 10
-"""Evaluations that a start may not reach."""
+"""A start makes fewer evaluations of the losses than this."""
 FIXED: dict[str, Case] = {
     **{name: SOUND[name] for name in ("linear", "bfloat16", "group norm", "layer norm", "a recurrent network")},
     "masked mean": text(lambda: Pooled(masked=True), to_longest),
     "an encoder": text(lambda: Encoder(nested=False), to_longest),
 }
-"""Sound ones whose batches have one shape and whose operations do not go by values."""
+"""Sound losses whose batches all have one shape and whose operations do not depend on values."""
 
 
 def started(case: Case, folder: Path, **changes: Any) -> tuple[Any, list[int]]:
-    """The run, and the records of each evaluation that the start made."""
+    """Starts a run on a module, losses and data of the zoo.
+
+    Returns the run, and the number of records in each evaluation that the start made.
+    """
     make, losses, data, collate = case
     sizes: list[int] = []
 
@@ -96,7 +103,11 @@ def test_losses_that_do_not_mix_records_are_accepted(tmp_path: Path, name: str) 
 def test_a_start_evaluates_as_many_records_as_a_micro_batch_may_have(
     tmp_path: Path, changes: dict[str, Any], most: int
 ) -> None:
-    """A Poisson batch may have 6 standard deviations more than are expected. Losses may mix many records only."""
+    """A start evaluates as many records at once as a micro-batch of the run may have.
+
+    A Poisson batch may have 6 standard deviations more records than expected. Some losses mix records only where there
+    are many.
+    """
     _, sizes = started(table(), tmp_path / "run", **changes)
     assert len(sizes) < MOST
     assert max(sizes) == most
@@ -117,11 +128,15 @@ def test_what_a_refused_start_has_put_into_buffers_is_taken_back(tmp_path: Path)
 
 @pytest.mark.parametrize("isolation", ["probed", "exact"])
 def test_records_are_looked_at_as_the_run_reads_them(tmp_path: Path, isolation: str) -> None:
-    """Centred by the batch that it is read in, one record moved the sum of the others by many clips."""
+    """The start looks at records as the run reads them, in batches.
+
+    Where the data set centres records by the batch in which they are read, one record moves the sum of the others by
+    many clips.
+    """
     with pytest.raises(ValueError, match="a number of its own"):
         started(table(data=Together(TABLE, centred)), tmp_path / "run", isolation=isolation, micro_batch=16)
     rows = list(TABLE)
-    rows[5] = (100 + rows[5][0], rows[5][1])  # the record that two neighbours differ in
+    rows[5] = (100 + rows[5][0], rows[5][1])  # The record in which two neighbouring data sets differ
     moved = []
     for change in (centred, list):
         settings = small.plan(n=N, expected_batch=N, smoothing=1e-2)
@@ -158,7 +173,10 @@ def test_a_data_set_keeps_its_length(tmp_path: Path) -> None:
 
 
 def test_what_a_probe_cannot_see(tmp_path: Path) -> None:
-    """A coupling that begins after the start; one through a value that none of the records looked at has."""
+    """Two couplings that the start's evaluations cannot see.
+
+    One begins after the start, the other goes through a value that none of the records it looks at has.
+    """
     calls = count()
 
     def later(module: nn.Module, batch: Any) -> Tensor:
@@ -174,7 +192,10 @@ def test_what_a_probe_cannot_see(tmp_path: Path) -> None:
 
 
 def test_one_record_a_micro_batch_has_nothing_beside_it(tmp_path: Path) -> None:
-    """What mixes the records of a batch then mixes none; a state that is kept still does."""
+    """With one record in a micro-batch, losses that mix the records of a batch mix none and are accepted.
+
+    A state that is kept from one evaluation to the next is still refused.
+    """
     started(table(losses=contrast), tmp_path / "run", micro_batch=1)
     with pytest.raises(ValueError, match="when it is evaluated again"):
         started(COUPLED["a running average"], tmp_path / "other", micro_batch=1)
@@ -210,7 +231,7 @@ def test_exact_isolation_gives_a_record_the_same_bits_beside_any_others(
 
 
 def by_place(module: nn.Module, batch: Any) -> Tensor:
-    """The same sums, in the second half of the batch from the other end, as a kernel may do."""
+    """Losses whose sums in the second half of the batch are added up in the opposite order, as a kernel may do."""
     products = batch[0] * module[0].weight[0] + module[0].bias.sum()  # type: ignore[index]
     half = len(products) // 2
     columns = products.unbind(1)
@@ -251,7 +272,11 @@ def test_isolation_is_one_of_two_and_stays(tmp_path: Path) -> None:
 
 
 def test_rounding_that_lambda_makes_visible_is_said_once(tmp_path: Path) -> None:
-    """In float32 the spacing at a loss of 1 is 1.2e-7, which 48 records make 5.7 at lambda = 1e-6."""
+    """Where rounding becomes visible in the differences because the smoothing lambda is small, one warning says so.
+
+    In float32 the spacing of numbers at a loss of 1 is 1.2e-7; for 48 records that is 5.7 in differences at lambda =
+    1e-6.
+    """
     with pytest.warns(UserWarning, match="smoothing = 1e-06 makes rounding visible: it moves losses by 2e-07") as found:
         started(table(), tmp_path / "a", smoothing=1e-6)
     assert len(found) == 1
@@ -263,7 +288,10 @@ def test_rounding_that_lambda_makes_visible_is_said_once(tmp_path: Path) -> None
 
 
 def test_the_committed_rows_show_no_rounding_at_nearly_full_speed() -> None:
-    """A long record moved another one's difference by 0.03 and more; in exact isolation by nothing."""
+    """In the committed rows a long record changes another record's difference by rounding, but not in exact isolation.
+
+    It changes it by 0.03 and more without, at nearly the same speed.
+    """
     rows = read_rows(RESULTS / "isolation").set_index("way")
     moved = {way: rows.loc[way, ["moved_0.001", "moved_1e-06", "moved_2.6e-07"]].tolist() for way in rows.index}
     assert moved["probed"][1] >= 0.03

@@ -1,4 +1,4 @@
-"""What is taken as data, and the batch of some of its records."""
+"""Tests of what is accepted as a data set, and of batches made of some of its records."""
 
 import random
 from typing import Any
@@ -14,7 +14,7 @@ PLACES = np.array([1, 4, 7])
 
 
 class Rows(Dataset[tuple[int, int]]):
-    """Ten records (i, i^2)."""
+    """A data set of ten records (i, i^2)."""
 
     def __len__(self) -> int:
         return 10
@@ -24,7 +24,7 @@ class Rows(Dataset[tuple[int, int]]):
 
 
 class Batched(Rows):
-    """Rows that hands out many records at a time, as `datasets` does; one at a time is an error."""
+    """A data set that returns many records at a time, as the package `datasets` does; asking for one is an error."""
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         raise AssertionError("asked for one record")
@@ -59,7 +59,7 @@ def test_what_is_no_map_style_data_set_is_refused_in_one_line(bad: object) -> No
 
 
 class Drawn(Rows):
-    """Reads differently each time."""
+    """A data set whose records are random, and different each time they are read."""
 
     def __getitem__(self, index: int) -> tuple[int, float]:
         return index, random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002
@@ -76,7 +76,11 @@ def states() -> list[Any]:
 
 @pytest.mark.parametrize("kind", [Drawn, DrawnTogether])
 def test_what_is_drawn_is_drawn_alike(kind: type[Drawn]) -> None:
-    """For a record that is read by itself wherever it stands, else in the same place; nobody else's draws change."""
+    """Random records are the same each time they are read.
+
+    They are drawn with the generators of Python, NumPy and torch. A record that is read by itself is the same wherever
+    it stands, one that is read in a batch if it stands in the same place. Draws of other code do not change.
+    """
     read, before = Alike(kind(), None), states()
     first, again = read(np.array([7, 2, 5])), read(np.array([7, 3, 5]))
     assert first[1][[0, 2]].tolist() == again[1][[0, 2]].tolist()

@@ -1,4 +1,4 @@
-"""Starting values against the derivatives that they estimate, and what they refuse."""
+"""Tests of starting values for a run: against the derivatives that they estimate, and what they refuse."""
 
 import math
 from contextlib import closing
@@ -35,7 +35,10 @@ def start(**changes: Any) -> Start:
 
 
 def test_what_is_measured_is_what_derivatives_give() -> None:
-    """At zero a record's gradient is -label x/2 and its Hessian x x'/4: 32 directions in 6 dimensions see both."""
+    """The measured gradient norms and curvature agree with derivatives.
+
+    At zero weights a record's gradient is -label x/2 and its Hessian x x^T/4. 32 directions in 6 dimensions see both.
+    """
     features = PUBLIC.tensors[0].numpy()
     found = start()
     norm = float(np.median(np.linalg.norm(features, axis=1) / 2))
@@ -48,7 +51,11 @@ def test_what_is_measured_is_what_derivatives_give() -> None:
 
 
 def test_the_step_size_minimises_the_inequality_that_it_comes_from() -> None:
-    """gap/(alpha T) + alpha tr(H) (sigma^2 + v)/(2 K) over a grid, where the largest stable one does not bind."""
+    """The suggested step size alpha minimises, over a grid, the inequality from which it comes.
+
+    The inequality is gap/(alpha T) + alpha tr(H) (sigma^2 + v)/(2 K), and the largest stable step size does not bind
+    here.
+    """
     found = start(directions_per_step=1, evaluations=20_000)
     target = found.target
     plan = Plan.for_target(n=RUN["n"], **target)
@@ -62,7 +69,10 @@ def test_the_step_size_minimises_the_inequality_that_it_comes_from() -> None:
 
 
 def test_a_run_with_them_learns(tmp_path: Path) -> None:
-    """Records of the same law as the public ones, with labels that can be learned: the loss falls by half."""
+    """A run with the starting values learns: its loss falls by half.
+
+    Its records have the law of the public ones, and labels that can be learned.
+    """
     generator = torch.Generator().manual_seed(5)
     features = torch.randn(1200, D, generator=generator, dtype=torch.float64)
     labels = torch.where(features[:, 0] > 0, 1.0, -1.0).double()
@@ -88,7 +98,11 @@ def test_more_evaluations_are_spent_on_more_directions(evaluations: int, k: int)
 
 
 def test_the_smoothing_is_the_largest_that_sees_the_slope() -> None:
-    """sin(b z)/b has slope 1 at 0, and halving lambda changes it by the share (3/4) (b lambda z)^2/6."""
+    """The smoothing is the largest one with which differences still show the slope.
+
+    sin(b z)/b has slope 1 at 0, and halving the smoothing lambda changes the measured slope by the share (3/4) (b
+    lambda z)^2/6.
+    """
 
     def curved(module: nn.Module, batch: Any) -> torch.Tensor:
         return torch.sin(300 * module(batch[0])) / 300 + 1
@@ -140,7 +154,7 @@ def test_a_public_clip_is_that_of_the_public_records_and_is_kept_on_resumption(t
 
 
 def asked_with(clip: float | str, folder: Path) -> str:
-    """What a resumption with this clip says."""
+    """Returns the error message of resuming a run in `folder` with this clip, a number or "public"."""
     public_data = PUBLIC if clip == "public" else None
     with pytest.raises((ValueError, OSError, TranscriptError)) as error:
         private(folder, clip=clip, public_data=public_data, resume=True).close()
@@ -148,7 +162,10 @@ def asked_with(clip: float | str, folder: Path) -> str:
 
 
 def test_a_resumption_with_a_public_clip_is_refused_as_one_with_a_number(tmp_path: Path) -> None:
-    """A folder without a run, one in use, a damaged one; and one that another run takes after its clip was read."""
+    """Resuming with a clip that is measured on public data is refused for the same reasons as with a number.
+
+    The folder holds no run, is in use, is damaged, or is taken by another run after its clip was read.
+    """
     place = tmp_path / "run"
     assert asked_with("public", place) == asked_with(1.0, place) == f"{place} holds no run: start one (resume=False)"
     with closing(private(place, clip="public", public_data=PUBLIC)) as run:

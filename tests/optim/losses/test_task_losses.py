@@ -1,4 +1,4 @@
-"""Losses of each task: transformers' own on one record at a time, whatever the batch."""
+"""Tests of the losses of each task: they are transformers' own on one record at a time, whatever the batch."""
 
 from typing import Any
 
@@ -57,7 +57,10 @@ def model(name: str) -> Any:
 
 
 def batch(name: str) -> dict[str, torch.Tensor]:
-    """Three records of 6, 4 and 2 tokens, padded; labels at all tokens but the second."""
+    """Returns a padded batch of three records of 6, 4 and 2 tokens for the task `name`.
+
+    It has labels at all tokens but the second.
+    """
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(3, 20, (3, 6), generator=generator)
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4])
@@ -111,7 +114,8 @@ def test_the_error_is_the_share_of_wrong_answers(name: str) -> None:
         assert float(found[i]) == pytest.approx(sum(wrong) / max(len(wrong), 1))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an attribute that transformers renames
+# This ignores a warning of peft, which reads an attribute that transformers renames.
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_model_of_peft_is_known_by_what_it_wraps() -> None:
     peft = pytest.importorskip("peft", reason="the dev extra is not installed")
     for config in (
@@ -137,7 +141,10 @@ def test_measures_and_tasks_are_told_apart_when_a_run_is_resumed() -> None:
 @pytest.mark.parametrize("name", ["one of three", "tags", "causal"])
 @pytest.mark.parametrize("wrong", [-1, 20, 10**6])
 def test_a_label_that_is_no_class_is_its_own_records_alone(name: str, wrong: int) -> None:
-    """Its loss is no number, which counts as 0, and the others' are what they were."""
+    """A label that is no class makes only its own record's loss not a number, which counts as 0.
+
+    The losses of the other records stay what they were.
+    """
     module, given = model(name), batch(name)
     with torch.no_grad():
         whole = losses_for(module)(module, given)

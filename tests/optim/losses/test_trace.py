@@ -1,4 +1,4 @@
-"""What an evaluation did, and what each operation gave every record."""
+"""Tests of the trace of an evaluation: what each operation gave for every record."""
 
 from collections.abc import Callable
 
@@ -101,7 +101,10 @@ MIXED = {
 
 @pytest.mark.parametrize("name", [*APART, *MIXED])
 def test_rows_are_found_in_every_layout(name: str) -> None:
-    """Beside another record 3; and in the opposite order."""
+    """The numbers of each record are found whatever the layout of a tensor.
+
+    The other record 3 must not change them, and neither must the opposite order of records.
+    """
     work = {**APART, **MIXED}[name]
     other = X.clone()
     other[3] += 1
@@ -120,7 +123,7 @@ def test_the_same_rows_in_smaller_batches() -> None:
 
 
 def test_one_bit_is_a_difference() -> None:
-    """In one entry, and in two whose changes cancel."""
+    """A difference of one bit is seen, in one entry, and in two entries whose changes cancel in the sum."""
     one = X.view(torch.int32)
     for changes in ([(0, 0, 1)], [(0, 0, 1), (0, 1, -1)]):
         other = one.clone()

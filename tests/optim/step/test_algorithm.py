@@ -1,6 +1,6 @@
-"""What algorithms sum, release and move by; the sensitivity of a step on arbitrary losses.
+"""Tests of what each algorithm sums, releases and moves the weights by, and of the sensitivity of a step.
 
-The long run: `python -m benchmarks.optimizer_privacy`.
+The losses are arbitrary. `python -m benchmarks.optimizer_privacy` tests more of them.
 """
 
 import math
@@ -28,7 +28,10 @@ NUMBERS = st.one_of(
 
 @st.composite
 def neighbours(draw: st.DrawFn) -> tuple[Array, Array, str]:
-    """Differences (records, K) of two neighbouring data sets; the other records may repeat."""
+    """Draws the differences of two neighbouring data sets, each of shape (records, K), and the name of their relation.
+
+    `draw` is Hypothesis's; the records that both have may repeat.
+    """
     k = draw(st.integers(1, 4))
     row = st.lists(NUMBERS, min_size=k, max_size=k)
     rest = draw(st.lists(row, max_size=4))
@@ -63,6 +66,7 @@ def test_the_sensitivity_is_reached() -> None:
 
 def test_scalar_sums_clip_and_map() -> None:
     rows = np.array([[5.0], [math.nan], [-math.inf], [0.5]])
-    assert ALGORITHMS["dpgd-0th"].contributions(rows, 4.0, 80, 4, 16)[0] == 5  # at C/||u|| = 2, 80/||v|| = 20 integers
+    # The clip of a scalar is C/||u|| = 2, which is 80/||v|| = 20 integers of the lattice.
+    assert ALGORITHMS["dpgd-0th"].contributions(rows, 4.0, 80, 4, 16)[0] == 5
     assert ALGORITHMS["mezo"].contributions(rows, 0.0, 0, 4, 0)[0] == 5.5
     assert not ALGORITHMS["mezo"].private

@@ -1,4 +1,4 @@
-"""From losses to numbers on a lattice, each record on its own."""
+"""Tests of the map from a record's losses to integers of a lattice, each record on its own."""
 
 import math
 

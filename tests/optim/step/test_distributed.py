@@ -17,16 +17,20 @@ from tests.optim.small import STEP, Logistic, data, losses
 
 
 def on_ranks(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tensor]]:
-    """The weights that each rank ends with."""
+    """Runs the cases `kinds` in `count` processes and returns, for each rank, the final weights by case.
+
+    `folder` is for their files.
+    """
     outcome = forks.run("-m", "tests.ranks", str(count), "tests.optim.ranks", folder, *kinds)
     assert outcome.returncode == 0, outcome.stderr[-3000:]
     return [torch.load(folder / f"{count}-{rank}.pt", weights_only=True) for rank in range(count)]
 
 
 def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
-    """Each rank has the weights of a single process, bit for bit; a private run has one ledger and one transcript.
+    """Fault (i), ranks that differ: here every rank has the weights of a single process, bit for bit.
 
-    A public clip is that of rank 0's weights, and on resumption of its folder.
+    A private run has one ledger and one transcript. A clip measured on public data is that of rank 0's weights, and on
+    resumption that of its folder.
     """
     ranks = on_ranks(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "public clip", "other records")
     for kind in KINDS:
@@ -55,7 +59,10 @@ def test_a_process_alone_leads_itself() -> None:
 
 
 def test_several_ranks_ask_in_one_thread() -> None:
-    """Another thread of a rank would wait for the other ranks for ever, or take an answer that is not meant for it."""
+    """In a run of several ranks, another thread of a rank is refused.
+
+    It would wait for the other ranks for ever, or take an answer that is meant for another thread.
+    """
     ranks = Ranks()
     ranks.count = 2
     work: list[Callable[[], object]] = [

@@ -1,4 +1,4 @@
-"""The two-point difference and clipping; Lemma lm:zero-grad by quadrature over directions."""
+"""Tests of the two-point difference and of clipping, and of Lemma lm:zero-grad by quadrature over directions."""
 
 import math
 
@@ -17,7 +17,7 @@ anything = st.floats(allow_nan=True, allow_infinity=True)
 
 
 class Quartic:
-    """f(x) = sum_k c_k (b_k^T x + e_k)^k, k = 1..4: quadrature of order 4 integrates it exactly."""
+    """The loss f(x) = sum_k c_k (b_k^T x + e_k)^k, k = 1..4, which quadrature of order 4 integrates exactly."""
 
     def __init__(self, coefficients, vectors, offsets):
         self.c, self.b, self.e = coefficients, vectors, offsets
@@ -31,7 +31,10 @@ class Quartic:
 
 
 def estimator(f, x, smoothing, u):
-    """g_lambda(x) for each row of u, shape (m, d)."""
+    """Returns the two-point estimate g_lambda(x) of the gradient of f at x for each row of u, shape (m, d).
+
+    lambda is `smoothing`.
+    """
     difference = two_point_difference(f(x + smoothing * u), f(x - smoothing * u), smoothing)
     return difference[:, None] * u
 
@@ -39,7 +42,10 @@ def estimator(f, x, smoothing, u):
 @exact
 @given(st.data(), st.integers(1, 4), st.floats(1e-3, 2))
 def test_the_estimator_is_unbiased_for_the_smoothed_gradient(data, d, smoothing):
-    """Lemma lm:zero-grad (i): E_u[g_lambda(x)] = grad f_lambda(x) = E_v[grad f(x + lambda v)], v in the ball."""
+    """By Lemma lm:zero-grad (i) the estimator g_lambda is unbiased for the gradient of the smoothed loss f_lambda.
+
+    E_u[g_lambda(x)] = grad f_lambda(x) = E_v[grad f(x + lambda v)], with v in the ball of radius sqrt(d).
+    """
     f = Quartic(*(data.draw(arrays(float, shape, elements=small)) for shape in (4, (4, d), 4)))
     x = data.draw(arrays(float, d, elements=small))
     u, weights = sphere_rule(d)
@@ -51,7 +57,7 @@ def test_the_estimator_is_unbiased_for_the_smoothed_gradient(data, d, smoothing)
 
 
 def test_a_smoothed_gradient_over_another_ball_is_refuted():
-    """The identity of part (i) needs the ball of radius sqrt(d): with the unit ball it fails."""
+    """The identity of Lemma lm:zero-grad (i) needs the ball of radius sqrt(d): with the unit ball it fails."""
     f = Quartic(np.array([0, 0, 1.0, 0]), np.tile([1.0, 0, 0], (4, 1)), np.zeros(4))
     u, weights = sphere_rule(3)
     v, ball_weights = ball_rule(3)
@@ -63,9 +69,10 @@ def test_a_smoothed_gradient_over_another_ball_is_refuted():
 @exact
 @given(st.data(), st.integers(1, 4), st.floats(1e-3, 20), st.floats(0.1, 3))
 def test_bias_and_second_moment_bounds(data, d, smoothing, scale):
-    """Lemma lm:zero-grad (ii), for f(x) = a^T x + ell log cosh(b^T x), ||b|| = 1, which is ell-smooth.
+    """The bias and the second moment of the estimator meet the bounds of Lemma lm:zero-grad (ii).
 
-    Part (i) turns grad f_lambda into E[g_lambda]. The slack covers rounding and the rule of order 24.
+    The loss is f(x) = a^T x + ell log cosh(b^T x) with ||b|| = 1, which is ell-smooth. Part (i) turns grad f_lambda
+    into E[g_lambda]. The slack covers rounding and the quadrature rule of order 24.
     """
     a, b = (data.draw(arrays(float, d, elements=small)) for _ in range(2))
     x = data.draw(arrays(float, d, elements=small))
@@ -88,7 +95,10 @@ def test_bias_and_second_moment_bounds(data, d, smoothing, scale):
 
 
 def test_the_bias_bound_is_attained_in_one_dimension():
-    """f(x) = ell x|x|/2 at 0 has bias exactly ell lambda/2, so no smaller constant holds for all d."""
+    """The bound on the bias is attained by f(x) = ell x|x|/2 at 0, where it is exactly ell lambda/2.
+
+    So no smaller constant holds for all dimensions d.
+    """
     ell, smoothing = 3.0, 0.25
     u, weights = sphere_rule(1)
     g = estimator(lambda points: ell * (points * np.abs(points))[:, 0] / 2, np.zeros(1), smoothing, u)
@@ -148,7 +158,7 @@ def test_vector_clip_of_huge_and_tiny_rows(size):
 @exact
 @given(arrays(float, 6, elements=anything), anything, st.integers(0, 5), st.floats(1e-3, 1e3))
 def test_one_record_moves_the_clipped_mean_by_at_most_the_sensitivity(values, other, index, clip):
-    """Replace-one sensitivity 2C/n, whatever the record's loss does."""
+    """Replacing one record moves the clipped mean by at most 2C/n, whatever the record's loss does."""
     neighbour = values.copy()
     neighbour[index] = other
     moved = abs(clip_scalars(values, clip).mean() - clip_scalars(neighbour, clip).mean())
@@ -162,9 +172,10 @@ def test_one_record_moves_the_clipped_mean_by_at_most_the_sensitivity(values, ot
     st.floats(1e-3, 1e3),
 )
 def test_clipping_along_a_common_direction(values, u, clip):
-    """clip_C(s_i u) = clip_{C/||u||}(s_i) u: what `dpgd_0th` uses instead of n vectors.
+    """Clipping the vectors s_i u in norm is clipping the scalars: clip_C(s_i u) = clip_{C/||u||}(s_i) u.
 
-    Subnormal products have an absolute spacing, so that no relative accuracy can be asked of them.
+    `dpgd_0th` uses that instead of n vectors. Subnormal products have an absolute spacing, so that no relative accuracy
+    can be asked of them.
     """
     norm = float(np.linalg.norm(u))
     assume(norm > 1e-3)

@@ -1,4 +1,7 @@
-"""Algorithms 1 and 2 and DP-GD: against plain loops over samples and coordinates, and their invariances."""
+"""Tests of the reference versions of Algorithms 1 and 2 and DP-GD.
+
+They are compared with plain loops over samples and coordinates, and their invariances are tested.
+"""
 
 import math
 
@@ -15,7 +18,7 @@ N, D, T = 7, 4, 12
 
 
 class Replay:
-    """A noise source that replays what another drew, and the same numbers as plain floats."""
+    """A noise source that draws from a seeded one and keeps the same numbers as plain floats in `values`."""
 
     def __init__(self, seed):
         self.source, self.values = SeededNoise(seed), []
@@ -34,7 +37,16 @@ def problems():
 
 
 def literal_run(algorithm, problem, x0, alpha, smoothing, clip, directions, noise):
-    """The displayed update, one sample and one coordinate at a time."""
+    """Runs the update that the paper displays, one sample and one coordinate at a time, and returns all iterates.
+
+    Args:
+        algorithm: the algorithm, one of the reference functions.
+        problem: the losses.
+        x0: the start.
+        alpha, smoothing, clip: the parameters.
+        directions: the directions of the steps, or None for DP-GD.
+        noise: the noise of each step.
+    """
     x, path = list(x0), [list(x0)]
     for t, z in enumerate(noise):
         total = [0.0] * problem.d
@@ -82,7 +94,10 @@ def test_line_by_line(algorithm, problem, clip):
 @pytest.mark.parametrize("clip", [0.05, 1.0, 50.0])
 @pytest.mark.parametrize("problem", problems(), ids=lambda p: type(p).__name__)
 def test_several_directions_line_by_line(problem, clip):
-    """One norm over a record's K differences, K scalar noises, and the mean of K moves from one point."""
+    """A step with several directions equals a line-by-line version.
+
+    It has one norm over a record's K differences, K scalar noises, and the mean of K moves from one point.
+    """
     several, smoothing, noise = 3, 1e-3, Replay(3)
     directions = sample_sphere(np.random.default_rng(11), T * several, D)
     settings = {"steps": T, "step_size": 0.1, "clip": clip, "noise_std": 0.2, "smoothing": smoothing}
@@ -143,7 +158,10 @@ def test_keep_and_callback_and_tau():
 
 
 def test_tau_is_uniform_on_all_steps_but_the_last():
-    """2,000 draws over 5 values, chi-squared p > 1e-4; x_T is never the output."""
+    """The index tau of the returned iterate is uniform on 0, ..., T - 1; the last iterate x_T is never returned.
+
+    2,000 draws over 5 values must have a chi-squared p-value above 1e-4.
+    """
     problem, rng = Quadratic(np.ones((1, 1)), np.ones(1)), np.random.default_rng(4)
     taus = [run_dpzero(problem, steps=5, rng=rng, keep=False).tau for _ in range(2000)]
     counts = np.bincount(taus, minlength=5)
@@ -185,9 +203,10 @@ class Flat:
 
 @pytest.mark.parametrize("algorithm", [dpzero, dpgd_0th, dpgd])
 def test_the_noise_has_the_stated_law(algorithm):
-    """On a constant loss the steps are noise alone: KS against N(0, sigma^2), 20,000 steps, p > 1e-4.
+    """On a constant loss, where steps are noise alone, the noise is N(0, sigma^2).
 
-    DPZero's noise is a multiple of u, the others' isotropic: by the rank of one step's covariance.
+    It is tested by Kolmogorov-Smirnov on 20,000 steps, p > 1e-4. DPZero's noise is a multiple of the direction u, that
+    of the other algorithms isotropic, by the rank of one step's covariance.
     """
     u = np.tile(math.sqrt(5) * np.eye(5)[0], (20_000, 1))
     extra = {} if algorithm is dpgd else {"smoothing": 1e-3, "directions": u}
@@ -206,7 +225,7 @@ def test_the_noise_has_the_stated_law(algorithm):
 
 
 class Scaled:
-    """f'(x) = t f(x/s)."""
+    """The losses t f(x/s) for the losses f of `problem`."""
 
     def __init__(self, problem, s, t):
         self.problem, self.s, self.t, self.n, self.d = problem, s, t, problem.n, problem.d
@@ -221,7 +240,10 @@ class Scaled:
 @pytest.mark.parametrize(("s", "t"), [(1.0, 8.0), (4.0, 1.0), (0.25, 2.0), (3.0, 0.7)])
 @pytest.mark.parametrize("algorithm", [dpzero, dpgd_0th, dpgd])
 def test_scale_invariance(algorithm, s, t):
-    """x -> s x, f -> t f with alpha s^2/t, lambda s, C t/s, sigma t/s: the run is the same up to the scale."""
+    """Scaling x by s and f by t, with the parameters scaled to fit, gives the same run up to the scale.
+
+    The step size becomes alpha s^2/t, the smoothing lambda s, the clip C t/s and the noise sigma t/s.
+    """
     problem, x0 = problems()[1], np.full(D, 0.5)
     extra = (
         {} if algorithm is dpgd else {"smoothing": 1e-2, "directions": sample_sphere(np.random.default_rng(1), T, D)}
@@ -243,7 +265,7 @@ def test_scale_invariance(algorithm, s, t):
 
 
 class Broken(Flat):
-    """Losses that overflow for one record and are undefined for another."""
+    """Losses that overflow for one record and are not a number for another."""
 
     def losses(self, x):
         return np.array([np.nan, np.inf if x[0] > 0 else 0.0, x[0]])

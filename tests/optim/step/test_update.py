@@ -1,4 +1,4 @@
-"""Updates beside torch's own optimisers, which are given the released estimate as a gradient."""
+"""Tests of update rules beside torch's own optimisers, which are given the released estimate as a gradient."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,10 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 )
 @pytest.mark.parametrize("k", [1, 3])
 def test_an_update_is_torchs(changes: dict[str, Any], optimizer: Callable[[Any], Any], k: int) -> None:
-    """The same estimates of the gradient, in float64, and step sizes that change along the run."""
+    """An update rule moves the weights as torch's optimiser does.
+
+    Both have the same estimates of the gradient, in float64, and step sizes that change along the run.
+    """
     chosen = plan(**changes, directions_per_step=k, schedule="cosine:2")
     module, other = Logistic(), Logistic()
     for each in (module, other):
@@ -54,7 +57,7 @@ def test_an_update_is_torchs(changes: dict[str, Any], optimizer: Callable[[Any],
 
 
 def direction(number: int) -> Tensor:
-    """u of that number, as a zero module of the same layout is moved by it."""
+    """Returns the direction u of this number: what moves a zero module of the same layout by it."""
     module = Logistic()
     Weights(module, Directions(KEY, "rademacher")).move_([(number, 1.0)])
     return module.weight.detach()
@@ -99,7 +102,10 @@ def test_momentum_of_zero_and_plain_are_the_same_run(tmp_path: Path) -> None:
 
 
 def test_adams_powers_are_rounded_once() -> None:
-    """beta_2^75 for beta_2 = 0.99999, which C libraries round the other way, against exact rational arithmetic."""
+    """Adam's powers of beta are rounded once, as in exact rational arithmetic.
+
+    For beta_2 = 0.99999, C libraries round beta_2^75 the other way.
+    """
     release, mean, square = 74, 0.3, 0.7
     powers = [float(Fraction(beta) ** (release + 1)) for beta in (0.5, 0.99999)]
     estimate, *kept = (torch.tensor([value], dtype=torch.float64) for value in (0.0, mean, square))

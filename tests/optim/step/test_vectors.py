@@ -1,4 +1,4 @@
-"""Algorithm 1 in integers: its sensitivity, its noise, and what the weights show of the sum."""
+"""Tests of Algorithm 1 in integers: its sensitivity, its noise, and what the weights show of the sum."""
 
 import math
 from dataclasses import replace
@@ -40,7 +40,10 @@ PLAN = plan(algorithm="dpgd-0th")
 def test_one_record_moves_the_vector_of_integers_by_at_most_the_sensitivity(
     kind: str, differences: list[float], clip: float, d: int, key: int
 ) -> None:
-    """Against the norm of the vectors themselves, in exact arithmetic."""
+    """Replacing one record moves the vector of integers by at most the sensitivity.
+
+    It is compared with the norm of the vectors themselves, in exact arithmetic.
+    """
     directions = Directions(key, kind)
     vector = [int(entry) for entry in directions.integers(3, 0, 0, d)]
     squared_norm = directions.squared_norm(3, (d,))
@@ -91,7 +94,7 @@ def wide_run(dtype: torch.dtype, start: float, precision: str = "nearest", **cha
 
 
 def seen(run: Run) -> NDArray[Any]:
-    """All that there is of the weights."""
+    """Returns all that there is of the run's weights, with the further bits that are kept beside them."""
     weight = run.weights.parameters[0].detach()
     low = run.weights.state_dict()
     value = join(weight, low["weight"]) if low else weight
@@ -108,9 +111,10 @@ def neighbours(total: int, largest: int) -> list[int]:
 
 
 def impossible(before: NDArray[Any], after: NDArray[Any], step: float, shift: NDArray[Any]) -> int:
-    """Coordinates for which no integer W with W - shift an integer takes the weight from before to after.
+    """Returns in how many coordinates no possible release explains the move of the weight from `before` to `after`.
 
-    shift: what the integers would be without noise. The integer nearest to the move is tried, and two on each side.
+    A possible release is an integer multiple of `step`, shifted by `shift`, which is what the integers would be without
+    noise. The integer nearest to the move is tried, and two on each side.
     """
     wide = np.float64 if before.dtype == np.float64 else np.float32
     nearest = np.rint((after.astype(np.float64) - before) / step - shift)
@@ -127,7 +131,10 @@ def impossible(before: NDArray[Any], after: NDArray[Any], step: float, shift: ND
 def test_weights_before_and_after_fit_every_sum_alike_for_vectors(
     dtype: torch.dtype, precision: str, start: float
 ) -> None:
-    """At most 1% of the coordinates (16 bits beside bfloat16 round once more) are impossible, as many for each sum."""
+    """Weights before and after a step of Algorithm 1 fit every possible sum of contributions equally well.
+
+    At most 1% of the coordinates do not fit, equally many for each sum; 16 bits beside bfloat16 round once more.
+    """
     run = wide_run(dtype, start, precision, algorithm="dpgd-0th")
     norm, total, before = run.weights.squared_norm(0), true_sum(run), seen(run)
     assert run.step().sums == ()
@@ -143,7 +150,10 @@ def test_weights_before_and_after_fit_every_sum_alike_for_vectors(
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("start", [0.0, 1e-3, 1.0])
 def test_weights_before_and_after_fit_every_sum_alike_for_scalars(dtype: torch.dtype, start: float) -> None:
-    """Algorithm 2 moves by one integer times u: every coordinate shows that one, which any sum could have given."""
+    """Weights before and after a step of Algorithm 2 fit every possible sum of contributions equally well.
+
+    It moves by one integer times u: every coordinate shows that integer, which any sum could have given.
+    """
     run = wide_run(dtype, start)
     total, before = true_sum(run), seen(run)
     (released,) = run.step().sums
@@ -170,7 +180,11 @@ def test_weights_before_and_after_fit_every_sum_alike_for_scalars(dtype: torch.d
 def test_weights_after_are_a_function_of_what_is_released(
     dtype: torch.dtype, precision: str, directions: int, start: float
 ) -> None:
-    """With the noise that each neighbouring sum would need, which is as likely as any, they are the same to the bit."""
+    """The weights after a step are a function of what is released.
+
+    With the noise that each neighbouring sum would need for the same release, which is as likely as any, they are the
+    same to the bit.
+    """
     run = wide_run(dtype, start, precision, directions_per_step=directions)
     rows = run.sums.differences(0, np.arange(N))
     total = run.plan.contributions(rows, WIDTH)
@@ -187,7 +201,10 @@ def test_weights_after_are_a_function_of_what_is_released(
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_attack_finds_the_sum_under_floating_point_noise(dtype: type) -> None:
-    """What was done before: x_1 = (x_0 - a s u) - a z in floating point. Only the true sum fits everywhere."""
+    """Under noise added in floating point, an attack finds the sum, since only the true one fits all coordinates.
+
+    That step is x_1 = (x_0 - a s u) - a z, as this package once made it, and others do.
+    """
     rng = np.random.default_rng(3)
     u = rng.choice([-1.0, 1.0], WIDTH).astype(dtype)
     moved = {s: dtype(0.0137) * dtype(s) * u for s in (3.3, 3.4, -2.1)}
@@ -204,7 +221,11 @@ def test_the_attack_finds_the_sum_under_floating_point_noise(dtype: type) -> Non
 
 @pytest.mark.parametrize("kind", ["rademacher", "sphere"])
 def test_every_coordinate_has_noise_of_its_own(kind: str) -> None:
-    """From zero weights in float64 the integers are read off: less the sum they are Gaussian of the plan's scale."""
+    """In Algorithm 1 every coordinate has noise of its own.
+
+    From zero weights in float64 the released integers can be read off; less the sum they are Gaussian of the plan's
+    scale.
+    """
     run = wide_run(torch.float64, 0.0, algorithm="dpgd-0th", direction=kind)
     norm, total = run.weights.squared_norm(0), true_sum(run)
     v = run.weights.directions.integers(0, 0, 0, WIDTH)
@@ -270,5 +291,6 @@ def test_what_does_not_fit_the_lattice_is_refused() -> None:
     rule.require_vectors(weights.d, weights.squared_norm(0), directions.largest, 1000)
     with pytest.raises(PreconditionError, match="dpgd-0th needs d <= 2"):
         rule.require_vectors(weights.d, weights.squared_norm(0), directions.largest, 10**9)
-    with pytest.raises(PreconditionError, match=r"128 <= 2\^38/\|\|v\|\|"):  # so long that 64 levels are left
+    # A vector v of this norm leaves only 64 levels of the lattice.
+    with pytest.raises(PreconditionError, match=r"128 <= 2\^38/\|\|v\|\|"):
         rule.require_vectors(weights.d, 2**64, directions.largest, 10)

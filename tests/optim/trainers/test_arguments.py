@@ -1,4 +1,4 @@
-"""Every field of TrainingArguments is honoured, which a test shows, or refused."""
+"""Tests that every field of transformers' TrainingArguments is honoured, which a test shows, or refused."""
 
 import logging
 import os
@@ -22,12 +22,12 @@ from dpzero_theory.optim.trainers.arguments import HONOURED, INSTEAD, defaults, 
 from tests.optim.trainers.test_trainer import PRIVATE, ROWS, StopAt, made  # noqa: E402
 
 OTHERS = [{**row, "input_ids": [8, *row["input_ids"][1:]]} for row in ROWS[:5]]
-"""No training records."""
+"""Records that are not training records."""
 FIELDS = {field.name for field in fields(transformers.TrainingArguments)}
 
 
 class Told(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
-    """The events of a run and the steps at which they came."""
+    """A Trainer callback that notes the events of a run and the steps at which they came."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
@@ -72,7 +72,7 @@ def test_every_field_is_honoured_or_refused() -> None:
 
 
 def test_the_page_of_the_fields_is_of_today() -> None:
-    """All of them, as docs/fields.py writes it."""
+    """The documentation's page of all fields is what docs/fields.py writes today."""
     docs = Path(__file__).resolve().parents[3] / "docs"
     page = (docs / "reference" / "training-arguments.md").read_text()
     assert page == runpy.run_path(str(docs / "fields.py"))["page"]()
@@ -132,7 +132,7 @@ def test_searches_that_are_not_paid_for_are_refused(tmp_path: Path) -> None:
         trainer.hyperparameter_search(n_trials=2)
 
 
-# --- honoured ---------------------------------------------------------------------------------------------------------
+# --- Tests of the fields that are honoured ---
 
 
 def shows_logging(folder: Path) -> None:
@@ -142,7 +142,8 @@ def shows_logging(folder: Path) -> None:
     assert all(np.isfinite(value) for value in told.logs[0].values())
     batches = {**PRIVATE, "sampling": "poisson", "expected_batch": 6, "steps": 5}
     trainer, told = trained(folder / "b", logging_strategy="epoch", private=batches)
-    assert told.steps("epoch") == told.steps("log") == [2, 4, 5]  # two releases to an epoch, the last one cut short
+    # An epoch has two releases, and the last epoch is cut short.
+    assert told.steps("epoch") == told.steps("log") == [2, 4, 5]
     assert trainer.state.num_train_epochs == 3
     assert trainer.state.epoch == 2.5
 
@@ -159,7 +160,10 @@ def shows_log_levels(folder: Path) -> None:
 
 
 def shows_reports(folder: Path) -> None:
-    """What reporters read is handed to them as the Trainer does; the progress bar follows disable_tqdm."""
+    """Shows that reporters are given what the Trainer would give them, and that disable_tqdm hides the progress bar.
+
+    `folder` is the output folder.
+    """
     told: list[Any] = []
 
     class Reporter(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
@@ -241,7 +245,10 @@ def shows_saving(folder: Path) -> None:
 
 
 def shows_the_best(folder: Path) -> None:
-    """The weights at the end are those of the best evaluation, and stay so; early stopping sees it."""
+    """Shows that the weights at the end are those of the best evaluation, and that early stopping sees that one.
+
+    `folder` is the output folder.
+    """
     scores = iter([0.3, 0.9, 0.2, 0.1, 0.0])
     patience = transformers.EarlyStoppingCallback(2)
     common: dict[str, Any] = {
@@ -273,7 +280,7 @@ def shows_the_best(folder: Path) -> None:
 
 
 def shows_resuming(folder: Path) -> None:
-    """From the arguments' own folder, with the callbacks as they were."""
+    """Shows that a run resumes from the output folder `folder`, and that the state of its callbacks is restored."""
     scores = iter([0.5, 0.4, 0.3, 0.2, 0.1])
     common: dict[str, Any] = {
         "evaluated": OTHERS,
@@ -292,13 +299,14 @@ def shows_resuming(folder: Path) -> None:
         restore_callback_states_from_checkpoint=True,
         **common,
     )
-    assert told.steps("evaluate") == [3, 4]  # one miss before, two more
+    # Early stopping counts one evaluation that was no better before the resumption, and two after it.
+    assert told.steps("evaluate") == [3, 4]
     assert trainer.state.best_metric == 0.5
     assert [entry["step"] for entry in trainer.state.log_history] == [1, 2, 3, 4]
 
 
 class Hub:
-    """Stands for the hub: which files each upload would take."""
+    """Stands in for the hub of models, and notes which files each upload would take."""
 
     def __init__(self) -> None:
         self.uploads: list[tuple[dict[str, Any], list[str]]] = []
@@ -310,7 +318,10 @@ class Hub:
 
 
 def shows_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is pushed is the model and its card, never the run's folder, whose key is secret."""
+    """Shows that what is pushed to the hub is the model and its card, never the run's folder, whose key is secret.
+
+    `folder` is the output folder.
+    """
     hub = Hub()
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub)
 
@@ -323,7 +334,7 @@ def shows_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder, push_to_hub=True, hub_strategy="all_checkpoints", hub_always_push=True, save_steps=3, **options
     )
     trainer.push_to_hub()
-    assert len(hub.uploads) == 5  # model and checkpoint, twice, and the end
+    assert len(hub.uploads) == 5  # The model and the checkpoint are uploaded twice each, and the model again at the end
     assert {named["revision"] for named, _ in hub.uploads} == {"side"}
     assert {named["token"] for named, _ in hub.uploads} == {"word"}
     taken = {name for _, files in hub.uploads for name in files}
@@ -391,7 +402,7 @@ SHOWN = {
     }.items()
     for name in words.split()
 }
-"""What shows that each honoured field acts."""
+"""For each field that is honoured, the function that shows that it acts."""
 
 
 @pytest.mark.parametrize("shows", sorted(set(SHOWN.values()), key=lambda shows: shows.__name__))
@@ -402,7 +413,7 @@ def test_what_is_honoured_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         shows(tmp_path)
 
 
-# --- what is evaluated ------------------------------------------------------------------------------------------------
+# --- Tests of what is evaluated ---
 
 
 def test_metrics_on_training_records_are_refused_unless_public(tmp_path: Path) -> None:
@@ -414,12 +425,12 @@ def test_metrics_on_training_records_are_refused_unless_public(tmp_path: Path) -
         copies,
         {"a": OTHERS, "b": copies},
         torch.utils.data.Subset(ROWS, [1, 4]),
-        [*ROWS, *OTHERS],  # all and some more
-        [*OTHERS, ROWS[-1]],  # one of them
+        [*ROWS, *OTHERS],  # A data set with all training records and some others
+        [*OTHERS, ROWS[-1]],  # A data set with one training record among others
         ROWS[::-1],
         torch.utils.data.ConcatDataset([OTHERS, copies]),
         tensors,
-        again,  # tokenised into another length
+        again,  # A data set of the training records, tokenised to another length
         [{**row, "labels": 1 - row["labels"], "text": "b"} for row in copies],
     ):
         with pytest.raises(ValueError, match=r"^eval_dataset must hold other records than train_dataset"):
@@ -448,7 +459,7 @@ def test_what_cannot_be_compared_with_the_training_records_is_refused_unless_pub
 
 
 def test_nothing_that_is_saved_says_when_it_was_written(tmp_path: Path) -> None:
-    """Times follow the secret sizes of the batches: of the files of checkpoints, and in what is logged."""
+    """Nothing that is saved or logged says when it was written: times follow the secret sizes of batches."""
     trainer, told = trained(
         tmp_path, evaluated=OTHERS, eval_strategy="steps", eval_steps=2, save_steps=2, logging_steps=1
     )

@@ -1,4 +1,4 @@
-"""Records of two data sets are compared by what a model is given of them."""
+"""Tests of the comparison of two data sets, by what a model is given of their records."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,7 +45,10 @@ def test_copies_orders_wrappers_and_other_types_are_found() -> None:
 
 
 def test_texts_are_compared_by_their_tokens() -> None:
-    """Not by labels, numbers of records, masks, types or padding, on either side."""
+    """Texts are compared by their tokens.
+
+    Labels, numbers of records, masks, types and padding, on either side, do not count.
+    """
     padded = [
         {
             "input_ids": torch.tensor([0, 0, *row["input_ids"], 0]),  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What a run tells of itself: from what is released alone."""
+"""Tests that what a run tells of its progress is computed from its releases alone."""
 
 import math
 

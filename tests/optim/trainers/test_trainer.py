@@ -65,7 +65,16 @@ def made(
     options: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> DPZeroTrainer:
-    """A trainer with these training arguments; options: of the trainer itself."""
+    """Returns a trainer with these training arguments.
+
+    Args:
+        folder: the output folder.
+        private: the settings of the private run.
+        evaluated: the data set for evaluations.
+        callbacks: the trainer's callbacks.
+        options: further arguments of the trainer itself.
+        arguments: the training arguments.
+    """
     common = {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
     return DPZeroTrainer(
         model(),
@@ -80,7 +89,10 @@ def made(
 
 
 def test_an_update_is_resumed_from_its_checkpoint_and_replayed(tmp_path: Path) -> None:
-    """Adam with a schedule: what it keeps is in the checkpoint, and the end is that of the transcript to the bit."""
+    """A run with Adam and a schedule is resumed from its checkpoint and ends with the weights of the transcript.
+
+    What Adam keeps is in the checkpoint, and the weights agree to the bit.
+    """
     changes = {"update": "adam:0.9,0.99", "weight_decay": 0.1, "schedule": "linear:2"}
     trainer(tmp_path, StopAt(4), **changes).train()
     whole = trainer(tmp_path, StopAt(9), **changes)
@@ -114,6 +126,17 @@ def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
 def test_pure_epsilon_is_trained_for(tmp_path: Path) -> None:
     outcome = trainer(tmp_path, StopAt(-1), noise="laplace", target_delta=0.0).train()
     assert 3.9 < outcome.metrics["epsilon"] <= 4.0
+
+
+@pytest.mark.parametrize(("difference", "smoothing"), [("forward", 1e-3), ("exact", 0.0)])
+def test_other_differences_are_trained_by(difference: str, smoothing: float, tmp_path: Path) -> None:
+    """The rule is one of the private settings, and the transcript has it."""
+    last = trainer(tmp_path, StopAt(2), difference=difference, smoothing=smoothing)
+    last.train()
+    assert last.run.plan.difference == difference
+    again = model()
+    assert replay(tmp_path / "_dpzero" / "transcript.bin", again).plan.difference == difference
+    assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
 
 
 def test_sharding_is_refused(tmp_path: Path) -> None:
@@ -152,7 +175,8 @@ def test_the_model_card_has_the_statement_that_verify_writes(
 def test_a_checkpoint_that_was_cut_short_is_passed_over_or_named(tmp_path: Path) -> None:
     trainer(tmp_path, StopAt(5)).train()
     state = state_of(tmp_path, 4)
-    state.rename(state.with_name("dpzero.pt.part"))  # as after a crash
+    # A crash during the writing of a checkpoint's state leaves a file of this name.
+    state.rename(state.with_name("dpzero.pt.part"))
     last = trainer(tmp_path, StopAt(-1))
     assert last._last_checkpoint() == str(tmp_path / "checkpoint-2")
     assert last.train(resume_from_checkpoint=True).global_step == 6
@@ -192,7 +216,7 @@ def test_algorithm_1_goes_on_from_a_checkpoint_or_from_the_start(tmp_path: Path)
 
 
 def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
-    """At a sample of the instructions of a step inside the Trainer."""
+    """An interrupt of a step inside the Trainer leaves a run that goes on; a sample of the instructions is tested."""
     probe = trainer(tmp_path / "probe", StopAt(-1), steps=10**4)
     seen: list[Any] = []
 
@@ -217,9 +241,10 @@ def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_trainer_hands_out_nothing_of_the_records(tmp_path: Path) -> None:
-    """A record whose labels raise, and a layer that keeps the first batch in a buffer: not in any file, nor in the end.
+    """A trainer writes nothing of the records to any file, and leaves nothing in the module.
 
-    The safetensors of checkpoints, those of the best model and of `save_model`.
+    One record's labels raise an error, and a layer keeps the first batch in a buffer. The safetensors of checkpoints,
+    those of the best model and of `save_model` are read.
     """
     rows = [dict(row) for row in ROWS]
     rows[5]["labels"] = 99

@@ -1,4 +1,8 @@
-"""Words against the published generator, coordinates against the words, laws, and the same values from any offset."""
+"""Tests of random directions.
+
+Random words are compared with the published generator, coordinates with the words and their laws, and the same values
+must come from any offset.
+"""
 
 import hashlib
 import math
@@ -20,7 +24,10 @@ MASK = 2**64 - 1
 
 
 def philox(counter, key):
-    """Philox4x64-10 as in Salmon et al. (2011), in Python integers."""
+    """Returns the four 64-bit words of Philox4x64-10 for this counter and key (Salmon et al. 2011).
+
+    The words are Python integers.
+    """
     c, k = list(counter), list(key)
     for _ in range(10):
         one, two = 0xD2E7470EE14C6C93 * c[0], 0xCA5A826395121157 * c[2]
@@ -30,7 +37,7 @@ def philox(counter, key):
 
 
 def test_philox_here_gives_the_published_vectors():
-    """The known-answer tests of the Random123 distribution for philox4x64-10."""
+    """The version of Philox in this file gives the known answers of the Random123 distribution for philox4x64-10."""
     assert philox([0] * 4, [0] * 2)[0] == 0x16554D9ECA36314C
     ones = philox([MASK] * 4, [MASK] * 2)
     assert ones[0] == 0x87B092C3013FE90B
@@ -150,16 +157,17 @@ def test_the_table_has_the_moments_of_a_gaussian_and_is_the_same_everywhere():
         assert abs((table**power).mean() - moment) < 1e-6
     assert 4.3 < table.max() < 4.4
     steps = np.abs(stats.norm.cdf(table) - (np.arange(65536) + 0.5) / 65536)
-    assert steps.max() < 2e-5  # the distance of the distribution functions, less 1/131072
+    assert steps.max() < 2e-5  # The limit is on the distance of the two distribution functions, less 1/131072
     digest = hashlib.sha256((table * 65536).astype("<i4").tobytes()).hexdigest()
-    assert digest.startswith("d7207f145b4318bb")  # no value is within 1e-10 of where its rounding changes
+    assert digest.startswith("d7207f145b4318bb")  # No value is within 1e-10 of the point where its rounding changes
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
 def test_mean_covariance_and_fourth_moments(kind):
-    """200,000 directions in 4 dimensions (parameters of 1 and 3): every moment within 5 standard errors.
+    """The mean, covariance and fourth moments of 200,000 directions are within 5 standard errors of the exact ones.
 
-    The law of the sphere's fourth moments is that of the continuous sphere (`sphere.fourth_moments`).
+    The directions have 4 dimensions, in parameters of 1 and 3. For the sphere the moments are those of the continuous
+    sphere (`sphere.fourth_moments`).
     """
     directions, count, d = Directions(KEY, kind), 200_000, 4
     if kind == "sphere":
@@ -214,7 +222,10 @@ def test_uniform_fields_are_those_of_the_rounding_words():
 
 
 def test_kernels_that_do_not_run_or_err_are_not_used_and_it_is_said(monkeypatch):
-    """As where no C compiler is; seen on the CPU, where the kernels' part is played by functions."""
+    """Kernels that do not run, or give wrong words, are not used, and a warning says so.
+
+    That is so where no C compiler is installed. It is tested on the CPU, with functions in place of the kernels.
+    """
 
     def right(key, number, parameter, start, count, domain, device):
         words = Directions(key, "gaussian").words(number, parameter, start, count, domain)

@@ -1,4 +1,4 @@
-"""Groups of parameters: their step sizes, their smoothings, and what is no group."""
+"""Tests of groups of parameters: their step sizes, their smoothings, and what is refused as a group."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.optim.small import data, losses, plan, private
 
 
 class Two(nn.Module):
-    """The logistic's weight in two parts."""
+    """Logistic regression whose weight is in two parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Two(nn.Module):
 
 
 def test_a_group_has_a_step_size_of_its_own() -> None:
-    """After one release each part has moved by its factor times what it moves without; 0 leaves it where it is."""
+    """A group of parameters moves by its factor times what it moves without groups; factor 0 leaves it where it is."""
     ends = []
     for groups in ({}, {"first": 0.25, "*": 3.0}, {"first": 0.0}):
         module = Two()
@@ -40,7 +40,7 @@ def test_a_group_has_a_step_size_of_its_own() -> None:
 
 
 class Scaled(Two):
-    """`Two` in the coordinates z = x/s of a group with smoothing s."""
+    """The module `Two` in the coordinates z = x/s of a group with smoothing s."""
 
     def forward(self, features: Tensor) -> Tensor:
         return features @ torch.cat([SMOOTHING * self.first, self.last])
@@ -51,7 +51,10 @@ SMOOTHING = 0.25
 
 @pytest.mark.parametrize("update", ["plain", "momentum:0.9"])
 def test_a_group_with_a_smoothing_of_its_own_is_a_change_of_coordinates(update: str) -> None:
-    """x = s z: the same differences, and moves by s times those of z, whose step size is 1/s^2 of that of x."""
+    """A group with its own smoothing s is a change of coordinates, x = s z.
+
+    The differences are the same, and the moves are s times those of z, whose step size is 1/s^2 of that of x.
+    """
     grouped, scaled = Two(), Scaled()
     groups = [{"first": (3.0, SMOOTHING)}, {"first": 3.0 / SMOOTHING**2}]
     for module, given in zip((grouped, scaled), groups, strict=True):

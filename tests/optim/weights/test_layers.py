@@ -1,4 +1,4 @@
-"""Layers in files: what is read when, and what a forward may do."""
+"""Tests of layers that are read from files: what is read when, and what a forward pass may do."""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""Weights that are evaluated at shifts and moved: bits, modes, order, fingerprints, and what is refused."""
+"""Tests of weights that are evaluated at shifts and moved.
+
+They test bits, evaluation mode, order, fingerprints, and what is refused.
+"""
 
 import copy
 import hashlib
@@ -17,7 +20,10 @@ from tests.optim.modules import KEY, NUMBER, SHIFT, Reads, Tied, X, dense_net, t
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
 def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
-    """Dense oracle: u as explicit tensors, torch.func.functional_call, the update added in float64."""
+    """The sum over directions equals that of explicit vectors u in float64.
+
+    The oracle uses torch.func.functional_call and adds the update to the explicit weights.
+    """
     torch.manual_seed(0)
     module = dense_net().double()
     weights = Weights(module, Directions(KEY, kind))
@@ -56,7 +62,10 @@ def broken(module, x):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_thousand_cycles_leave_every_bit(dtype):
-    """Also with an error in every tenth. Published code restores in place: 1,000 cycles move bfloat16 by 12%."""
+    """A thousand cycles of shifting and restoring leave every bit of the weights, also with an error in every tenth.
+
+    Published code restores in place: there 1,000 cycles move bfloat16 weights by 12%.
+    """
     torch.manual_seed(0)
     module, x = nn.Linear(16, 4).to(dtype), X.to(dtype)
     weights = Weights(module, Directions(KEY, "gaussian"))
@@ -89,7 +98,10 @@ def test_modes_of_training_and_gradients_are_put_back_also_after_an_error():
 
 
 def test_an_outer_autocast_does_not_keep_copies_from_one_point_to_the_next():
-    """Autocast caches half-precision copies of weights: one of x + shift u must serve neither for x - shift u nor x."""
+    """An outer autocast does not keep copies of weights from one point to the next.
+
+    Autocast caches half-precision copies: one of x + shift u must serve neither for x - shift u nor for x.
+    """
     torch.manual_seed(0)
     module = dense_net()
     outputs = []
@@ -229,7 +241,10 @@ def test_bad_numbers_move_nothing(bad):
 
 
 def test_the_fingerprint_is_of_names_shapes_types_and_values(monkeypatch):
-    """Blocks are hashed in threads where there are several, and stay in their order."""
+    """The fingerprint of weights depends on names, shapes, types and values.
+
+    Blocks are hashed in threads where there are several, and stay in their order.
+    """
     monkeypatch.setattr(parameters, "_HASHED", 16)
     torch.manual_seed(0)
     module = dense_net()
@@ -253,7 +268,10 @@ def test_the_fingerprint_is_of_names_shapes_types_and_values(monkeypatch):
 
 
 def test_moving_back_and_forth_between_types_and_devices_is_followed():
-    """`.to` replaces the memory of parameters between steps: the new memory is what is shifted."""
+    """A module that is moved between types and devices is followed.
+
+    `.to` replaces the memory of parameters between steps, and the new memory is what is shifted.
+    """
     module = dense_net()
     weights = Weights(module, Directions(KEY, "gaussian"))
     module.double()
@@ -315,7 +333,7 @@ def test_low_rank_adapters_are_what_is_trained():
 
 
 def test_linear_losses_have_the_directional_derivative_that_u_says():
-    """f(x) = sum of all weights: the difference is the sum of u."""
+    """For linear losses, f(x) = sum of all weights, the two-point difference is the sum of the entries of u."""
     module = Reads(lambda x, a, b: a.sum() + b.sum(), (5, 3), (7,))
     module.double()
     for kind in DIRECTIONS:

@@ -1,4 +1,4 @@
-"""The kernels compile for cards that are not here: Triton's compiler and the assembler need none."""
+"""Tests that the GPU kernels compile for cards that are not here: Triton's compiler and the assembler need none."""
 
 import json
 import os
@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton brings its assembler on Linux alone")
 def test_kernels_compile_once_for_all_places_and_keys_and_round_as_written(tmp_path: Path) -> None:
-    """For an A100 (capability 8.0), and for an H100 and H200 (9.0)."""
+    """Kernels compile once for all positions and keys, and round as they are written.
+
+    They are compiled for an A100 (capability 8.0), and for an H100 and H200 (9.0).
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.optim.compiled", "80", "90"],
         cwd=ROOT,
@@ -28,8 +31,10 @@ def test_kernels_compile_once_for_all_places_and_keys_and_round_as_written(tmp_p
     cards = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(cards) == 2
     for found in cards:
-        assert found["counts"][0] == found["counts"][1] == 6  # another key or a far place is no other kernel
+        # The number of compiled kernels is the same for another key and for a far position.
+        assert found["counts"][0] == found["counts"][1] == 6
         for kernel in found["kernels"]:
             assert kernel["odd"] == []
             assert kernel["stack"] == 0
-            assert kernel["registers"] <= 128  # four programs of 128 threads and more on a multiprocessor
+            # With so few registers, four programs of 128 threads and more fit on a multiprocessor.
+            assert kernel["registers"] <= 128

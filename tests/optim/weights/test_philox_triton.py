@@ -1,4 +1,4 @@
-"""The kernels give the same words, directions, shifted weights and moves as the CPU, bit for bit.
+"""Tests that the GPU kernels give the same words, directions, shifted weights and moves as the CPU, bit for bit.
 
 On a CUDA device they run there. With TRITON_INTERPRET=1, which conftest.py sets where there is none, they run in
 Triton's interpreter, on tensors in host memory: the same code, line by line, which shows what the kernels compute, not
@@ -24,7 +24,7 @@ from dpzero_theory.optim.weights.precision import PRECISIONS
 from dpzero_theory.sphere import DIRECTIONS
 
 CUDA = torch.cuda.is_available()
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # see conftest.py
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # tests/conftest.py sets this variable where there is no GPU
 
 Answer = TypeVar("Answer")
 Run = Callable[[Callable[[torch.device], Answer]], Answer]
@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.gpu), "interpreter"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run[Any]:
-    """Calls a function of a device with one where directions are made by the kernels."""
+    """Returns a function that calls a function of a device, with one on which the kernels make the directions."""
     interpreter = request.param == "interpreter"
     if not interpreter and (INTERPRETED or not CUDA):
         pytest.skip("needs a CUDA device")
@@ -53,14 +53,14 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def truncated(values: torch.Tensor) -> torch.Tensor:
-    """float32 to bfloat16 by leaving out the last 16 bits."""
+    """Returns float32 values as bfloat16 with the last 16 bits left out."""
     return (values.view(torch.int32) & -(2**16)).view(torch.float32).to(torch.bfloat16)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_the_device_has_the_kernels() -> None:
-    """Without them the tests below compare the CPU with itself."""
+    """The device of these tests has the kernels; without them the tests below would compare the CPU with itself."""
     assert module._kernels(torch.device("cuda")) is not None
 
 

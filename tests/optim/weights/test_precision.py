@@ -1,4 +1,7 @@
-"""Rounding against exact neighbours; updates of half-precision weights that survive, measured over 1,000 steps."""
+"""Tests of rounding against exact neighbours, and of updates of half-precision weights.
+
+Small updates must survive, which is measured over 1,000 steps.
+"""
 
 import math
 
@@ -16,7 +19,7 @@ KEY = 77
 
 
 def numbers(dtype):
-    """Every finite number of the type, in ascending order, without -0."""
+    """Returns every finite number of the type, in ascending order, without -0."""
     every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
     return torch.unique(every[torch.isfinite(every)].double())
 
@@ -38,7 +41,10 @@ def test_the_spacing_is_the_distance_of_neighbours(dtype):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_stochastic_rounding_takes_a_neighbour_with_the_probability_of_its_place(dtype):
-    """All 65,536 fields: the mean is x to 2^-16 of the spacing, the values are the two neighbours."""
+    """Stochastic rounding takes one of the two neighbours, with a probability that makes the mean right.
+
+    For all 65,536 random fields the mean is x up to 2^-16 of the spacing.
+    """
     fields, every = torch.arange(65536, dtype=torch.int32), numbers(dtype)
     for x in values(dtype)[::97]:
         rounded = round_stochastically(x.expand(65536), dtype, fields).double()
@@ -76,7 +82,15 @@ def test_sixteen_further_bits_keep_float32_values(dtype):
 
 
 def walk(dtype, precision, kind="rademacher", steps=1000, lr=1e-7):
-    """1,000 moves of standard normal amounts times lr; the displacement, and the one in float64."""
+    """Makes moves of standard normal amounts times `lr`; returns the displacement, and the same in float64.
+
+    Args:
+        dtype: the type of the weights.
+        precision: how the weights are rounded.
+        kind: the law of the directions.
+        steps: the number of moves.
+        lr: the size of a move.
+    """
     generator = torch.Generator().manual_seed(0)
     module = nn.Linear(64, 64, bias=False).to(dtype)
     with torch.no_grad():
@@ -109,7 +123,11 @@ def test_master_precision_realises_updates_of_a_ten_millionth(dtype):
 
 
 def test_what_the_other_two_realise_of_them():
-    """Cosines of one fixed run, 0.02 (bfloat16) and 0.08 (float16): nearest loses them, noise buries them."""
+    """Two other ways to round realise little of small updates.
+
+    The cosines with the intended displacement, of one fixed run, are about 0.02 (bfloat16) and 0.08 (float16): rounding
+    to nearest loses the updates, or noise buries them.
+    """
     found = {
         (precision, dtype): cosine(*walk(dtype, precision)[1:3])
         for precision in ("nearest", "stochastic")
@@ -120,7 +138,10 @@ def test_what_the_other_two_realise_of_them():
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_stochastic_rounding_is_right_on_average(dtype):
-    """The displacement's part along the intended one is 1 within 5 standard errors, which are below 0.1; else 0."""
+    """With stochastic rounding the displacement's part along the intended one is 1, within 5 standard errors.
+
+    These are below 0.1. Otherwise the part is 0.
+    """
     _, realised, intended, start = walk(dtype, "stochastic", lr=1e-5)
     variance = float((1000 * 0.8e-5 * spacing(start.float(), dtype).double() * intended.square()).sum())
     error = math.sqrt(variance) / float(intended.square().sum())
@@ -190,7 +211,10 @@ def test_a_sum_over_directions_is_added_at_once(dtype):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_the_further_bits_are_seen_by_evaluations_and_survive_a_checkpoint(dtype):
-    """x + shift u is rounded from the value, not from the weight that rounds it."""
+    """Bits that are kept beside a weight are used by evaluations and survive a checkpoint.
+
+    x + shift u is rounded from the value with these bits, not from the weight that rounds it.
+    """
     weights, _, _, _ = walk(dtype, "master", steps=50, lr=1e-5)
     module = weights.module
     value = join(module.weight.detach(), weights.state_dict()["weight"].view(64, 64))

@@ -1,4 +1,4 @@
-"""Runs on modules sharded over 2 and 4 processes (gloo) against the same runs of one process, bit for bit."""
+"""Tests that runs on modules sharded over 2 and 4 processes (gloo) equal the runs of one process, bit for bit."""
 
 from functools import cache
 from pathlib import Path
@@ -12,14 +12,14 @@ from dpzero_theory.optim.verify import Recorded, verify
 from tests import forks
 from tests.optim.sharded import RUNS, TOKENS, Net, TwoTypes, finished, half_way, mezo, resumed, seeded, weights
 
-pytestmark = pytest.mark.xdist_group("shards")  # what its fixtures make is made once
+pytestmark = pytest.mark.xdist_group("shards")  # One test worker runs these tests, so that their fixtures are made once
 
 COUNTS = (2, 4)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of what `sharded.main` found."""
+    """The folder of the results of `sharded.main`."""
     found = tmp_path_factory.mktemp("sharded")
     half_way(Net(torch.bfloat16), found / "alone.pt")
     outcome = forks.run("-m", "tests.optim.sharded", found, *map(str, COUNTS))
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=COUNTS)
 def ranks(request: pytest.FixtureRequest, folder: Path) -> list[dict[str, Any]]:
-    """What each process found."""
+    """The results of each process, for 2 or 4 processes."""
     return [torch.load(folder / f"{request.param}-{rank}.pt", weights_only=True) for rank in range(request.param)]
 
 
@@ -54,7 +54,10 @@ def test_the_weights_are_those_of_one_process(ranks: list[dict[str, Any]], name:
 
 @pytest.mark.parametrize("name", ["gathered", "replicated", "in part"])
 def test_other_ways_of_sharding(ranks: list[dict[str, Any]], name: str) -> None:
-    """Weights that stay gathered after a forward; replicas of shards; a root that is not sharded."""
+    """Other ways of sharding give the same weights.
+
+    In them weights stay gathered after a forward pass, shards are replicated, or the root is not sharded.
+    """
     assert equal(ranks[0][name], ranks[0]["rademacher"])
 
 
@@ -103,7 +106,11 @@ def test_mixed_precision_casts_the_shifted_weights(ranks: list[dict[str, Any]]) 
 
 
 def test_one_worker_runs_all_of_these(request: pytest.FixtureRequest) -> None:
-    """pytest-xdist knows a group by the end of a test's name: under a pytest that it does not suit, names have none."""
+    """One worker of pytest-xdist runs all tests of this file.
+
+    pytest-xdist knows a group by the end of a test's name: under a version of pytest that it does not suit, names have
+    none.
+    """
     assert request.node.nodeid.endswith("@shards") or not request.config.getoption("loadgroup", False)
 
 
@@ -114,4 +121,5 @@ def test_what_cannot_be_supported_is_one_line(ranks: list[dict[str, Any]]) -> No
             "first_kind": "module must not be FullyShardedDataParallel (FSDP1): use torch.distributed.fsdp.fully_shard",
             "direct": "the losses must read embed.weight in a forward, which gathers it; got aten.mul.Tensor",
             "in_the_middle": "division by zero",
+            "derivatives": "difference must be 'forward' or 'central' for these losses: the module is sharded",
         }

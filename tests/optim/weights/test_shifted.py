@@ -1,4 +1,7 @@
-"""Operations on shifted weights against modules whose weights are really shifted, for every way a module reads them."""
+"""Tests of operations on shifted weights, for every way in which a module reads its weights.
+
+They are compared with modules whose weights are really shifted.
+"""
 
 import copy
 
@@ -31,7 +34,10 @@ def encoder():
 
 
 def flat_buffer():
-    """Two parameters and a buffer in one storage, read together and apart (as fused recurrent kernels do)."""
+    """Returns a module with two parameters and a buffer in one storage, and its inputs.
+
+    It reads them together and apart, as fused recurrent kernels do.
+    """
     memory = data(40)
     module = nn.Module()
     module.a, module.b = nn.Parameter(memory[:16]), nn.Parameter(memory[20:36])
@@ -96,7 +102,10 @@ def make(name):
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*torch.jit.script.*")
 @pytest.mark.parametrize("name", MODULES)
 def test_every_way_of_reading_weights_sees_the_shifted_ones(name):
-    """The same module with weights that are really moved gives the same output, bit for bit; ours is unchanged."""
+    """In every way of reading weights, a module sees the shifted ones, and its own weights do not change.
+
+    The same module with weights that are really moved gives the same output, bit for bit.
+    """
     module, inputs = make(name)
     weights = Weights(module, Directions(KEY, "gaussian"))
     other, _ = make(name)
@@ -120,7 +129,11 @@ def test_every_way_of_reading_weights_sees_the_shifted_ones(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("ids", [[3], list(range(20))])
 def test_a_group_is_shifted_by_its_factor(dtype, ids):
-    """Against weights moved by the factor: a few rows and a whole matrix, with and without bits kept beside them."""
+    """A group of parameters is shifted by its factor.
+
+    It is compared with weights moved by the factor: a few rows and a whole matrix, with and without bits kept beside
+    them.
+    """
     torch.manual_seed(0)
     module = nn.Sequential(nn.Embedding(20, 6), nn.Linear(6, 3)).to(dtype)
     precision = "master" if dtype == torch.bfloat16 else "nearest"
@@ -159,7 +172,10 @@ def test_an_embedding_makes_only_the_rows_it_needs_and_the_same_bits(dtype, prec
 
 
 def test_the_scratch_memory_is_used_again_but_never_under_a_live_tensor():
-    """Two large weights in one operation, and parts of a copy that live on while the next is made."""
+    """The scratch memory for shifted weights is used again, but never under a tensor that is still in use.
+
+    There are two large weights in one operation, and parts of one copy live on while the next is made.
+    """
 
     def read(x, a, b):
         parts = torch.unsafe_chunk(a, 2)
@@ -228,7 +244,10 @@ def test_reading_parts_of_elements_is_refused():
 
 
 def test_functional_linear_on_explicit_memory():
-    """Hand-computed: weights [[1, 2]], signs from the bits, shift 0.5."""
+    """A linear layer with shifted weights agrees with numbers computed by hand.
+
+    The weights are [[1, 2]], the signs come from the random bits, and the shift is 0.5.
+    """
     module = nn.Linear(2, 1, bias=False)
     module.weight.data.copy_(torch.tensor([[1.0, 2.0]]))
     weights = Weights(module, Directions(KEY, "rademacher"))

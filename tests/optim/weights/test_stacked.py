@@ -1,4 +1,7 @@
-"""Several points in one pass against one after the other, for every way a module reads its weights, and whole runs."""
+"""Tests of evaluating several points in one pass, against one after the other.
+
+They go through every way in which a module reads its weights, and whole runs.
+"""
 
 import math
 from pathlib import Path
@@ -35,21 +38,25 @@ REFUSED = {
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*torch.jit.script.*")
 @pytest.mark.parametrize("name", MODULES)
 def test_points_in_one_pass_are_those_one_after_the_other(name: str) -> None:
-    """Or the losses are refused in one line; either way nothing stays behind."""
+    """Evaluating several points in one pass gives the losses of one after the other, or is refused in one line.
+
+    Either way the module is left as it was.
+    """
     module, inputs = make(name)
     weights = Weights(module, Directions(KEY, "rademacher"))
     before = weights.fingerprint()
 
     def ask(module: nn.Module) -> torch.Tensor:
         found: torch.Tensor = first(module(*inputs))
-        return found[~PAD] if "nested" in name else found  # padded places are zeros where tensors are nested
+        # With nested tensors the outputs at padded positions are zero.
+        return found[~PAD] if "nested" in name else found
 
     apart = weights.evaluated(POINTS, ask)
     if name in REFUSED:
         with pytest.raises(ValueError, match="points_at_once must be 1 for these losses: "):
             weights.evaluated(POINTS, ask, 4)
     else:
-        together = weights.evaluated(POINTS, ask, 4)  # of four and of two points
+        together = weights.evaluated(POINTS, ask, 4)  # The six points are evaluated in a pass of four and one of two
         for one, other in zip(apart, together, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
         assert max(float((one - apart[0]).abs().max()) for one in together) > 1e-3
@@ -62,10 +69,14 @@ def test_points_in_one_pass_are_those_one_after_the_other(name: str) -> None:
 @pytest.mark.parametrize("law", DIRECTIONS)
 @pytest.mark.parametrize("groups", [(), (("0.*", 1.0, 3.0),)])
 def test_every_point_is_that_of_explicit_vectors(law: str, groups: Any) -> None:
-    """Dense oracle in float64: u as explicit tensors, torch.func.functional_call."""
+    """Losses at each of several points equal those with explicit weights in float64.
+
+    The oracle makes the directions u as tensors and uses torch.func.functional_call.
+    """
     torch.manual_seed(0)
     module, x = dense_net().double(), X.double()
-    module[2].weight = nn.Parameter(module[2].weight.detach().t().contiguous().t())  # not in row-major order
+    # This weight is stored in another order than row by row.
+    module[2].weight = nn.Parameter(module[2].weight.detach().t().contiguous().t())
     weights = Weights(module, Directions(KEY, law), groups=groups)
     found = weights.evaluated(POINTS, lambda module: module(x).sum(dim=(1, 2)), len(POINTS))
     for (number, shift), values in zip(POINTS, found, strict=True):
@@ -110,7 +121,10 @@ def kept_view() -> nn.Module:
 
 
 def test_memory_read_behind_torch_functions_is_refused() -> None:
-    """A view that was made before would be of x at every point, and the difference of it none."""
+    """Several points at once are refused for losses that read the weights' memory without a torch function.
+
+    A view made earlier would read the weights x at every point, and the difference of the losses would be zero.
+    """
     weights = Weights(kept_view(), Directions(KEY, "rademacher"))
     with pytest.raises(ValueError, match=r"points_at_once must be 1 for these losses: w\.0 is read"):
         weights.evaluated(POINTS, lambda module: module(X), 2)
@@ -132,7 +146,7 @@ def test_a_run_releases_the_same_up_to_rounding() -> None:
 
 
 def test_a_record_keeps_its_numbers_beside_any_other() -> None:
-    """Of one that overflows too, at every point."""
+    """A record's losses are the same beside any other record, also beside one whose losses overflow."""
     weights = Weights(dense_net(), Directions(KEY, "rademacher"))
     wild = X.clone()
     wild[1] = math.inf
@@ -143,7 +157,10 @@ def test_a_record_keeps_its_numbers_beside_any_other() -> None:
 
 
 def test_a_private_run_is_paid_for_replayed_and_verified(tmp_path: Path) -> None:
-    """And goes on one point after the other: how many are evaluated at once is no setting of the run."""
+    """A private run with several points evaluated at once is paid for, replayed and verified.
+
+    It can go on with one point after the other: how many are evaluated at once is no setting of the run.
+    """
     common: dict[str, Any] = {**BUDGET, **STEP, **POISSON, "directions_per_step": 2, "folder": tmp_path / "run"}
     run = make_private_with_epsilon(Logistic(), losses, records(), points_at_once=4, **common)
     for _ in range(3):
@@ -172,7 +189,7 @@ def test_what_cannot_be_together_is_refused_at_the_start(tmp_path: Path) -> None
     calls: list[int] = []
 
     def other_each_time(module: nn.Module, batch: Any) -> torch.Tensor:
-        """As the function that it is: but by where it is in a pass of several points."""
+        """Losses that differ when several points are evaluated in one pass."""
         calls.append(torch._C._functorch.maybe_current_level() is not None)
         return losses(module, batch) * (1.1 if calls[-1] else 1.0)
 

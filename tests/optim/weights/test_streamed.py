@@ -1,4 +1,4 @@
-"""A streamed run is the run in memory, bit for bit."""
+"""Tests that a run whose layers are streamed from files equals the run in memory, bit for bit."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,13 @@ def checkpoint(tmp_path: Path, request: pytest.FixtureRequest) -> Tensors:
 
 @pytest.mark.parametrize("checkpoint", [torch.float32, torch.bfloat16], indirect=True)
 @pytest.mark.parametrize(
-    "changes", [{}, {"direction": "sphere", "directions_per_step": 2}, {"precision": "stochastic"}]
+    "changes",
+    [
+        {},
+        {"direction": "sphere", "directions_per_step": 2},
+        {"precision": "stochastic"},
+        {"difference": "forward", "directions_per_step": 2},
+    ],
 )
 def test_a_streamed_run_is_the_run_in_memory(checkpoint: Tensors, changes: dict[str, Any]) -> None:
     dtype = checkpoint.read(["tokens.weight"]).dtype
@@ -36,6 +42,11 @@ def test_a_streamed_run_is_the_run_in_memory(checkpoint: Tensors, changes: dict[
     assert all(is_absent(p) for block in runs[1].weights.module.blocks for p in block.parameters())
 
 
+def test_derivatives_are_refused(checkpoint: Tensors) -> None:
+    with pytest.raises(ValueError, match=r"difference must be 'forward' or 'central' .*: layers are streamed"):
+        from_seed(in_files(checkpoint, torch.float32), difference="exact", smoothing=0.0)
+
+
 def test_a_layer_is_read_once_a_step(checkpoint: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
     run = from_seed(in_files(checkpoint, torch.float32), directions_per_step=3)
     run.step()
@@ -46,7 +57,10 @@ def test_a_layer_is_read_once_a_step(checkpoint: Tensors, monkeypatch: pytest.Mo
 
 
 def test_a_private_run_is_replayed_in_memory(checkpoint: Tensors, tmp_path: Path) -> None:
-    """The start's look at the losses, the ledger and the transcript know nothing of streaming."""
+    """A private run with streamed layers can be replayed in memory.
+
+    The start's look at the losses, the ledger and the transcript know nothing of streaming.
+    """
     run = make_private_with_epsilon(
         in_files(checkpoint, torch.float32), losses, DATA, **SETTINGS, target_epsilon=8, target_delta=1e-5, clip=1.0,
         relation="add-remove", folder=tmp_path / "run",
@@ -60,7 +74,10 @@ def test_a_private_run_is_replayed_in_memory(checkpoint: Tensors, tmp_path: Path
 
 
 def test_files_of_any_age_are_brought_up(checkpoint: Tensors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Moved layers are written at their turn; a run that goes on uses those that are a beginning of its own moves."""
+    """On resumption, files of layers of any age are brought up to date.
+
+    Moved layers are written when it is their turn; a resumed run uses files that are a beginning of its own moves.
+    """
     monkeypatch.setattr(module, "BEHIND", 2)
     work, folder = tmp_path / "work", tmp_path / "run"
     run = from_seed(in_files(checkpoint, torch.float32, work), folder=folder)
@@ -73,7 +90,7 @@ def test_files_of_any_age_are_brought_up(checkpoint: Tensors, tmp_path: Path, mo
     other = from_seed(in_files(checkpoint, torch.float32, work), step_size=2e-3)
     other.step()
     other.step()
-    other.step()  # of another run: its files replace those
+    other.step()  # These are steps of another run, whose files replace those of the first run
     (work / "layer-1.safetensors").rename(work / "kept")
     resumed = make_from_seed_not_private(
         in_files(checkpoint, torch.float32, work), losses, DATA,

@@ -1,4 +1,7 @@
-"""Buffers and frozen parameters carry nothing of the records: put back after each evaluation, or the start refuses."""
+"""Tests that buffers and frozen parameters carry nothing of the records.
+
+They are put back after each evaluation, or the start is refused.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,7 @@ X = data(torch.float32).tensors[0]
 
 
 class Marked(nn.Module):
-    """Logits whose forward does something with the records it reads."""
+    """A module whose forward pass gives its input, the records, to the function `mark` before it computes logits."""
 
     def __init__(self, mark: Callable[[Any, Tensor], None]) -> None:
         super().__init__()
@@ -40,7 +43,7 @@ def losses(module: nn.Module, batch: Any) -> Tensor:
 
 
 def filled(module: Any, x: Tensor) -> None:
-    """By the first call."""
+    """Writes the mean of the records x into a buffer of `module` in the first call."""
     if not module.kept.any():
         module.kept.copy_(x.mean(0))
 
@@ -64,7 +67,7 @@ def not_saved(module: Any, x: Tensor) -> None:
 
 
 def made(module: Any, x: Tensor) -> None:
-    """A buffer that is not there before the first call."""
+    """Registers a buffer with the mean of the records x in the first call of `module`."""
     if "late" not in dict(module.named_buffers()):
         module.register_buffer("late", x.mean(0))
 
@@ -100,18 +103,25 @@ MARKS = (
     by_a_kernel_that_says_nothing, by_numpy,
 )  # fmt: skip
 REFUSED = (frozen_memory, by_a_kernel_that_says_nothing)
-"""What goes on changing is; not what is made once."""
+"""Functions that change what cannot be put back at every call; the start refuses them."""
 
 
 def everything(module: nn.Module) -> dict[str, Tensor]:
-    """What a state_dict has, and the buffers that it has not; the trained parameters apart."""
+    """Returns copies of all tensors of a module except its trained parameters.
+
+    The buffers that no state_dict has are among them.
+    """
     found = {**module.state_dict(), **dict(module.named_buffers())}
     return {name: value.clone() for name, value in found.items() if not name.startswith("layer")}
 
 
 @pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.__name__)
 def test_nothing_of_the_records_is_handed_out(tmp_path: Path, mark: Callable[[Any, Tensor], None]) -> None:
-    """Refused at the start, or the same at every save and at the end as before the first call."""
+    """Nothing of the records is handed out: a start is refused, or all tensors but the trained ones stay the same.
+
+    They are compared at every save and at the end with those before the first call. `mark` is what the forward pass
+    does with records.
+    """
     module = Marked(mark)
     before, layout = everything(module), [name for name, _ in module.named_modules()]
 
@@ -137,7 +147,11 @@ def test_nothing_of_the_records_is_handed_out(tmp_path: Path, mark: Callable[[An
 
 
 def test_a_buffer_that_the_losses_read_is_that_of_every_evaluation(tmp_path: Path) -> None:
-    """Filled by the first batch it would move every later record's loss; put back it mixes a micro-batch: refused."""
+    """A buffer that the losses read and fill from the first batch is refused.
+
+    It would move every later record's loss; if it is put back after each evaluation it mixes the records of a
+    micro-batch.
+    """
 
     def centred(module: Any, x: Tensor) -> None:
         filled(module, x)
@@ -167,7 +181,10 @@ def test_frozen_parameters_and_large_buffers_must_not_be_written(monkeypatch: py
 
 
 def test_what_others_write_between_evaluations_stays() -> None:
-    """A module that is moved, loaded or changed by its owner: the losses find that and leave it."""
+    """What the module's owner changes between evaluations stays.
+
+    A module that is moved, loaded or written to is evaluated as it is found, and left so.
+    """
     module = Marked(filled)
     found = weights(module)
     for change in (lambda: module.kept.fill_(2.0), lambda: module.double(), lambda: module.kept.data.fill_(3.0)):

@@ -1,4 +1,4 @@
-"""Where brackets of a decreasing curve cross a target, on curves whose crossing is known."""
+"""Tests of the search for where brackets of a decreasing curve cross a target, on curves whose crossing is known."""
 
 import math
 from typing import Any
@@ -10,7 +10,10 @@ from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_cros
 
 
 def curve(rate: float, width: float = 0.0, bias: float = 1.0, power: float = 1.0) -> Curve:
-    """delta(x) = exp(-rate x^power), its brackets of this relative width, its estimates wrong by a factor."""
+    """Returns the curve delta(x) = exp(-rate x^power) with brackets and estimates of it.
+
+    The brackets have the relative width `width`, and the estimates are wrong by the factor `bias`.
+    """
 
     def bracket(x: float, *_: Any) -> Bracket:
         value = math.exp(-rate * x**power)
@@ -39,7 +42,7 @@ def test_the_root_is_in_a_narrow_bracket_from_any_start(start: float, power: flo
 @pytest.mark.parametrize("width", [0.0, 1e-6, 0.1, 0.9])
 @pytest.mark.parametrize("bias", [0.2, 1.0, 5.0])
 def test_only_brackets_decide(width: float, bias: float) -> None:
-    """Wide brackets and wrong estimates widen the answer; they do not move it off the root."""
+    """Only the brackets decide: wide ones and wrong estimates widen the answer, and do not move it off the root."""
     known = curve(2.0, width, bias)
     lower, upper, _ = crossing([known], 1.0, -10.0, 1e-6)
     assert known.bracket(upper, None).upper <= 1e-6
@@ -65,7 +68,10 @@ def test_the_lower_end_alone_is_below_the_root_and_as_near() -> None:
 
 
 def test_estimates_that_jump_do_not_keep_the_search() -> None:
-    """Two estimates that disagree by a factor of 50 where the target is between them."""
+    """Estimates that jump do not keep the search from ending.
+
+    Two estimates disagree by a factor of 50 where the target is between them.
+    """
     asked: list[float] = []
     known = curve(3.0, 1e-9)
 
@@ -79,7 +85,7 @@ def test_estimates_that_jump_do_not_keep_the_search() -> None:
 
 
 def test_a_curve_that_is_too_small_to_resolve_is_followed_upwards() -> None:
-    """Estimates of -inf beyond some x: the search turns back."""
+    """Where estimates are -inf beyond some x, because the curve is too small to resolve, the search turns back."""
     known = curve(3.0, 1e-9)
 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
@@ -92,14 +98,17 @@ def test_a_curve_that_is_too_small_to_resolve_is_followed_upwards() -> None:
 
 @pytest.mark.parametrize("bias", [1e-4, 1e-2, 1e2, 1e12])
 def test_an_end_is_found_from_far_on_either_side(bias: float) -> None:
-    """Estimates that are wrong by orders of magnitude, on a curve that falls slowly."""
+    """The crossing is found from far away on either side, with estimates wrong by orders of magnitude.
+
+    The curve falls slowly.
+    """
     known = curve(9.0, 1e-4, bias, power=0.3)
     lower, upper, _ = crossing([known], 1.0, -10.0, 1e-8)
     assert root(9.0, 1e-8, 0.3) * (1 - 1e-3) < lower < root(9.0, 1e-8, 0.3) < upper < root(9.0, 1e-8, 0.3) * (1 + 1e-3)
 
 
 def test_an_end_beside_a_fall_is_found() -> None:
-    """Nothing is left beyond x = 2, where delta falls to nothing at once."""
+    """The crossing is found beside a point, x = 2, beyond which delta falls to nothing at once."""
     known = curve(1.0)
 
     def bracket(x: float, *_: Any) -> Bracket:

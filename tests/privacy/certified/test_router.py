@@ -1,4 +1,4 @@
-"""The choice of a method: next to no noise, where every method is at its limit."""
+"""Tests of the choice of a method of accounting where there is almost no noise, and every method is at its limit."""
 
 import contextlib
 import math
@@ -26,7 +26,10 @@ def test_next_to_no_noise_says_whether_the_record_was_used(kind, noise, steps):
 @pytest.mark.parametrize("method", [delta_bracket, rare_delta])
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 def test_no_method_is_wrong_where_the_density_of_the_loss_overflows(method, noise):
-    """L is all but constant where the record was not used: its density there is e^5000 times that elsewhere."""
+    """No method is wrong where the density of the privacy loss overflows.
+
+    The loss is nearly constant where the record was not used, and its density there is e^5000 times that elsewhere.
+    """
     with contextlib.suppress(OverflowError):
         found = method(1.0, ((Pair("remove", 1e-3, noise), 10),), budget=1e6)
         assert found.lower <= -math.expm1(10 * math.log1p(-1e-3)) <= found.upper

@@ -1,4 +1,4 @@
-"""The certified accountant in dp-accounting's place."""
+"""Tests of the certified accountant used in place of dp-accounting's."""
 
 import math
 

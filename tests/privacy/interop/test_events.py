@@ -1,4 +1,4 @@
-"""Histories from dp-accounting's events and back, and what they cost there and here."""
+"""Tests of histories made from dp-accounting's events and back, and of what they cost there and here."""
 
 import math
 
@@ -46,7 +46,10 @@ def test_events_become_histories():
 @pytest.mark.parametrize("name", RELATIONS)
 @pytest.mark.parametrize(("multiplier", "q", "steps"), [(4.0, 0.2, 300), (30.0, 1.0, 400)])
 def test_an_event_costs_here_what_it_costs_there(multiplier, q, steps, name):
-    """The convention of every relation: dp-accounting's pessimistic answer is above ours, by its grid only."""
+    """An event costs here what it costs in dp-accounting, for the convention of every relation.
+
+    dp-accounting's upper bound is above ours, by its grid only.
+    """
     inner = G(multiplier)
     event = dp.SelfComposedDpEvent(inner if q == 1 else dp.PoissonSampledDpEvent(q, inner), steps)
     theirs = PLDAccountant(dp.NeighboringRelation[name]).compose(event).get_epsilon(1e-5)
@@ -56,7 +59,10 @@ def test_an_event_costs_here_what_it_costs_there(multiplier, q, steps, name):
 
 
 def test_the_rdp_accountant_counts_a_replaced_record_as_one_clip():
-    """What the module says of conventions: below our certified lower end, and equal to add-remove's epsilon."""
+    """dp-accounting's RDP accountant counts a replaced record as one clip, as the module says.
+
+    Its epsilon is below our certified lower end, and equals that of add-remove.
+    """
     event = dp.SelfComposedDpEvent(G(4.0), 50)
     rdp = {n: RdpAccountant(neighboring_relation=dp.NeighboringRelation[n]).compose(event) for n in RELATIONS}
     theirs = {name: accountant.get_epsilon(1e-5) for name, accountant in rdp.items()}

@@ -1,4 +1,4 @@
-"""The certified accountant inside Opacus, by its registry."""
+"""Tests of the certified accountant inside Opacus, by Opacus's registry of accountants."""
 
 import math
 import warnings
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of Opacus on import
+    warnings.simplefilter("ignore")  # Importing Opacus gives warnings
     from opacus import PrivacyEngine
     from opacus.accountants import PRVAccountant, RDPAccountant, create_accountant
     from opacus.accountants.utils import get_noise_multiplier

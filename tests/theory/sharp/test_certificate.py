@@ -17,7 +17,7 @@ PAPER = Problem(n=10_000, d=2000, r=8.178)
 
 
 def _expectation(function, low, d):  # type: ignore[no-untyped-def]
-    """E[function(v) 1{v > low}], v = |u_1| on the sphere, by quadrature in mpmath."""
+    """Returns E[function(v) 1{v > low}] for v = |u_1|, u uniform on the sphere in R^d, by quadrature in mpmath."""
     root = mpmath.sqrt(d)
     norm = 2 * mpmath.gamma(mpmath.mpf(d) / 2) / (mpmath.sqrt(mpmath.pi) * mpmath.gamma(mpmath.mpf(d - 1) / 2))
     end = mpmath.acos(min(low / root, mpmath.mpf(1)))
@@ -31,7 +31,13 @@ def _expectation(function, low, d):  # type: ignore[no-untyped-def]
 
 
 def _theorem(problem, alpha, steps, clip, smoothing, sigma, rate):  # type: ignore[no-untyped-def]
-    """Section 2 of proof.md in mpmath, all moments by quadrature, c' by root finding."""
+    """Returns the bound of section 2 of proof.md in mpmath, with all moments by quadrature and c' by root finding.
+
+    Args:
+        problem: the problem's constants.
+        alpha, steps, clip, smoothing, sigma: step size, number of steps, clip, smoothing and noise of the run.
+        rate: the sampling rate.
+    """
     with mpmath.workdps(30):
         d, r = problem.d, mpmath.mpf(problem.r)
         big_l, ell = mpmath.mpf(problem.lipschitz), mpmath.mpf(problem.smoothness)
@@ -244,11 +250,14 @@ def test_bad_requests(name: str, value: object) -> None:
     [
         ("sphere", 0.006333174897616482, 0.006310573548081322),
         ("gaussian", 0.00633846860482748, 0.006315829847259504),
-        ("rademacher", 0.017126615674724812, 0.0170435660570174),
     ],
 )
 def test_one_direction_is_the_theorem_before_there_were_several(law: str, full: float, poisson: float) -> None:
-    """The numbers of the code that knew K = 1 only (the parent of commit c7fbe80), full batches and with r_s = 20."""
+    """For one direction a step, the certificate equals that of the code before there were several.
+
+    The expected numbers are that code's, for full batches, and for Poisson batches with a sample rank of 20. Random
+    signs, which had 0.0171 and 0.0170, have smaller constants since (test_signs.py).
+    """
     at = {"step_size": 0.003, "steps": 100_000, "clip": 2.3, "smoothing": 5e-7, "noise_std": 0.4, "direction": law}
     assert certificate(PAPER, **at).bound == pytest.approx(full, rel=1e-12)  # type: ignore[arg-type]
     samples = dataclasses.replace(PAPER, sample_rank=20.0)

@@ -1,5 +1,7 @@
-"""The constants at their ends and limits, and what the law registration refuses; the smoothing's cost under a root
-mean square over samples against moments by exact Gauss-Hermite quadrature.
+"""Tests of the constants of the sharpened theorem at their ends and limits.
+
+They also test what the registration of a law of directions refuses, and the cost of the smoothing under a root mean
+square over samples, against moments by exact Gauss-Hermite quadrature.
 """
 
 import dataclasses
@@ -37,9 +39,10 @@ def test_sphere_tends_to_the_gaussian() -> None:
 
 
 def _directions(d: int, law: str) -> tuple[Array, Array]:
-    """Points and weights that integrate polynomials of degree 7 in u exactly: 4 Gauss-Hermite nodes an axis.
+    """Returns points and weights that integrate polynomials of degree 7 in the direction u in R^d exactly.
 
-    On the sphere a homogeneous polynomial of degree 2 k has the Gaussian moment over E|z|^(2k)/d^k, see `_moment`.
+    They are 4 Gauss-Hermite nodes for each axis; for `law` "rademacher" all sign vectors. On the sphere a homogeneous
+    polynomial of degree 2 k has the Gaussian moment over E|z|^(2k)/d^k, see `_moment`.
     """
     if law == "rademacher":
         points = np.array(list(itertools.product((-1.0, 1.0), repeat=d)))
@@ -73,13 +76,15 @@ def test_the_root_mean_square_of_the_samples_traces_is_enough(law: str) -> None:
         curved, forms = squares @ whole, squares @ sizes.T
         single = np.mean([_moment(forms[:, i] ** 2 * curved, mass, 6, d, law) for i in range(6)])
         mean = forms.mean(axis=1)
-        if rank < d / 2:  # above it the other form of smooth_first, nu d, may be the smaller
+        # For a rank above d/2 the other form of the constant smooth_first, nu d, may be the smaller one.
+        if rank < d / 2:
             assert _moment(mean**2, mass, 4, d, law) <= k.smooth_first**2 * (1 + 1e-12)
         assert _moment(mean**2 * curved, mass, 6, d, law) <= k.smooth_second**2 * (1 + 1e-12)
         assert single <= k.smooth_second**2 * (1 + 1e-12)
         tightest = max(tightest, single / k.smooth_second**2)
     assert tightest > 0.4
-    mean_only = constants.constants(1.0, d, float(d), law, d / 2)  # half the samples have the identity, half nothing
+    # Half of the samples have the identity as their Hessian, and half have nothing.
+    mean_only = constants.constants(1.0, d, float(d), law, d / 2)
     exact = _moment(squares.sum(axis=1) ** 3, mass, 6, d, law) / 2
     assert exact > mean_only.smooth_second**2 or law == "rademacher"
 
@@ -107,7 +112,10 @@ def test_the_sphere_tends_to_the_gaussian_for_every_number_of_directions(k: int)
 
 
 def test_a_whole_frame_sees_the_norm_itself() -> None:
-    """K = d: ||U'g|| = sqrt(d) G always, a step along g is (alpha/d) d g = alpha g, and c >= 1 clips nothing."""
+    """With K = d directions in an orthogonal frame, the norm of the projected gradient is sqrt(d) times the gradient's.
+
+    So a step along the gradient g is (alpha/d) d g = alpha g, and a clip c >= 1 clips nothing.
+    """
     k = constants.constants(np.array([1.0, 5.0]), 6, 3.0, "frame", directions_per_step=6)
     for name in ("bias", "cross", "excess"):
         np.testing.assert_array_equal(getattr(k, name), 0)
@@ -116,7 +124,10 @@ def test_a_whole_frame_sees_the_norm_itself() -> None:
 
 
 def test_where_v_is_one_the_line_is_the_envelope() -> None:
-    """d = 1, c = 1/2: kappa(h) = min(h, 1/2), whose envelope has (kept, bias) = (2/3, 1/6)."""
+    """Where v = |u_1| is always 1, the linear bound on the clipped mean is its envelope.
+
+    For d = 1 and c = 1/2, kappa(h) = min(h, 1/2), whose envelope has (kept, bias) = (2/3, 1/6).
+    """
     k = constants.constants(0.5, 1, 1.0)
     assert (float(k.kept), float(k.bias)) == pytest.approx((2 / 3, 1 / 6), rel=1e-15)
 

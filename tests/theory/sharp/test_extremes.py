@@ -1,4 +1,7 @@
-"""Arguments at the ends of what a float holds: a correct value, an infinite one called vacuous, or one clear error."""
+"""Tests of arguments at the ends of what a float holds.
+
+The answer is a correct value, an infinite bound that is called vacuous, or one clear error.
+"""
 
 import itertools
 import math
@@ -21,7 +24,10 @@ PAPER = Problem(n=10_000, d=2000, r=8.178)
 
 
 def _or_one_line(function: Callable[..., Any]) -> Any:
-    """What it returns, or None after an error of one line that states a rule. Warnings are errors in these tests."""
+    """Returns what the function returns, or None after an error of one line that states a rule.
+
+    Warnings are errors in these tests.
+    """
     try:
         return function()
     except ValueError as error:

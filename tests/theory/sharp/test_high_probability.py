@@ -1,4 +1,7 @@
-"""The bound for one run: scaling, order, limits, the pieces of its proof, and what is refused."""
+"""Tests of the bound that holds for one run with high probability.
+
+They test its scaling, its order, its limits, the pieces of its proof, and what is refused.
+"""
 
 import dataclasses
 import math
@@ -73,8 +76,10 @@ def test_the_second_order_function() -> None:
 
 
 def test_the_leading_terms() -> None:
-    """As alpha -> 0 the loss over the mean's is theta alpha (sigma^2/(2 K)) G^2, and half of that of the
-    directions."""
+    """As the step size alpha goes to 0, the bound loses against the mean's what theory says.
+
+    It is theta alpha (sigma^2/(2 K)) G^2, and half of the corresponding term of the directions.
+    """
     at = RunParameters(step_size=1e-9, steps=10, clip=8.0, smoothing=1e-12, noise_std=0.6, direction="gaussian")
     step = step_of(PAPER, at, failure=0.1)
     share = 1e-4

@@ -1,4 +1,7 @@
-"""The last iterate under PL: the certificate against the recursion, the privacy of shrinking noise."""
+"""Tests of the bound on the last iterate under the PL inequality.
+
+The certificate is compared with the recursion, and the privacy of shrinking noise is tested.
+"""
 
 import math
 
@@ -42,7 +45,7 @@ def test_shrinking_noise_gains_with_the_steps() -> None:
 
 
 def test_last_iterate_recursion_by_brute_force() -> None:
-    """The closed form against the recursion run step by step, for every y of a grid."""
+    """The closed form of the last iterate's bound agrees with the recursion run step by step, for every y of a grid."""
     p = prescribe_last_iterate(PL, GDP, schedule="shrinking", max_steps=900)
     at = {"clip": p.clip, "smoothing": p.smoothing, "step_size": p.step_size}
     step = certificate(PL, **at, steps=1, noise_std=0)

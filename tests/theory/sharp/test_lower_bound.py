@@ -1,5 +1,7 @@
-"""The hardest member meets the problem's constants, its drift is what clipping keeps, and its bound is below the
-certificate."""
+"""Tests of the lower bound: the hardest loss of its family meets the problem's constants.
+
+Its drift is what clipping keeps of the gradient, and its bound is below the certificate.
+"""
 
 import math
 from typing import Any
@@ -38,7 +40,10 @@ def test_the_limit_is_below_the_certificate_and_near_it(k: int, steps: int) -> N
 
 
 def test_the_drift_is_the_clipped_mean_by_sampling() -> None:
-    """E[clipped mean along the slope] where ||grad psi|| is 0 or rho; 4.5 standard errors, fixed first."""
+    """The drift of the hardest loss is the clipped mean along its slope, by sampling.
+
+    It is tested where ||grad psi|| is 0 or rho, within 4.5 standard errors, a threshold fixed beforehand.
+    """
     h = hardest(PAPER, **{**AT, "clip": 1.2})
     y = np.random.default_rng(0).standard_normal((400_000, 2))
     for inward, sign in ((0.0, 0), (h.saturation, 1)):

@@ -1,4 +1,4 @@
-"""Poisson mini-batches: full batches at rate one, the accountant's noise, the caps."""
+"""Tests of the certificate for Poisson mini-batches: full batches at rate one, the accountant's noise, and the caps."""
 
 import math
 

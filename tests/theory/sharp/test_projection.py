@@ -1,4 +1,4 @@
-"""The law of v: moments against mpmath, ends, and the constant law."""
+"""Tests of the law of v, the norm of a direction's projection: moments against mpmath, ends, and the constant law."""
 
 import math
 
@@ -12,7 +12,10 @@ POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0))
 
 
 def _exact(k: int, d: int, c: float, i: int, j: int) -> float:
-    """E[(v - c)_+^i v^j] by the binomial formula from incomplete beta functions, in 60 digits."""
+    """Returns E[(v - c)_+^i v^j] for K = `k` directions in R^d, in 60 digits.
+
+    It follows by the binomial formula from incomplete beta functions.
+    """
     with mpmath.workdps(60):
         first, second, scale = mpmath.mpf(k) / 2, mpmath.mpf(d - k) / 2, mpmath.mpf(d) / k
 

@@ -1,4 +1,7 @@
-"""The search: its closed forms by brute force, and what its answers must do."""
+"""Tests of the search for the parameters with the smallest certificate.
+
+Its closed forms are compared with brute force, and its answers must behave as they should.
+"""
 
 import dataclasses
 import math
@@ -65,7 +68,7 @@ def test_monotone() -> None:
 @settings(deadline=None, derandomize=True, max_examples=20)
 @given(log_s=st.floats(-6, 6), log_t=st.floats(-6, 6))
 def test_scale_invariance(log_s: float, log_t: float) -> None:
-    """x -> s x, f -> t f: L -> L t/s, ell -> ell t/s^2, gap -> t gap."""
+    """Scaling x by s and f by t scales the prescription: L becomes L t/s, ell becomes ell t/s^2 and the gap t gap."""
     s, t = 10**log_s, 10**log_t
     moved = Problem(n=10_000, d=2000, r=8.178, lipschitz=t / s, smoothness=t / s**2, gap=t)
     old, new = prescribe(PAPER, GDP, max_steps=999), prescribe(moved, GDP, max_steps=999)
@@ -100,7 +103,10 @@ def test_scales_out_of_range() -> None:
 
 
 def test_the_table_of_bounds_over_the_number_of_directions() -> None:
-    """What was to be shown at the paper's setting, smoothing included; evaluations are those of a record."""
+    """The table of bounds over the number of directions at the paper's setting has the announced numbers.
+
+    Smoothing is included, and evaluations are those of one record.
+    """
 
     def best(evaluations: int, direction: str = "sphere") -> Prescription:
         cap = evaluations * PAPER.n

@@ -1,1 +1,1 @@
-"""Random allocation, where a record is in a fixed number of steps of every epoch."""
+"""delta(epsilon) of random allocation, where each record is in a fixed number of random steps of every epoch."""

@@ -7,8 +7,9 @@ The computation is on evenly spaced grids of the density ratio and of its logari
 and delta is well above rounding errors. `mixture` tries it first, and then the method of `epoch`, which also serves
 replace-one, little noise, and other releases in the same history.
 
-Pair of one epoch. P = (1/t) sum_i N(e_i, s^2 I_t) (record present) against Q = N(0, s^2 I_t), with density ratio
-S = (1/t) sum_i Y_i, Y_i = exp((2 x_i - 1)/(2 s^2)), under Q independent with mean 1 (Feldman and Shenfeld, "Privacy
+Pair of one epoch. P = (1/t) sum_i N(e_i, s^2 I_t) with the record is compared with Q = N(0, s^2 I_t) without it; e_i is
+the i-th unit vector. The density ratio at the outputs x_1, ..., x_t is S = (1/t) sum_i Y_i with
+Y_i = exp((2 x_i - 1)/(2 s^2)), which are independent with mean 1 under Q (Feldman and Shenfeld, "Privacy
 amplification by random allocation", arXiv 2502.08202; "Efficient privacy loss accounting for subsampling and random
 allocation", arXiv 2602.17284). It dominates every adaptive use: there Y_i has a shift of norm at most 1, chosen from
 the outputs before i, so given these it is log-normal with mean 1 and no more variance: smaller in convex order.
@@ -21,14 +22,17 @@ Pairs of epochs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10).
 A history of several such runs composes in the same way. A run with epochs of one step is plain Gaussian noise; the
 full batches and fixed orders of a history are given as such a run.
 
-Upper end. Y is spread to the two neighbouring points of a grid h Z, keeping its mean (larger in convex order), the sum
-of t is a power of the transform, and each atom of ratio S is split between two neighbouring ratios e^{jH}, keeping
-its masses under P and Q, which dominates too. Composition is again a power. Added to delta: tails cut off (by
-exact normal tails, then Chernoff's bound on the laws that are transformed) and the rounding of the transforms.
+Upper end. Each Y_i is spread to the two neighbouring points of the grid of multiples of h so that its mean is kept,
+which makes it larger in convex order. The law of the sum of t of them is a power of a Fourier transform. Then each atom
+of the ratio S is split between two neighbouring ratios e^{jH} so that its masses under P and Q are kept, which gives a
+law that dominates too. Composition of epochs is again a power. To delta are added the probability of the tails that are
+cut off (by exact normal tails, then by Chernoff's bound on the laws that are transformed) and the rounding errors of
+the transforms.
 
-Lower end. The cell numbers floor(Y/h) are a function of the output, and so are their sums K over an epoch and the
-sums of round(log of K's ratio / H) over epochs, all modulo the transforms' lengths: for every set A of these,
-delta >= P(A) - e^epsilon Q(A), both laws computed by themselves, minus rounding. No tail is cut.
+Lower end. The cell numbers floor(Y_i/h) are a function of the output. So are their sums K over an epoch, and the sums
+over epochs of log(ratio of K)/H, rounded, all modulo the transforms' lengths. For every set A of such sums
+delta >= P(A) - e^epsilon Q(A); both probabilities are computed by themselves, and rounding errors are subtracted. No
+tail is cut off.
 
 Cell masses are 4-point Gauss-Legendre sums over pieces at most s/50 wide, with a relative error below `FOUR_ERROR`
 each, hence a factor of at most 1 +- FOUR_ERROR for every step. Density ratios have the relative error `_RATIO_ERROR`,
@@ -64,18 +68,20 @@ _FINEST = 2e-3
 """The spacing of the grids: of ratios, in standard deviations of a step's ratio, and of losses, in standard deviations
 of the total loss."""
 _LONGEST_GRID = 2**19
-"""About the most points of a grid with that spacing; where more would be needed the spacing is wider."""
+"""About the most points of a grid of ratios or losses with the spacing `_FINEST`; if more would be needed the spacing
+is wider."""
 _WIDEST_SPACING = 0.05
 """If a grid of ratios with `_LONGEST_GRID` points has a spacing above this share of the ratio's standard deviation, it
-is too coarse (see `light`)."""
+is too coarse, and another method is used."""
 _MOST_GRID_POINTS = 2**21
 """If a grid would need more points than this, OverflowError is raised."""
 
 
 @dataclass(frozen=True)
 class Allocated:
-    """`steps` releases with random allocation and the noise `noise_multiplier`, of which the first begins an epoch.
+    """`steps` releases with random allocation, of which the first begins an epoch.
 
+    noise_multiplier: s, the noise over the clip.
     epoch: a lower bound on the number of steps of an epoch.
     taken: the number of steps of an epoch that the record is in.
     """
@@ -92,22 +98,35 @@ class Allocated:
 
     @property
     def parts(self) -> list[tuple[int, int]]:
-        """The run's epochs as (steps that are released, number of such epochs): the whole epochs, then the last one if
-        it is not whole."""
+        """The run's epochs as (steps that are released, number of such epochs), first the whole ones, then the last if
+        it is cut."""
         whole, rest = divmod(self.steps, self.epoch)
         return [part for part in ((self.epoch, whole), (rest, 1)) if all(part)]
 
     @property
     def plain_gdp(self) -> float:
-        """The mu of Gaussian DP that the run would have for `taken` = 1 if it were known which step of each epoch the
-        record is in."""
+        """The mu of Gaussian DP of the run, for `taken` = 1, if it were known which step of each epoch the record is
+        in."""
         return math.sqrt(self.epochs) / self.noise_multiplier
+
+
+def distinct(runs: Sequence[Allocated]) -> dict[tuple[float, int, int], int]:
+    """How many epochs of each kind several runs have; a kind is (noise multiplier, steps of the epoch, steps that are
+    released)."""
+    kinds: dict[tuple[float, int, int], int] = {}
+    for run in runs:
+        for released, count in run.parts:
+            kind = run.noise_multiplier, run.epoch, released
+            kinds[kind] = kinds.get(kind, 0) + count
+    return kinds
 
 
 @dataclass(frozen=True)
 class _Law:
-    """A law on the integers first, first + 1, ...; `error` bounds the sum of its masses' errors and of the mass that is
-    cut off."""
+    """A law on the integers first, first + 1, ..., with its masses.
+
+    error: a bound on the sum of the masses' errors and of the mass that is cut off.
+    """
 
     first: int
     mass: Array
@@ -116,11 +135,13 @@ class _Law:
 
 @dataclass(frozen=True)
 class _Laws:
-    """The laws, under P and under Q, of the sum over one epoch of the steps' density ratios Y_i (see the module), on a
-    grid with this `spacing`.
+    """The laws, under P and under Q, of the sum over one epoch of the steps' density ratios Y_i, on a grid with this
+    `spacing`.
 
-    upper: the two laws for the upper end, in which P's mass at each point is Q's times the density ratio there.
-    lower: the two laws for the lower end, each computed by itself.
+    Y_i = exp((2 x_i - 1)/(2 s^2)) for the output x_i of step i and the noise s.
+    upper: the two laws for the upper end of delta, in which P's mass at each point is Q's times the density ratio
+    there.
+    lower: the two laws for the lower end of delta, each computed by itself.
     """
 
     upper: tuple[_Law, _Law]
@@ -129,8 +150,10 @@ class _Laws:
 
 
 def light(run: Allocated) -> bool:
-    """Whether this module's grid of ratios is fine enough for a run. It is not where little noise makes some ratios so
-    large that a fine grid would need too many points."""
+    """Whether the grid of density ratios on which `allocation_delta` computes is fine enough for a run.
+
+    It is not if little noise makes some ratios so large that a fine grid would need too many points.
+    """
     s = run.noise_multiplier
     if s < _LEAST_NOISE_OF_CELLS:
         return False
@@ -140,12 +163,12 @@ def light(run: Allocated) -> bool:
 
 
 def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Array, Array]:
-    """The laws of one step's density ratio Y = exp((2 x - 1)/(2 s^2)) on the cells [kh, (k+1)h), for outputs x from
-    `low` to `high`.
+    """The laws of the density ratio Y = exp((2 x - 1)/(2 s^2)) of one step, on cells [kh, (k+1)h) of its value.
 
-    Returns the first k; the masses of the cells under N(0, s^2) and under N(1, s^2), where the first and the last cell
-    hold all outputs beyond `low` and `high` too; and the law under N(0, s^2) with each mass split between the ends of
-    its cell, without the outputs beyond.
+    s: the noise multiplier. h: the width of a cell. low, high: the range of outputs x that is split. It returns the
+    first k; the masses of the cells under N(0, s^2) and under N(1, s^2), where the first and the last cell hold all
+    outputs beyond `low` and `high` too; and the law under N(0, s^2) with each mass split between the ends of its cell,
+    without the outputs beyond.
     """
     half = 1 / (2 * s * s)
     first = math.floor(math.exp(low / s**2 - half) / h)
@@ -183,18 +206,17 @@ def _size(length: int) -> int:
 
 
 def _count(index: NDArray[np.int64], mass: Array, length: int) -> Array:
-    """The total mass at each index from 0 to length - 1."""
+    """The total mass at each of the indices 0, ..., length - 1, where mass[i] is at index[i]."""
     return np.asarray(np.bincount(index, mass, length), dtype=np.float64)
 
 
 def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) -> _Laws:
-    """The laws of the sum of the density ratios Y_i over the first `released` of an epoch's t steps; s is the noise
-    multiplier.
+    """The laws of the sum of the steps' density ratios Y_i over the first `released` of an epoch's t steps.
 
-    resolution: the spacing of the grid, in standard deviations of Y, where that needs few enough points.
-    log_tail: the log of the probability of each tail that is cut off.
+    s: the noise multiplier. resolution: the spacing of the grid, in standard deviations of Y, if that needs few enough
+    points. log_tail: the log of the probability of each tail that is cut off.
     """
-    # outputs more than z standard deviations s from both means are cut off
+    # Outputs more than z standard deviations s of the noise from both means are cut off.
     z = -float(ndtri(math.exp(log_tail) / (4 * released)))
     low, high = -s * z, 1 + s * z
     deviation = math.sqrt(math.expm1(1 / s**2))
@@ -223,44 +245,49 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
     size = _size(min(math.ceil(end), released * int(points[-1])) - start + 1)
     part = released / t
     cut = 3 * math.exp(log_tail)
-    found: list[tuple[_Law, _Law]] = []
+    laws: list[tuple[_Law, _Law]] = []
     for base_law, other_law, tail in ((spread, biased, cut), (q, p, 0.0)):
         base, other = transform(base_law, first, size), transform(other_law, first, size)
         under_q, error_q = compose([(base, released)], start)
         under_p, error_p = compose([(base, released - 1), (part * other + (1 - part) * base, 1)], start)
-        found.append((_Law(start, under_p, error_p + tail), _Law(start, under_q, error_q + tail)))
-    return _Laws(found[0], found[1], h)
+        laws.append((_Law(start, under_p, error_p + tail), _Law(start, under_q, error_q + tail)))
+    return _Laws(laws[0], laws[1], h)
 
 
 def _on_loss_grid(laws: _Laws, t: int, released: int, width: float, floor: int) -> list[_Law]:
-    """The four laws (upper P, upper Q, lower P, lower Q) of an epoch moved from the grid of ratios to the grid of
-    losses jH, where H = `width` and j >= floor. The epoch has t steps, of which the first `released` are released."""
+    """The four laws (upper P, upper Q, lower P, lower Q) of an epoch, moved from the grid of ratios to the grid of
+    losses jH.
+
+    H = `width` and j >= floor. The epoch has t steps, of which the first `released` are released.
+    """
     rest = 1 - released / t
     grid = laws.upper[0].first + np.arange(len(laws.upper[0].mass), dtype=np.float64)
     ratio = rest + grid * laws.spacing / t
     inside = ratio > math.exp(floor * width) * (1 + 1e-9)
     position = np.log(np.where(inside, ratio, 1.0)) / width
     below = np.floor(position).astype(np.int64)
-    # the share of Q's mass that goes to the higher ratio, so that P's and Q's masses are both kept
+    # `share` is the part of Q's mass that moves to the higher ratio, so that P's and Q's masses are both kept.
     share = np.clip(np.expm1((position - below) * width) / math.expm1(width), 0.0, 1.0)
     to_high = np.clip(share * np.exp((below + 1 - position) * width), 0.0, 1.0)
     count = int(below[inside].max()) - floor + 2
-    found = []
+    upper = []
     for law, high in ((laws.upper[0], to_high), (laws.upper[1], share)):
         mass = _count((below - floor)[inside], (law.mass * (1 - high))[inside], count)
         mass += _count((below - floor)[inside] + 1, (law.mass * high)[inside], count)
         outside = float(np.sum(law.mass[~inside]))
-        found.append(_Law(floor, mass, law.error + outside))
+        upper.append(_Law(floor, mass, law.error + outside))
     middle = np.log(np.maximum(rest + (grid + released / 2) * laws.spacing / t, math.exp(floor * width))) / width
     index = np.minimum(np.rint(middle).astype(np.int64) - floor, count - 1)
-    return found + [_Law(floor, _count(index, law.mass, count), law.error) for law in laws.lower]
+    return upper + [_Law(floor, _count(index, law.mass, count), law.error) for law in laws.lower]
 
 
 @dataclass(frozen=True)
 class _Composed:
-    """The four laws (upper P, upper Q, lower P, lower Q) of the total loss, on multiples of `width`.
+    """Four laws of the total privacy loss, on multiples of `width`: under P and under Q, first for the upper end of
+    delta.
 
-    rounding: a bound on the relative error of the masses. shift: a bound on the error of the losses.
+    The third and the fourth are those under P and under Q for the lower end. rounding: a bound on the relative error of
+    the masses. shift: a bound on the error of the losses.
     """
 
     width: float
@@ -271,18 +298,19 @@ class _Composed:
 
 @lru_cache(maxsize=4)
 def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
-    """The laws of the total privacy loss of all runs; `resolution` is that of `allocation_delta`."""
-    kinds = [(run, *part) for run in runs for part in run.parts]
-    total = sum(count for _, _, count in kinds)
+    """The laws of the total privacy loss of all runs; `resolution` is the least spacing of the grids, in standard
+    deviations."""
+    kinds = distinct(runs)
+    total = sum(kinds.values())
     log_tail = _LOG_CUT_OFF - math.log(total)
     found = [
-        (_epoch(run.noise_multiplier, run.epoch, released, resolution, log_tail), run.epoch, released, count)
-        for run, released, count in kinds
+        (_epoch(noise, epoch, released, resolution, log_tail), epoch, released, count)
+        for (noise, epoch, released), count in kinds.items()
     ]
-    # the sum of the variances of the epochs' ratios
+    # `variance` is the sum of the variances of all epochs' density ratios.
     variance = math.fsum(
-        count * min(math.expm1(1 / run.noise_multiplier**2) * released / run.epoch**2, 1.0)
-        for run, released, count in kinds
+        count * min(math.expm1(1 / noise**2) * released / epoch**2, 1.0)
+        for (noise, epoch, released), count in kinds.items()
     )
     width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST_GRID)
     gridded = []
@@ -310,7 +338,7 @@ def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
         each = sum(count * four[which].error for four, count in gridded)
         tail = 2 * math.exp(_LOG_CUT_OFF) if which < 2 else 0.0
         composed.append(_Law(start, mass, error + each * math.exp(each) + tail))
-    # no sum over a grid has more terms than this
+    # Every sum over a grid has at most `terms` terms, which bounds its rounding error.
     terms = max(len(laws.upper[0].mass) for laws, *_ in found)
     steps = sum(run.steps for run in runs)
     return _Composed(
@@ -319,17 +347,22 @@ def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
 
 
 def _upper(epsilon: float, losses: Array, law: _Law, composed: _Composed) -> float:
-    """The upper end of delta: the mean of (1 - e^{epsilon - loss})_+ under `law`, whose masses are at `losses`, plus
-    all errors."""
+    """An upper bound on delta(epsilon): the mean of (1 - e^{epsilon - loss})_+ under `law`, plus all errors.
+
+    losses: the losses at which `law` has its masses. composed: the result of `_composed`, for its error bounds.
+    """
     beyond = losses > epsilon - composed.shift
     gain = -np.expm1(epsilon - composed.shift - losses[beyond])
-    found = float(np.sum(law.mass[beyond] * gain)) * (1 + composed.rounding) * math.exp(composed.shift)
-    return min(found * (1 + 1e-12) + law.error * (1 + composed.rounding), 1.0)
+    gained = float(np.sum(law.mass[beyond] * gain)) * (1 + composed.rounding) * math.exp(composed.shift)
+    return min(gained * (1 + 1e-12) + law.error * (1 + composed.rounding), 1.0)
 
 
 def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> float:
-    """The lower end of delta: the largest P(A) - e^epsilon Q(A) over the events A that the total loss is at or above a
-    point of the grid, less all errors. `first` is the law under P, `second` that under Q."""
+    """A lower bound on delta(epsilon): the largest P(A) - e^epsilon Q(A) over some events A, minus all errors.
+
+    The events are that the total loss is at or above a point of the grid. first, second: the laws under P and under Q.
+    composed: the result of `_composed`, for its error bounds.
+    """
     scale = math.exp(min(epsilon, 700.0))
     gain = (1 - composed.rounding) * first.mass - scale * (1 + composed.rounding) * second.mass
     best = float(np.max(np.cumsum(gain[::-1])))
@@ -338,8 +371,9 @@ def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> fl
 
 
 def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: float = _FINEST) -> Bracket:
-    """Certified bracket of the smallest delta of a history of random allocations: the larger of those of (P, Q), with
-    the record under P, and of (Q, P).
+    """Certified bracket of the smallest delta of a history of random allocations: the larger of both directions.
+
+    They are (P, Q), with the record under P, and (Q, P).
 
     Args:
         epsilon: epsilon >= 0.
@@ -348,7 +382,7 @@ def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: f
         resolution: the least spacing of both grids, in standard deviations; a larger one takes less time.
 
     Returns:
-        The exact delta is between `lower` and `upper`; `value` is an estimate.
+        A bracket: the exact delta is between `lower` and `upper`; `value` is an estimate.
 
     Raises:
         ValueError: an argument outside its range.
@@ -365,8 +399,8 @@ def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: f
     if not checked:
         raise ValueError("runs must have one run at least; got none")
     width = check.real("resolution", resolution, above=0, at_most=0.1)
-    # the delta if the record's step of each epoch were known: the history is a mixture over these steps, so by joint
-    # convexity its delta is at most this
+    # `fixed` is the delta if the record's step of each epoch were known. The history is a mixture over these steps, so
+    # that by joint convexity its delta is at most `fixed`.
     gdp = math.hypot(*(run.plain_gdp for run in checked))
     fixed = min(float(delta_from_gdp(eps, gdp)) * (1 + GDP_ACCURACY), 1.0)
     single = max(largest_output(eps, run) for run in checked)
@@ -381,14 +415,17 @@ def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: f
     backward = [_Law(0, law.mass[::-1], law.error) for law in (low_q, low_p)]
     lower = max(_lower(eps, low_p, low_q, composed), _lower(eps, backward[0], backward[1], composed), single)
     upper = max(_upper(eps, losses, p, composed), _upper(eps, -losses, q, composed))
-    # a grid with the spacing h adds h^2/6 to the variance for the upper end and takes h^2/12 from it for the lower one,
-    # so that delta is about a third of the way up
+    # A grid with the spacing h adds h^2/6 to the loss's variance for the upper end and takes h^2/12 from it for the
+    # lower end, so that delta is about a third of the way from the lower to the upper end.
     return _answer(lower, min(lower + (upper - lower) / 3, fixed), min(upper, fixed))
 
 
 def largest_output(epsilon: float, run: Allocated) -> float:
-    """A lower bound on delta(epsilon) of a run: P(A) - e^epsilon Q(A), bounded from below, for the event A that some
-    output of the first epoch is above a level."""
+    """A lower bound on delta(epsilon) of a run of random allocation.
+
+    It is P(A) - e^epsilon Q(A), bounded from below, for the event A that some output of the first epoch is above a
+    level.
+    """
     s, t, released = run.noise_multiplier, run.epoch, min(run.steps, run.epoch)
     c = 0.5 + s * s * (epsilon + math.log(t))
     present = released / t * float(ndtr((1 - c) / s))

@@ -1,10 +1,11 @@
-"""Finite pairs that dominate one epoch of random allocation (above) and that it dominates (below).
+"""Finite pairs of laws for one epoch of random allocation: one that dominates it (above), one that it dominates
+(below).
 
-As in `allocation`, x_i is the output of step i of an epoch of t steps, s the noise multiplier, and with the record the
-density ratio to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of
-replace-one it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1 and Y'_i = 1. The
-divergence at a ratio a is E_R (S - a S')_+, so 1/t times the mean of the positive part of a sum of t independent
-variables Z_i = Y_i - a Y'_i. Statements and proofs: derivation.md, section 9.
+x_i is the output of step i of an epoch of t steps, s the noise multiplier. With the record the density ratio of the
+outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of replace-one
+it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1 and Y'_i = 1. The divergence at
+a ratio a is E_R (S - a S')_+, so 1/t times the mean of the positive part of a sum of t independent variables Z_i = Y_i
+- a Y'_i. Statements and proofs: derivation.md, section 9.
 """
 
 import math
@@ -25,19 +26,20 @@ _MOST_WEIGHTS = 200_000
 """The most weights (grid points times ratios a) of the laws of one step; more take seconds, and OverflowError is
 raised."""
 _AT_ONCE = 7_000
-"""About the number of weights (grid points times ratios a) whose laws are added at once; so few stay in a processor's
-cache."""
+"""About the number of weights (grid points times ratios a) whose laws are added at once; this many stay in a
+processor's cache."""
 _MISPLACED = 2e-13
-"""A bound on the probability that a rounding error of the end of a grid cell puts into the wrong cell, as a share of
-the normal tail probability from that cell outward."""
+"""A bound on the probability that is put into the wrong cell by a rounding error of a cell's end, as a share of the
+normal tail probability from that cell outward."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Which two laws of an epoch's outputs are compared: a first and a second one; R is the law without any record.
+    """Which two laws of an epoch's outputs are compared, a first one with a second one; R is the law without any
+    record.
 
-    up: 1 if the first law is the one with the record, with the density ratios Y_i to R; 0 if it is R itself.
-    down: 1 if the second law is the one with the other record, with the ratios Y'_i to R; 0 if it is R itself.
+    up: 1 if the first law is the one with the record, which is in one random step; 0 if it is R.
+    down: 1 if the second law is the one with the other record of replace-one, in one random step; 0 if it is R.
     """
 
     up: int
@@ -45,18 +47,21 @@ class Side:
 
     @property
     def means(self) -> tuple[int, ...]:
-        """The means that an output may have: 0 under R; then that of the step which has the record, under the first law
-        and under the second one, where these are not R."""
+        """The means that an output may have. They are 0 without any record, 1 if the first law has the record in this
+        step, and -1 if the second law has the other record in it."""
         return (0, *([1] if self.up else []), *([-1] if self.down else []))
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The variable Z = Y - a Y' + more of one step, for several ratios a; Y and Y' are the module's density ratios of
-    that step, and s is the noise multiplier.
+    """The variable Z = Y - a Y' + more of one step, for several ratios a, where Y and Y' are density ratios of the
+    output.
 
+    For the output x and the noise multiplier s, Y = exp((2 x - 1)/(2 s^2)) and Y' = exp((-2 x - 1)/(2 s^2)).
+
+    side: which laws are compared; Y or Y' is 1 if it says so.
     more: for each a, a share of the constant 1 - a that each unreleased step of the epoch adds to the sum; the released
-        steps share these constants equally.
+    steps share these constants equally.
     """
 
     side: Side
@@ -65,22 +70,26 @@ class _Step:
     more: Array
 
     def at(self, part: slice) -> "_Step":
-        """The same variable for some of the ratios only."""
+        """The variables Z of this step for those ratios a only that `part` selects."""
         return replace(self, a=self.a[part], more=self.more[part])
 
     @property
     def unit(self) -> Array:
-        """The unit in which Z is measured, for each ratio a: the larger of 1 and the value of Y where Y = a Y'."""
+        """The unit in which the step's variable Z = Y - a Y' + more is measured, one for each ratio a.
+
+        It is the larger of 1 and the value of Y where Y = a Y'.
+        """
         if not self.side.up:
             return np.ones(len(self.a))
         at = np.sqrt(self.a) * math.exp(-1 / (2 * self.s**2)) if self.side.down else self.a
         return np.maximum(at, 1.0)
 
     def edges(self, z: Array) -> Array:
-        """The output x at which Z is z units, for each ratio a and each z; it rises in z. Where no output has so small
-        or so large a Z, it is -inf or inf.
+        """The output x at which Z is z units, for each ratio a and each z; it rises in z. The unit is the property
+        `unit`.
 
-        Its rounding error is accounted for by `_MISPLACED`.
+        If no output has so small or so large a Z, it is -inf or inf. The rounding error is accounted for by
+        `_MISPLACED`.
         """
         s, a, side = self.s, self.a[:, None], self.side
         z = self.unit[:, None] * z - self.more[:, None]
@@ -95,8 +104,11 @@ class _Step:
 
 
 def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
-    """The law of Z for outputs in [low, high] on the points of the grid. The mass between two points is split between
-    them so that the mean of Z is kept, or raised a little to cover rounding errors."""
+    """The law of one step's variable Z = Y - a Y' + more, for outputs in [low, high], on the points of the grid.
+
+    The mass between two points is split between them so that the mean of Z is kept, or raised a little to cover
+    rounding errors.
+    """
     s, side = step.s, step.side
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     edges = np.clip(step.edges(points), low, high)
@@ -113,18 +125,22 @@ def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
     law = np.zeros((len(step.a), len(points)))
     law[:, :-1] += down
     law[:, 1:] += up
-    # mass that may belong to the next higher cell, because of rounding, counts two points higher
+    # Mass that may belong to the next higher cell, because of rounding, is counted two points higher.
     misplaced = np.where(empty, 0.0, r_error * (_MISPLACED / CDF_ERROR))
     law[:, 2:] += misplaced[:, :-1]
     law[:, -1] += misplaced[:, -1]
-    # mass below the first point counts at that point, which raises the mean
+    # Mass below the first point is counted at that point, which raises the mean.
     law[:, 0] += ndtr(edges[:, 0] / s)
     return Weights.of(law.T)
 
 
 def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Weights, float]:
-    """The laws of the grid point nearest to Z, one for each of `Side.means` as the mean of the output; and a bound on
-    the relative error of their weights."""
+    """The laws of the grid point nearest to one step's variable Z = Y - a Y' + more, and a bound on their weights'
+    relative error.
+
+    There is one law for each of `Side.means` as the mean of the output. Outputs outside [low, high] are counted in the
+    first and the last cell.
+    """
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     s = step.s
     edges = step.edges((points[1:] + points[:-1]) / 2)
@@ -140,13 +156,15 @@ def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Wei
 
 
 Chain = dict[int, tuple[int, int]]
-"""An addition chain as {sum: (one, other)}: in order, numbers that are each the sum of two numbers which are 1 or stand
-earlier in the chain."""
+"""An addition chain, as a dictionary from each sum to its two terms. In order, its numbers are each the sum of two
+numbers which are 1 or stand earlier in the chain. It tells in which order laws are added."""
 
 
 def _windows(number: int, width: int) -> Chain:
-    """An addition chain from 1 to `number` by the sliding-window method: it doubles for each binary digit, and adds an
-    odd number of at most `width` digits for each window of digits."""
+    """An addition chain from 1 to `number` by the sliding-window method.
+
+    It doubles for each binary digit, and adds an odd number of at most `width` digits for each window of digits.
+    """
     digits = bin(number)[2:]
     windows, place = [], 0
     while (place := digits.find("1", place)) >= 0:
@@ -154,17 +172,17 @@ def _windows(number: int, width: int) -> Chain:
         place += len(ones)
         windows.append((int(ones, 2), len(digits) - place))
     largest = max(window for window, _ in windows)
-    found: Chain = {2: (1, 1)} if largest > 1 else {}
-    found |= {odd: (odd - 2, 2) for odd in range(3, largest + 1, 2)}
+    chain: Chain = {2: (1, 1)} if largest > 1 else {}
+    chain |= {odd: (odd - 2, 2) for odd in range(3, largest + 1, 2)}
     total, place = windows[0]
     for window, after in [*windows[1:], (0, 0)]:
         for _ in range(place - after):
-            found[2 * total] = (total, total)
+            chain[2 * total] = (total, total)
             total *= 2
         if window:
-            found[total + window] = (total, window)
+            chain[total + window] = (total, window)
         total, place = total + window, after
-    return found
+    return chain
 
 
 def chain(number: int) -> Chain:
@@ -173,15 +191,18 @@ def chain(number: int) -> Chain:
 
 
 def _cost(sums: Chain) -> int:
-    """The cost of an addition chain: a doubling costs 1, any other sum 2."""
+    """The cost of the addition chain `sums`: a doubling costs 1, any other sum 2."""
     return sum(1 + (one != other) for one, other in sums.values())
 
 
 def _sums(
     step: _Step, grid: SignedGrid, low: float, high: float, released: int
 ) -> tuple[tuple[Array, Array, Array], float]:
-    """Laws of the sum of Z over the released steps: one that is larger in the convex order, for upper bounds, and those
-    of the rounded sum, whose events give lower bounds.
+    """Laws of the sum, over the `released` steps of an epoch, of the variable Z = Y - a Y' + more of a step, on the
+    grid.
+
+    The first law is larger in the convex order, for upper bounds. The others are those of the rounded sum, whose events
+    give lower bounds. Outputs outside [low, high] are left out of the first law.
 
     Returns three arrays and a number: the weights of the first law at the positive grid points; what its mean lacks
     because the grid ends; the laws of the rounded sum, one for each of `Side.means`, from the lowest point to the
@@ -196,7 +217,7 @@ def _sums(
         if m == n:
             events[total] = grid.add(events[m], events[n][:1], nearest=True)[0]
             continue
-        # the step with the record is one of the first m terms or one of the other n
+        # The step that has the record is one of the first m terms of the sum or one of the other n.
         share = np.array([1.0, m / total, m / total])[: len(step.side.means), None]
         joint = grid.add(events[m] * share, events[n][:1], nearest=True)[0]
         other = grid.add(events[m][:1], events[n][1:] * (1 - share[1:]), nearest=True)[0]
@@ -214,6 +235,8 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
         side: which law is compared with which.
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch.
+        released: how many steps of the epoch are released, at most t.
+        loss: rising numbers l, the first of which is 0; divergences are bounded at the ratios e^l.
         reach: outputs farther than `reach` standard deviations from their means are left out, with probability at most
             2 released Phi(-reach).
         ratio: the spacing h of the grid of `signed`; the width of the bounds falls as its square.
@@ -251,15 +274,20 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
 
 
 _LOSS_STEP = 2.5
-"""The spacing of the losses at which divergences are computed: so many standard deviations of an epoch's loss, times
-`ratio`, the spacing of the grid."""
+"""The spacing of the losses at which divergences are computed, in standard deviations of an epoch's loss times `ratio`,
+the spacing of the grid."""
 _MOST_LOSSES = 300
-"""Divergences are computed at most at so many losses."""
+"""Divergences are computed at this many losses at most."""
 
 
 def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
-    """The losses at which divergences are computed, from 0 to beyond the largest one that matters. They are equally
-    spaced up to `near` standard deviations of an epoch's loss, and then farther and farther apart."""
+    """The losses at which divergences of an epoch are computed, from 0 to beyond the largest one that matters.
+
+    They are equally spaced up to `near` standard deviations of an epoch's loss, and then farther and farther apart.
+    side: which laws are compared. s: the noise multiplier. epoch, released: the steps of an epoch, and how many of them
+    are released. reach: outputs farther than this many standard deviations from their means do not matter. ratio: the
+    spacing of the grid of density ratios.
+    """
     both = side.up and side.down
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation = math.sqrt(math.log1p(variance * (4 if both else 1)))
@@ -267,25 +295,29 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
     largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
     top = math.log1p(math.exp(largest - math.log(epoch)) + reach * math.sqrt(variance)) if side.up else 0.0
     top += reach * spread + spread**2 / 2 if side.down else 0.0
-    found = [0.0]
-    while found[-1] < top and len(found) < _MOST_LOSSES:
-        found.append(
-            found[-1]
-            + _LOSS_STEP * ratio * min(deviation + max(found[-1] - near * deviation, 0.0), max(deviation, 1 / s))
+    losses = [0.0]
+    while losses[-1] < top and len(losses) < _MOST_LOSSES:
+        losses.append(
+            losses[-1]
+            + _LOSS_STEP * ratio * min(deviation + max(losses[-1] - near * deviation, 0.0), max(deviation, 1 / s))
         )
-    return np.array(found)
+    return np.array(losses)
 
 
 def epoch_pairs(
     noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs above and below (P, Q), and above and below (Q, P), of the first `released` steps of one epoch.
+    """Bounds on what the first `released` steps of one epoch cost, as pairs of laws with finitely many outcomes.
+
+    The first result has a pair that dominates (P, Q), with the record under P, and one that is dominated; the second
+    has the same for (Q, P).
 
     noise: the noise multiplier s.
     epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
     replaced: whether the record's contribution has the opposite sign under Q; else Q is without the record.
-    reach, ratio: see `profile`.
-    near: up to so many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
+    reach: outputs farther than this many standard deviations from their means are left out.
+    near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
+    ratio: the spacing h of the grid of density ratios; the distance between the pairs falls as its square.
 
     Raises:
         OverflowError: the grid would be too long.
@@ -293,9 +325,9 @@ def epoch_pairs(
     if noise < _LEAST_NOISE_OF_EPOCHS:
         raise OverflowError("the noise is too little for the grid")
     sides = (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1))
-    found = [
+    ends = [
         profile(side, noise, epoch, released, _losses(side, noise, epoch, released, reach, near, ratio), reach, ratio)
         for side in sides
     ]
-    forward = region(found[0], found[-1])
-    return forward, forward if replaced else region(found[1], found[0])
+    forward = region(ends[0], ends[-1])
+    return forward, forward if replaced else region(ends[1], ends[0])

@@ -1,10 +1,9 @@
-"""delta(epsilon) of histories in which there are random allocations, or releases that are accounted for by finite pairs
-of laws, such as those with Laplace noise.
+"""delta(epsilon) of histories with random allocations, or with releases that are accounted for by finite pairs of laws.
 
-If a history has only random allocations and plain Gaussian releases and the relation is not replace-one, `allocation`
-is tried first. In all other cases one grid of losses is used: the finite pairs of the epochs (`epoch`), the other
-finite pairs and the dominating pairs of the other releases become laws on that grid, and their Fourier transforms are
-multiplied.
+Releases with Laplace noise are an example of the latter. If a history has only random allocations and plain Gaussian
+releases and the relation is not replace-one, the module `allocation` is tried first. In all other cases one grid of
+losses is used: the finite pairs of the epochs (module `epoch`), the other finite pairs and the dominating pairs of the
+other releases become laws on that grid, and their Fourier transforms are multiplied.
 """
 
 import contextlib
@@ -16,7 +15,13 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.allocations.allocation import Allocated, allocation_delta, largest_output, light
+from dpzero_theory.privacy.certified.allocations.allocation import (
+    Allocated,
+    allocation_delta,
+    distinct,
+    largest_output,
+    light,
+)
 from dpzero_theory.privacy.certified.allocations.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.allocations.modulus import coefficient_delta
 from dpzero_theory.privacy.certified.allocations.subset import subset_pairs, told
@@ -30,27 +35,33 @@ from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_epsilon
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
 
 Finite = tuple[tuple[tuple[FinitePair, int], ...], ...]
-"""For each of the two directions (P, Q) and (Q, P), finite pairs with their numbers of releases."""
+"""For each of the two directions (P, Q) and (Q, P), pairs of laws with finitely many outcomes, and their numbers of
+releases."""
 NO_FINITE: Finite = ((), ())
-"""The value of `Mixture.finite` for a history without finite pairs."""
+"""The value of `Mixture.finite` for a history without pairs of laws with finitely many outcomes."""
 
 _LEFT_OUT_SHARE = 1e-4
-"""Outputs with this probability, as a share of delta, are left out of the grid; it is added to the upper end."""
+"""Outputs with this probability, as a share of delta, are left out of the grid; it is added to the bracket's upper
+end."""
 _NARROW = 0.03
-"""If a bracket of delta by `allocation` has at most this relative width, no other method is tried."""
+"""If a bracket of delta by the module `allocation` has at most this relative width, no other method is tried."""
 _RESOLVED = 1e-8
-"""The least target delta for which `allocation` is tried: its rounding errors do not shrink with delta."""
+"""The least target delta for which the module `allocation` is tried: its rounding errors do not shrink with delta."""
 _FAR_FROM_TARGET = 10.0
 """If a search knows that delta is more than this factor above or below its target, a wide bracket is enough."""
 _LEAST_DELTA = 1e-280
-"""If delta is below this, no grid is tried, and the upper end is the bound without amplification by allocation."""
+"""If delta is below this, no grid is tried, and the upper end of its bracket is the bound without amplification by
+allocation."""
 _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
 """The fewest and the most points of the grid of losses."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A history: random allocations, releases with dominating pairs, finite pairs, and a `gdp`-GDP mechanism.
+    """A history of random allocations, releases with dominating pairs, finite pairs, and a `gdp`-GDP mechanism.
+
+    A finite pair is a pair of laws with finitely many outcomes. P is the law of what is released with the record, and Q
+    that without it or with another one.
 
     Attributes:
         runs: the random allocations.
@@ -73,7 +84,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How fine the grids are.
+    """How fine the grids are on which delta is computed.
 
     ratio: the spacing h of the grid of density ratios in the module `signed`.
     resolution: the spacing of the grids of `allocation.allocation_delta`, in standard deviations.
@@ -86,35 +97,36 @@ class Accuracy:
 
 
 FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15, 1e-2, 100)
-"""How fine grids are: for answers; for estimates in a root search with random allocations; and for estimates in one
-with finite pairs alone."""
+"""How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), and for
+estimates in one with finite pairs alone (ROUGH)."""
 
 
 @lru_cache(maxsize=8)
 def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: float) -> Finite:
-    """For each direction the finite pairs of all epochs of `runs`, each with the number of such epochs. The other
-    arguments are those of `epoch.epoch_pairs`."""
+    """For each direction the pairs of laws with finitely many outcomes of all epochs of `runs`, with the numbers of
+    epochs.
+
+    replaced: whether neighbours replace a record. reach: outputs farther than this many standard deviations from their
+    means are left out. ratio: the spacing of the grid of density ratios.
+    """
     if not runs:
         return NO_FINITE
     near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
-    found: tuple[list[tuple[FinitePair, int]], ...] = ([], [])
-    for run in runs:
-        for released, count in run.parts:
-            pairs = epoch_pairs(
-                run.noise_multiplier, run.epoch, released, replaced=replaced, reach=reach, near=near, ratio=ratio
-            )
-            for direction, pair in zip(found, pairs, strict=True):
-                direction.append((pair, count))
-    return tuple(map(tuple, found))
+    directions: tuple[list[tuple[FinitePair, int]], ...] = ([], [])
+    for (noise, epoch, released), count in distinct(runs).items():
+        pairs = epoch_pairs(noise, epoch, released, replaced=replaced, reach=reach, near=near, ratio=ratio)
+        for direction, pair in zip(directions, pairs, strict=True):
+            direction.append((pair, count))
+    return tuple(map(tuple, directions))
 
 
 def _on_grid(
     epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy, directions: Sequence[int] = (0, 1)
 ) -> Bracket:
-    """The bracket of delta(epsilon) on the grid of losses: the larger of those of `directions`, where 0 is (P, Q) and 1
-    is (Q, P).
+    """The bracket of delta(epsilon) of the history `mixture` on a grid of losses: the larger of those of `directions`.
 
-    delta: a rough delta; outputs whose probability is the share `_LEFT_OUT_SHARE` of it are left out.
+    directions: 0 is (P, Q) and 1 is (Q, P). delta: a rough delta; outputs whose probability is the share
+    `_LEFT_OUT_SHARE` of it are left out. accuracy: how fine the grid is.
     """
     steps = max(math.fsum(run.steps for run in mixture.runs), 1)
     log_cut = math.log(delta) + math.log(_LEFT_OUT_SHARE)
@@ -130,11 +142,11 @@ def _on_grid(
             continue
         own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
         finite = (*epochs[index], *own)
-        found = _composed(epsilon, finite, others, mixture.gdp, log_cut, accuracy)
-        upper = max(upper, found.upper)
+        bracket = _composed(epsilon, finite, others, mixture.gdp, log_cut, accuracy)
+        upper = max(upper, bracket.upper)
         if below != others:
-            found = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy)
-        lower, value = max(lower, found.lower), max(value, found.value)
+            bracket = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy)
+        lower, value = max(lower, bracket.lower), max(value, bracket.value)
     return _bracket(lower, value, upper)
 
 
@@ -146,8 +158,12 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """The bracket of delta(epsilon) for one direction, (P, Q) or (Q, P): in closed form if there is one release only or
-    if no total loss exceeds epsilon, else on a grid of losses. log_cut: as for `grid.grid_delta_beside`."""
+    """The bracket of delta(epsilon) for one direction, (P, Q) or (Q, P), on a grid of losses.
+
+    A closed form is used if there is one release only, or if no total loss exceeds epsilon. finite, parts: the finite
+    pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out. accuracy: how fine the grid is.
+    """
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
         return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
@@ -159,26 +175,28 @@ def _composed(
 
 
 def _bracket(lower: float, value: float, upper: float) -> Bracket:
-    """The bracket with these ends and the estimate `value`, which is first moved between them."""
+    """The bracket from `lower` to `upper` with the estimate `value`, which is first moved between them."""
     return Bracket(lower, min(max(value, lower), upper), upper, "random allocation")
 
 
-def _far(found: Bracket, target: float) -> bool:
-    """Whether delta is certainly more than `_FAR_FROM_TARGET` times too small or too large; a search then needs to know
-    only which of the two."""
-    return found.upper < target / _FAR_FROM_TARGET or found.lower > target * _FAR_FROM_TARGET
+def _far(bracket: Bracket, target: float) -> bool:
+    """Whether delta is certainly more than `_FAR_FROM_TARGET` times smaller or larger than `target`.
+
+    A search then needs to know only which of the two holds. bracket: that of delta.
+    """
+    return bracket.upper < target / _FAR_FROM_TARGET or bracket.lower > target * _FAR_FROM_TARGET
 
 
 def mixture_delta(
     epsilon: float, mixture: Mixture, *, target: float | None = None, accuracy: Accuracy = FINE
 ) -> Bracket:
-    """Certified bracket of delta(epsilon), the larger of both directions.
+    """Certified bracket of delta(epsilon) of a history, the larger of both directions in which neighbours are compared.
 
     Args:
         epsilon: epsilon >= 0.
-        mixture: the history, with at least one run or one finite pair.
-        target: in a root search, the delta whose epsilon or noise is sought. Then the probability left out is small
-            against it, and a bracket that is far from it may be wide. None: delta itself is wanted.
+        mixture: the history, with at least one random allocation or one pair of laws with finitely many outcomes.
+        target: in a root search, the delta whose epsilon or noise is sought. Then the probability that is left out is
+            small against it, and a bracket that is far from it may be wide. None means that delta itself is wanted.
         accuracy: how fine the grids are.
     """
     if any(run.taken > 1 for run in mixture.runs):
@@ -186,15 +204,17 @@ def mixture_delta(
         below = mixture_delta(epsilon, _below(mixture), target=target, accuracy=accuracy)
         upper = _of_one_epoch(epsilon, mixture, above.upper, target, accuracy)
         return _bracket(min(below.lower, upper), above.value, upper)
-    found = _delta(epsilon, mixture, target, accuracy)
-    return found if mixture.runs else replace(found, method="grid")
+    bracket = _delta(epsilon, mixture, target, accuracy)
+    return bracket if mixture.runs else replace(bracket, method="grid")
 
 
 def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float | None, accuracy: Accuracy) -> float:
-    """The upper end of delta: `upper`, or a smaller bound if the history is one epoch and the record is there or not.
+    """The smaller of `upper` and, for some histories, another upper bound on delta(epsilon) of the history `mixture`.
 
-    In that case `modulus.coefficient_delta` bounds the direction (P, Q), with the record under P, and the random
-    allocations to one step which dominate the epoch bound the other direction.
+    The other bound is known if the history is one epoch and the record is there or not. Then
+    `modulus.coefficient_delta` bounds the direction (P, Q), with the record under P, and the random allocations to one
+    step which dominate the epoch bound the other direction. target: the delta that a search is for, or None. accuracy:
+    how fine the grids are.
     """
     run, told = mixture.runs[0], _above(mixture)
     alone = not any((*mixture.parts, *mixture.finite, mixture.gdp)) and [one.epochs for one in mixture.runs] == [1]
@@ -208,7 +228,7 @@ def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float 
 
 
 def _above(mixture: Mixture) -> Mixture:
-    """A mixture that dominates `mixture` and in which the record takes part in one step of an epoch only.
+    """A history that dominates `mixture` and in which the record takes part in one step of an epoch only.
 
     Each random allocation to more than one step (`Allocated.taken` > 1) is replaced by those of `subset.told`. One
     whose epochs have a single step is the same as full batches, and its mu is added to `gdp`.
@@ -220,26 +240,28 @@ def _above(mixture: Mixture) -> Mixture:
 
 
 def _below(mixture: Mixture) -> Mixture:
-    """A mixture that `mixture` dominates, for lower ends of delta.
+    """A history that `mixture` dominates, for lower ends of delta.
 
     Each random allocation to more than one step (`Allocated.taken` > 1) is replaced by the finite pairs of
     `subset.subset_pairs`, and the dominating pairs of `parts` by those that data attain.
     """
-    found: tuple[list[tuple[FinitePair, int]], ...] = tuple(list(each) for each in mixture.finite)
+    directions: tuple[list[tuple[FinitePair, int]], ...] = tuple(list(each) for each in mixture.finite)
     for run in mixture.runs:
         if run.taken > 1:
             for released, count in run.parts:
                 pairs = subset_pairs(run.noise_multiplier, run.epoch, run.taken, released, replaced=mixture.replaced)
-                for direction, pair in zip(found, pairs, strict=True):
+                for direction, pair in zip(directions, pairs, strict=True):
                     direction.append((pair, count))
     plain = tuple(run for run in mixture.runs if run.taken == 1)
-    return replace(mixture, runs=plain, parts=mixture.attained, finite=tuple(map(tuple, found)))
+    return replace(mixture, runs=plain, parts=mixture.attained, finite=tuple(map(tuple, directions)))
 
 
 def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy) -> Bracket:
-    """The bracket of delta(epsilon) of a mixture whose random allocations all have `taken` = 1. The arguments are those
-    of `mixture_delta`."""
-    lower, upper = max((0.0, *(largest_output(epsilon, run) for run in mixture.runs if not mixture.replaced))), 1.0
+    """The bracket of delta(epsilon) of a history whose random allocations are all to one step of an epoch.
+
+    target: the delta that a search is for, or None. accuracy: how fine the grids are.
+    """
+    lower, upper = max((0.0, *(largest_output(epsilon, run) for run in set(mixture.runs) if not mixture.replaced))), 1.0
     plain = not any(mixture.parts) and not any(mixture.finite)
     full = Allocated(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
     if plain:
@@ -248,37 +270,40 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     resolved = target is None or (target >= _RESOLVED and epsilon < math.log(target) + 25)
     if plain and not mixture.replaced and resolved and all(light(run) for run in mixture.runs):
         runs = (*mixture.runs, full) if full else mixture.runs
-        found = allocation_delta(epsilon, runs, resolution=accuracy.resolution)
-        if found.upper <= (1 + _NARROW) * found.lower or (target and _far(found, target)):
-            return found
-        lower, upper = max(lower, found.lower), min(upper, found.upper)
+        bracket = allocation_delta(epsilon, runs, resolution=accuracy.resolution)
+        if bracket.upper <= (1 + _NARROW) * bracket.lower or (target and _far(bracket, target)):
+            return bracket
+        lower, upper = max(lower, bracket.lower), min(upper, bracket.upper)
     if upper < _LEAST_DELTA:
         return _bracket(lower, upper, upper)
     guess = target or max(lower, min(upper, 1e-6))
     try:
         while True:
-            found = _on_grid(epsilon, mixture, guess, accuracy)
-            lower, upper = max(lower, found.lower), min(upper, found.upper)
-            if target or found.lower > guess / 10:
+            bracket = _on_grid(epsilon, mixture, guess, accuracy)
+            lower, upper = max(lower, bracket.lower), min(upper, bracket.upper)
+            if target or bracket.lower > guess / 10:
                 break
-            guess = found.lower or guess**4
+            guess = bracket.lower or guess**4
             if guess < _LEAST_DELTA:
                 break
-        # the upper end is far above the guess: perhaps so little was left out that the grid became too coarse
+        # If the upper end is far above the guess, perhaps so little was left out that the grid became too coarse.
         while not target and upper > 10 * max(guess, _LEAST_DELTA):
-            found = _on_grid(epsilon, mixture, upper, accuracy)
-            guess, lower, upper = upper, max(lower, found.lower), min(upper, found.upper)
+            bracket = _on_grid(epsilon, mixture, upper, accuracy)
+            guess, lower, upper = upper, max(lower, bracket.lower), min(upper, bracket.upper)
             if upper > guess / 2:
                 break
-        return _bracket(lower, found.value, upper)
+        return _bracket(lower, bracket.value, upper)
     except OverflowError:
         upper = min(upper, _chernoff(epsilon, mixture))
         return _bracket(lower, upper, upper)
 
 
 def _chernoff(epsilon: float, mixture: Mixture) -> float:
-    """An upper bound on delta(epsilon): the larger of both directions' Chernoff bounds, each the smallest over several
-    tau. It is 1 if the mixture has random allocations, for which it has no moments."""
+    """An upper bound on delta(epsilon) of the history `mixture`: the larger of both directions' Chernoff bounds.
+
+    Each of these is the smallest over several tilts tau. The result is 1 if the history has random allocations, whose
+    moments are not computed.
+    """
     worst = float(bool(mixture.runs))
     for index in (0, 1):
         finite, best = mixture.finite[index], 0.0
@@ -295,8 +320,9 @@ def _chernoff(epsilon: float, mixture: Mixture) -> float:
 
 
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
-    """The curve of delta over x, for a root search; at(x) is the (epsilon, mixture) whose delta is meant at x.
+    """The curve of delta over x, for a root search.
 
+    at: a function from x to the epsilon and the history that x stands for.
     target: the delta that the search is for.
     rough: how fine the grids of uncertified estimates are.
     """
@@ -311,8 +337,11 @@ def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *
 
 
 def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:
-    """The start of a search for the epsilon at which delta is `target`: a rough epsilon, and d log delta / d log
-    epsilon there."""
+    """A rough epsilon at which delta of the history `mixture` is `target`, and the slope d log delta / d log epsilon
+    there.
+
+    They are where a search starts.
+    """
     variance = mixture.gdp**2
     for run in mixture.runs:
         square = min(run.noise_multiplier**-2, 4.0)

@@ -1,14 +1,15 @@
 """Random allocation to k of the t steps of one epoch, the record removed: an upper bound on delta.
 
-The density ratio of the epoch is a coefficient of a product of polynomials, one for each step, and a coefficient is at
-most the mean of the modulus on a circle. With Y_i the ratio of step i as in `epoch`, any c in (0, 1), A_i = 1 - c + c
+The density ratio of the epoch's outputs with the record to those without it is a coefficient of a product of
+polynomials, one for each step, and a coefficient is at most the mean of the modulus on a circle. Let Y_i be the density
+ratio of step i, exp((2 x_i - 1)/(2 s^2)) at the output x_i, with s the noise. With any c in (0, 1), A_i = 1 - c + c
 Y_i, p_i = c Y_i/A_i and V_i = p_i (1 - p_i), this gives the bound
 
     F = e^{sum log A_i} e^{-sum V_i} I_0(sum V_i) / P(Bin(t, c) = k),
 
-where I_0 is a Bessel function. F is convex in the two sums. So the mean of (F - a)_+ only rises if the law of a step's
-(log A, V) is spread to a lattice with its means kept; there one transform composes the steps. Statements and proofs:
-derivation.md, section 12.
+where I_0 is a Bessel function and Bin(t, c) a binomial variable. F is convex in the two sums. So the mean of (F - a)_+
+only rises if the law of a step's (log A, V) is spread to a lattice with its means kept; there one transform composes
+the steps. Statements and proofs: derivation.md, section 12.
 """
 
 import itertools
@@ -20,6 +21,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import expit, gammaln, ive, ndtr
 
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.grids.convolution import chernoff, compose, transform
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum, normal_mass
@@ -28,18 +30,19 @@ _CUT_AT = 11.0
 """Outputs farther than this from their means, in standard deviations of the noise, are left out; their probability is
 added to the upper bound on delta."""
 _PIECES = 2**15
-"""The line of outputs is cut into so many pieces. On each piece log A is replaced by the larger of its values at the
+"""The line of outputs is cut into this many pieces. On each piece log A is replaced by the larger of its values at the
 two ends and V by the smaller, which only raises the bound."""
 _ROWS, _COLUMNS, _COLUMNS_TO_MEAN = 2**12, 2**7, 40
-"""The number of lattice points for sum log A (rows) and for sum V (columns), and the number of columns below the mean
-of sum V."""
+"""The numbers of points of the lattice for two sums over an epoch's steps, sum log A (rows) and sum V (columns). The
+third is the number of columns below the mean of sum V. A and V are those of the module's docstring."""
 _LOG_BEYOND_ROWS = math.log(1e-15)
 """The log of a bound on the tilted probability that sum log A is above all rows of the lattice."""
 _STEP_ROUNDING = 1e-12
 """A bound on the relative rounding error of a step's weights, and on that of the share of a weight that moves to the
 next lattice point."""
 _TILT_STEP = 0.05
-"""Only tilts whose logs are multiples of this are used, so that the laws of one tilt serve several epsilons."""
+"""Laws are multiplied by a power of A, the tilt; only tilts whose logs are multiples of this are used, so that the laws
+of one tilt serve several epsilons."""
 _LARGEST_TILT = 60.0
 """The largest tilt that is tried."""
 _LARGEST_EXPONENT = 690.0
@@ -51,18 +54,25 @@ which steps the record is in."""
 
 
 def _log_ratio(x: Array, s: float) -> Array:
-    """The log of Y, the density ratio of N(1, s^2) to N(0, s^2), at the output x."""
+    """The log of the density ratio of N(1, s^2) to N(0, s^2) at the output x, where s is the noise."""
     return np.asarray((2 * x - 1) / (2 * s * s))
 
 
 def _terms(x: Array, s: float, logit: float) -> tuple[Array, Array]:
-    """The values at the output x of log A and p as the module defines them, where `logit` is log(c/(1 - c))."""
+    """The values at the output x of log A and p, where A = 1 - c + c Y, p = c Y/A and Y is the density ratio of
+    `_log_ratio`.
+
+    s: the noise. logit: log(c/(1 - c)).
+    """
     above = logit + _log_ratio(x, s)
     return np.logaddexp(0.0, above) - np.logaddexp(0.0, logit), expit(above)
 
 
 def _log_chance(epoch: int, taken: int, logit: float) -> float:
-    """A lower bound on log P(Bin(t, c) = k), with t = `epoch`, k = `taken` and `logit` = log(c/(1 - c))."""
+    """A lower bound on the log of the probability that of `epoch` trials with chance c exactly `taken` succeed.
+
+    logit: log(c/(1 - c)).
+    """
     whole = gammaln(epoch + 1)
     choose = whole - gammaln(taken + 1) - gammaln(epoch - taken + 1)
     chance = choose - taken * np.logaddexp(0.0, -logit) - (epoch - taken) * np.logaddexp(0.0, logit)
@@ -71,28 +81,38 @@ def _log_chance(epoch: int, taken: int, logit: float) -> float:
 
 @lru_cache(maxsize=256)
 def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, float, float]:
-    """A good c for a tilt: its logit, and the log F and the sum V that are typical with it (see the module).
+    """A good constant c for a tilt, as log(c/(1 - c)), and two numbers that are typical with it.
 
-    c is such that the mean of sum p_i is k, when a step's output has the law N(0, s^2) tilted by A^tilt. The typical
-    log F and sum V are those at the means of log A and V under that law.
+    They are the log of F and the sum of V over the steps, where F is the bound and V a variance in the module's
+    docstring. noise: s. epoch, taken: t and k, the steps of an epoch and how many of them have the record. tilt: a
+    step's output has the law N(0, s^2) multiplied by A^tilt. c is such that under this law the expected sum of p_i is
+    k. The typical numbers are those at the means of log A and V.
     """
     x = np.linspace(-9 * noise, 9 * noise + 1 + tilt, 801)
     weight = -((x / noise) ** 2) / 2
-    low, high = -60.0, 60.0
-    for _ in range(50):
-        logit = (low + high) / 2
+
+    def at(logit: float) -> tuple[Array, Array, Array]:
         level, p = _terms(x, noise, logit)
         law = np.exp(weight + tilt * level - np.max(weight + tilt * level))
-        law /= law.sum()
-        low, high = (logit, high) if epoch * float(law @ p) < taken else (low, logit)
+        return level, p, law / law.sum()
+
+    def few(logit: float) -> bool:
+        _, p, law = at(logit)
+        return epoch * float(law @ p) < taken
+
+    logit = sum(halved(few, -60.0, 60.0, 49)) / 2
+    level, p, law = at(logit)
     spread = epoch * float(law @ (p * (1 - p)))
     log_f = epoch * float(law @ level) + math.log(ive(0, spread)) - _log_chance(epoch, taken, logit)
     return logit, log_f, spread
 
 
 def _tilt(noise: float, epoch: int, taken: int, epsilon: float) -> float:
-    """The least tilt whose log is a multiple of `_TILT_STEP` and whose typical log F, by `_guide`, is at least
-    epsilon."""
+    """The smallest tilt, of those that are tried, that suits a bound on delta at `epsilon`.
+
+    With it the typical log of the bound's density ratio is at least epsilon. noise: s. epoch, taken: the steps of an
+    epoch, and how many of them have the record.
+    """
     steps = range(math.ceil(math.log(_LARGEST_TILT) / _TILT_STEP))
     at = bisect_left(steps, epsilon, key=lambda k: _guide(noise, epoch, taken, math.exp(k * _TILT_STEP))[1])
     return math.exp(at * _TILT_STEP)
@@ -100,9 +120,11 @@ def _tilt(noise: float, epoch: int, taken: int, epsilon: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """The tilted law, on a lattice, of the pair (sum log A_i, sum V_i) of the module.
+    """A law of the two sums over an epoch's steps on which the bound F depends (module's docstring): sum log A_i and
+    sum V_i.
 
-    law: the probabilities, rows for sum log A and columns for sum V, times e^{tilt sum log A - log_scale}.
+    law: the probabilities on a lattice, with rows for sum log A and columns for sum V, multiplied by e^{tilt sum log A
+    - log_scale}.
     error: a bound on the sum of the errors of `law`.
     level, spread: the values of sum log A at the rows and of sum V at the columns.
     log_chance: the log of P(Bin(t, c) = k).
@@ -119,8 +141,11 @@ class _Sums:
     beyond: float
 
     def above(self, epsilon: float) -> float:
-        """An upper bound on the mean of (F - e^epsilon)_+, F as in the module, over the points of the lattice: `beyond`
-        and the outputs that `_CUT_AT` leaves out are not in it."""
+        """An upper bound on the mean of (F - e^epsilon)_+ over the points of the lattice, where F bounds an epoch's
+        density ratio.
+
+        The probability of sums and outputs that are left out is not in it.
+        """
         first = int(np.searchsorted(self.level, epsilon + self.log_chance))
         level = self.level[first:]
         if not len(level):
@@ -136,8 +161,11 @@ class _Sums:
 
 @lru_cache(maxsize=6)
 def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
-    """The law of (sum log A_i, sum V_i) over an epoch, tilted by the product of the A_i^tilt, with every mass spread to
-    lattice points so that means of functions such as (F - a)_+ are not lowered."""
+    """The law of the pair (sum log A_i, sum V_i) over the steps of an epoch, tilted by the product of the A_i^tilt.
+
+    noise: s. epoch, taken: t and k. Every mass is spread to lattice points so that means of functions such as (F - a)_+
+    are not lowered. Raises OverflowError if the lattice would need too many points.
+    """
     logit, _, centre = _guide(noise, epoch, taken, tilt)
     if not centre > _LEAST_SPREAD:
         raise OverflowError("a record whose steps the outputs all but name")
@@ -152,7 +180,7 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     low, high = (-_reach(epoch, -level, log_tilted), _reach(epoch, level, log_tilted))
     thin = centre / _COLUMNS_TO_MEAN
     column = np.floor(variance / thin)
-    # a sum of V beyond the last column wraps round into later rows: at most so many rows on
+    # A sum of the steps' V beyond the lattice's last column wraps round into later rows, at most `carried` of them.
     carried = epoch * (int(column.max()) + 1) // _COLUMNS + 1
     if carried > _ROWS // 4:
         raise OverflowError("too many steps for the lattice")
@@ -165,7 +193,7 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     for raised, wide in itertools.product((0, 1), (0, 1)):
         share = (up if raised else 1 - up) * (right if wide else 1 - right)
         weight = share * np.exp(log_mass + tilt * width * (row + raised) - top)
-        # F is larger where V is smaller, so rounding errors are taken from the share that moves V up
+        # The bound F is larger where V is smaller, so that rounding errors are taken from the share that moves V up.
         np.add.at(law, ((row + raised).astype(np.int64) - first, (column + wide).astype(np.int64) % _COLUMNS), weight)
     total = float(law.sum())
     log_scale = epoch * (math.log(total) + top + 4 * _STEP_ROUNDING)
@@ -188,8 +216,10 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
 
 
 def _reach(epoch: int, points: Array, log_weight: Array) -> float:
-    """A number that the sum of `epoch` independent terms exceeds with probability at most 1e-15; each term has the
-    values `points` with probabilities proportional to e^log_weight."""
+    """A number that the sum of `epoch` independent terms exceeds with probability at most 1e-15.
+
+    Each term has the values `points` with probabilities proportional to e^log_weight.
+    """
     law = np.exp(log_weight - np.max(log_weight))
     law /= law.sum()
     deviation = math.sqrt(float(law @ (points - float(law @ points)) ** 2) * epoch)
@@ -199,7 +229,7 @@ def _reach(epoch: int, points: Array, log_weight: Array) -> float:
 
 
 def coefficient_delta(epsilon: float, noise: float, epoch: int, taken: int) -> float:
-    """An upper bound on delta(epsilon) of one epoch: P has the record in `taken` of the `epoch` steps, Q is without it.
+    """An upper bound on delta(epsilon) of one epoch, where only P has the record, in `taken` of the `epoch` steps.
 
     noise: the noise multiplier s.
 

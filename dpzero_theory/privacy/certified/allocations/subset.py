@@ -1,10 +1,11 @@
 """Random allocation to k of t steps: a record takes part in a uniformly random set of k of the t steps of an epoch.
 
-From above (`told`): tell the observer a random partition of the steps into k blocks of sizes floor(t/k) and ceil(t/k),
-each with one of the record's steps. Then an epoch is k allocations to one step of a block, and being told more cannot
-cost less. From below (`subset_pairs`): for each of a few numbers c, the sum over an epoch of the losses
-log(1 - c + c Y_i), rounded to a grid, is a function of the outputs, whose laws under P and Q are known; Y_i is the
-density ratio of step i as in `epoch`. Statements and proofs: derivation.md, section 12.
+An upper bound on its cost is given by `told`: the observer is told a random partition of the steps into k blocks of
+sizes floor(t/k) and ceil(t/k), each with one of the record's steps. Then an epoch is k allocations to one step of a
+block, and being told more cannot cost less. A lower bound is given by `subset_pairs`: for each of a few numbers c, the
+sum over an epoch of the losses log(1 - c + c Y_i), rounded to a grid, is a function of the outputs, whose laws under P
+and Q are known. Here Y_i = exp((2 x_i - 1)/(2 s^2)) is the density ratio of step i at its output x_i, with s the noise.
+Statements and proofs: derivation.md, section 12.
 """
 
 import math
@@ -28,26 +29,39 @@ deviations."""
 _WEIGHT_ERROR = 1e-11
 """A bound on the relative rounding error of a weight or of the factor that undoes a tilt."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
-"""The numbers c of the module that are tried, as log(c/(1-c)) less the same of (k-1)/t, in units of 1/s: for relations
-in which the record is there or not, and for replace-one."""
+"""For lower bounds some constants c are tried. These numbers are log(c/(1-c)) minus the same of (k-1)/t, in units of
+1/s, for a record in k of t steps and noise s: first for relations in which the record is there or not, then for
+replace-one."""
 _LARGEST_LOGIT = 600.0
-"""The largest absolute difference of those two logits, so that c/(1-c) is a float."""
+"""The largest absolute value of log(c/(1-c)) minus the same of (k-1)/t that is used, so that c/(1-c) is a float."""
 _LEAST_CHANCE = 1e-18
 """If the probability that the record is in j of the released steps is below this, that j is left out: under P its
 probability is dropped, and under Q it is added to the bounds."""
 
 
 def told(run: Allocated) -> list[Allocated]:
-    """Random allocations to one step of each epoch, whose composition dominates `run`: their epochs are the blocks into
-    which the module divides an epoch of `run`. An incomplete epoch counts as a whole one."""
+    """Random allocations to one step of each epoch, whose composition costs at least as much as `run`.
+
+    An epoch of `run` is divided at random into as many blocks as it has steps with the record, one in each, and these
+    blocks are the epochs of the result. If only r steps of an epoch are released, every block counts with r released
+    steps, or with all of them where it has no more than r.
+    """
     size, longer = divmod(run.epoch, run.taken)
-    blocks = ((size, run.taken - longer), (size + 1, longer))
-    return [Allocated(run.noise_multiplier, t, t * count * run.epochs) for t, count in blocks if count]
+    found = []
+    for t, count in ((size, run.taken - longer), (size + 1, longer)):
+        for released, number in run.parts:
+            if released < t:
+                found += [Allocated(run.noise_multiplier, t, released)] * (count * number)
+            elif count:
+                found.append(Allocated(run.noise_multiplier, t, t * count * number))
+    return found
 
 
 def counts(epoch: int, taken: int, released: int) -> list[tuple[int, float]]:
-    """The law of the number j of the record's steps among the first `released` steps of an epoch, in which it has
-    `taken` steps: (j, probability), without the j that `_LEAST_CHANCE` leaves out."""
+    """The law of the number j of the record's steps among the first `released` steps of an epoch, as (j, probability).
+
+    The record has `taken` of the epoch's steps. The j that `_LEAST_CHANCE` leaves out are not in the law.
+    """
     low, high = max(0, taken - (epoch - released)), min(taken, released)
 
     def log_chance(j: int) -> float:
@@ -62,16 +76,22 @@ def counts(epoch: int, taken: int, released: int) -> list[tuple[int, float]]:
 
 
 def _left_out(epoch: int, taken: int, released: int) -> float:
-    """A bound on the total probability of the numbers j that `counts` leaves out."""
+    """A bound on the total probability that `counts` leaves out of the law of the number of the record's released
+    steps.
+
+    epoch, taken, released: the steps of an epoch, how many of them have the record, and how many of them are released.
+    """
     numbers = min(taken, released) - max(0, taken - (epoch - released)) + 1
     return (numbers - len(counts(epoch, taken, released))) * _LEAST_CHANCE
 
 
 class _Steps:
-    """The laws of one step's loss log(1 - c + c Y), Y its density ratio, or of the same loss of the kind `replace`;
-    losses are rounded to the multiples k `width`, k = `first`, first + 1, ...
+    """The laws of one step's loss, rounded to the multiples k `width` for k = `first`, first + 1, ...
 
-    The grid of the sum of an epoch's losses has the same width, and begins at the loss `bottom`.
+    The loss is log(1 - c + c Y), with Y the step's density ratio, or the loss of the kind `replace` with sample rate c.
+    pair: the pair with this loss, noise and c. released, taken: how many steps of an epoch are released, and how many
+    have the record. replaced: whether neighbours replace a record. The grid of the sum of an epoch's losses has the
+    same width, and begins at the loss `bottom`.
     """
 
     def __init__(self, pair: Pair, released: int, taken: int, replaced: bool) -> None:
@@ -92,8 +112,10 @@ class _Steps:
         self._s = s
 
     def masses(self, mean: int, sign: int) -> Array:
-        """Bounds on the masses of the rounded losses if the output is N(mean, s^2): lower bounds if sign is -1, upper
-        ones if it is 1."""
+        """Bounds on the masses of the rounded losses if the output has the law N(mean, s^2), where s is the noise.
+
+        They are lower bounds if sign is -1, and upper bounds if it is 1.
+        """
         ends = self._edges - mean / self._s
         mass, error = normal_mass(ends[:-1], ends[1:])
         return np.maximum(mass + sign * error, 0.0)
@@ -117,10 +139,11 @@ def _first(steps: _Steps, mean: int, released: int, chances: list[tuple[int, flo
 def _second(
     steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]], sign: int
 ) -> tuple[Array, Array, float]:
-    """Upper bounds on the law of the sum of the `released` steps' losses, whose laws are composed after they are tilted
-    by e^{sign loss}. The other arguments are those of `_first`.
+    """Upper bounds on the law of the sum of the `released` steps' losses, whose laws are tilted by e^{sign loss} and
+    composed.
 
-    Returns the bounds, a bound on the rounding error of each (for a sum of several the squares add), and a bound on the
+    The outputs of j of the steps have the mean `mean`, those of the others the mean 0; `chances` is the law of j. It
+    returns the bounds, a bound on the rounding error of each (for a sum of several the squares add), and a bound on the
     mass of the sums beyond the grid.
     """
     start = math.floor(steps.bottom / steps.width)
@@ -134,8 +157,8 @@ def _second(
         law, error = compose([(spectra[mean], j), (spectra[0], released - j)], start)
         factor = chance * np.exp(np.minimum(j * scale[mean] + (released - j) * scale[0] - sign * at, 700.0))
         total, wrong = total + factor * law, wrong + factor * error / math.sqrt(_GRID_POINTS)
-    # sums beyond that end of the grid where the tilt is small wrap round and then count too little: Chernoff's bound
-    # on their mass, the best of several rates
+    # Sums beyond that end of the grid where the tilt is small wrap round and then count too little. `tail` is
+    # Chernoff's bound on their mass, the best of several rates.
     ends = (steps.bottom, steps.bottom + _GRID_POINTS * steps.width)
     tail = 1.0
     for rate in np.geomspace(0.1, 30, 20) / (_GRID_POINTS * steps.width / (2 * _FARTHEST_OF_GRID)):
@@ -150,11 +173,11 @@ def _second(
 def _powers(
     first: tuple[Array, float], second: tuple[Array, Array, float], missing: float, sign: int
 ) -> tuple[Array, Array]:
-    """A lower bound on the probability under P and an upper bound on that under Q of events {sum above x}, or of events
-    {sum below x} if sign is -1, where x runs over a coarser grid.
+    """Bounds on the probabilities of events, lower ones under P and upper ones under Q, the smallest event first.
 
-    The smallest event comes first. first, second: the results of `_first` and `_second`. missing: the bound of
-    `_left_out`.
+    The events are {sum above x}, or {sum below x} if sign is -1, where the sum is that of an epoch's losses and x runs
+    over a coarser grid. first: lower bounds on the law of the sum under P, with an error bound. second: upper bounds on
+    it under Q, with error bounds. missing: a bound on the probability that is left out.
     """
     group = _GRID_POINTS // _EVENTS
     p = (first[0].reshape(-1, group).sum(axis=1) - math.sqrt(group) * first[1]) * (1 - _WEIGHT_ERROR)
@@ -164,8 +187,11 @@ def _powers(
 
 
 def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
-    """The finite pair that is dominated, from the probabilities under P and under Q of events. Events for which another
-    one has more P and less Q are dropped; the rest are joined until P/Q falls from each to the next."""
+    """The pair of laws with finitely many outcomes that is dominated, from probabilities of events under P and under Q.
+
+    powers: lists of such probabilities, as `_powers` returns them. Events for which another one has more P and less Q
+    are dropped; the rest are joined until P/Q falls from each to the next.
+    """
     p, q = (np.concatenate([one[k] for one in powers]) for k in (0, 1))
     order = np.lexsort((-p, q))
     p, q = p[order], q[order]
@@ -180,7 +206,9 @@ def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
 def subset_pairs(
     noise: float, epoch: int, taken: int, released: int, *, replaced: bool
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs that are dominated by the pairs (P, Q) and (Q, P) of the first `released` steps of one epoch.
+    """Pairs of laws with finitely many outcomes that cost at most as much as the first `released` steps of one epoch.
+
+    They are one for (P, Q), with the record under P, and one for (Q, P).
 
     noise: the noise multiplier s.
     epoch, taken: t and k, 2 <= k < t: the record is in k of the t steps.

@@ -1,1 +1,1 @@
-"""delta(epsilon) by integrals in the complex plane, and closed forms for one release."""
+"""delta(epsilon) of compositions by integrals in the complex plane, and closed forms for one release."""

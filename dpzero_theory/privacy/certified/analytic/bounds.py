@@ -18,16 +18,17 @@ _USE_ROUNDING = 1e-12
 """A bound on the rounding errors in `by_use`: on the relative error of its upper bound, and on the absolute error of
 its lower bound."""
 _SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
-"""For each kind of pair (table of the module `pairs`), the kind whose `Pair.beyond` has the tail probabilities for
-`by_use`: `add` is `remove` with P and Q exchanged, and the large losses of `fixed-size` are those of `remove`."""
+"""For each kind of pair in `pairs`, the kind whose tail probabilities (`Pair.beyond`) `by_use` takes. For `add` it is
+`remove`, which is the same with P and Q exchanged, and for `fixed-size` it is `remove`, which has the same large
+losses."""
 
 
 def chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> float:
     """An upper bound on delta(epsilon): the smallest of prod_j M_j(tau)^{T_j} e^{-tau epsilon} over some tau.
 
-    M_j(tau) = E_P e^{tau L} is the moment of one release of the pair j, which is released T_j times; the moment of the
-    `gdp`-GDP mechanism is one more factor. The tau are the powers of four from 1 to 4^16. The search ends at the first
-    tau whose bound is below `enough`.
+    parts: the pairs j with their numbers T_j of releases. M_j(tau) = E_P e^{tau L} is the moment of the privacy loss L
+    of one release of pair j. The moment of the `gdp`-GDP mechanism is one more factor. The tau are the powers of four
+    from 1 to 4^16. enough: the search ends at the first tau whose bound is below this.
     """
     best = 0.0
     for tau in np.geomspace(1.0, 4.0**16, 17):
@@ -38,7 +39,7 @@ def chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> f
                 total += steps * (value + error)
         except OverflowError:
             break
-        if total > best:  # the logarithm of the bound is convex in tau
+        if total > best:  # larger tau only give larger bounds, because the logarithm of the bound is convex in tau
             break
         best = total
         if math.exp(best) < enough:
@@ -47,11 +48,12 @@ def chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> f
 
 
 def by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
-    """(lower, upper) bounds on delta(epsilon) from whether any batch holds the record.
+    """A lower and an upper bound on delta(epsilon), from the probability that some batch holds the record.
 
-    Where no batch holds the record both laws are the same, so delta is at most the probability that one does, plus the
-    delta of the full-batch releases, which are `gdp`-GDP. The lower bound is P(E) - e^epsilon Q(E) for one event E:
-    that some output (for the kind `add`: every output) lies on the far side of the middle between the two means.
+    parts: the pairs with their numbers of releases. Where no batch holds the record both laws are the same. So delta is
+    at most the probability that a batch holds it, plus the delta of the full-batch releases, which are `gdp`-GDP. The
+    lower bound is P(E) - e^epsilon Q(E) for one event E: that some output (for the kind `add`: every output) lies on
+    the far side of the middle between the two means.
     """
     unused, low_p, low_q = 0.0, 0.0, 0.0
     for pair, steps in parts:

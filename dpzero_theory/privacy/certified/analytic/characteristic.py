@@ -18,23 +18,23 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 _SLAB = 8_000
 """About the number of complex factors that are computed at once: 128 kB, which a processor's second cache holds."""
 _MOST_DIRECT = 20_000
-"""Up to so many pairs of a frequency t and a node x of the integral over outputs, a sine is computed for each pair; for
-more, `_equispaced` saves time by products of shared factors."""
+"""For this many pairs of a frequency t and a node x of the integral over outputs, or fewer, a sine is computed for each
+pair. For more, `_equispaced` saves time by products of shared factors."""
 _MANY_STEPS = 20_000
-"""For more releases than this sums are arranged for small rounding errors, which grow with the number of releases; for
-fewer, so that few nodes suffice (see `log_far`)."""
+"""For more releases than this, sums are arranged so that rounding errors stay small, which grow with the number of
+releases. For fewer they are arranged so that few nodes suffice."""
 _CHUNK = 32
-"""So many terms of an inner product are summed before they are added to a running sum, to bound rounding errors."""
+"""This many terms of an inner product are summed before they are added to a running sum, to bound rounding errors."""
 _TILE = 32, 48
 """The largest shape (rows, columns) of one matrix product. BLAS gives larger ones to several threads, which is slower
 here because they wait for each other."""
 
 
 def shift_angles(pair: Pair) -> list[float]:
-    """The heights above the real line, in units of s^2, of the lines of complex outputs along which the integral over
-    outputs may run; s is the noise.
+    """The heights of the lines of complex outputs along which the integral over outputs of a pair may run.
 
-    They are at most 4/s, so that the normal density grows there by a factor of at most e^8.
+    They are above the real line, in units of s^2 with s the pair's noise, and at most 4/s, so that the normal density
+    grows there by a factor of at most e^8.
     """
     return [min(2.4, scale / pair.noise) for scale in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)]
 
@@ -68,12 +68,16 @@ def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.comp
 def log_far(
     part: Tilted, tau: float, t: Array, log_tolerance: float, budget: float = math.inf
 ) -> tuple[NDArray[np.complex128], Array]:
-    """The same numbers as `log_near`, from the line of complex outputs on which the bound on |chi(t[0])| is least.
+    """The log of chi(t) e^{-i t mean}, and a bound on the relative error of chi(t), for each of the equispaced t, which
+    are large.
 
-    With d_i = L_i - mean the losses at the nodes and w_i their tilted masses, chi e^{-i t mean} - 1 is summed as
-    sum_i w_i (e^{i t d_i} - 1) if there are many releases: rounding errors of the weights then multiply
-    |e^{i t d} - 1| <= min(t |d|, 2) only. With few releases sum_i w_i e^{i t d_i} needs fewer nodes (derivation.md,
-    section 7). A pair of kind `fixed-size`, whose formulas hold on half-lines, stays on the real line.
+    chi is the characteristic function of the loss under the law `part`, which is tilted by `tau`, and `mean` its mean.
+    The integral over outputs runs along the line of complex outputs on which the bound on |chi(t[0])| is least. With
+    d_i = L_i - mean the losses at the nodes and w_i their tilted masses, chi e^{-i t mean} - 1 is summed as sum_i w_i
+    (e^{i t d_i} - 1) if there are many releases: rounding errors of the weights then multiply |e^{i t d} - 1| <= min(t
+    |d|, 2) only. With few releases sum_i w_i e^{i t d_i} needs fewer nodes (derivation.md, section 7). A pair of kind
+    `fixed-size`, whose formulas hold on half-lines, stays on the real line. log_tolerance: the log of the quadrature
+    error that is sought.
 
     Raises:
         OverflowError: more than `budget` products of a node in t and one in x would be needed.
@@ -87,7 +91,8 @@ def log_far(
     contour = Contour(tau, 0.0 if many else float(t[0]), float(t[-1]), angle)
     law = build(pair, contour, log_tolerance)
     loss, log_mass, loss_error, mass_error = law.shifted()
-    # |exp(i t L)| falls in t on this line, so the weights at the first t bound those at all t
+    # With L the privacy loss, |exp(i t L)| falls in t on this line of outputs. So the weights at the first t bound
+    # those at all t.
     exponent = log_mass + tau * loss - part.cumulant
     if not many:
         exponent = exponent + 1j * t[0] * (loss - part.mean)
@@ -99,7 +104,7 @@ def log_far(
     relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * UNIT
     reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0
     bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * UNIT * np.abs(rate))))
-    # with many releases the weights are taken to sum to 1, so the quadrature error counts a second time
+    # With many releases the weights are taken to sum to 1, so that the quadrature error counts a second time.
     bound += 2 * float(np.sum(size[~keep])) + 2 * math.exp(law.quadrature_error(contour) - part.cumulant)
     if many:
         change = _equispaced(weights, rate, t, excess=True)
@@ -110,7 +115,10 @@ def log_far(
 
 
 def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:
-    """log(1 + change), and a bound on the relative error of 1 + change; `bound` bounds the absolute error of change."""
+    """log(1 + change), and a bound on the relative error of 1 + change.
+
+    bound: a bound on the absolute error of `change`.
+    """
     size = np.abs(change)
     near = size < 0.5
     small = np.where(near, change, 0.0)
@@ -120,7 +128,7 @@ def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple
 
 
 def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[np.complex128]:
-    """exp(i angle) or, with `excess`, exp(i angle) - 1 with a small relative error, also where it is near 0."""
+    """exp(i angle), or exp(i angle) - 1 if `excess`, with a small relative error also where that is near 0."""
     if not excess:
         return np.asarray(np.exp(1j * angle), dtype=np.complex128)
     sine, cosine = np.sin(angle.real / 2), np.cos(angle.real / 2)
@@ -162,7 +170,7 @@ def _equispaced(
 
 
 def _add_product(total: NDArray[np.complex128], left: NDArray[np.complex128], right: NDArray[np.complex128]) -> None:
-    """Add the matrix product left @ right to `total`, tile by tile."""
+    """Add the matrix product left @ right to `total`, in blocks of at most `_TILE` rows and columns."""
     high, wide = _TILE
     for row in range(0, total.shape[0], high):
         for column in range(0, total.shape[1], wide):

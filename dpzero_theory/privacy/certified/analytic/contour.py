@@ -38,13 +38,13 @@ takes many nodes."""
 _COARSEST = 1e-3
 """Whatever error the caller allows, nodes are chosen for at most this share of an estimate of delta."""
 _REAL_NODES = 400
-"""For the first so many nodes in the frequency t the integral over outputs x runs on the real line, for later ones on
-parallel lines of complex outputs, where fewer nodes in x suffice."""
+"""For this many nodes in the frequency t, the first ones, the integral over outputs x runs on the real line. For later
+ones it runs on parallel lines of complex outputs, where fewer nodes in x suffice."""
 _MOST_ESTIMATED = 4000
 """The most nodes in the frequency t that `delta_estimate` uses; if they do not suffice it returns None."""
 _LOG_ESTIMATED = -23.0
-"""In `delta_estimate`, the log of the relative quadrature error of a pair's characteristic function after it is raised
-to the number of releases."""
+"""The log of the relative quadrature error that `delta_estimate` allows in a pair's characteristic function, after it
+is raised to the number of releases."""
 _MAX_NODES = 3_000_000
 """The most nodes in the frequency t that `delta_bracket` uses; they take a second or more of one core."""
 _HALVINGS = 30
@@ -80,24 +80,24 @@ def delta_bracket(
     """
     nodes = affordable(epsilon, parts, gdp, contour=contour, budget=budget, log_error=log_error)
     tau, t = nodes.tau, nodes.t
-    found = _summand(epsilon, parts, gdp, nodes, budget)
+    summand = _summand(epsilon, parts, gdp, nodes, budget)
     z = np.asarray(tau + 1j * t, dtype=np.complex128)
-    terms = np.asarray(np.exp(found.exponent) / (z * (z + 1)), dtype=np.complex128)
+    terms = np.asarray(np.exp(summand.exponent) / (z * (z + 1)), dtype=np.complex128)
     terms[0] /= 2
     size = np.abs(terms)
     total = nodes.step / math.pi * float(np.sum(terms.real))
     with np.errstate(over="ignore"):
-        grown = np.expm1(np.minimum(found.relative, 700.0))
+        grown = np.expm1(np.minimum(summand.relative, 700.0))
         rounding = nodes.step / math.pi * float(np.sum(size * grown) + 64 * UNIT * np.sum(size))
     last = float(t[-1])
     log_tail = nodes.log_tail - math.log(math.pi * last)
     spread = (rounding + math.exp(log_tail)) * 1.001
-    low = total - spread - _aliases(nodes, found.log_scale) * 1.001
+    low = total - spread - _aliases(nodes, summand.log_scale) * 1.001
     high = total + spread
-    scale_error = math.expm1(min(found.common, 1.0))
-    if not (math.isfinite(low) and math.isfinite(high)) or found.common > 1:
+    scale_error = math.expm1(min(summand.common, 1.0))
+    if not (math.isfinite(low) and math.isfinite(high)) or summand.common > 1:
         raise OverflowError("rounding errors exceed the answer")
-    scale = math.exp(found.log_scale)
+    scale = math.exp(summand.log_scale)
     lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
     upper = min(scale * high * (1 + scale_error) + 5e-324, 1.0)
     middle = max(total, low, 1e-300)
@@ -110,10 +110,12 @@ class Nodes:
     """The nodes t = 0, step, ..., count step of the sum over z = tau + i t, and the parameters of its error bounds.
 
     Attributes:
-        size: about the number of nodes in x.
+        tau: the real part of every z.
+        size: about the number of nodes in the output x.
+        step: the distance of neighbouring nodes in t.
         period: 2 pi over the step, the period of the trapezoid rule's aliases.
-        shift, log_second: Chernoff's bound on delta at tau + shift, whose log is at most log_second, bounds the second
-            alias.
+        shift, log_second: the second alias is bounded by Chernoff's bound on delta at tau + shift, whose log is at most
+            log_second.
         log_tail: a bound on the log of the absolute characteristic function at the last node and beyond.
         ends: the indices at which the blocks of nodes end; the first block is summed on the real line of outputs, the
             later ones, each twice as long, on shifted lines.
@@ -132,12 +134,12 @@ class Nodes:
 
     @property
     def count(self) -> int:
-        """The index of the last node, so one less than their number."""
+        """The index of the last node, which is the number of nodes minus 1."""
         return self.ends[-1]
 
     @property
     def t(self) -> Array:
-        """The values of t at the nodes."""
+        """The values of the frequency t at the nodes."""
         return np.asarray(self.step * np.arange(self.count + 1.0))
 
 
@@ -150,10 +152,14 @@ def affordable(
     budget: float = 1e9,
     log_error: float = -math.inf,
 ) -> Nodes:
-    """The nodes that `delta_bracket` uses for the same arguments.
+    """The nodes with which `delta_bracket` integrates for delta(epsilon), if they are few enough.
+
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the tau to
+    integrate at, or None to seek one. budget: the largest number of pairs of a node in the frequency t and a node in
+    the output x. log_error: the log of an error of delta that is small enough.
 
     Raises:
-        OverflowError: `budget` does not suffice for them, or they are too many in any case.
+        OverflowError: `budget` does not suffice for the nodes, or they are too many in any case.
     """
     nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
     if nodes is None or nodes.count * nodes.size > budget:
@@ -163,14 +169,22 @@ def affordable(
 
 @lru_cache(maxsize=8)
 def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes | None:
-    """The nodes with which the error of delta is a small share of it, or None outside the range of the method."""
+    """The nodes with which the error of delta(epsilon) is small, or None outside the range of the method.
+
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the tau to
+    integrate at, or None to seek one. log_error: the log of an error of delta that is small enough.
+    """
     with suppress(OverflowError):
         return _plan(epsilon, parts, gdp, contour, log_error)
     return None
 
 
 def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
-    """The nodes as `_planned` returns them; it raises OverflowError where `_planned` returns None."""
+    """The nodes with which the error of delta(epsilon) is small. Raises OverflowError outside the range of the method.
+
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the tau to
+    integrate at, or None to seek one. log_error: the log of an error of delta that is small enough.
+    """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -179,8 +193,8 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
     if not variance > 0:
         raise OverflowError("a tilted loss that is one value")
-    # `estimate` (of delta) and `target` (its largest error) are divided by exp(log_scale), the integrand's numerator at
-    # t = 0
+    # `estimate` (of delta) and `target` (the largest error of delta) are in units of exp(log_scale), the integrand's
+    # numerator at t = 0.
     estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     target = (_ERROR_SHARE if steps_total > _STEPS_OF_FEW else _ERROR_SHARE_OF_FEW) * estimate
     target = max(target, math.exp(min(log_error - log_scale, math.log(_COARSEST * estimate))))
@@ -202,10 +216,12 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
 
 @dataclass(frozen=True)
 class _Summand:
-    """The numerator prod_j M_j(z)^{T_j} exp(-z epsilon) of the module's integrand at the nodes z = tau + i t.
+    """The numerator prod_j M_j(z)^{T_j} exp(-z epsilon) of the integrand for delta(epsilon), at the nodes z = tau + i
+    t.
 
-    log_scale: its log at t = 0.
-    exponent: its log at each node, less log_scale.
+    M_j is the moment of the loss of one release of pair j, and T_j the number of its releases.
+    log_scale: the log of the numerator at t = 0.
+    exponent: the log of the numerator at each node, minus log_scale.
     relative: bounds on the relative errors of exp(exponent).
     common: a bound on the relative error of exp(log_scale).
     """
@@ -229,7 +245,7 @@ def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: flo
     common = 0.0
     for part in tilted:
         quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
-        # the longest block first, so that OverflowError comes early if the budget does not suffice
+        # The last block, usually the longest, is summed first: OverflowError then comes early if the budget is short.
         blocks = [
             log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance, budget)
             for begin, end in reversed(list(itertools.pairwise(ends)))
@@ -248,20 +264,27 @@ def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: flo
 
 
 def _aliases(nodes: Nodes, log_scale: float) -> float:
-    """A bound on the sum of both aliases of the trapezoid rule, divided by exp(log_scale)."""
+    """A bound on the sum of both aliases (errors of the trapezoid rule's finite step) for these nodes, over
+    exp(log_scale)."""
     period, tau, shift = nodes.period, nodes.tau, nodes.shift
     first = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
     return first + math.exp(nodes.log_second - log_scale - period * shift) / -math.expm1(-period * shift)
 
 
 def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau: float) -> float:
-    """The log of Chernoff's bound on delta(epsilon), c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}, with the moments
-    M_j(tau) of the tilted laws and the c of `arithmetic.log_c`."""
+    """The log of Chernoff's bound on delta(epsilon), c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}.
+
+    tilted: the laws of the pairs j, tilted by tau, with the logs of their moments M_j(tau) and their numbers T_j of
+    releases. gdp: mu of the full-batch releases beside them. c is `arithmetic.log_c`, without the log.
+    """
     return log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon + math.fsum(p.steps * p.cumulant for p in tilted)
 
 
 def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
-    """A bound on the amount by which errors make the result of `_log_alias_moment` too small."""
+    """A bound on the amount by which quadrature and rounding errors make the result of `_log_alias_moment` too small.
+
+    tilted: the laws of the pairs, tilted by tau.
+    """
     room = 0.0
     for part in tilted:
         quadrature = part.law.quadrature_error(Contour(tau)) - part.cumulant
@@ -274,8 +297,9 @@ def delta_estimate(
 ) -> tuple[float, float] | None:
     """An estimate of log delta(epsilon) and the tau of its contour, several times faster than `delta_bracket`.
 
-    It has no certificate; it guides root searches whose answers `delta_bracket` then certifies. None is returned where
-    4,000 nodes in t do not suffice. The arguments are those of `delta_bracket`.
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the tau to
+    integrate at, or None to seek one. The estimate has no certificate; it guides root searches whose answers
+    `delta_bracket` then certifies. None is returned if 4,000 nodes in t do not suffice.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
@@ -285,7 +309,7 @@ def delta_estimate(
     scale = math.sqrt(variance)
     target = 1e-16 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     period = max(float(np.logaddexp(0, -log_scale - math.log(target))) / tau, 16 * scale, 30 / (tau + 0.5))
-    if 16 * scale < 30 / (tau + 0.5):  # the second alias may matter: log M can rise steeply above tau
+    if 16 * scale < 30 / (tau + 0.5):  # the trapezoid rule's second alias may matter here
         log_target = log_scale + math.log(target)
         shift, log_second = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
         period = max(period, float(np.logaddexp(0, log_second - log_target)) / shift)
@@ -316,9 +340,10 @@ def _alias_shift(
 ) -> tuple[float, float]:
     """The shift with which the bound on the second alias (`Nodes.shift`) allows about the largest step in t.
 
-    variance: that of the tilted total loss. log_target: the log of the error that is sought.
-
-    Returns the shift, and about the log of Chernoff's bound at tau + shift."""
+    epsilon, parts, gdp: the question whose delta is sought, with the pairs and their numbers of releases. tau: the real
+    part of the contour. variance: that of the tilted total loss. log_target: the log of the error that is sought. It
+    returns the shift, and about the log of Chernoff's bound at tau + shift.
+    """
     best = (math.inf, 0.0, 0.0)
     shift = min(7 / math.sqrt(variance), tau + 0.5)
     for _ in range(_HALVINGS):
@@ -342,9 +367,13 @@ def _second_alias(
     log_target: float,
     log_tolerance: float,
 ) -> tuple[float, float]:
-    """`Nodes.shift` and `Nodes.log_second`: the shift, and the log of an upper bound on delta at tau + shift.
+    """A shift > 0, and the log of an upper bound on delta(epsilon) by moments at tau + shift, which bounds the second
+    alias.
 
-    The shift is that of `_alias_shift`, or a smaller one where the moment at tau + shift would need too many nodes.
+    The shift is that of `_alias_shift`, or a smaller one if the moment at tau + shift would need too many nodes. parts:
+    the pairs with their numbers of releases. gdp: mu of the full-batch releases. variance: that of the tilted total
+    loss. log_target: the log of the error that is sought. log_tolerance: the log of the quadrature error that is
+    sought.
     """
     shift, _ = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
     for _ in range(_HALVINGS):
@@ -359,11 +388,11 @@ def _second_alias(
 def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[float, float]:
     """The t of the last node, and a bound on the log of the absolute characteristic function from there on.
 
-    It is the first of a grid of t such that the rest of the module's integral is proved to be less than `target`.
-    `step` is the distance of the nodes.
+    It is the first of some values of t for which the rest of the integral for delta is proved to be less than `target`.
+    decay: bounds on the characteristic function. step: the distance of the nodes.
 
     Raises:
-        OverflowError: there is none up to `limit`.
+        OverflowError: no such t is found up to `limit`.
     """
 
     def first(grid: Array, log_chi: Array) -> tuple[float, float]:
@@ -371,12 +400,12 @@ def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[f
         at = int(np.argmax(enough))
         return (float(grid[at]), float(log_chi[at])) if enough.any() else (math.inf, 0.0)
 
-    found = first(decay.t, decay.coarse)
-    if found[0] > _REAL_NODES * step:
-        found = first(decay.t, decay.fine)
-    found = max(found[0], step), found[1]
-    if found[0] <= _REAL_NODES * step:
-        return found
+    last = first(decay.t, decay.coarse)
+    if last[0] > _REAL_NODES * step:
+        last = first(decay.t, decay.fine)
+    last = max(last[0], step), last[1]
+    if last[0] <= _REAL_NODES * step:
+        return last
     partial = any(part.law.pair.partial for part in decay.parts)
     if not partial and any(len(part.law.pair.branches) > 1 for part in decay.parts):
         limit = min(limit, max(_REAL_LINE, 2 * _REAL_NODES * step))
@@ -387,7 +416,7 @@ def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[f
         if shifted[0] < math.inf and len(before) > 0:
             grid = np.geomspace(before[-1], shifted[0], _LOOKS_FOR_END)
             shifted = first(grid, decay.shifted(grid))
-        found = min(found, shifted)
-    if found[0] > limit:
+        last = min(last, shifted)
+    if last[0] > limit:
         raise OverflowError("too many nodes")
-    return found
+    return last

@@ -34,8 +34,8 @@ class Decay:
     """Bounds on the log of |chi(t')| for all t' >= t, where chi is the characteristic function of the tilted total
     loss.
 
-    It is the product of the chi_j^{T_j} of the pairs j, each released T_j times, and of one factor for the `gdp`-GDP
-    mechanism. The bounds do not rise with t.
+    chi is the product of the chi_j^{T_j} of the pairs j in `parts`, each released T_j times and tilted by `tau`, and of
+    one factor for the `gdp`-GDP mechanism. The bounds do not rise with t.
     """
 
     def __init__(self, parts: Sequence[Tilted], tau: float, gdp: float) -> None:
@@ -52,8 +52,11 @@ class Decay:
 
     @cached_property
     def _sizes(self) -> list[tuple[float, float]]:
-        """For each pair, upper bounds on the tilted mass of its atom at loss 0 and on the total variation of the
-        density of its tilted loss."""
+        """For each pair an upper bound on the tilted mass of its atom at loss 0, and one on the variation of its loss's
+        density.
+
+        The density is that of the tilted loss, and the variation its total variation.
+        """
         return [
             (
                 part.law.pair.atom * math.exp(-part.cumulant) * (1 + _MASS_SLACK),
@@ -64,13 +67,20 @@ class Decay:
 
     @cached_property
     def coarse(self) -> Array:
-        """The bound on log |chi| at each of the points `t`, from the total variation of each loss's density."""
+        """The bound on the log of the absolute characteristic function at each of the points `t`, from total
+        variations.
+
+        They are those of the density of each pair's loss.
+        """
         return self._total([1 - np.minimum(atom + whole / self.t, 1.0) ** 2 for atom, whole in self._sizes])
 
     @cached_property
     def fine(self) -> Array:
-        """The bound on log |chi| at each of the points `t`, from the variation of each loss's density on intervals and
-        from the variance of the loss; slower and sharper than `coarse`."""
+        """A sharper bound on the log of the absolute characteristic function at each of the points `t` than `coarse`,
+        and slower.
+
+        It uses the density of each pair's loss on intervals, and the variance of the loss.
+        """
         found = []
         for part, branches in zip(self.parts, self._variations, strict=True):
             kept = _kept(part, branches, self.t)
@@ -78,14 +88,16 @@ class Decay:
         return np.minimum(self._total(found), self.coarse)
 
     def _total(self, gaps: Sequence[Array]) -> Array:
-        """The bound on log |chi| at each of the points `t` from `gaps`, lower bounds on 1 - |chi_j|^2 for each pair j.
+        """The bound on the log of the absolute characteristic function chi of the total loss at each of the points `t`.
 
-        An entry of `gaps` holds from its point to the next one, the last entry for all t beyond.
+        gaps: for each pair j, with characteristic function chi_j, lower bounds on 1 - |chi_j|^2. An entry holds from
+        its point to the next one, the last entry for all t beyond.
         """
         total: Array = -(self.gdp**2) * self.t**2 / 2
         for part, gap in zip(self.parts, gaps, strict=True):
             least = np.minimum.accumulate(np.clip(gap, 0.0, 1 - 1e-300)[::-1])[::-1]
-            # from larger t to smaller ones: 1 - |chi(2 t)|^2 <= 4 (1 - |chi(t)|^2) for any characteristic function
+            # A bound at a larger t gives one at a smaller t: 1 - |chi(2 t)|^2 <= 4 (1 - |chi(t)|^2) for every
+            # characteristic function chi.
             for k in range(1, 24):
                 at = np.searchsorted(self.t, self.t * 2.0**k, side="right") - 1
                 best = np.maximum(least, least[at] / 4.0**k)
@@ -95,8 +107,11 @@ class Decay:
         return total
 
     def shifted(self, t: Array) -> Array:
-        """The bound on log |chi| at each t from integrals along lines of complex outputs; it is slower than `fine` and
-        far sharper for few releases."""
+        """The bound on the log of the absolute characteristic function at each `t`, by integrals along lines of complex
+        outputs.
+
+        It is slower than `fine` and far sharper for few releases.
+        """
         total: Array = -(self.gdp**2) * t**2 / 2
         for part, (atom, whole) in zip(self.parts, self._sizes, strict=True):
             pair = part.law.pair
@@ -110,19 +125,21 @@ class Decay:
 
 
 def _whole(variation: Variation, cumulant: float) -> float:
-    """An upper bound on the total variation, over a whole branch, of the density of the loss under the tilted law,
-    whose log moment is `cumulant`."""
+    """An upper bound on the total variation of the density of the tilted loss, over one whole branch of a pair.
+
+    variation: the bounds between neighbouring outputs. cumulant: the log of the tilted law's moment.
+    """
     ends = variation.f[0] + variation.f[-1]
     size = (float(np.sum(variation.cells)) + ends) * (1 + _MASS_SLACK)
     return math.exp(min(variation.top - cumulant + math.log(size), 600.0))
 
 
 def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
-    """For each t a lower bound on 1 - |chi(t')| that holds for all t' >= t, chi the characteristic function of the loss
-    of one release under its tilted law.
+    """For each t a lower bound on 1 - |chi(t')| that holds for all t' >= t.
 
-    It is the sum of P(S) - V(S)/t over disjoint intervals S of outputs, with P the tilted mass and V the variation of
-    the density on S; the intervals are the best of some candidates.
+    chi is the characteristic function of the loss of one release under the tilted law `part`. The bound is the sum of
+    P(S) - V(S)/t over disjoint intervals S of outputs, with P the tilted mass and V the variation of the density on S;
+    the intervals are the best of some candidates. branches: the variation on each branch of the pair.
     """
     total = np.zeros(len(t))
     first = 0
@@ -130,7 +147,8 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
         size = 16 * len(low)
         mass = part.weights[first : first + size].reshape(-1, 16).sum(axis=1)
         first += size
-        # the factor e^{top - cumulant} is applied in two parts, so that no huge number meets one that has underflowed
+        # The densities' factor e^{top - cumulant} is applied in two parts, so that no huge number multiplies one that
+        # underflowed.
         scale = math.exp(min(variation.top - part.cumulant, 0.0)) * (1 + _MASS_SLACK)
         log_scale = max(variation.top - part.cumulant, 0.0)
         at = np.searchsorted(variation.x, low)
@@ -152,11 +170,11 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
 
 
 def _spread(part: Tilted, tau: float, t: Array) -> Array:
-    """For each t a lower bound on 1 - |chi(t')|^2 for t' between t and the next one, chi the characteristic function of
-    the loss of one release under its tilted law; for the last t it is 0.
+    """For each t a lower bound on 1 - |chi(t')|^2 for t' between t and the next one; for the last t it is 0.
 
-    It is t'^2 P(S)^2 Var(L | S) (1 - y^2/12) for a set S of losses around the median, where P(S) is its tilted mass and
-    y is t' times the width of S.
+    chi is the characteristic function of the loss L of one release under the law `part`, which is tilted by `tau`. The
+    bound is t'^2 P(S)^2 Var(L | S) (1 - y^2/12) for a set S of losses around the median, where P(S) is its tilted mass
+    and y is t' times the width of S.
     """
     s = part.law.pair.noise
     law = part.law.refined(min(s, s * s) / 8)

@@ -1,11 +1,11 @@
-"""A finite law in the place of the law of the privacy loss L of a `Pair`, with every error of that bounded.
+"""A law with finitely many outcomes in place of the law of the privacy loss L of a `Pair`, with bounds on every error.
 
-`build` covers the line of outputs x with panels, each with a 16-point Gauss-Legendre rule, so that the moment
-M(z) = E_P exp(z L) at a complex z = tau + i t becomes a finite sum over nodes. `LossLaw` has the nodes, and bounds on
-the quadrature error (by Bernstein ellipses), on the mass beyond the panels (by Gaussian tails) and on the rounding
-error of every node. The integral over x may be moved to a parallel line of complex outputs, where the integrand of a
-large t is smaller. A is the density ratio of the module `pairs`, B(x) = A(-x). Derived in derivation.md, sections 4 to
-6.
+`build` covers the line of outputs x with panels, each with a 16-point Gauss-Legendre rule, so that the moment M(z) =
+E_P exp(z L) at a complex z = tau + i t becomes a finite sum over nodes. `LossLaw` has the nodes. It has bounds on the
+quadrature error (by Bernstein ellipses), on the mass beyond the panels (by Gaussian tails) and on the rounding error of
+every node. The integral over x may be moved to a parallel line of complex outputs, where the integrand of a large t is
+smaller. A is the density ratio of the module `pairs`, B(x) = A(-x), s the noise and q the sample rate. Derived in
+derivation.md, sections 4 to 6.
 """
 
 import math
@@ -27,23 +27,23 @@ length; the one with the smallest error bound is used."""
 _MAX_PANELS = 3_000
 """The most panels of a branch: more would take longer than the methods that the router tries next."""
 _SMALL_POWER = 1.0
-"""A power A^a, a < 0, of the density ratio A >= 1 - q is bounded by (1 - q)^a if the log of that is below this, else by
-Jensen's inequality."""
+"""A power A^a, a < 0, of the density ratio A >= 1 - q is bounded by (1 - q)^a if the log of that bound is below this,
+else by Jensen's inequality."""
 
 
 def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, float]]:
     """The terms (log c, beta) of a bound A(x)^a B(x)^b <= sum of c exp(beta x / s^2).
 
-    A^a B^b is the factor of N(0, s^2) in the integrand of M(tau), see `pairs.Branch`. Each of the powers a and b must
-    be at least 1 or at most 0.
+    A^a B^b is the factor of the normal density N(0, s^2) in the integrand of the moment M(tau) on one branch of the
+    pair (`pairs.Branch`). Each of the powers a and b must be at least 1 or at most 0.
     """
     q, s = pair.sample_rate, pair.noise
     keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
 
     def terms(power: float, sign: float) -> list[tuple[float, float]]:
         if power <= 0 and (power * keep < _SMALL_POWER or (q < 1 and power < -_MAX_PANELS / 4 * s)):
-            return [(power * keep, 0.0)]  # because A >= 1 - q
-        return [(keep, 0.0), (take - power / (2 * s * s), sign * power)]  # by Jensen's inequality
+            return [(power * keep, 0.0)]  # an upper bound on A^power: A >= 1 - q, and power <= 0
+        return [(keep, 0.0), (take - power / (2 * s * s), sign * power)]  # a bound by Jensen's inequality
 
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
     first = terms(a, 1.0)
@@ -54,11 +54,10 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
 
 
 def log_moment_floor(pair: Pair, tau: float) -> float:
-    """A lower bound on log M(tau), M(tau) = E_P e^{tau L}, for tau > 0 or tau <= -1; for a pair without some of its
-    outputs (`Pair.partial`) it is a rough log M(tau) instead.
+    """A lower bound on the log of the moment M(tau) = E_P e^{tau L} of one release, for tau > 0 or tau <= -1.
 
-    M >= 1 by Jensen's inequality. With c = 1 + tau and the density ratio A, M >= E A^c / 2 >= q^c exp((c^2 - c)/(2
-    s^2)) / 2.
+    For a pair without some of its outputs (`Pair.partial`) it is a rough log M(tau) instead. M >= 1 by Jensen's
+    inequality. With c = 1 + tau and the density ratio A, M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
     """
     if pair.partial:
         return max(_log_peak(pair, branch, tau) for branch in pair.branches)
@@ -69,8 +68,10 @@ def log_moment_floor(pair: Pair, tau: float) -> float:
 
 
 def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
-    """A rough log M(tau), M(tau) = E_P e^{tau L}, mostly too small: the outputs are cut into 400 intervals, and the log
-    of the largest interval's contribution is returned."""
+    """A rough log of the moment M(tau) = E_P e^{tau L} on one branch of the pair, mostly too small.
+
+    The outputs are cut into 400 intervals, and the log of the largest interval's contribution is returned.
+    """
     s = pair.noise
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
     low = max(branch.start, min(-b, 0.0) - 12 * s)
@@ -83,7 +84,10 @@ def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
 
 
 def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tuple[float, float]:
-    """An interval of x outside which each term of `_moment_terms` integrates to less than exp(log_tolerance)."""
+    """An interval of outputs x on one branch of a pair, beyond which the moment M(tau) = E_P e^{tau L} has little mass.
+
+    Each term of the bound by `_moment_terms` integrates to less than exp(log_tolerance) outside it.
+    """
     s = pair.noise
     low, high = 0.0, 1.0
     for log_c, beta in _moment_terms(pair, branch, tau):
@@ -93,31 +97,34 @@ def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tup
 
 
 def _odds(pair: Pair, x: Array) -> Array:
-    """The odds, given the output x, that the batch holds the record."""
+    """The odds, given the output x of this pair, that the batch holds the record: the probability that it does over the
+    rest."""
     u = (2 * x - 1) / (2 * pair.noise**2)
     return np.exp(np.clip(math.log(pair.sample_rate) - math.log1p(-pair.sample_rate) + u, -700.0, 700.0))
 
 
 def _argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """The polar angle of the density ratio A at the complex output x + i s^2 angle, 0 <= angle < pi. It rises in x; in
-    `angle` it rises and then falls."""
+    """The polar angle of the pair's density ratio A at the complex output x + i s^2 angle, with s the noise and 0 <=
+    angle < pi.
+
+    It rises in x; in `angle` it rises and then falls.
+    """
     odds = _odds(pair, x)
     result: Array = np.arctan2(odds * np.sin(angle), 1 + odds * np.cos(angle))
     return result
 
 
 def _largest_argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """The largest polar angle of the complex number A(x + i s^2 phi) over 0 <= phi <= angle."""
+    """The largest polar angle of the pair's density ratio A(x + i s^2 phi) over 0 <= phi <= angle, with s the noise."""
     odds = _odds(pair, x)
     return np.where(np.cos(angle) >= -odds, _argument(pair, x, angle), np.arcsin(np.minimum(odds, 1.0)))
 
 
 def _log_dip(pair: Pair, x: Array, angle: Array) -> Array:
-    """The log of a lower bound on |A(y + i s^2 phi)| / A(y) for all y <= x and |phi| <= angle < pi, A the density
-    ratio.
+    """The log of a lower bound on |A(y + i s^2 phi)| / A(y) for all y <= x and |phi| <= angle < pi.
 
-    |A(y + i s^2 phi)|^2 = A(y)^2 (1 - 4 p (1 - p) sin^2(phi/2)), where p is `Pair.posterior` at y, which increases in
-    y.
+    A is the pair's density ratio and s its noise. |A(y + i s^2 phi)|^2 = A(y)^2 (1 - 4 p (1 - p) sin^2(phi/2)), where p
+    is `Pair.posterior` at y, which increases in y.
     """
     p = np.minimum(pair.posterior(x, pair.log_mixture(x)), 0.5)
     result: Array = 0.5 * np.log1p(-4 * p * (1 - p) * np.sin(angle / 2) ** 2)
@@ -125,7 +132,10 @@ def _log_dip(pair: Pair, x: Array, angle: Array) -> Array:
 
 
 def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], contour: "Contour") -> Array:
-    """For each panel from low to high, the log of a bound on its Gauss-Legendre error, for all z of the contour."""
+    """For each panel the log of a bound on its Gauss-Legendre error, for all z of the contour.
+
+    panels: the lower and the upper ends of the panels on this branch of the pair.
+    """
     s, tau = pair.noise, contour.tau
     low, high = panels
     centre, radius = (low + high) / 2, (high - low) / 2
@@ -140,7 +150,10 @@ def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], conto
     log_sup = (-(nearest**2) + (widest * s**2) ** 2) / (2 * s * s) - LOG_SQRT_2PI - math.log(s)
 
     def largest(power: float, slope: float, smallest_x: Array, largest_x: Array) -> Array:
-        """An upper bound on log |A(x + i y)^(power + i slope t)| over the ellipse and over the t of the contour."""
+        """An upper bound on log |A(x + i y)^(power + i slope t)| over a panel's ellipse and over the t of the contour.
+
+        smallest_x, largest_x: the ends of the ellipse on the real line, for each panel.
+        """
         if power > 0:
             modulus = pair.log_mixture(largest_x)
         else:
@@ -162,9 +175,9 @@ def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], conto
 
 @dataclass(frozen=True)
 class Contour:
-    """The values of z = tau + i t with t_low <= t <= t_high, and the line of outputs for them.
+    """The values of z = tau + i t with t_low <= t <= t_high, and the line of outputs on which their integrals run.
 
-    The outputs are x + i s^2 angle with real x (for the kind `add`: x - i s^2 angle).
+    The outputs are x + i s^2 angle with real x (for the kind `add`: x - i s^2 angle), where s is the noise.
     """
 
     tau: float
@@ -174,18 +187,22 @@ class Contour:
 
 
 def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
-    """The log of the largest factor by which the absolute integrand at t = 0 is larger on the contour's shifted line of
-    outputs than on the real line."""
+    """The log of a factor, for one branch of a pair, by which shifting the line of outputs may enlarge the integrand.
+
+    It is the largest quotient of the absolute integrand at t = 0 on the contour's shifted line to that on the real
+    line.
+    """
     powers = (branch.a + branch.a_slope * contour.tau, branch.b_slope * contour.tau)
     cosine = math.log(math.cos(contour.angle / 2))
     return (contour.angle * pair.noise) ** 2 / 2 + sum(min(power, 0.0) * cosine for power in powers)
 
 
 def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
-    """The finite law of the loss with panels of at most two standard deviations of the noise and an error that is not
-    bounded.
+    """The law of a pair's loss as finitely many nodes, on panels of at most two standard deviations of the noise,
+    without error bounds.
 
-    Such a law serves to guide searches. It covers the outputs but for about the share e^{log_tolerance} of M(tau).
+    Such a law serves to guide searches. It covers the outputs but for about the share e^{log_tolerance} of the moment
+    M(tau) = E_P e^{tau L}.
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -202,7 +219,10 @@ def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
 
 
 def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
-    """The finite law of the loss, with panels so short that its M(z) has an error of about exp(log_tolerance) M(tau).
+    """The law of a pair's loss as finitely many nodes, on panels so short that the error of its moment is small.
+
+    The moment M(z) = E_P exp(z L) has an error of about exp(log_tolerance) M(tau). contour: the z = tau + i t at which
+    it is needed.
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -234,12 +254,12 @@ def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
 
 
 def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
-    """For each t the log of a bound on |E_P e^{(tau + i t') L}| for all t' >= t; one row for each of the `angles`, by
-    the integral along the line of complex outputs x + i s^2 angle.
+    """For each t the log of a bound on |E_P e^{(tau + i t') L}|, with L the loss of a pair, that holds for all t' >= t.
 
-    On the line at angle theta the modulus of the integrand is at most
-    N(0,s^2)(x) e^{theta^2 s^2/2} |A|^a |B|^b exp(-t arg A - t arg B), which is bounded on each of 400 intervals of x
-    by monotonicity.
+    There is one row for each entry of `angles`, by the integral along the line of complex outputs x + i s^2 angle, with
+    s the noise. On the line at angle theta the modulus of the integrand is at most N(0,s^2)(x) e^{theta^2 s^2/2} |A|^a
+    |B|^b exp(-t arg A - t arg B), where A is the density ratio, B(x) = A(-x), and a, b are their powers at tau. That is
+    bounded on each of 400 intervals of x by monotonicity.
     """
     s = pair.noise
     (branch,) = pair.branches
@@ -267,7 +287,8 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
 
 @dataclass(frozen=True)
 class LossLaw:
-    """The law of the loss of `pair` as a finite law: nodes are losses L_i with masses p_i = exp(log_mass_i) under P.
+    """The law of the privacy loss of `pair` with finitely many outcomes: losses L_i with masses p_i = exp(log_mass_i)
+    under P.
 
     contour: the values of z for which the panels were chosen.
     panels: for each branch of the pair the lower and the upper ends of its panels.
@@ -279,7 +300,8 @@ class LossLaw:
 
     @cached_property
     def _nodes(self) -> list[tuple[Branch, Array, Array]]:
-        """For each branch its nodes x, and the logs of their quadrature weights over sqrt(2 pi) s."""
+        """For each branch of the pair its nodes x, and the logs of their quadrature weights over sqrt(2 pi) s, s the
+        noise."""
         nodes = []
         for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True):
             centre, radius = (low + high) / 2, (high - low) / 2
@@ -305,7 +327,7 @@ class LossLaw:
         return loss_error, mass_error
 
     def refined(self, width: float) -> "LossLaw":
-        """The same loss law, with its panels cut into ones that are at most `width` long."""
+        """The law of the same loss with more nodes: its panels are cut into ones that are at most `width` long."""
         panels = []
         for low, high in self.panels:
             pieces = np.maximum(np.ceil((high - low) / width), 1).astype(np.int64)
@@ -337,8 +359,8 @@ class LossLaw:
         return self._errors[1]
 
     def shifted(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128], Array, Array]:
-        """The losses, the log masses, and bounds on the rounding errors of both, all at the nodes after they are moved
-        to the contour's line of complex outputs."""
+        """The losses, the log masses, and bounds on the rounding errors of both, at the nodes on the contour's line of
+        complex outputs."""
         pair, s = self.pair, self.pair.noise
         q, angle = pair.sample_rate, self.contour.angle
         if angle == 0:
@@ -366,7 +388,11 @@ class LossLaw:
         return loss, gaussian + width + branch.a * log_a, loss_error, mass_error + branch.a * loss_error
 
     def quadrature_error(self, contour: Contour) -> float:
-        """Log of a bound on |M(z) - sum_i p_i exp(z L_i)| for all z of `contour`, which has this law's angle."""
+        """The log of a bound on |M(z) - sum_i p_i exp(z L_i)| for all z of `contour`, whose angle must be that of this
+        law.
+
+        M(z) is the exact moment of the loss, and the sum is that over this law's nodes.
+        """
         pair, s = self.pair, self.pair.noise
         logs = []
         for branch, panels in zip(pair.branches, self.panels, strict=True):

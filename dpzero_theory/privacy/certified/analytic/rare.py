@@ -1,10 +1,10 @@
-"""delta(epsilon) where large losses are rare: runs without a large loss and runs with one, each on its own contour.
+"""delta(epsilon) where large losses are rare: runs without a large loss and runs with one, computed separately.
 
 Where a record is seldom in a batch, the tail of a release's privacy loss is heavier than exponential, so that no one
-tilt serves one large loss and many small ones. Call outputs beyond a cut large. Then delta is a sum of three parts, by
-the number of large outputs in a run: none; one, whose loss is below or above a second cut; two or more, which are too
-rare to matter. Each part is a composition of pairs with some outputs left out, whose losses are bounded on one side;
-see derivation.md, section 5b.
+tilt serves one large loss and many small ones. Outputs beyond a cut are called large. Then delta is a sum of three
+parts, by the number of large outputs in a run: none; one, whose loss is below or above a second cut; two or more, which
+are too rare to matter. Each part is a composition of pairs with some outputs left out, whose losses are bounded on one
+side, with an integral of its own; see derivation.md, section 5b.
 """
 
 import math
@@ -27,11 +27,11 @@ _LOG_TWO, _MOST_OF_TWO = math.log(1e-8), 1e-6
 is the log of that). If they turn out to have more than the second number, as a share of the computed delta, the cut is
 chosen again."""
 _MOST_CUTS = 3
-"""The cut between large losses and others is chosen at most so often."""
+"""The cut between large losses and others is chosen at most this many times."""
 _LOG_ERROR = math.log(1e-8)
 """The log of the largest error that each contour's part of delta may have, as a share of a rough delta."""
 _SPREADS = (8.0, 16.0, 32.0, 64.0)
-"""If a large loss exceeds epsilon by so many standard deviations of the sum of the others, then the total loss almost
+"""If a large loss exceeds epsilon by this many standard deviations of the sum of the others, then the total loss almost
 certainly exceeds epsilon too, and no contour is needed. The first of these numbers that makes the bracket narrow enough
 is used."""
 _LOW_CHANCES = (1e-11, 1e-8, 1e-6, 1e-5)
@@ -92,8 +92,10 @@ class Split:
 def split(parts: Parts, log_cut: float, rough: float) -> Split:
     """Cut large outputs off each pair, for a delta of about e^rough.
 
-    A run has a large output with about the probability e^{log_cut}, or with less if two large outputs would else matter
-    beside delta. Any cut gives a bracket that holds."""
+    parts: the pairs with their numbers of releases. log_cut: a run has a large output with about the probability
+    e^{log_cut}, or with less if two large outputs would otherwise matter beside delta. Any cut gives a bracket that
+    holds.
+    """
     sides = [(pair, count) for pair, count in parts if pair.kind != "add"]
 
     def tail(reach: float) -> float:
@@ -113,7 +115,8 @@ def split(parts: Parts, log_cut: float, rough: float) -> Split:
 def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iterator[Large]:
     """For each pair that has large outputs, the runs in which exactly one of its outputs is large.
 
-    With `shortest` the first of `_SPREADS` is used and `Large.decided` is a placeholder, which takes hardly any time.
+    parted: the composition, cut. gdp: mu of the full-batch releases beside it. With `shortest` the first of `_SPREADS`
+    is used and `Large.decided` is a placeholder, which takes hardly any time.
     """
     spread = math.sqrt(_square(parted.small, gdp))
     enough = math.exp(parted.rough + _LOG_ERROR) / len(parted.sides) if parted.sides else 0.0
@@ -133,7 +136,8 @@ def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iter
 
 
 def _square(parts: Parts, gdp: float) -> float:
-    """Roughly the sum over all releases of the mean square of their privacy loss."""
+    """Roughly the sum over all releases in `parts` of the mean square of their privacy loss, and that of a `gdp`-GDP
+    mechanism."""
     return math.fsum(t.steps * (t.variance + t.mean**2) for t in tilt_all(parts, 1e-6, -30.0)) + gdp**2
 
 
@@ -148,30 +152,33 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
     log_cut, rough = rough_cut(epsilon, parts, gdp)
     for _ in range(_MOST_CUTS):
         parted = split(parts, log_cut, rough)
-        found = bracket_of(epsilon, parted, gdp, budget=budget, log_error=rough + _LOG_ERROR)
-        if not 0 < found.value * _MOST_OF_TWO < parted.two:
+        bracket = bracket_of(epsilon, parted, gdp, budget=budget, log_error=rough + _LOG_ERROR)
+        if not 0 < bracket.value * _MOST_OF_TWO < parted.two:
             break
-        rough = math.log(found.value)
-    return found
+        rough = math.log(bracket.value)
+    return bracket
 
 
 def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_error: float) -> Bracket:
-    """The bracket of delta for the composition `parted` with its cut; the other arguments are those of
-    `contour.delta_bracket`."""
+    """The bracket of delta(epsilon) for the composition `parted`, whose large outputs were cut off its pairs.
+
+    gdp: mu of the full-batch releases beside it. budget: for each contour, the most pairs of a node in the frequency t
+    and a node in the output x. log_error: the log of an error of delta that is small enough.
+    """
 
     def of(steps: int, composition: Parts) -> Bracket:
         error = log_error - math.log(steps)
         term = delta_bracket(epsilon, composition, gdp, budget=budget, log_error=error)
         return Bracket(steps * term.lower, steps * term.value, steps * term.upper, term.method)
 
-    # OverflowError comes here, before any contour is computed, if one of them is too costly
+    # If one of the contours is too costly, OverflowError is raised here, before any of them is computed.
     for one in _large(epsilon, parted, gdp, shortest=True):
         if composition := one.composition:
             affordable(epsilon, composition, gdp, budget=budget, log_error=log_error - math.log(one.steps))
-    found = [of(1, parted.small)]
+    terms = [of(1, parted.small)]
     for one in _large(epsilon, parted, gdp, shortest=False):
-        found += [one.decided, *([of(one.steps, one.composition)] if one.composition else [])]
-    lower, value, upper = (math.fsum(getattr(b, end) for b in found) for end in ("lower", "value", "upper"))
+        terms += [one.decided, *([of(one.steps, one.composition)] if one.composition else [])]
+    lower, value, upper = (math.fsum(getattr(b, end) for b in terms) for end in ("lower", "value", "upper"))
     upper = min((upper + parted.two) * (1 + 4 * UNIT), 1.0)
     return Bracket(lower * (1 - 4 * UNIT), min(value, upper), upper, "contour")
 
@@ -179,11 +186,12 @@ def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_
 def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, start: float, enough: float) -> Bracket:
     """The part of delta from runs with one of `steps` outputs of `pair` beyond `start`, and no other large output.
 
-    There the total loss exceeds epsilon all but surely. So P(R) - e^epsilon Q(R), R the set of these runs, is a lower
-    end. It is too small by at most P(R) times E (e^{-m - S} - 1)_+, where S is the sum of the other losses and m the
-    least amount by which the large loss exceeds epsilon.
+    There the total loss exceeds epsilon all but surely. So P(R) - e^epsilon Q(R), with R the set of these runs, is a
+    lower bound. It is too small by at most P(R) times E (e^{-m - S} - 1)_+, where S is the sum of the other losses and
+    m the least amount by which the large loss exceeds epsilon.
 
-    enough: a width of the bracket that is narrow enough.
+    others: the other releases, without large outputs. gdp: mu of the full-batch releases. enough: a width of the
+    bracket that is narrow enough.
     """
     log_p, log_q = pair.beyond(start)
     kept = [(p, k) for p, k in others if p.stop < math.inf]
@@ -193,21 +201,23 @@ def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, 
     error = _TAILS_ERROR * (math.exp(log_p) + math.exp(log_q))
     value = math.exp(log_p) - math.exp(log_q)
     margin = _loss_at(pair, start) - epsilon
-    # with a replaced record losses are as low under Q as they are high under P, so very low ones are counted apart
+    # With a replaced record losses are as low under Q as they are high under P, so very low ones are counted apart.
     two_sided = any(p.kind != "remove" for p, _ in kept)
     excess = math.inf
     for chance in _LOW_CHANCES if two_sided else (0.0,):
         both, low = _cut_below(others, math.log(chance * min(max(margin, UNIT), 1.0))) if two_sided else (others, 0.0)
-        found = math.exp(min(log_p + _log_left_tail(both, gdp, margin), 0.0)) + 1.01 * low * math.exp(log_q)
-        excess = min(excess, found)
+        missed = math.exp(min(log_p + _log_left_tail(both, gdp, margin), 0.0)) + 1.01 * low * math.exp(log_q)
+        excess = min(excess, missed)
         if 2 * error + excess < enough:
             break
     return Bracket(max(value - error, 0.0), max(value, 0.0), value + error + excess, "Gaussian tails")
 
 
 def _cut_below(parts: Parts, log_chance: float) -> tuple[Parts, float]:
-    """The composition without its lowest losses, and the probability under Q that a run has one of these, which is
-    about e^log_chance."""
+    """The composition `parts` without its lowest losses, and the probability under Q that a run has one of these.
+
+    That probability is about e^log_chance.
+    """
     sides = [(p, k) for p, k in parts if p.kind != "remove"]
 
     def chance(reach: float) -> float:
@@ -225,7 +235,7 @@ def _cut_below(parts: Parts, log_chance: float) -> tuple[Parts, float]:
 
 
 def _loss_at(pair: Pair, x: float) -> float:
-    """A lower bound on the loss of the pair at the output x, where it must be positive."""
+    """A lower bound on the privacy loss of the pair at the output x, where the loss must be positive."""
     return float(loss_at(pair, pair.branches[0], np.array([x]))[0]) * (1 - 1e-9)
 
 

@@ -22,7 +22,7 @@ METHOD = "one release"
 
 
 def _loss(pair: Pair, x: float) -> tuple[float, float]:
-    """The privacy loss at x, and a bound on its rounding error."""
+    """The privacy loss of the pair at the output x, and a bound on its rounding error."""
     (branch,) = pair.branches
     at, width = np.array([x]), np.zeros(1)
     loss, _ = losses(pair, branch, at, width)
@@ -46,7 +46,7 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
         x = float(inverse(pair, branch, np.array([sign * epsilon]))[0])
     if not math.isfinite(x):
         raise OverflowError("no event")
-    # move x outwards until the half-line certainly contains every output with a loss above epsilon
+    # x is moved outwards until the half-line beyond it certainly contains every output with a loss above epsilon.
     move = 4 * UNIT * max(abs(x), s)
     for _ in range(60):
         loss, error = _loss(pair, x)
@@ -58,8 +58,11 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
     excess = epsilon - loss + error
 
     def terms(of: tuple[tuple[float, float], ...]) -> tuple[Array, Array]:
-        """The logs of the half-line's masses under normal laws, each times its weight, and bounds on the masses'
-        relative errors. `of` has the (log weight, mean) of each law."""
+        """The logs of the half-line's masses under weighted normal laws, and bounds on the relative errors of the
+        masses.
+
+        of: the logarithm of the weight, and the mean, of each law.
+        """
         weights, means = np.array(of).T
         z = sign * (means - x) / s
         log_mass = weights + log_ndtr(z)

@@ -1,7 +1,7 @@
-"""The law of the privacy loss L tilted by e^{tau L}: its log moment K(tau) with an error bound, and the tau at which
-the integral of `contour` is computed.
+"""The law of the privacy loss L of one release tilted by e^{tau L}: its log moment, and the choice of the tilt tau.
 
-M(tau) = E_P e^{tau L} is the moment of the privacy loss L of one release, K = log M its cumulant function.
+M(tau) = E_P e^{tau L} is the moment of the loss, and K = log M its cumulant function, computed with an error bound. The
+tilt is the real part of the complex numbers over which `contour` integrates.
 """
 
 import math
@@ -16,8 +16,8 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 
 _LOG_PRICE = 5.0
-"""A tau smaller than the saddle, which needs fewer nodes, is chosen if the log of the integrand at t = 0 is there at
-most this much larger than at the saddle."""
+"""A tau smaller than the saddle, which needs fewer nodes, is chosen if the log of the integrand at t = 0 is there
+larger than at the saddle by at most this."""
 _TAIL_ERROR = 1e-12
 """A bound on the relative error of `Pair.missing`, the probability of outputs that are left out."""
 _LOG_GLANCE = -30.0
@@ -31,13 +31,14 @@ _LOG_BEYOND = 50.0
 
 @dataclass(frozen=True)
 class Tilted:
-    """The law of the loss of one pair, released `steps` times, under the tilted law P e^{tau L} / M(tau).
+    """The law of the loss of one pair under the tilted law P e^{tau L} / M(tau).
 
     law: the law of the loss before it is tilted.
+    steps: the number of releases of the pair.
     cumulant: K(tau) = log M(tau).
     mean, variance: those of the loss under the tilted law.
     weights: the tilted masses of the nodes of `law`.
-    centred: the losses at the nodes, less the mean.
+    centred: the losses at the nodes, minus the mean.
     """
 
     law: LossLaw
@@ -50,7 +51,8 @@ class Tilted:
 
 
 def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
-    """The law `law` of the loss of one release, tilted by e^{tau L}; the composition has `steps` such releases."""
+    """The law of the loss of one release, tilted by e^{tau L}; `steps` is the number of such releases in the
+    composition."""
     exponent = law.log_mass + tau * law.loss
     top = float(np.max(exponent))
     v = np.exp(exponent - top)
@@ -70,18 +72,25 @@ def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
 
 
 def _near_one(pair: Pair, cumulant: float) -> bool:
-    """Whether M(tau) should be computed as 1 less the mass that is left out plus E (e^{tau L} - 1), which has smaller
-    rounding errors where log M(tau), `cumulant`, is small."""
+    """Whether the moment M(tau) = E e^{tau L} of a pair's privacy loss L should be computed from E (e^{tau L} - 1).
+
+    M(tau) is 1 minus the mass that is left out plus that mean. The rounding errors are smaller so if log M(tau),
+    `cumulant`, is small. It is possible if no outputs are left out at the low end.
+    """
     return cumulant < 1 and pair.start == -math.inf
 
 
 def tilt_all(parts: Parts, tau: float, log_tolerance: float) -> list[Tilted]:
-    """The tilted laws of the losses of all pairs, with the quadrature errors that `log_tolerance` asks `build` for."""
+    """The laws of the losses of all pairs in `parts`, tilted by `tau`.
+
+    log_tolerance: the log of the quadrature error that is sought.
+    """
     return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
 
 
 def glanced(parts: Parts, tau: float) -> list[Tilted]:
-    """The same as `tilt_all`, roughly: in less time and without error bounds."""
+    """About the laws of the losses of all pairs in `parts`, tilted by `tau`; it takes less time than `tilt_all` and
+    gives no error bounds."""
     found = []
     for pair, steps in parts:
         part = tilt(glance(pair, tau, _LOG_GLANCE), steps, tau)
@@ -93,16 +102,18 @@ def glanced(parts: Parts, tau: float) -> list[Tilted]:
 def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     """About the saddle: the tau > 0 at which the integrand of delta(epsilon) at t = 0 is least.
 
-    Its log there is sum_j T_j K_j(tau) + gdp^2 tau (tau + 1)/2 - tau epsilon - log(tau (tau + 1)), where K_j(tau) is
-    the log of E_P e^{tau L} for the pair j and T_j its number of releases. Any tau > 0 gives a bracket that holds; a
-    good one gives a narrow bracket. Where large losses are rare, K is all but flat and then rises like a wall. Just
-    before the wall the tilted law has two modes far apart, so that its characteristic function hardly decays, and there
-    is no room for the second alias (derivation.md, section 2). There 0.8 or 0.9 of the saddle, which is returned
-    instead, needs 10 to 300 times fewer nodes.
+    parts: the pairs j with their numbers T_j of releases. gdp: mu of the full-batch releases beside them. The log of
+    the integrand is sum_j T_j K_j(tau) + gdp^2 tau (tau + 1)/2 - tau epsilon - log(tau (tau + 1)), where K_j(tau) is
+    the log of E_P e^{tau L} for the pair j. Any tau > 0 gives a bracket that holds; a good one gives a narrow bracket.
+    Where large losses are rare, K is all but flat and then rises like a wall. Just before the wall the tilted law has
+    two modes far apart, so that its characteristic function hardly decays, and there is no room for the second alias
+    (derivation.md, section 2). There 0.8 or 0.9 of the saddle, which is returned instead, needs 10 to 300 times fewer
+    nodes.
     """
 
     def moments(tau: float) -> tuple[float, float, float, float]:
-        """The log of the integrand, and the mean, variance and third central moment of the total tilted loss."""
+        """The log of the integrand at tilt tau and t = 0, and the mean, variance and third central moment of the total
+        tilted loss."""
         tilted = glanced(parts, tau)
         height = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2
         mean = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5)
@@ -111,9 +122,10 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
         height -= tau * epsilon + math.log(tau * (tau + 1))
         return height, mean, variance, third
 
+    # No common root search serves here: a value takes all pairs' moments, which give its derivative and bend too.
     low, high, flat = 0.0, math.inf, False
     tau = _gaussian_saddle(epsilon, parts, gdp)
-    # as long as this tau is certainly beyond the saddle
+    # The first guess of tau is halved as long as it is certainly larger than the saddle that is sought.
     while (
         not any(pair.partial for pair, _ in parts)
         and math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts) > tau * epsilon + _LOG_BEYOND
@@ -127,11 +139,11 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
         low, high = (low, tau) if value > 0 else (tau, high)
         if value * value < 0.02 * (variance + bend) or high - low < 1e-3 * low:
             break
-        if mean > 0:  # Newton's step for the logs, because the mean rises exponentially at the wall
+        if mean > 0:  # Newton's step for the log of the mean, which rises exponentially in tau at the wall
             change = -math.log(mean / wanted) / (variance / mean + bend / wanted)
         else:
             change = -value / (variance + bend)
-        # small steps upwards where the log moment K bends much
+        # Where the log moment K bends much, tau is raised in small steps.
         new = min(max(tau + change, tau / 4), (5 if flat else 1.7) * tau)
         if not low < new < high:
             new = math.sqrt(low * high) if low > 0 else tau / 4
@@ -143,7 +155,11 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
 
 def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
-    """The tau of the saddle if the total loss were normal, with the variance that it has for small sample rates q."""
+    """The tau at which the integrand of delta(epsilon) at t = 0 would be least if the total loss were normal.
+
+    Its variance is taken for small sample rates. parts: the pairs with their numbers of releases. gdp: mu of the
+    full-batch releases beside them.
+    """
     square = gdp**2
     for pair, steps in parts:
         inverse = min(pair.noise**-2, 50.0)
@@ -157,8 +173,10 @@ def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
 
 def cumulant_error(part: Tilted, tau: float) -> float:
-    """A bound on the absolute error of `part.cumulant`, the K(tau) of the law tilted by tau, from quadrature and
-    rounding."""
+    """A bound on the absolute error, from quadrature and rounding, of `part.cumulant`.
+
+    That is the log of the moment E e^{tau L} of the privacy loss L, where tau is the tilt of `part`.
+    """
     law = part.law
     scale = math.exp(-part.cumulant)
     quadrature = math.exp(law.quadrature_error(Contour(tau)) - part.cumulant)
@@ -174,7 +192,10 @@ def cumulant_error(part: Tilted, tau: float) -> float:
 
 
 def cumulant(pair: Pair, tau: float) -> tuple[float, float]:
-    """The log moment K(tau) = log E_P exp(tau L) of one release, tau > 0, and a bound on its error.
+    """The log moment K(tau) = log E_P exp(tau L) of the privacy loss L of one release of a pair, and a bound on its
+    error.
+
+    tau: > 0.
 
     Raises:
         OverflowError: too many quadrature nodes would be needed.

@@ -37,10 +37,11 @@ class Variation:
 
 
 def variations(law: LossLaw, tau: float) -> list[Variation]:
-    """For each branch of the pair, bounds on the variation of the density of the loss between neighbouring x.
+    """For each branch of the pair, bounds on the variation of the density of the loss between neighbouring outputs x.
 
-    Where the density certainly rises or certainly falls from one x to the next, the variation is the difference of its
-    two values; elsewhere a peak between them is bounded by a bound on the derivative of the log density.
+    law: the quadrature nodes of the loss. tau: the tilt. Where the density certainly rises or certainly falls from one
+    x to the next, the variation is the difference of its two values; elsewhere a peak between them is bounded by a
+    bound on the derivative of the log density.
     """
     return [
         _on_branch(law, branch, low, high, tau)
@@ -51,7 +52,7 @@ def variations(law: LossLaw, tau: float) -> list[Variation]:
 def _on_branch(law: LossLaw, branch: Branch, low: Array, high: Array, tau: float) -> Variation:
     pair, s = law.pair, law.pair.noise
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
-    # outside [first, last] the density is monotone: the derivative of its log has the sign of -x
+    # Outside [first, last] the density is monotone, because the derivative of its log has the sign of -x there.
     first = branch.start if branch.start > -math.inf else min(low[0], min(a, 0.0) - 1)
     last = max(high[-1], max(a, 0.0) - b + 1) if branch.stop == math.inf else branch.stop
     steps = np.arange(4) / 4
@@ -75,7 +76,7 @@ def _on_branch(law: LossLaw, branch: Branch, low: Array, high: Array, tau: float
             tilt = np.stack([rise_low - fall_high, rise_high - fall_low])
             scale = np.stack([1 / (rise_low + fall_low) - 1, 1 / (rise_high + fall_high) - 1])
             corners = np.clip(tilt[:, None] * scale[None, :], -1.0, 1.0)
-        # where both posteriors underflow the ratio is only known to be between -1 and 1
+        # Where both posterior probabilities underflow, the ratio in `corners` is only known to be between -1 and 1.
         drag_low = np.nan_to_num(corners, nan=-1.0).min(axis=(0, 1))
         drag_high = np.nan_to_num(corners, nan=1.0).max(axis=(0, 1))
     slope_low = (-x[1:] + gain_low - drag_high) / s**2

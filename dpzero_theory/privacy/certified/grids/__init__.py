@@ -1,1 +1,1 @@
-"""Sums of privacy losses on grids, by Fourier transforms or by direct addition."""
+"""Laws of sums of privacy losses, on grids of numbers, by Fourier transforms or by direct addition."""

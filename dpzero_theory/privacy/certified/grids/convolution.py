@@ -1,11 +1,12 @@
-"""Powers of laws on a grid by the Fourier transform, cyclically, with a bound on the rounding error.
+"""Powers of laws on a grid by the Fourier transform, modulo its length, with a bound on the rounding error.
 
-Every output of a transform of length N is a tree of depth log2 N over the inputs, so that each is off by at most
-beta = 16 u log2(N) times the sum of the absolute inputs (u the unit of the precision; Higham, "Accuracy and
-Stability of Numerical Algorithms", section 24.1, has 8 u log2 N in norm). For laws of mass at most 1 the product of
-m transforms F_i is then off by sum_i 1.1 beta prod_{j != i} (|F_j| + beta) at each frequency (0.1 of it for the
-roundings of the product, a few u each and beta >= 96 u). The result is off by 1/sqrt(N) times the Euclidean norm of
-that in Euclidean norm, and hence by at most that norm in total absolute value (Cauchy and Schwarz).
+Every output of a transform of length N is a tree of depth log2 N over the inputs, so that each is off by at most beta =
+16 u log2(N) times the sum of the absolute inputs (u the unit of the precision; Higham, "Accuracy and Stability of
+Numerical Algorithms", section 24.1, has 8 u log2 N in norm). For laws of mass at most 1 the product of m transforms F_i
+is then off by sum_i 1.1 beta prod_{j != i} (|F_j| + beta) at each frequency (0.1 of it for the roundings of the
+product, a few u each and beta >= 96 u). The transform of that product back to a law is off by 1/sqrt(N) times the
+Euclidean norm of these errors in Euclidean norm, and hence by at most that norm in total absolute value (Cauchy and
+Schwarz).
 """
 
 import math
@@ -29,9 +30,10 @@ double precision."""
 
 
 def transform(law: Array, first: int, size: int, *, extended: bool = True) -> Spectrum:
-    """The transform of the law with weight law[k] at the integer first + k, taken modulo `size`, a power of two.
+    """The Fourier transform of the law with weight law[k] at the integer first + k, taken modulo `size`, a power of
+    two.
 
-    extended: whether extended precision may be used, up to `_LONGEST_EXTENDED`.
+    extended: whether extended precision may be used, which is done up to `_LONGEST_EXTENDED`.
     """
     folded: NDArray[Any] = np.zeros(size, dtype=np.longdouble if extended and size <= _LONGEST_EXTENDED else np.float64)
     start = first % size
@@ -82,28 +84,29 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array,
 
 
 def norm(x: Array) -> float:
-    """The Euclidean norm of an array."""
+    """The Euclidean norm of the array x."""
     return math.sqrt(dot(x, x))
 
 
 def dot(x: Array, y: Array) -> float:
-    """The inner product of two arrays, by numpy's sum and not by BLAS, whose threads take longer to start than such a
-    sum takes."""
+    """The inner product of the arrays x and y, by numpy's sum. BLAS is not used, because its threads take longer to
+    start."""
     return float(np.sum(x * y))
 
 
 def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> float:
-    """The least b for which Chernoff's bound at one of `rates` proves that P(X >= b) <= e^{log_tail}.
+    """The least b for which Chernoff's bound at one of `rates` proves that P(X >= b) <= e^{log_tail} for a variable X.
 
-    log_moment(r): an upper bound on log E e^{r X}.
+    log_moment: a function whose value at r is an upper bound on log E e^{r X}.
     """
     return best_rate(log_moment, rates, log_tail)[0]
 
 
 def best_rate(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> tuple[float, float]:
-    """The bound b that `chernoff` returns, and the rate that gives it.
+    """The least b for which Chernoff's bound at one of `rates` proves that P(X >= b) <= e^{log_tail}, and that rate.
 
-    `rates` rise and log_moment is convex, so that the bounds first fall and then rise along them.
+    log_moment: a function whose value at r is an upper bound on log E e^{r X} for the variable X. `rates` rise and
+    log_moment is convex, so that the bounds first fall and then rise along them.
     """
     reach = cache(lambda k: (log_moment(float(rates[k])) - log_tail) / float(rates[k]))
     best = bisect_left(range(len(rates) - 1), True, key=lambda k: reach(k) <= reach(k + 1))

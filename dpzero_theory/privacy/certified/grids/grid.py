@@ -1,11 +1,11 @@
-"""delta(epsilon) of few or rare subsampled releases on a grid of losses, with a certified bracket.
+"""delta(epsilon) of few or rare subsampled releases on a grid of losses, as a certified bracket.
 
 The privacy loss of few steps is nearly discrete (the record is in no batch, in one, in two...), so that its
-characteristic function hardly decays and the integral of `contour` needs too many nodes. Here the line of outputs is
-cut where the loss L crosses the multiples of a spacing H. This gives two laws on the grid, one that dominates the
-release and one that it dominates. Both are tilted, that is multiplied by e^{tau L}, which makes rounding errors small
-against delta, and composed as powers of their Fourier transforms. The width of the bracket falls as H^2. Derived in
-derivation.md, section 5.
+characteristic function hardly decays and the integral of the module `contour` needs too many nodes. Here the line of
+outputs is cut where the loss L crosses the multiples of a spacing H. This gives two laws on the grid of those
+multiples, one that dominates the release and one that it dominates. Both are tilted, that is multiplied by e^{tau L},
+which makes rounding errors small against delta, and composed as powers of their Fourier transforms. The width of the
+bracket falls as H^2. Derived in derivation.md, section 5.
 """
 
 import math
@@ -33,13 +33,13 @@ from dpzero_theory.privacy.certified.laws.sketch import (
 )
 
 _LOG_FOLDED = math.log(1e-15)
-"""The log of the most tilted mass that may lie beyond either end of the window of losses which the Fourier transform
-covers; the transform is cyclic, so that such mass is folded back into the window."""
+"""The log of the most tilted mass that may lie beyond either end of the range of losses which the Fourier transform
+covers. The transform is cyclic, so that such mass is folded back into the range."""
 _LEFT_OUT = 1e-9
 """Outputs of about this probability, as a share of delta, are left out of the sums; it is added to the upper end of the
 bracket."""
 _MOST_ROUNDED, _MOST_LOST = 1e-6, 1e-3
-"""The largest shares of the bracket's upper end and of its lower end that may be rounding errors. If there are more,
+"""The largest shares of the bracket's upper end and of its lower end that may be rounding errors. If they are larger,
 all is computed again in extended precision, which is five times slower."""
 _CHERNOFF_GAP = 12.0
 """Large losses are counted apart from the others if Chernoff's bound is more than e^12 times a rough delta: then no one
@@ -54,13 +54,18 @@ _LARGEST_LOG = 300.0
 """The largest log of a factor that undoes the tilt. If it is exceeded the lower end of delta is 0, because the square
 of such a factor may overflow."""
 _MOST_CELLS = 2**17
-"""The losses of one release fill at most so many cells of the grid; its spacing is made wider for that if need be."""
+"""The losses of one release fill at most this many cells of the grid; if need be the grid's spacing is made wider for
+that."""
 
 
 @dataclass(frozen=True)
 class _Finite:
-    """`steps` releases of a finite pair, without its infinite loss. The class has the same methods as `sketch.Slice`,
-    so that either can be one part of a composition."""
+    """A number of releases of a pair of laws with finitely many outcomes, without its infinite loss, as a part of a
+    composition.
+
+    The class has the same methods as `sketch.Slice`, so that either can be a part. pair: the two laws. steps: the
+    number of releases.
+    """
 
     pair: FinitePair
     steps: int
@@ -75,13 +80,20 @@ class _Finite:
         return Sketch(self.pair.loss, log_law(self.pair.mass), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """The laws of one release on a grid of losses; the arguments and the result are those of `cells.cells`."""
+        """The laws of one release on a grid of losses with spacing `width`, tilted by tau > 0 (`cells.Cells`).
+
+        Losses below `lowest` count as `lowest`.
+        """
         return self.pair.cells(tau, width, lowest)
 
 
 def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array]:
-    """The range (lowest, highest) outside which the total loss has at most the tilted mass e^`_LOG_FOLDED` on each
-    side; and the rates r at which Chernoff's bound on the mass above it and on that below it is least."""
+    """The range (lowest, highest) of the total loss that the transform must cover, and two rates.
+
+    Outside the range the total loss has at most the tilted mass e^`_LOG_FOLDED` on each side. At the two rates
+    Chernoff's bounds on the mass above the range and on that below it are least. tau: the tilt. sketches: the rough
+    laws of the releases.
+    """
     laws = [(k.steps, k.loss, *k.tilted(tau)) for k in sketches]
     mean = math.fsum(steps * centre for steps, _, centre, _ in laws)
     variance = math.fsum(steps * float(weights @ (loss - centre) ** 2) for steps, loss, centre, weights in laws)
@@ -100,10 +112,11 @@ def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array
 
 @dataclass(frozen=True)
 class _Sum:
-    """The composed tilted law: the mass[k] e^{log_scale} at the loss (first + k) H, where all mass[k] sum to 1.
+    """A tilted law of the total loss: the mass[k] e^{log_scale} at the loss (first + k) H, where H is the grid's
+    spacing.
 
-    error: a bound on the Euclidean norm of the rounding errors of `mass`.
-    tail: a bound on the part of `mass` at losses beyond the window of the transform, which is folded into the window.
+    All mass[k] sum to 1. error: a bound on the Euclidean norm of the rounding errors of `mass`.
+    tail: a bound on the part of `mass` at losses beyond the range of the transform, which is folded into the range.
     """
 
     first: int
@@ -142,10 +155,10 @@ def grid_delta(
             left_out = 2 * math.exp(enough)
         else:
             terms, left_out = _apart(epsilon, whole, points, min(log_cut, (enough + math.log(8)) / 2))
-        found = math.fsum(term.lower for term in terms)
-        if not 0 < found < 1e3 * left_out:
+        lower = math.fsum(term.lower for term in terms)
+        if not 0 < lower < 1e3 * left_out:
             break
-        rough = math.log(found)
+        rough = math.log(lower)
     return _total(terms, left_out)
 
 
@@ -158,13 +171,17 @@ def grid_delta_beside(
     *,
     points: int,
 ) -> Bracket:
-    """Certified bracket of delta(epsilon) as by `grid_delta`, with the finite pairs `finite` in the composition too.
+    """Certified bracket of delta(epsilon) of a composition with finite pairs, subsampled releases and a `gdp`-GDP
+    mechanism.
 
     Args:
-        finite: the finite pairs, each with its number of releases.
+        epsilon: epsilon >= 0.
+        finite: pairs of laws with finitely many outcomes, each with its number of releases.
+        parts: the dominating pairs of the subsampled releases, with their numbers; it may be empty.
+        gdp: mu >= 0 of full-batch releases in the same composition.
         log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
             added to the upper end.
-        epsilon, parts, gdp, points: as for `grid_delta`; `parts` may be empty.
+        points: length of the transforms, a power of two; the width of the bracket falls as points^-2.
 
     Raises:
         OverflowError: outside the range of the method.
@@ -174,18 +191,18 @@ def grid_delta_beside(
     slices = [Slice(pair, count, Span(reach, reach)) for pair, count in whole]
     term = _bracket(epsilon, [*(_Finite(pair, count) for pair, count in finite), *slices], points)
     left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
-    found = _total([term], left_out)
-    if found.upper > _RARE_DELTA or found.upper <= _UNSHARP * found.lower:
-        return found
+    bracket = _total([term], left_out)
+    if bracket.upper > _RARE_DELTA or bracket.upper <= _UNSHARP * bracket.lower:
+        return bracket
     try:
         apart = _finite_apart(epsilon, finite, slices, log_cut, points)
     except OverflowError:
         apart = None
     if apart is None:
-        return found
+        return bracket
     other = _total(apart, left_out + math.exp(log_cut))
-    lower, upper = max(found.lower, other.lower), min(found.upper, other.upper)
-    return Bracket(lower, min(max(other.value, lower), upper), upper, found.method)
+    lower, upper = max(bracket.lower, other.lower), min(bracket.upper, other.upper)
+    return Bracket(lower, min(max(other.value, lower), upper), upper, bracket.method)
 
 
 def _finite_apart(
@@ -195,11 +212,12 @@ def _finite_apart(
     log_cut: float,
     points: int,
 ) -> "list[_Term] | None":
-    """The parts of delta, first from runs where no release of a finite pair has a large loss, then from runs where one
-    such release has.
+    """The parts of delta: from runs where no release of a finite pair has a large loss, then from runs where one of
+    them has.
 
-    A loss is large if it is beyond a cut, which is chosen so that two large losses in a run have at most the
-    probability e^{log_cut}. None is returned if a pair has no output on one side of its cut.
+    finite: the finite pairs with their numbers of releases. slices: the other releases. A loss is large if it is beyond
+    a cut, which is chosen so that two large losses in a run have at most the probability e^{log_cut}. points: those of
+    the grid. None is returned if a pair has no output on one side of its cut.
     """
     share = math.exp(log_cut / 2) / len(finite)
     parts = [(pair.parted(share / count), count) for pair, count in finite]
@@ -216,27 +234,33 @@ def _finite_apart(
 
 @dataclass(frozen=True)
 class _Term:
-    """A certified bracket of one of several parts whose sum is delta: that from some of the runs' outputs."""
+    """A certified bracket, from `lower` to `upper`, of one of several parts whose sum is delta.
+
+    Each part comes from some of the possible outputs of a run.
+    """
 
     lower: float
     upper: float
 
 
 def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
-    """The bracket of delta from its parts; `left_out` bounds the probability of all outputs in none of them."""
+    """The bracket of delta from the brackets `terms` of its parts.
+
+    left_out: a bound on the probability of the outputs in none of the parts.
+    """
     upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * UNIT) + 5e-324, 1.0)
     lower = min(math.fsum(term.lower for term in terms) * (1 - 4 * UNIT), upper)
-    # the dominating law's loss has a variance too large by up to H^2/4 a release, the dominated law's is too small by
-    # H^2/12: so delta is estimated at a third of the way
+    # With H the spacing of the grid, the variance of the dominating law's loss is too large by up to H^2/4 a release,
+    # and that of the dominated law's is too small by H^2/12. So delta is estimated at a third of the way from below.
     return Bracket(lower, lower + (upper - lower) / 3, upper, "grid")
 
 
 def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[list[_Term], float]:
-    """The parts of delta, first from runs where no output has a large loss, then for each pair of `parts` from runs
-    where one output of that pair has.
+    """The parts of delta: from runs where no output has a large loss, then for each pair from runs where one of its
+    outputs has.
 
-    A loss is large if it is beyond a cut, which is chosen so that a run has a large loss with at most the probability
-    e^{log_cut}/2.
+    parts: the pairs with their numbers of releases. A loss is large if it is beyond a cut, which is chosen so that a
+    run has a large loss with at most the probability e^{log_cut}/2. points: those of the grid.
 
     Returns the parts, and a bound on the probability of all other runs.
     """
@@ -254,12 +278,13 @@ def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[l
 
 @dataclass(frozen=True)
 class _Grid:
-    """The grid of losses on which one part of delta is summed: `points` losses, `width` apart, from `bottom` on.
+    """The grid of losses on which one part of delta(epsilon) is summed: `points` losses, `width` apart, from `bottom`
+    on.
 
     tau: the tilt.
     sketches: the rough law of the loss of each slice (a pair with its number of releases, and the outputs that count).
     laws: the cells of each slice, and its number of releases.
-    rates: the rates of Chernoff's bounds on the mass above and below the window, see `_window`.
+    rates: the rates at which Chernoff's bounds on the tilted mass above and below the grid are least.
     error: a bound on the relative error of every mass after composition.
     shift: a bound on the error of the total loss.
     """
@@ -276,8 +301,11 @@ class _Grid:
     shift: float
 
     def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool) -> _Sum:
-        """The composition, on the losses from `bottom` on, of one law for each slice: masses[j] has the weights of the
-        law of slice j on its cells. `extended` allows extended precision."""
+        """The law of the total loss, on the grid from the loss `bottom` on, as the composition of one law for each
+        slice.
+
+        masses[j] has the weights of the law of slice j on its cells. `extended` allows extended precision.
+        """
         start = math.floor(bottom / self.width)
         laws = [(c, mass, float(np.sum(mass)), count) for (c, count), mass in zip(self.laws, masses, strict=True)]
         if not min(total for _, _, total, _ in laws) > _LEAST_MASS:
@@ -298,14 +326,18 @@ class _Grid:
 
 
 def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Grid:
-    """The grid for the part of delta that comes from runs in which every output is among those of its slice."""
+    """The grid of losses on which one part of delta(epsilon) is summed.
+
+    The part comes from runs in which every output is among those of its slice. slices: the releases, each kind with the
+    outputs that count. points: the number of losses on the grid.
+    """
     sketches = [part.sketch(4000) for part in slices]
     tau = saddle(epsilon, sketches)
     bottom, top, rates = _window(tau, sketches)
-    # losses below `lowest` count as `lowest`
+    # Losses of one release below `lowest` count as `lowest`.
     lowest = bottom - top
     broadest = max(float(np.max(k.loss)) - max(float(np.min(k.loss)), lowest) for k in sketches)
-    # the laws on the grid are a little broader than the exact law, for which the window was computed
+    # The laws on the grid are a little broader than the exact law, for which the range of losses was computed.
     bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
     width = max((top - bottom) / points, broadest * max(1 / _MOST_CELLS, 4 / points))
     laws = [(part.cells(tau, width, lowest), part.steps) for part in slices]
@@ -318,8 +350,10 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
 
 
 def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Term:
-    """The bracket of the part of delta that comes from runs in which every output is among those of its slice; the grid
-    has `points` points."""
+    """The bracket of the part of delta(epsilon) from runs in which every output is among those of its slice.
+
+    slices: the releases, each kind with the outputs that count. points: the number of losses on the grid.
+    """
     if math.fsum(part.steps * part.largest_loss for part in slices) <= epsilon:
         return _Term(0.0, 0.0)
     grid = _grid(epsilon, slices, points)
@@ -332,32 +366,34 @@ def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> 
 
 
 def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
-    """The upper end of delta, which is the delta of the composed dominating laws, and the share of it that is rounding
-    error."""
+    """An upper bound on the part of delta that is summed on `grid`, and the share of the bound that is rounding error.
+
+    It is the delta of the composed dominating laws. extended: whether to compute in extended precision.
+    """
     tau, moved = grid.tau, grid.epsilon - grid.shift
     above = grid.composed([c.dominating for c, _ in grid.laws], grid.bottom, extended=extended)
     beyond = (above.first + np.arange(grid.points)) * grid.width - moved
     positive = beyond > 0
     gain = np.exp(-tau * beyond[positive]) * -np.expm1(-beyond[positive])
     lost = above.error * norm(gain) + above.tail * math.exp(log_c(tau))
-    found = dot(above.mass[positive], gain) * (1 + 1e-9) + 1.01 * lost
-    if not found > 0:
+    gained = dot(above.mass[positive], gain) * (1 + 1e-9) + 1.01 * lost
+    if not gained > 0:
         return 0.0, 0.0
-    log_upper = above.log_scale - tau * moved + math.log(found)
-    return math.exp(min(log_upper, 700.0)) * (1 + grid.error), lost / found
+    log_upper = above.log_scale - tau * moved + math.log(gained)
+    return math.exp(min(log_upper, 700.0)) * (1 + grid.error), lost / gained
 
 
 def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
-    """The lower end of delta, and the share of it that is rounding error.
+    """A lower bound on the part of delta that is summed on `grid`, and the share of the bound that is rounding error.
 
-    The lower end is the largest, over integers k, of P(S >= k) - e^epsilon Q(S >= k) less its error, where S is the sum
-    over the releases of the number of the cell that the loss is in. It is 0 where the tilt is so unsuitable that the
-    weights of a law underflow or rounding errors overflow.
+    It is the largest, over integers k, of P(S >= k) - e^epsilon Q(S >= k) minus its error, where S is the sum over the
+    releases of the number of the grid cell that the loss is in. It is 0 if the tilt is so unsuitable that the weights
+    of a law underflow or rounding errors overflow. extended: whether to compute in extended precision.
     """
     epsilon, tau, width = grid.epsilon, grid.tau, grid.width
     if min(float(np.sum(mass)) for c, _ in grid.laws for mass in (c.nearest_p, c.nearest_q)) < _LEAST_MASS:
         return 0.0, 1.0
-    # by how much the mean total loss exceeds the mean of the cells' centres
+    # `offset` is the mean total loss minus the mean that it has when each loss is replaced by the centre of its cell.
     offset = 0.0
     for sketch, (c, count) in zip(grid.sketches, grid.laws, strict=True):
         at: Array = (c.first + np.arange(float(len(c.nearest_p)))) * width

@@ -1,7 +1,7 @@
-"""Grids of losses with more and more points, until their bracket of delta is narrow enough or more points do not help.
+"""delta of a composition on grids of losses with more and more points, until its bracket is narrow enough.
 
-The width of a grid's bracket falls about as the square of its number of points, down to the rounding errors of the
-transform, which rise with that number.
+The refinement also ends where more points do not help. The width of a grid's bracket falls about as the square of its
+number of points, down to the rounding errors of the transform, which rise with that number.
 """
 
 import math
@@ -12,53 +12,60 @@ from dpzero_theory.privacy.certified.grids.grid import grid_delta
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 
 FEW_STEPS = 10
-"""For at most so many releases a grid takes little time, so that the narrower width `_WIDTH_OF_FEW` is asked for."""
+"""For this many releases or fewer a grid takes little time, so that the narrower width `_WIDTH_OF_FEW` is asked for."""
 MOST_POINTS = 2**18
-"""The most points of a grid, which is the length of its Fourier transform: 0.1 s of one core, and 2^18 numbers of 16
-bytes."""
+"""The most points of a grid, which is the length of its Fourier transform. It takes 0.1 s of one core, and 2^18 numbers
+of 16 bytes."""
 _FIRST_POINTS, _LEAST_POINTS = 2**13, 2**9
-"""The number of points of the first grid, and the smallest number to which it is halved where rounding errors are the
-larger the more points there are; either grid takes some milliseconds."""
+"""The number of points of the first grid, and the smallest number to which it is halved if rounding errors grow with
+the number of points. Either grid takes some milliseconds."""
 _WIDTH, _WIDTH_OF_FEW = 1e-3, 1e-4
-"""The relative width of delta's bracket that is narrow enough: for more than `FEW_STEPS` releases, and for at most so
-many."""
+"""The relative widths of delta's bracket that are narrow enough, first for more than `FEW_STEPS` releases, then for
+that many or fewer."""
 _USABLE = 0.03
-"""Once the relative width of the bracket is below this, the grid is refined further only while each refinement helps,
-see `_HELP`; a wider bracket is refined as long as it becomes any narrower."""
+"""Once the relative width of the bracket is below this, the grid is refined further only while each refinement narrows
+it by a fifth or more. A wider bracket is refined as long as it becomes any narrower."""
 _HELP = 0.8
-"""A refinement of a bracket that is already narrow helps if the new width is at most this share of the old one."""
+"""A refinement of a bracket that is already narrow helps if the new width is at most this share of the old width."""
 
 
 class RefinedGrid:
-    """delta(epsilon) of one composition by grids; each call of `up_to` goes on where the one before ended."""
+    """delta(epsilon) of one composition by grids with more and more points; each call of `up_to` goes on from the one
+    before."""
 
     def __init__(self, epsilon: float, parts: Parts, gdp: float, wanted: float) -> None:
-        """Take the epsilon and the composition (`parts`, and a `gdp`-GDP mechanism) whose delta is wanted. A bracket of
-        the relative width `wanted` is narrow enough, or of `_WIDTH` (`_WIDTH_OF_FEW`) if that is larger."""
+        """Take the epsilon and the composition whose delta is wanted.
+
+        parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. wanted: a
+        bracket of this relative width is narrow enough, or of `_WIDTH` (`_WIDTH_OF_FEW` for few releases) if that is
+        larger.
+        """
         self._question = epsilon, parts, gdp
         few = sum(steps for _, steps in parts) <= FEW_STEPS
         self._wanted = max(wanted, _WIDTH_OF_FEW if few else _WIDTH)
         self._points, self._least = _FIRST_POINTS, math.inf
 
     def up_to(self, most: int) -> Bracket:
-        """The bracket that all grids tried in this call, none with more than `most` points, give together.
+        """The intersection of the brackets of all grids tried in this call, of which none has more than `most` points.
 
         Raises:
-            OverflowError: earlier calls have tried all of these, or more points do not help.
+            OverflowError: earlier calls have tried all of these grids, or more points do not help.
         """
         best = None
         while self._points <= most:
             points, before = self._points, self._least
-            found, excess = self._grid(points)
-            best = found if best is None else _both(best, found)
+            bracket, excess = self._grid(points)
+            best = bracket if best is None else _both(best, bracket)
             self._least = min(before, excess)
-            if before < excess < 1 / self._wanted:  # rounding errors have taken over, and fewer points have less
+            # Here rounding errors have taken over, which are smaller for fewer points.
+            if before < excess < 1 / self._wanted:
                 best = self._fewer(best)
             stuck = excess > (_HELP if before * self._wanted < _USABLE else 1.0) * before
             if excess <= 1 or stuck or points == MOST_POINTS:
                 self._points = 2 * MOST_POINTS
                 break
-            # the points for the wanted width, if it falls as their square; a wide one may fall faster: at most 4 times
+            # If the width falls as the square of the number of points, `needed` times as many give the wanted width. A
+            # wide bracket may fall faster, so there the number grows at most 4 times.
             needed = 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2)
             self._points = min(points * (needed if excess * self._wanted < 1 else min(needed, 4)), MOST_POINTS)
         if best is None:
@@ -67,16 +74,16 @@ class RefinedGrid:
 
     def _grid(self, points: int) -> tuple[Bracket, float]:
         """Return the bracket of delta from a grid of `points` losses, and its relative width over the wanted width."""
-        found = grid_delta(*self._question, points=points)
-        return found, (found.upper / found.lower - 1) / self._wanted if found.lower > 0 else math.inf
+        bracket = grid_delta(*self._question, points=points)
+        return bracket, (bracket.upper / bracket.lower - 1) / self._wanted if bracket.lower > 0 else math.inf
 
     def _fewer(self, best: Bracket) -> Bracket:
         """The bracket `best` together with grids whose points are halved as long as each gives a narrower bracket."""
         points = _FIRST_POINTS
         while self._least > 1 and points > _LEAST_POINTS:
             points //= 2
-            found, excess = self._grid(points)
-            best = _both(best, found)
+            bracket, excess = self._grid(points)
+            best = _both(best, bracket)
             if excess >= self._least:
                 break
             self._least = excess
@@ -84,7 +91,7 @@ class RefinedGrid:
 
 
 def _both(one: Bracket, other: Bracket) -> Bracket:
-    """The intersection of two brackets of the same number, with the estimate of the narrower one."""
+    """The intersection of the brackets `one` and `other` of the same number, with the estimate of the narrower one."""
     narrow = min(one, other, key=lambda bracket: bracket.upper - bracket.lower)
     lower, upper = max(one.lower, other.lower), min(one.upper, other.upper)
     return replace(narrow, lower=lower, value=min(max(narrow.value, lower), upper), upper=upper)

@@ -16,14 +16,16 @@ import numpy as np
 from dpzero_theory.check import Array
 
 _SHARE_ERROR = 1e-14
-"""A bound on the rounding error of the share of a weight that moves to the higher neighbour. It is added to each share,
-so that the mean is never lowered."""
+"""A bound on the rounding error of the share of a weight that moves to the higher of two grid points. It is added to
+each share, so that the mean is never lowered."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of one or several laws on a `SignedGrid`: at[k, 0] at the k-th positive point, at[k, 1] at the k-th
-    negative one, and `zero` at 0. If there are several laws, further axes of both arrays number them.
+    """The weights of one or several laws on a `SignedGrid`.
+
+    at[k, 0] is the weight at the k-th positive point, at[k, 1] that at the k-th negative one, and `zero` that at 0. If
+    there are several laws, further axes of both arrays number them.
     """
 
     at: Array
@@ -31,7 +33,7 @@ class Weights:
 
     @classmethod
     def of(cls, rising: Array) -> "Weights":
-        """Make the weights from an array whose first axis runs from the lowest grid point to the highest."""
+        """Make the weights from the array `rising`, whose first axis runs from the lowest grid point to the highest."""
         n = len(rising) // 2
         return cls(np.ascontiguousarray(np.stack([rising[n + 1 :], rising[:n][::-1]], axis=1)), rising[n])
 
@@ -42,7 +44,7 @@ class Weights:
         return Weights(self.at * factor, self.zero * factor)
 
     def __getitem__(self, laws: slice) -> "Weights":
-        """The laws with these numbers, counted along the first of the further axes."""
+        """The weights of those laws that the slice `laws` selects, along the first of the axes that number laws."""
         return Weights(self.at[:, :, laws], self.zero[laws])
 
     def rising(self) -> Array:
@@ -64,10 +66,11 @@ class SignedGrid:
         return np.asarray(self.least * np.exp(self.ratio * np.arange(self.count)), dtype=np.float64)
 
     def _shares(self, sign: int) -> list[tuple[int, float]]:
-        """Where the sum 1 + sign e^{-dh} of two points whose indices differ by d lies: for each d the k for which it is
-        between e^{kh} and e^{(k+1)h}, and the share of its weight that moves to e^{(k+1)h}.
+        """For each d where the sum 1 + sign e^{-dh} lies on the grid, which is that of two points whose indices differ
+        by d.
 
-        d runs from 0 on for sign 1 and from 1 on for sign -1, until the sum is within half a step of 1.
+        An entry is the k for which the sum is between e^{kh} and e^{(k+1)h}, and the share of its weight that moves to
+        e^{(k+1)h}. d runs from 0 on for sign 1 and from 1 on for sign -1, until the sum is within half a step of 1.
         """
         found = []
         for d in range(0 if sign > 0 else 1, self.count):
@@ -97,13 +100,13 @@ class SignedGrid:
         """
         n, h, both = self.count, self.ratio, a is b
         at: Array = a.at * b.zero + b.at * a.zero
-        # 0 is the sum of 0 and 0, and of two points that are equal but for the sign
+        # 0 is the sum of 0 and 0, and the sum of any point and its negative.
         zero: Array = a.zero * b.zero + (a.at * b.at[:, ::-1]).sum(axis=(0, 1))
         lost = np.zeros(zero.shape)
         signs = np.array([_SHARE_ERROR, -_SHARE_ERROR]).reshape(2, *[1] * zero.ndim)
-        # by how much a sum is lowered that moves to the last grid point from k points beyond it, for k = 0, 1, ...
+        # lowered[k] is the amount by which a sum falls that moves to the last grid point from k points beyond it.
         lowered = self.points[-1] * np.expm1(h * np.arange(2 * n + 2 + math.ceil(math.log(2) / h)))
-        # arrays that every product below is written into: to allocate new ones takes longer than the products
+        # Every product below is written into one of these arrays, because allocating new ones takes longer.
         room, more, moved = np.empty(at.shape), np.empty(at.shape), np.empty(at.shape)
 
         def put(index: int, weight: Array) -> None:
@@ -130,7 +133,7 @@ class SignedGrid:
                     weight *= 2
                 elif d:
                     weight += np.multiply(b.at[d:], a.at[: n - d, ::sign], out=more[: n - d])
-                # sums between 0 and the first point
+                # The first `under` sums lie between 0 and the first positive point.
                 under = min(max(-low - d, 0), n - d)
                 if under:
                     value = np.exp(h * np.arange(d, d + under)) * -math.expm1(-d * h)
@@ -147,7 +150,7 @@ class SignedGrid:
                 continue
             scale = np.exp(h * np.arange(n - far)).reshape(n - far, *[1] * (at.ndim - 1))
             for one, other in pairs:
-                # pairs of points whose indices differ by `far` or more
+                # This adds the pairs of points whose indices differ by `far` or more.
                 others = other[: n - far, ::sign] * (1 + both)
                 total = np.cumsum(others, axis=0)
                 weight = np.multiply(one[far:], total, out=room[: n - far])

@@ -1,1 +1,2 @@
-"""The privacy-loss laws of one release: dominating pairs, their losses, and finite pairs above and below them."""
+"""The laws of the privacy loss of one release: dominating pairs, and laws with finitely many outcomes that bound
+them."""

@@ -15,25 +15,29 @@ CDF_ERROR = 4e-15
 """A bound on the relative error of scipy's normal distribution function `ndtr`."""
 GAUSS_ORDER = 16
 GAUSS_POINTS, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(GAUSS_ORDER)
-"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule with which integrals over outputs are computed panel by
-panel."""
+"""The 16 nodes and weights on [-1, 1] of the Gauss-Legendre rule with which integrals over outputs are computed, panel
+by panel."""
 
 
 def log_law(law: Array) -> Array:
-    """The logarithms of masses; that of a mass of 0 is -inf."""
+    """The logarithms of the masses in `law`; that of a mass of 0 is -inf."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(law), dtype=np.float64)
 
 
 def log_sum(log_weight: Array, rate: float, points: Array) -> float:
-    """log sum_k exp(log_weight_k + rate points_k): log E e^{rate X}, X with these points and logs of probabilities."""
+    """The log of E e^{rate X} for a variable X with the values `points` and probabilities e^log_weight.
+
+    It is log sum_k exp(log_weight_k + rate points_k), computed without overflow.
+    """
     terms = log_weight + rate * points
     top = float(np.max(terms))
     return top + math.log(float(np.sum(np.exp(terms - top))))
 
 
 def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
-    """The probability that a standard normal variable is between low and high, and a bound on its error."""
+    """The probability that a standard normal variable is between `low` and `high`, and a bound on its absolute
+    error."""
     side = high > -low
     first, second = np.where(side, -high, low), np.where(side, -low, high)
     top = ndtr(second)

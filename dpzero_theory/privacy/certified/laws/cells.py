@@ -1,4 +1,5 @@
-"""The privacy loss of one release on a grid of losses with spacing H: a law that dominates it, and one it dominates.
+"""The privacy loss of one release on a grid of losses with spacing H: a law that dominates the release, and one that it
+dominates.
 
 The line of outputs x is cut where the loss crosses the multiples of H/2, and the masses of P and Q on every piece are
 computed with a bound on their error. The statements are derived in derivation.md, section 5.
@@ -15,11 +16,11 @@ from dpzero_theory.privacy.certified.laws.arithmetic import LOG_SQRT_2PI, UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, inverse, losses, rounding
 
 FOUR_POINTS, FOUR_WEIGHTS = np.polynomial.legendre.leggauss(4)
-"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval of outputs is
+"""The 4 nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval of outputs is
 computed."""
 FOUR_ERROR = 1e-13
-"""A bound on the relative error of that rule for normal densities on the intervals used, which are at most 1/50 of a
-standard deviation long (derivation.md, section 5)."""
+"""A bound on the relative error of the 4-point Gauss-Legendre rule for normal densities, on the intervals used, which
+are at most 1/50 of a standard deviation long (derivation.md, section 5)."""
 _MOST_PIECES = 2**21
 """The most pieces into which the outputs of one branch (`pairs.Branch`) are cut. A grid that needs more is refused with
 OverflowError: its arrays would take about a hundred megabytes."""
@@ -32,13 +33,14 @@ not small against H/2, and OverflowError is raised."""
 class Cells:
     """Tilted weights of one release at the losses k H, k = first, first + 1, ..., where H is the grid's spacing.
 
-    Tilted means that the weight at k H is multiplied by e^{tau k H}, and a weight of Q by e^{k H} more.
+    Tilted means that the weight at k H is multiplied by e^{tau k H}, and a weight of Q by e^{k H} more. The weights are
+    given without a factor e^{log_scale}.
 
     dominating: P's weights of a law that dominates the release; its losses are too large by at most `slip`.
     nearest_p, nearest_q: P's and Q's masses of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
     slip: a bound on the error of the losses at which the line of outputs was cut.
     error: a bound on the relative error of every weight.
-    log_scale: all weights are to be multiplied by e^{log_scale}, which is apart so that none overflows.
+    log_scale: the log of the factor of all weights, which is kept apart so that none overflows.
     """
 
     first: int
@@ -81,9 +83,9 @@ class Span:
 class _Nodes:
     """Nodes of a quadrature rule over the outputs, each with its loss and the log of P's mass near it.
 
-    half: the number of the half cell in which each node's loss is: in [half H/2, (half + 1) H/2), but for an error of
-        at most `slip`. The losses of nodes in the lowest half cell may also be below it.
-    error: a bound on the relative error of the masses.
+    half: for each node the number of the half cell that its loss is in: in [half H/2, (half + 1) H/2) for the grid's
+    spacing H, up to an error of at most `slip`. The losses of nodes in the lowest half cell may also be below it.
+    error: a bound on the relative error of the masses e^log_mass.
     """
 
     half: NDArray[np.int64]
@@ -134,11 +136,11 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
 
 
 def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Cells:
-    """The laws of one release's loss on the grid with spacing H = `width`, tilted by tau > 0: one that dominates the
-    release, and one that it dominates (see `Cells`).
+    """The laws of the loss of one release of a pair, on the grid with spacing H = `width`, tilted by tau > 0.
 
-    Only the outputs in `span` count. Outputs with losses below `lowest` count as if their loss were `lowest`: that only
-    raises delta of the dominating law, and in the dominated law they are one event.
+    One of them dominates the release, and one is dominated by it (`Cells`). Only the outputs in `span` count. Outputs
+    with losses below `lowest` count as if their loss were `lowest`: that only raises delta of the dominating law, and
+    in the dominated law they are one event.
 
     Raises:
         OverflowError: more than two million pieces would be needed, or cells so narrow that rounding blurs the losses.
@@ -167,8 +169,8 @@ def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Ce
             law[-first] += 0.0 if span.outside else pair.atom * math.exp(-log_scale)
         return found[0], found[1]
 
-    # the part of a cell's mass that goes to its upper end, so that both P's and Q's masses are kept; `slack` makes it a
-    # little larger, for rounding errors
+    # `up` is the part of a cell's mass that moves to the cell's upper end, so that both P's and Q's masses are kept.
+    # `slack` makes it a little larger, for rounding errors.
     p, q = masses(below, logs_below)
     slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
     up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)

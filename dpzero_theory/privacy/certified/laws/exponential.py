@@ -1,11 +1,12 @@
-"""One release with Laplace noise, in full or Poisson batches: a finite pair that dominates it, and one it dominates.
+"""One release with Laplace noise, in full or Poisson batches: a finite pair that dominates it, and one that it
+dominates.
 
 P is the law of the output with the record, Q the law without it or with another one. Lengths are in units of the clip.
 The noise has the density e^{-|x|/s}/(2 s), s = `noise`, or it is its analogue on a lattice with M = `levels` points to
 a clip. The record moves the sum by 1; with replace-one the other record moves it by -1. Where x is beyond all of these
 means the ratio of the densities of P and Q at x is constant, and between them it rises. So let the line be cut into
-intervals. To tell only the interval of an output is post-processing, so the intervals' exact masses under P and Q are
-a pair that is dominated ("below"). If each interval's masses are split between the two density ratios at its ends, so
+intervals. To tell only the interval of an output is post-processing, so the intervals' exact masses under P and Q are a
+pair that is dominated ("below"). If each interval's masses are split between the two density ratios at its ends, so
 that its masses under P and under Q are both kept, the pair dominates ("above"). Derived in derivation.md, section 11.
 """
 
@@ -15,18 +16,18 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.finite import FinitePair, partitioned
 
 LEAST_LAPLACE = 1 / 300
-"""The least noise parameter s, over the clip, that is accounted for: losses are up to 2/s = 600, and e^600 is still a
-float."""
+"""The least noise parameter s, over the clip, that is accounted for. Losses are up to 2/s = 600, so that their
+exponentials are still floats."""
 _INTERVALS = 1500
-"""Into so many intervals each length of one clip is cut; into fewer where the lattice has fewer points to a clip."""
+"""Each length of one clip is cut into this many intervals, or into fewer if the lattice has fewer points to a clip."""
 _MASS_ERROR = 1e-14
 """A bound on the relative rounding error of the computed probability of an interval of outputs."""
 
 Mixed = tuple[tuple[int, float], ...]
-"""A mixture of two Laplace laws as ((centre, weight),): the law with that centre, in clips, has that weight, and the
+"""A mixture of two Laplace laws as ((centre, weight),), where the law with that centre, in clips, has that weight. The
 law with centre 0 has the rest."""
 
 
@@ -56,7 +57,7 @@ def _masses(first: Array, last: Array, bottom: int, centre: int, s: float, gap: 
 
 
 def log_mixed(weight: float, level: Array) -> Array:
-    """Log of 1 - weight + weight e^level, without overflow and accurate near 0."""
+    """The log of 1 - weight + weight e^level, without overflow and accurate near 0. weight: in (0, 1]."""
     if weight == 1:
         return level
     more = weight * np.expm1(np.minimum(level, 700.0))
@@ -66,29 +67,22 @@ def log_mixed(weight: float, level: Array) -> Array:
 
 
 def _log_ratio(mixed: Mixed, x: Array, s: float) -> Array:
-    """The log of the ratio at x of the mixture's density to the density of the Laplace law with centre 0; s is the
-    parameter of both."""
+    """The log of the ratio of two densities at x: that of the mixture `mixed` of Laplace laws to that of the law with
+    centre 0.
+
+    s: the parameter of all these laws.
+    """
     centre, weight = mixed[-1]
     return log_mixed(weight, (np.abs(x) - np.abs(x - centre)) / s)
-
-
-def _split(p: Array, q: Array, least: Array, most: Array) -> FinitePair:
-    """The finite pairs above and below (P, Q), by a partition of the outputs: its k-th set has the masses p[k] under P
-    and q[k] under Q, and losses between least[k] and most[k]."""
-    width = np.where(most > least, most - least, 1.0)
-    up = np.where(most > least, (p - q * np.exp(least) + 4 * _MASS_ERROR * p) / -np.expm1(-width), 0.0)
-    up = np.clip(up, 0.0, p)
-    loss, mass = np.concatenate([least, most]), np.concatenate([p - up, up])
-    order = np.argsort(loss, kind="stable")
-    exact = bool(np.all(most == least))
-    return FinitePair(loss[order], mass[order], 0.0, p * (1 - _MASS_ERROR), q * (1 + _MASS_ERROR), exact)
 
 
 @lru_cache(maxsize=8)
 def laplace_pairs(
     noise: float, sample_rate: float, levels: int = 0, *, replaced: bool
 ) -> tuple[FinitePair, FinitePair]:
-    """The bounds above and below of one release: of (P, Q), where P is the law with the record, and of (Q, P).
+    """Pairs of laws with finitely many outcomes that bound one release with Laplace noise from above and from below.
+
+    The first result is for (P, Q), with the record under P, and the second for (Q, P).
 
     noise: the Laplace parameter s over the clip, at least `LEAST_LAPLACE`.
     sample_rate: q in (0, 1], of full or Poisson batches.
@@ -110,4 +104,8 @@ def laplace_pairs(
         _log_ratio(used, x, s) - _log_ratio(other, x, s)
         for x in (np.concatenate([[bottom], ends, [1.0]]) for ends in (first, last))
     )
-    return _split(p, r, least, most), _split(r, p, -most, -least)
+    wrong_p, wrong_r = _MASS_ERROR * p, _MASS_ERROR * r
+    return (
+        partitioned(p, r, least, most, wrong_p, wrong_r),
+        partitioned(r, p, -most, -least, wrong_r, wrong_p),
+    )

@@ -1,9 +1,9 @@
-"""A pair of laws (P, Q) between two finite pairs: one that dominates it, and one that it dominates.
+"""A pair of laws (P, Q) between two pairs of laws with finitely many outcomes: one dominates it, and one it dominates.
 
-From above, the divergences P(A) - a Q(A), maximised over A, at finitely many ratios a and joined by straight lines, are
-those of a finite pair that dominates (P, Q). From below, the points (Q(A), P(A)) of finitely many events A, joined by
-straight lines, are the power function of a finite pair that (P, Q) dominates, because tests may be randomised.
-Derived in derivation.md, section 9.
+From above, the divergences P(A) - a Q(A), maximised over events A, at finitely many ratios a and joined by straight
+lines, are those of a finite pair that dominates (P, Q). From below, the points (Q(A), P(A)) of finitely many events A,
+joined by straight lines, are the power function of a finite pair that (P, Q) dominates, because tests may be
+randomised. Derived in derivation.md, section 9.
 """
 
 import math
@@ -40,13 +40,16 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class FinitePair:
-    """Two finite pairs for one pair of laws: one that dominates it ("above"), one that it dominates ("below").
+    """Two pairs of laws with finitely many outcomes that bound one pair (P, Q): one dominates it, the other is
+    dominated by it.
+
+    The first is called "above", the second "below".
 
     Attributes:
-        loss, mass, infinite: the law of the privacy loss under P of the pair that dominates: its weights at the losses,
-            and the weight of an infinite loss.
-        p, q: weights under P and under Q on one partition of the outputs, which is the pair below.
-        exact: whether both finite pairs are the pair of laws itself, output by output, but for rounding.
+        loss, mass, infinite: the pair above, by the law of its privacy loss under P: the weights at the losses, and the
+            weight of an infinite loss.
+        p, q: the pair below, by the weights under P and under Q on one partition of the outputs.
+        exact: whether both are the pair of laws itself, output by output, but for rounding.
     """
 
     loss: Array
@@ -58,7 +61,7 @@ class FinitePair:
 
     @property
     def largest_loss(self) -> float:
-        """The largest finite loss of the pair that dominates."""
+        """The largest finite loss of the pair above, which dominates."""
         return float(self.loss[-1])
 
     def delta(self, epsilon: float) -> tuple[float, float, float]:
@@ -72,7 +75,7 @@ class FinitePair:
     def trimmed(self, share: float) -> "FinitePair":
         """The pair without its largest losses, which have at most the probability `share` under P.
 
-        In the pair that dominates their weight is added to `infinite`; in the pair below their outputs are dropped.
+        In the pair that dominates, their weight is added to `infinite`; in the pair below, their outputs are dropped.
         """
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share)), 1)
         level = np.log(self.p) - np.log(self.q)
@@ -81,10 +84,10 @@ class FinitePair:
         return FinitePair(self.loss[:kept], self.mass[:kept], self.infinite + more, self.p[near], self.q[near])
 
     def parted(self, share: float) -> tuple["FinitePair", "FinitePair"] | None:
-        """The pair in two parts: first the outputs with smaller losses, then those with the largest ones, which have at
-        most the probability `share` under P.
+        """The pair in two parts: first the outputs with smaller losses, then those with the largest losses.
 
-        Neither part has total weight 1, and `infinite` is in neither. None is returned where one part would be empty.
+        The latter have at most the probability `share` under P. Neither part has total weight 1, and `infinite` is in
+        neither. None is returned if one part would be empty.
         """
         kept = int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share))
         if not 0 < kept < len(self.loss):
@@ -98,9 +101,9 @@ class FinitePair:
         )
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """The laws of one release on the grid of losses with spacing `width`, tilted by tau > 0.
+        """The laws of one release on the grid of losses with spacing `width`, tilted by tau > 0 (`cells.Cells`).
 
-        Losses below `lowest` count as `lowest`; see `cells.cells`.
+        Losses below `lowest` count as `lowest`.
         """
         loss = np.maximum(self.loss, lowest)
         low = np.floor(loss / width).astype(np.int64)
@@ -126,16 +129,47 @@ class FinitePair:
         return Cells(first, below + above, p, q, 0.0, error, log_scale)
 
 
+def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
+    """Pairs of laws with finitely many outcomes that bound (P, Q) from above and from below, by a partition of the
+    outputs.
+
+    The k-th set of the partition has the masses p[k] under P and q[k] under Q, up to the errors p_error[k] and
+    q_error[k], and losses between least[k] and most[k]. To tell only the set of an output is post-processing, so the
+    masses are a pair that (P, Q) dominates. If the masses of each set are split between the losses at its ends so that
+    both are kept, the pair dominates (P, Q). Where least[k] is -inf all of P's mass counts at most[k], and where
+    most[k] is inf it counts as an infinite loss.
+    """
+    more_p, less_q = p + p_error, np.maximum(q - q_error, 0.0)
+    split = np.isfinite(least) & np.isfinite(most) & (most > least)
+    bottom, width = np.where(split, least, 0.0), np.where(split, most - least, 1.0)
+    at_bottom = np.exp(np.minimum(log_law(less_q) + bottom, 0.0))
+    rounding = 8 * UNIT * (1 + np.abs(bottom)) * (more_p + at_bottom)
+    up = np.where(split, (more_p - at_bottom + rounding) / -np.expm1(-width), more_p)
+    up = np.clip(up, 0.0, more_p)
+    ends = np.isfinite(most)
+    low = ends & split
+    loss = np.concatenate([least[low], most[ends]])
+    mass = np.concatenate([(more_p - up)[low], up[ends]])
+    order = np.argsort(loss, kind="stable")
+    less_p, more_q = p - p_error, q + q_error
+    seen = (less_p > 0) & (more_q > 0)
+    infinite = float(np.sum(more_p[~ends]))
+    exact = bool(np.all(most == least))
+    return FinitePair(loss[order], mass[order], infinite, less_p[seen], more_q[seen], exact)
+
+
 _MOST_LISTED = 2**20
 """The most outputs of a composition that is computed output by output: 8 MB for each of four arrays."""
 
 
 @lru_cache(maxsize=8)
 def product(pairs: tuple[tuple[FinitePair, int], ...]) -> FinitePair | None:
-    """The composition of all releases, output by output; `pairs` has each pair with its number of releases.
+    """The composition of all releases, computed for every combination of their outputs; or None if that is not
+    possible.
 
-    None is returned where the composition has more than `_MOST_LISTED` outputs, or where a pair is not `exact`. Only
-    the method `delta` of the returned pair may be used, because its losses are in no order.
+    pairs: each finite pair with its number of releases. None is returned if the composition has more than
+    `_MOST_LISTED` outputs, or if a pair is not `exact`. Only the method `delta` of the returned pair may be used,
+    because its losses are in no order.
     """
     atoms = math.fsum(count * math.log(max(len(pair.loss), len(pair.p))) for pair, count in pairs)
     if atoms > math.log(_MOST_LISTED) or not all(pair.exact for pair, _ in pairs):
@@ -153,7 +187,7 @@ def product(pairs: tuple[tuple[FinitePair, int], ...]) -> FinitePair | None:
 
 
 def _convex(x: Array, y: Array) -> list[int]:
-    """The indices of the points (x, y) that are on their lower convex hull; x must rise."""
+    """The indices of those points (x, y) that are on the lower convex hull of all the points; x must rise."""
     kept: list[int] = []
     for k in range(len(x)):
         while len(kept) > 1:
@@ -166,10 +200,10 @@ def _convex(x: Array, y: Array) -> list[int]:
 
 
 def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """The losses above 0 of the pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
+    """The losses above 0 of a pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
 
-    side: the bounds on the divergences; `side.cut` is not in the weight at infinity.
-    at_zero: a bound on the divergence at loss 0, instead of the first of `side.above`.
+    side: the bounds on the divergences from which the pair is made; `side.cut` is not in the weight at infinity.
+    at_zero: a bound on the divergence at loss 0, used instead of the first of `side.above`.
     """
     ratio, height = np.exp(side.loss), np.concatenate([[at_zero], np.minimum.accumulate(side.above[1:])])
     kept = _convex(ratio, height)
@@ -180,8 +214,11 @@ def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]
 
 
 def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The given outputs (P's weight, Q's weight), with neighbours merged into one until P's weight over Q's falls from
-    each to the next; merging outputs is post-processing, so the pair stays dominated."""
+    """The outputs `points`, each as (P's weight, Q's weight), merged until the quotient P over Q falls from each to the
+    next.
+
+    Only neighbours are merged. That is post-processing, so that a pair that was dominated is still dominated.
+    """
     kept: list[tuple[float, float]] = []
     for segment in points:
         p, q = segment
@@ -193,7 +230,10 @@ def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def region(forward: Profile, backward: Profile) -> FinitePair:
-    """The finite pairs above and below (P, Q), from the bounds for (P, Q) and those for (Q, P)."""
+    """Pairs of laws with finitely many outcomes that bound (P, Q) from above and from below.
+
+    forward, backward: bounds on the divergences of (P, Q) and of (Q, P).
+    """
     at_zero = min(forward.above[0], backward.above[0])
     loss, p, _, infinite = _weights(forward, at_zero)
     loss_back, _, p_back, _ = _weights(backward, at_zero)
@@ -204,7 +244,7 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
     keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
     ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
     keep, more = 1 - backward.error - _ROUNDING, 1 + backward.error + _ROUNDING
-    # `backward` has the complements of events, so that here P's weight is rounded up and Q's down
+    # `backward` has the complements of these events, so that here P's weight is rounded up and Q's down.
     far = [(more * b, keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
     segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
     segments.append((1 - ends[-1][0] - far[0][0], 1 - ends[-1][1] - far[0][1]))

@@ -1,11 +1,10 @@
-"""One release with discrete Gaussian noise, in full or Poisson batches: a finite pair that dominates it, and one that
-it dominates, by sums over its outputs.
+"""One release with discrete Gaussian noise, in full or Poisson batches: finite pairs above and below it, by sums.
 
-Lengths are in units of the lattice's spacing: a clip is M = `levels` of them, and the probability of the noise x is
-proportional to e^{-x^2/(2 sigma^2)}, sigma = s M, s = `noise`. The record moves the sum by M; with replace-one the
-other record moves it by -M. Every integer output is an atom with its own loss. Outputs farther than 37.5 sigma from the
-means, and outputs whose probability is below the smallest float, count with an infinite loss. Derived in derivation.md,
-section 16.
+One finite pair dominates the release, and the other is dominated by it. Lengths are in units of the lattice's spacing:
+a clip is M = `levels` of them, and the probability of the noise x is proportional to e^{-x^2/(2 sigma^2)}, sigma = s M,
+s = `noise`. The record moves the sum by M; with replace-one the other record moves it by -M. Every integer output has a
+probability and a privacy loss of its own. Outputs farther than 37.5 sigma from the means, and outputs whose probability
+is below the smallest float, count with an infinite loss. Derived in derivation.md, section 16.
 """
 
 import math
@@ -32,7 +31,10 @@ _NEGLIGIBLE = 1e-300
 
 @lru_cache(maxsize=8)
 def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """The bounds above and below of one release: of (P, Q), where P is the law with the record, and of (Q, P).
+    """Pairs of laws with finitely many outcomes that bound one release with discrete Gaussian noise from above and from
+    below.
+
+    The first result is for (P, Q), with the record under P, and the second for (Q, P).
 
     noise: the noise multiplier s, at least `LEAST_DISCRETE`, and at most `WIDEST` / levels.
     sample_rate: q in (0, 1], of full or Poisson batches.
@@ -47,8 +49,11 @@ def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: b
     x = np.arange(bottom - reach, levels + reach + 1)
 
     def law(centre: int) -> tuple[Array, Array]:
-        """The masses of the outputs when a record that adds `centre` is drawn with probability q; and for each output
-        the log of the ratio of its mass if the record is drawn to its mass if it is not."""
+        """The masses of the outputs if a record that adds `centre` is drawn with probability q; and a log ratio for
+        each output.
+
+        That is the log of the ratio of the output's mass if the record is drawn to its mass if it is not.
+        """
         there = np.exp(-(((x - centre) / sigma) ** 2) / 2) / total
         if centre == 0:
             return there, np.zeros(len(x))
@@ -58,15 +63,17 @@ def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: b
     (p, used), (r, other) = law(levels), law(bottom)
     loss = log_mixed(q, used) - (log_mixed(q, other) if bottom else 0.0)
     error = 32 * UNIT * (np.abs(used) + np.abs(other))
-    # the mass of a law farther than `reach` from its mean, on one side: at most a geometric series
+    # `beyond` bounds, by a geometric series, the mass of a law farther than `reach` from its mean, on one side.
     beyond = math.exp(-(((reach + 1) / sigma) ** 2) / 2) / -math.expm1(-(2 * reach + 3) / (2 * sigma**2)) / total
     return _pair(loss, error, p, r, 2 * beyond), _pair(-loss[::-1], error[::-1], r[::-1], p[::-1], 2 * beyond)
 
 
 def _pair(loss: Array, error: Array, p: Array, q: Array, beyond: float) -> FinitePair:
-    """The bounds above and below of a law whose outputs have the masses p under P and q under Q.
+    """The finite pairs that bound from above and from below a law whose outputs have the masses p under P and q under
+    Q.
 
-    error: a bound on the error of each loss. beyond: a bound on P's mass outside of these outputs.
+    loss, error: the losses of the outputs, and bounds on their errors. beyond: a bound on P's mass outside of these
+    outputs.
     """
     there = p > _NEGLIGIBLE
     loss, error, p, q = loss[there], error[there], p[there], np.maximum(q[there], _NEGLIGIBLE)

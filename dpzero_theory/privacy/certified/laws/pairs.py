@@ -44,11 +44,11 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 
 @dataclass(frozen=True)
 class Branch:
-    """A part of the line of outputs, start < x < stop, on which P and the loss L have one formula in A(x) and B(x), the
-    density ratios of the module.
+    """A part of the line of outputs, start < x < stop, on which P and the privacy loss L each have one formula.
 
-    There P(dx) = N(0, s^2)(dx) A(x)^a and L = a_slope log A + b_slope log B, so that the integrand of the moment
-    E_P e^{zL} is N(0, s^2)(dx) A^{a + z a_slope} B^{z b_slope}.
+    The formulas use the density ratio A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) and B(x) = A(-x), with q the sample rate
+    and s the noise. There P(dx) = N(0, s^2)(dx) A(x)^a and L = a_slope log A + b_slope log B, so that the integrand of
+    the moment E_P e^{zL} is N(0, s^2)(dx) A^{a + z a_slope} B^{z b_slope}.
     """
 
     a: float
@@ -68,10 +68,11 @@ _BRANCHES = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A dominating pair of one release, of one of the kinds in the module's table.
+    """A dominating pair (P, Q) of one release, of one of four kinds.
 
     Attributes:
-        kind: `remove`, `add`, `replace` or `fixed-size`.
+        kind: `remove`, if the record is there under P and missing under Q; `add`, the other way round; `replace`, if it
+            has another value under Q; `fixed-size`, for replace-one with batches of fixed size.
         sample_rate: q in (0, 1].
         noise: s, the standard deviation of the noise over the pair's own unit of length.
         start, stop: if one of them is finite, the pair has only the outputs between the two, and the masses of P and Q
@@ -87,7 +88,7 @@ class Pair:
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """The parts of the line with one formula each, cut to `start` and `stop`."""
+        """The parts of the line of outputs with one formula each, cut to `start` and `stop`."""
         first, *others = _BRANCHES[self.kind]
         if not self.partial:
             return (first, *others)
@@ -106,7 +107,9 @@ class Pair:
 
     def beyond(self, x: float) -> tuple[float, float]:
         """The logs of the probabilities under P and under Q that an output is above x, where `start` and `stop` are
-        ignored. It is not for the kind `add`, whose large losses are at the other end of the line.
+        ignored.
+
+        It must not be used for the kind `add`, whose large losses are at the other end of the line.
         """
         s, q = self.noise, self.sample_rate
         keep = math.log1p(-q) + float(log_ndtr(-x / s)) if q < 1 else -math.inf
@@ -117,7 +120,8 @@ class Pair:
 
     @property
     def largest_loss(self) -> float:
-        """The largest privacy loss, which is finite for the kind `add` alone: L <= -log(1 - q)."""
+        """The largest privacy loss L, which is finite for the kind `add` alone, where L <= -log(1 - q) with q the
+        sample rate."""
         return -math.log1p(-self.sample_rate) if self.kind == "add" else math.inf
 
     @property
@@ -128,8 +132,11 @@ class Pair:
         return (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise))
 
     def log_mixture(self, x: Array) -> Array:
-        """The log of the density ratio A(x) of the module, with a small relative error where it is near 0 and a small
-        absolute error elsewhere; `rounding` bounds them."""
+        """The log of the density ratio A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), with q the sample rate and s the noise.
+
+        A is the density of the output with a sampled record over that without it. The relative error is small where the
+        log is near 0, and the absolute error is small elsewhere; `rounding` bounds them.
+        """
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
         if q == 1:
@@ -141,20 +148,24 @@ class Pair:
         return result
 
     def posterior(self, x: Array, log_mixture: Array) -> Array:
-        """The probability that the batch holds the record given the output x; `log_mixture` is log A(x).
+        """The probability that the batch holds the record given the output x. log_mixture: log A(x), from
+        `Pair.log_mixture`.
 
-        It is q N(1, s^2)(x) / ((1-q) N(0, s^2)(x) + q N(1, s^2)(x)), which is s^2 times the derivative of log A.
+        It is q N(1, s^2)(x) / ((1-q) N(0, s^2)(x) + q N(1, s^2)(x)), with q the sample rate and s the noise, and it is
+        s^2 times the derivative of log A.
         """
         return np.exp(self.log_posterior(x, log_mixture))
 
     def log_posterior(self, x: Array, log_mixture: Array) -> Array:
-        """The log of `posterior`, finite also where `posterior` underflows to 0."""
+        """The log of `posterior`, which stays finite where `posterior` underflows to 0. log_mixture: log A(x)."""
         u = (2 * x - 1) / (2 * self.noise**2)
         return np.asarray(np.minimum(math.log(self.sample_rate) + u - log_mixture, 0.0))
 
     def log_mixture_shifted(self, x: Array, angle: float) -> NDArray[np.complex128]:
-        """The log of the density ratio A (see the module) at the complex output x + i s^2 angle, |angle| < pi: the
-        branch of the logarithm that is real at angle 0."""
+        """The log of the density ratio A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) at the complex output x + i s^2 angle.
+
+        q is the sample rate and s the noise; |angle| < pi. It is the branch of the logarithm that is real at angle 0.
+        """
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
         small = np.minimum(u, -math.log(q))
@@ -172,12 +183,15 @@ class Pair:
 
 
 Parts = tuple[tuple[Pair, int], ...]
-"""A composition of releases: their dominating pairs, each with its number of releases."""
+"""A composition of releases, as their dominating pairs, each with its number of releases."""
 
 
 def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
-    """The privacy losses at the outputs x, and the logs of P's masses of short intervals there, whose lengths are
-    sqrt(2 pi) s e^{log_width}."""
+    """The privacy losses of a pair at the outputs x, and the logs of P's masses of short intervals there.
+
+    branch: the part of the line of outputs with its formulas. The length of an interval is sqrt(2 pi) s e^{log_width},
+    where s is the noise.
+    """
     log_a = pair.log_mixture(x)
     loss = branch.a_slope * log_a
     if branch.b_slope:
@@ -191,8 +205,12 @@ def loss_at(pair: Pair, branch: Branch, x: Array) -> Array:
 
 
 def rounding(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
-    """Bounds on the rounding errors of what `losses` returns: on the absolute error of each loss, and on the relative
-    error of each mass."""
+    """Bounds on the absolute rounding errors of the privacy losses, and on the relative ones of the masses, that
+    `losses` returns.
+
+    pair, branch, x, log_width: the arguments of `losses`: a pair, a part of its line of outputs, outputs on it, and the
+    logs of the lengths of short intervals there, in units of sqrt(2 pi) times the noise.
+    """
     s, q = pair.noise, pair.sample_rate
     keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -211,10 +229,11 @@ def rounding(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Ar
 
 
 def inverse(pair: Pair, branch: Branch, level: Array) -> Array:
-    """For each `level` about the x with log A(x) = level, or with log A(x) - log A(-x) = level for the kind `replace`.
+    """For each `level` the output x of a pair at which the log of a density ratio is about that level.
 
-    A is the density ratio of the module. Both functions rise in x. The error of x is not bounded here: callers evaluate
-    the loss at x and bound its distance from `level`.
+    branch: the part of the line of outputs with its formulas. With A(x) the density ratio of `Pair.log_mixture`, the
+    log ratio is log A(x), or log A(x) - log A(-x) for the kind `replace`. Both rise in x. The error of x is not bounded
+    here: callers evaluate the loss at x and bound its distance from `level`.
     """
     q, square = pair.sample_rate, pair.noise**2
     if not branch.b_slope:

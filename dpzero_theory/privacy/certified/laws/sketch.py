@@ -1,8 +1,8 @@
-"""Rough values of delta(epsilon), in milliseconds, by replacing the law of the privacy loss by a short sum; and the
-loss from which on losses are better counted apart, as large ones.
+"""Rough values of delta(epsilon), in milliseconds, and of the loss from which on losses are better counted apart.
 
-No number from here is certified. These numbers choose the tilts, grids and cuts of certified methods, for which any
-choice gives a bracket that holds, and a good choice a narrow one.
+The law of the privacy loss is replaced by a short sum. No number from here is certified. These numbers choose the
+tilts, grids and cuts of certified methods, for which any choice gives a bracket that holds, and a good choice a narrow
+one.
 """
 
 import math
@@ -35,15 +35,17 @@ together are not summed; their probability is added to the upper end of the brac
 
 @dataclass(frozen=True)
 class Sketch:
-    """The law of the loss of one release, approximated by masses at finitely many losses; the composition has `steps`
-    such releases."""
+    """The law of the loss of one release, approximated by the masses e^log_mass at the losses `loss`.
+
+    steps: the number of such releases in the composition.
+    """
 
     loss: Array
     log_mass: Array
     steps: int
 
     def tilted(self, tau: float) -> tuple[float, Array]:
-        """The mean and the weights of the law that is proportional to mass times e^{tau loss}."""
+        """The mean and the weights of the law whose masses are proportional to those of this one times e^{tau loss}."""
         exponent = self.log_mass + tau * self.loss
         weights = np.exp(exponent - np.max(exponent))
         weights /= np.sum(weights)
@@ -52,7 +54,10 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Slice:
-    """`steps` releases of `pair`, of which only the outputs in `span` count."""
+    """A number of releases of one pair, of which only some outputs count.
+
+    steps: the number of releases. span: the outputs that count.
+    """
 
     pair: Pair
     steps: int
@@ -60,33 +65,39 @@ class Slice:
 
     @property
     def largest_loss(self) -> float:
-        """An upper bound on the loss of one release. It is the larger loss at the ends of `span`, because the loss is
-        monotone in the output on each branch of the pair."""
+        """An upper bound on the loss of one release among the outputs that count.
+
+        It is the larger loss at the ends of `span`, because the loss is monotone in the output on each branch of the
+        pair.
+        """
         ends = [(branch, np.array(self.span.interval(self.pair, branch))) for branch in self.pair.branches]
-        found = max(float(np.max(loss_at(self.pair, branch, x))) for branch, x in ends)
-        return found + 1e-9 * abs(found) if math.isfinite(found) else math.inf
+        largest = max(float(np.max(loss_at(self.pair, branch, x))) for branch, x in ends)
+        return largest + 1e-9 * abs(largest) if math.isfinite(largest) else math.inf
 
     def sketch(self, size: int) -> Sketch:
         """The law of the loss of one release as a sum with about `size` terms for each branch of the pair."""
-        pair, found = self.pair, []
+        pair, sums = self.pair, []
         for branch in pair.branches:
             low, high = self.span.interval(pair, branch)
             if low < high:
                 x, width = gauss(low, high, size)
-                found.append(losses(pair, branch, x, np.log(width / (pair.noise * math.sqrt(2 * math.pi)))))
+                sums.append(losses(pair, branch, x, np.log(width / (pair.noise * math.sqrt(2 * math.pi)))))
         if pair.atom > 0 and not self.span.outside:
-            found.append((np.zeros(1), np.log([pair.atom])))
-        if not found:
+            sums.append((np.zeros(1), np.log([pair.atom])))
+        if not sums:
             raise OverflowError("no outputs in a slice")
-        return Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), self.steps)
+        return Sketch(np.concatenate([f[0] for f in sums]), np.concatenate([f[1] for f in sums]), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """The laws of one release on a grid of losses; the arguments and the result are those of `cells.cells`."""
+        """The laws of one release on a grid of losses with spacing `width`, tilted by tau > 0 (`cells.Cells`).
+
+        Losses below `lowest` count as `lowest`. Only outputs in `span` count.
+        """
         return cells(self.pair, tau, width, self.span, lowest)
 
 
 def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
-    """The nodes and weights, about `size` of them, of the composite Gauss-Legendre rule on [low, high]."""
+    """The nodes and weights of the composite Gauss-Legendre rule on [low, high] with about `size` nodes."""
     edges = np.linspace(low, high, max(size // GAUSS_ORDER, 1) + 1)
     centre, radius = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
     return (centre[:, None] + radius[:, None] * GAUSS_POINTS).ravel(), (radius[:, None] * GAUSS_WEIGHTS).ravel()
@@ -95,8 +106,8 @@ def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
 def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
     """The tilt tau at which Chernoff's bound c(tau) E e^{tau L} e^{-tau epsilon} on delta is least, to a tenth of tau.
 
-    L is the total loss, and c is that of `arithmetic.log_c`. At this tau the mean of the total loss under the tilted
-    law is epsilon + 1/tau + 1/(1 + tau).
+    sketches: the laws of the losses of the releases. L is the total loss, and c(tau) is the factor whose log is
+    `arithmetic.log_c`. At this tau the mean of the total loss under the tilted law is epsilon + 1/tau + 1/(1 + tau).
     """
 
     def early(tau: float) -> bool:
@@ -116,19 +127,24 @@ def reach_of(log_cut: float, steps: float) -> float:
 
 
 def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
-    """The log of a rough delta(epsilon), mostly too large by a small factor; it is finite even if delta is no float."""
+    """The log of a rough delta(epsilon), mostly too large by a small factor. It is finite even if delta is too small
+    for a float.
+
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    """
     return balance(epsilon, everything(parts, gdp), 0.02)[1]
 
 
 def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float, float]:
     """A rough epsilon at which delta is `target`, and the slope d log delta / d log epsilon there.
 
-    The epsilon is the larger of two values. One takes the sum of the losses for Gaussian, which is sharp for many
-    releases. The other takes the record to be in one batch at most, which is sharp where it is seldom in any: if p is
-    the probability that it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1), q is the sample
-    rate, and delta' is the delta of one release of a full batch.
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. The epsilon is the
+    larger of two values. One takes the sum of the losses for Gaussian, which is sharp for many releases. The other
+    takes the record to be in one batch at most, which is sharp where it is seldom in any: if p is the probability that
+    it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1), q is the sample rate, and delta' is
+    the delta of one release of a full batch.
     """
-    variance, found = gdp * gdp, (0.0, -1.0)
+    variance, best = gdp * gdp, (0.0, -1.0)
     for pair, steps in parts:
         q = pair.sample_rate
         if pair.noise >= _LOUD:
@@ -137,15 +153,16 @@ def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float,
         if target < used / 2:
             x, fall = _gaussian_epsilon(1 / pair.noise, target / used)
             near = math.log1p(q * math.expm1(x)) if x < 600 else x + math.log(q)
-            found = max(found, (near, fall * near / (-math.expm1(-near) + q * math.exp(-near))))
+            best = max(best, (near, fall * near / (-math.expm1(-near) + q * math.exp(-near))))
     if variance > 0:
         all_of_them, fall = _gaussian_epsilon(math.sqrt(variance), target)
-        found = max(found, (all_of_them, fall * all_of_them))
-    return found[0], min(found[1], -1e-3)
+        best = max(best, (all_of_them, fall * all_of_them))
+    return best[0], min(best[1], -1e-3)
 
 
 def _spread(pair: Pair) -> float:
-    """Roughly the variance of one release's loss over q^2, q the sample rate: its limit for q -> 0, in closed form."""
+    """Roughly the variance of the loss of one release of `pair`, over q^2 with q the sample rate: its limit for q ->
+    0."""
     square, half = 1 / pair.noise**2, 0.5 / pair.noise
     if pair.kind == "replace":
         return 4 * math.sinh(square)
@@ -155,35 +172,43 @@ def _spread(pair: Pair) -> float:
 
 
 def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
-    """The epsilon of a mu-GDP mechanism at delta = `target`, to about 1e-3, and d log delta / d epsilon there."""
-    epsilon, fall = mu * (mu / 2 - float(ndtri(target))), -1.0
-    for _ in range(8):
-        if not epsilon > 0:
-            return 0.0, -1.0
+    """The epsilon of a mu-GDP mechanism at delta = `target`, to about 1e-3, and the slope d log delta / d epsilon
+    there."""
+
+    def terms(epsilon: float) -> tuple[float, float]:
+        """The log of the first term of delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), and the log
+        of the second term over the first."""
         first, second = (float(log_ndtr(side * mu / 2 - epsilon / mu)) for side in (1, -1))
-        share = math.exp(min(epsilon + second - first, 0.0))
-        if not share < 1:
-            return epsilon, fall
-        fall = -share / (1 - share)
-        step = (first + math.log1p(-share) - math.log(target)) / fall
-        epsilon -= step
-        if abs(step) < 1e-3 * epsilon:
-            break
-    return epsilon, fall
+        return first, epsilon + second - first
+
+    def excess(epsilon: float) -> float:
+        first, log_share = terms(epsilon)
+        return first + math.log(max(-math.expm1(log_share), 5e-324)) - math.log(target)
+
+    most = (mu * (mu / 2 - float(ndtri(target)))) * (1 + 1e-9)  # here delta's first term is `target`
+    if not (most > 0 and excess(0.0) > 0):
+        return 0.0, -1.0
+    epsilon = float(brentq(excess, 0.0, most, xtol=1e-300, rtol=1e-3))
+    share = math.exp(terms(epsilon)[1])
+    return epsilon, -share / (1 - share)
 
 
 def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
-    """The log of the probability of the large losses that should be counted apart, and the log of a rough delta; both
-    as `balance` returns them."""
+    """The log of the probability of the large losses that should be counted apart, and the log of a rough
+    delta(epsilon).
+
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    """
     return balance(epsilon, everything(parts, gdp), 0.5)
 
 
 def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
-    """The logs of two parts of a rough delta: the part from runs without a large loss, and that from runs with one.
+    """The logs of two parts of a rough delta(epsilon): that from runs without a large loss, and that from runs with
+    one.
 
-    Large losses are those of outputs so far from the means that a run has one with the probability e^{log_cut}, see
-    `reach_of`. The first part is Chernoff's bound; for the second the other losses of the run are replaced by their
-    mean.
+    parts: the pairs with their numbers of releases. Large losses are those of outputs so far from the means that a run
+    has one with the probability e^{log_cut} (`reach_of`). The first part is Chernoff's bound; for the second the other
+    losses of the run are replaced by their mean.
     """
     steps = sum(count for _, count in parts)
     near, far = reach_of(log_cut, steps), reach_of(log_cut - FAR, steps)
@@ -203,11 +228,12 @@ def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float]:
-    """The log of the probability of large losses (`log_cut`) at which the two parts of delta by `split` are equal, to
-    within `accuracy`, and the log of a rough delta.
+    """The log of the probability of large losses at which two parts of a rough delta(epsilon) are equal, and log delta.
 
-    As log_cut rises the first part falls and the second one rises. If there are several such log_cut, because sums with
-    few nodes are not quite monotone, the smallest is returned.
+    The parts are those of `split`, from runs without a large loss and from runs with one. parts: the pairs with their
+    numbers of releases. accuracy: that of the first result; log delta is rough. As the probability rises the first part
+    falls and the second one rises. If they are equal at several probabilities, because sums with few nodes are not
+    quite monotone, the smallest is returned.
     """
 
     def excess(log_cut: float) -> float:
@@ -226,5 +252,5 @@ def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float
 
 
 def everything(parts: Parts, gdp: float) -> Parts:
-    """The composition together with the `gdp`-GDP mechanism, as one more Gaussian release of a full batch."""
+    """The composition `parts` together with a `gdp`-GDP mechanism, as one more Gaussian release of a full batch."""
     return (*parts, *([(Pair("remove", 1.0, 1 / gdp), 1)] if gdp > 0 else []))

@@ -1,9 +1,9 @@
-"""Fixed-size batches, zero-out: one release as a finite pair that dominates it (above) and one it dominates (below).
+"""Fixed-size batches, zero-out: finite pairs that bound one release, one that dominates it and one that it dominates.
 
-With probability 1 - q the batch is a set W of records without the one in question; else that record takes the place of
-one of W's, whose contribution is y. Under zero-out the record contributes u in one data set and 0 in the other. Lengths
-are in units of the clip, and the line is moved so that y is at 0. At the worst data y and u are opposite, so that u is
-at 2 and a contribution of 0 is at 1:
+With probability 1 - q the batch is a set W of records without the one in question. Otherwise that record takes the
+place of one of the records in W, whose contribution is y. Under zero-out the record contributes u in one data set and 0
+in the other. Lengths are in units of the clip, s is the noise, and the line is moved so that y is at 0. At the worst
+data y and u are opposite, so that u is at 2 and a contribution of 0 is at 1:
 
     P = (1-q) N(0, s^2) + q N(2, s^2),      Q = (1-q) N(0, s^2) + q N(1, s^2).
 
@@ -26,7 +26,7 @@ LEAST_ZEROED = 0.05
 """The least s, the noise in units of the clip, that is accounted for. There two means one clip apart are 20 standard
 deviations apart, so that the noise hides nothing."""
 MOST_ZEROED = 2.0**40
-"""The largest s/q that is accounted for: with more noise neighbouring outputs have the same loss as 64-bit floats."""
+"""The largest s/q that is accounted for. With more noise neighbouring outputs have the same loss as 64-bit floats."""
 _OUTPUT_SPACING, _FARTHEST_OUTPUT = 0.03, 15.0
 """The spacing of the outputs at which divergences are computed, and the distance of the last one from the mean, both in
 standard deviations of the noise."""
@@ -46,7 +46,7 @@ def _beyond(x: Array, mean: float, s: float) -> Array:
 
 
 def _largest(loss: Array, x: Array, q: float, s: float, *, up: float, down: float) -> Array:
-    """Upper bounds on P(A) - e^loss Q(A) for the events A = (x, infinity).
+    """Upper bounds on P(A) - e^loss Q(A) for the events A = (x, infinity), one for each x with its loss.
 
     P = (1-q) N(0, s^2) + q N(up, s^2), and Q has `down` in the place of `up`.
     """
@@ -60,6 +60,7 @@ def _intervals(x: Array, loss: Array, q: float, s: float) -> tuple[Array, Array]
 
     x: outputs in rising order.
     loss: the losses at x, which fall to a least one and rise again, so that each event is an interval around it.
+    q, s: the sample rate and the noise over the clip.
     """
     least = int(np.argmin(loss))
     left = np.interp(loss[least:], loss[: least + 1][::-1], x[: least + 1][::-1])
@@ -73,7 +74,10 @@ def _intervals(x: Array, loss: Array, q: float, s: float) -> tuple[Array, Array]
 
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, sample_rate: float) -> tuple[FinitePair, FinitePair]:
-    """The bounds above and below (P, Q) of one release, and those of (Q, P); P and Q are those of the module.
+    """Pairs of laws with finitely many outcomes that bound one release with fixed-size batches under zero-out.
+
+    Each result has one pair above and one below. The first is for (P, Q), where P is the law of the output with the
+    record, and Q that where the record counts as zero; the second is for (Q, P).
 
     noise: s, the standard deviation of the noise over the clip, at least `LEAST_ZEROED`.
     sample_rate: q in (0, 1), the share of the records that a batch has.

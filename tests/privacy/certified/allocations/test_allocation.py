@@ -1,4 +1,8 @@
-"""Random allocation: brute force for short epochs, Monte Carlo for long runs, orderings, the command line."""
+"""Tests of the accounting of random allocation, where each record is in one random step of an epoch.
+
+The oracles are brute force for short epochs and Monte Carlo for long runs; orderings and the command line are tested
+too.
+"""
 
 import json
 import math
@@ -19,7 +23,7 @@ from dpzero_theory.privacy.step import Release
 
 
 def call(strike, s):
-    """E (Y - strike)_+ for Y = exp((2x - 1)/(2 s^2)), x ~ N(0, s^2): Black's formula."""
+    """Returns E (Y - strike)_+ for the log-normal Y = exp((2x - 1)/(2 s^2)), x ~ N(0, s^2), by Black's formula."""
     strike = np.asarray(strike, dtype=float)
     log_strike = np.log(np.maximum(strike, 1e-300))
     inside = ndtr(0.5 / s - s * log_strike) - strike * ndtr(-0.5 / s - s * log_strike)
@@ -27,8 +31,18 @@ def call(strike, s):
 
 
 def brute_force(epsilon, s, t, released, epochs):
-    """(remove, add) delta by the trapezoid rule in all outputs but the last, which is integrated in closed form."""
-    # converged to 1e-9 at the multipliers used here (compared with half the step)
+    """Returns the deltas (remove, add) of random allocation, by the trapezoid rule in all outputs but the last.
+
+    The last output is integrated in closed form.
+
+    Args:
+        epsilon: the epsilon of the deltas.
+        s: the noise multiplier.
+        t: the number of steps of an epoch.
+        released: how many of an epoch's steps are released.
+        epochs: the number of epochs.
+    """
+    # At the noise multipliers used here the rule has converged to 1e-9, by comparison with half the step
     step = 0.02 if epochs == 1 else 0.15
     x = np.arange(-9, 9 + step, step)
     weight, y = norm.pdf(x) * step, np.exp(x / s - 0.5 / s**2)
@@ -45,7 +59,7 @@ def brute_force(epsilon, s, t, released, epochs):
     e = math.exp(epsilon)
     remove = add = 0.0
     for ratio, w in zip(ratios, weights, strict=True):
-        # S = ratio (sums + Y/t)
+        # The density ratio S of all steps is ratio (sums + Y/t), with the factor Y of the last output
         strike = t * (e / ratio - sums)
         remove += w * float(sum_weights @ call(strike, s)) * ratio / t
         strike = t * (1 / (e * ratio) - sums)
@@ -60,7 +74,7 @@ def test_epochs_of_one_step_are_gaussian(epsilon, s, epochs):
     composed = _composed((Allocated(s, 1, epochs),), 2e-3)
     law = composed.laws[0]
     losses = composed.width * (law.first + np.arange(len(law.mass)))
-    # the engine's own upper end: that of the closed form would pass by itself
+    # The tested upper end is the grid engine's own, since that of the closed form would pass by itself
     assert exact <= _upper(epsilon, losses, law, composed) <= exact * 1.005
     found = allocation_delta(epsilon, [Allocated(s, 1, epochs)])
     assert exact * 0.995 <= found.lower <= exact <= found.upper <= exact * (1 + 1e-10)
@@ -99,7 +113,7 @@ def test_both_directions_alone_are_bounded(epsilon, s, t, released):
 
 
 def test_an_incomplete_last_epoch_against_brute_force():
-    # 5 steps in epochs of 3: one whole epoch and two steps of another, by Monte Carlo over the whole one
+    # Five steps in epochs of three are one whole epoch and two steps of another; the whole one is drawn by Monte Carlo
     rng, n, s, epsilon = np.random.default_rng(20250301), 400_000, 2.0, 0.4
     x = s * rng.standard_normal((n, 5))
     x[np.arange(n), rng.integers(0, 3, n)] += 1

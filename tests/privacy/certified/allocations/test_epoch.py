@@ -1,4 +1,4 @@
-"""One epoch of random allocation against integrals over all outputs and Monte Carlo, in both relations."""
+"""Tests of one epoch of random allocation, against integrals over all outputs and Monte Carlo, in both relations."""
 
 import math
 
@@ -13,7 +13,12 @@ SIDES = {"remove": Side(1, 0), "add": Side(0, 1), "replace": Side(1, 1)}
 
 
 def integral(side, s, t, released, loss):
-    """E_R (S - e^l S')_+ by the trapezoid rule in all the outputs but the last, integrated cell by cell."""
+    """Returns E_R (S - e^l S')_+ for the density ratios S and S' of an epoch, where l is `loss`.
+
+    It is the trapezoid rule in all outputs but the last, which is integrated cell by cell. `side` says under which of
+    the two laws the record moves the outputs, s is the noise multiplier, t the number of steps of an epoch, and
+    `released` how many of them are released.
+    """
     x = np.arange(-9.5 * s - 1, 9.5 * s + 1, s / 20)
     weight = s / 20 * np.exp(-((x / s) ** 2) / 2) / (s * math.sqrt(2 * math.pi))
     half = 1 / (2 * s * s)
@@ -24,7 +29,7 @@ def integral(side, s, t, released, loss):
     for _ in range(released - 1):
         sums = np.add.outer(sums, up - a * down).ravel()
         weights = np.outer(weights, weight).ravel()
-    # Y - a Y' + sum > 0 from x on: Y' = c/Y and so on, by bisection, since the left side rises
+    # From some x on Y - a Y' + sum > 0, where Y' = c/Y and so on; x is found by bisection, since the left side rises
     low, high = np.full(len(sums), -40.0 * s - 2), np.full(len(sums), 40.0 * s + 2)
     for _ in range(70):
         middle = (low + high) / 2

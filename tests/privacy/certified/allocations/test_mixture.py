@@ -1,4 +1,7 @@
-"""Random allocation in every relation and beside other releases: brute force, Monte Carlo, widths, extremes."""
+"""Tests of random allocation in every relation, alone and beside other releases.
+
+They use brute force and Monte Carlo, and test the brackets' widths and extreme settings.
+"""
 
 import math
 
@@ -22,7 +25,10 @@ def release(s, steps, sampling, q, relation):
 
 
 def replaced(epsilon, s, t):
-    """delta of one epoch when the record's contribution changes sign, by the trapezoid rule in all t outputs."""
+    """Returns delta of one epoch of random allocation when the record's contribution changes its sign.
+
+    It is the trapezoid rule in all t outputs; s is the noise multiplier.
+    """
     x = np.arange(-8 * s - 1, 8 * s + 1, s / 6)
     grid = np.meshgrid(*[x] * t, indexing="ij", sparse=True)
     base = math.prod(np.exp(-g * g / (2 * s * s)) / (6 * math.sqrt(2 * math.pi)) for g in grid)
@@ -36,7 +42,7 @@ def replaced(epsilon, s, t):
 def test_replacing_the_record_is_its_own_pair(epsilon, s, t):
     exact = replaced(epsilon, s, t)
     found = mixture_delta(epsilon, allocated(s, t, 1, replaced=True))
-    # the oracle's step leaves 1e-3
+    # The trapezoid rule's step leaves a relative error of 1e-3
     assert found.lower <= exact * (1 + 2e-3)
     assert exact * (1 - 2e-3) <= found.upper <= 1.03 * found.lower
 
@@ -71,7 +77,8 @@ def test_monte_carlo_is_in_the_bracket(epsilon, s, t, epochs, sign):
 
 
 def test_the_reverse_direction_by_monte_carlo():
-    # without the record against with it: the larger one where the record is rarely alone
+    # The privacy loss here is that of the data without the record against those with it, the larger one where the
+    # record is rarely alone
     rng, n, s, t = np.random.default_rng(20250312), 60_000, 0.6, 3
     loss = np.zeros(n)
     for _ in range(4):
@@ -144,7 +151,11 @@ def test_any_delta(relation, delta):
 
 
 def test_replace_one_is_between_the_others():
-    """More than removing the record, less than removing it and adding another with all that both know."""
+    """The epsilon of replacing a record is between those of two other relations.
+
+    It is more than that of removing the record, and less than that of removing it and adding another one, where both
+    know all that is known.
+    """
     unit = {r: release(1.0, 32, "random-allocation", 1 / 16, r) for r in ("add-remove", "replace-one", "zero-out")}
     found = {r: epsilon_of_history([u], 1e-5) for r, u in unit.items()}
     assert found["zero-out"] == found["add-remove"]

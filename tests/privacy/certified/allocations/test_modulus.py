@@ -1,4 +1,7 @@
-"""The bound by a coefficient's modulus against all outputs and against draws."""
+"""Tests of a bound on random allocation of k of t steps, against all outputs and random draws.
+
+The bound replaces a coefficient of a polynomial by its modulus.
+"""
 
 import itertools
 import math
@@ -11,7 +14,7 @@ from dpzero_theory.privacy.certified.allocations.modulus import coefficient_delt
 
 
 def elementary(y, k):
-    """The elementary symmetric polynomial of degree k of the first axis."""
+    """Returns the elementary symmetric polynomial of degree k of the first axis of y."""
     sums = [1.0] + [0.0] * k
     for one in y:
         sums = [sums[0], *(high + low * one for low, high in itertools.pairwise(sums))]
@@ -19,7 +22,10 @@ def elementary(y, k):
 
 
 def bound(y, k, c):
-    """F of the module."""
+    """Returns the function F of the module under test: the bound on the density ratio at the outputs' factors y.
+
+    k is the number of steps in which the record is, and c in (0, 1) a parameter of the bound.
+    """
     t = len(y)
     a = [1 - c + c * one for one in y]
     spread = sum(c * one * (1 - c) / (each * each) for one, each in zip(y, a, strict=True))
@@ -41,7 +47,10 @@ def test_no_ratio_is_above_the_bound(s, t, k, c):
     [(0.6, 3, 2, 4.0), (1.2, 3, 2, 1.0), (1.2, 3, 2, 3.0), (2.0, 3, 2, 0.5), (1.0, 2, 1, 1.0)],
 )
 def test_one_epoch_against_all_outputs(s, t, k, epsilon):
-    """Above delta, and next to what the bound's own divergence is, by the trapezoid rule, at the best c."""
+    """For one epoch the bound is above the exact delta, by the trapezoid rule.
+
+    At the best c it is near its own divergence.
+    """
     x = np.arange(-6 * s, 6 * s + 1, s / 6)
     grid = np.meshgrid(*[x] * t, indexing="ij", sparse=True)
     weight = math.prod(np.exp(-(g**2) / (2 * s * s)) / (6 * math.sqrt(2 * math.pi)) for g in grid)
@@ -53,7 +62,11 @@ def test_one_epoch_against_all_outputs(s, t, k, epsilon):
 
 
 def test_many_steps_are_next_to_draws():
-    """100,000 draws of 8 of 64 steps from one seed, with the record's steps further up; five standard errors."""
+    """For many steps the bound is near what random draws give.
+
+    There are 100,000 draws of 8 of 64 steps from one seed, with the outputs of the record's steps shifted further up;
+    five standard errors are allowed.
+    """
     s, t, k, epsilon, further, n = 1.0, 64, 8, 5.0, 0.7, 100_000
     x = s * np.random.default_rng(3).standard_normal((t, n))
     x[:k] += 1 + further

@@ -1,4 +1,4 @@
-"""The bracket of delta by the record's use."""
+"""Tests of the bracket of delta that follows from how often a record is used."""
 
 import math
 
@@ -13,7 +13,7 @@ from tests.privacy.oracle import closed_form
 @pytest.mark.parametrize(("q", "s", "epsilon"), [(0.3, 0.2, 0.5), (0.01, 0.12, 2.0), (0.9, 0.3, 0.1)])
 def test_the_bracket_by_use_holds_the_closed_form(kind, q, s, epsilon):
     if kind == "add" and epsilon >= -math.log1p(-q):
-        return  # beyond its largest loss
+        return  # This epsilon is beyond the largest privacy loss of the direction
     lower, upper = by_use(epsilon, ((Pair(kind, q, s), 1),), 0.0)
     exact = closed_form(kind, q, s, epsilon)
     assert lower <= exact <= upper

@@ -1,4 +1,4 @@
-"""chi(t) of the tilted losses, summed in every way that the engine has."""
+"""Tests of the characteristic function chi(t) of the tilted privacy losses, summed in every way the engine has."""
 
 import math
 
@@ -11,7 +11,11 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 
 def test_both_ways_of_summing_a_far_block_agree_within_their_bounds():
-    """chi by differences (many steps) and by itself (few), and both against the nodes of the real line."""
+    """Two ways of summing a distant part of the integral for chi(t) agree within their error bounds.
+
+    One uses differences (for many steps) and the other none (for few); both are compared with the nodes of the real
+    line.
+    """
     tau, t = 2.0, np.linspace(20.0, 40.0, 50)
     law = build(Pair("remove", 1e-3, 1.5), Contour(tau, 0.0, 40.0), math.log(1e-18))
     few, many = (tilt(law, steps, tau) for steps in (10, 10**6))

@@ -1,4 +1,7 @@
-"""The contour engine: independent values inside the bracket, and each error bound against the error it bounds."""
+"""Tests of the contour engine: independent values lie in its bracket, and its error bounds hold.
+
+Each error bound is compared with the error that it bounds.
+"""
 
 import math
 
@@ -56,10 +59,14 @@ def test_one_release_against_its_closed_form(kind, q, s, epsilon, width):
 
 
 def test_two_releases_against_quadrature_over_the_first():
-    """delta_2(epsilon) = E_P[delta_1(epsilon - L)], with the one-step closed form inside."""
+    """The delta of two releases agrees with quadrature over the loss L of the first one.
+
+    It is delta_2(epsilon) = E_P[delta_1(epsilon - L)], with the closed form for one step inside.
+    """
     q, s, epsilon = 0.3, 1.5, 0.4
     pair = Pair("remove", q, s)
-    # delta_1(e) = 1 - e^e where e is below every loss: a kink at the x with epsilon - L(x) = log(1 - q)
+    # The function delta_1(e) = 1 - e^e where e is below every loss, so there is a kink at the x with epsilon - L(x) =
+    # log(1 - q)
     kink = 0.5 + s * s * math.log((math.exp(epsilon) / (1 - q) - 1 + q) / q)
     nodes, unit = np.polynomial.legendre.leggauss(200)
     x = np.concatenate([(kink - 14) / 2 + (kink + 14) / 2 * nodes, (kink + 18) / 2 + (18 - kink) / 2 * nodes])
@@ -80,7 +87,7 @@ def test_groups_compose_and_nearly_full_batches_are_gaussian():
     assert max(whole.lower, split.lower) <= min(whole.upper, split.upper)
     mixed = delta_bracket(1.0, [(Pair("remove", 0.05, 4.0), 1000)], gdp=0.4)
     assert mixed.lower > whole.upper
-    # at q = 1 - 1e-12 the pair is within 1e-12 T of the Gaussian one in total variation
+    # At q = 1 - 1e-12 the pair of laws is within 1e-12 T of the Gaussian one in total variation
     nearly = delta_bracket(2.0, [(Pair("remove", 1 - 1e-12, 50.0), 100)], gdp=0.3)
     assert nearly.value == pytest.approx(float(delta_from_gdp(2.0, math.hypot(0.2, 0.3))), rel=1e-6)
 
@@ -108,7 +115,7 @@ def test_estimate_agrees_with_the_certified_value():
 
 
 def test_a_wrong_loss_would_be_seen(monkeypatch):
-    """Teeth: an error of 1e-9 in the loss moves the value out of the bracket."""
+    """An error of 1e-9 in the privacy loss would move the value out of the bracket, so the tests here can fail."""
     value, _ = independent_delta("remove", 0.02, 1.2, 3000, 1.5)
     original = Pair.log_mixture
     monkeypatch.setattr(Pair, "log_mixture", lambda self, x: original(self, x) * (1 + 1e-9))

@@ -1,4 +1,4 @@
-"""Bounds on |chi(t')| for all t' >= t against sums over many nodes."""
+"""Tests of bounds on |chi(t')| for all t' >= t, against sums over many nodes; chi is the characteristic function."""
 
 import math
 
@@ -12,7 +12,10 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 
 def at(decay, t, *, fine):
-    """The bound for all t' >= t."""
+    """Returns the bound on log |chi(t')| for all t' >= t.
+
+    `decay` has the bounds at some points; if `fine`, its finer one is returned.
+    """
     index = np.searchsorted(decay.t, t * (1 + 1e-15), side="right") - 1
     return (decay.fine if fine else decay.coarse)[index] if index >= 0 else 0.0
 
@@ -46,7 +49,7 @@ def test_no_later_value_is_above_the_bound(pair, steps, tau):
         assert np.all(bound[1:] <= bound[:-1])
         assert np.all(bound >= later)
     assert decay.fine.min() < -5
-    # near the actual decay: at e^-30 within a small factor of t
+    # The bound on |chi| is near its actual decay: it falls to e^-30 within a small factor of the right t
     if steps > 100:
         stop = t[np.argmax(later < -30)]
         assert at(decay, 20 * stop, fine=True) < -30

@@ -1,4 +1,4 @@
-"""The finite law that stands for a loss: each error bound against the error that it bounds."""
+"""Tests of the finite law that replaces the law of a privacy loss: each error bound against the error it bounds."""
 
 import math
 
@@ -21,7 +21,8 @@ def test_quadrature_error_bounds_the_error(kind, q, s, tau, t, angle):
         z = mpmath.mpc(tau, t)
         a = {"remove": 1 + z, "add": -z, "replace": 1 + z}[kind]
         integrand = lambda x: mpmath.npdf(x, 0, s) * mixture(x) ** a * (mixture(-x) ** -z if kind == "replace" else 1)  # noqa: E731
-        # the trapezoid rule: for what is analytic about the line its error falls as e^{-c/step}, here below 1e-28
+        # The trapezoid rule's error for functions that are analytic near the line falls as e^{-c/step}, here below
+        # 1e-28
         step = mpmath.mpf(s) / 16
         points = range(-13 * 16, math.ceil((13 * s + 2 * tau + 2) / float(step)))
         exact = complex(step * mpmath.fsum(integrand(k * step) for k in points))

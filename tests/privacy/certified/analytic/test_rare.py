@@ -1,4 +1,8 @@
-"""Large losses apart: closed forms, independent values, the grid's brackets, and the bounds that the bracket adds."""
+"""Tests of the engine that treats large privacy losses apart.
+
+It is compared with closed forms, independent values and the grid's brackets; the bounds that its bracket adds are
+tested.
+"""
 
 import math
 from dataclasses import replace
@@ -46,7 +50,10 @@ def test_against_a_lattice():
 
 @pytest.mark.parametrize(("kind", "q", "s", "steps", "epsilon"), [("remove", 1e-4, 1.8, 30, 0.01)])
 def test_against_importance_sampling(kind, q, s, steps, epsilon):
-    """Half of the draws with one step from N(m, s^2), m where the loss is epsilon; the exact weights. 1% or so."""
+    """The bracket agrees with importance sampling, up to about 1%.
+
+    In half of the draws one step is drawn from N(m, s^2), with m where the loss is epsilon; the weights are exact.
+    """
     rng = np.random.default_rng(11)
     draws, m = 40_000, 0.5 + s * s * math.log1p(epsilon / q)
     x = rng.normal(0, s, (draws, steps)) + (rng.random((draws, steps)) < q)
@@ -80,7 +87,7 @@ def test_inside_the_bracket_of_the_grid_and_far_narrower(kind, q, s, steps, epsi
 
 
 def test_low_losses_that_are_rarer_than_any_that_is_left_out():
-    """The chance of a low loss is below all that are tried: nothing is cut by a root that is not there."""
+    """Where low losses are rarer than every chance that the search tries, the search still returns a right cut."""
     assert rare._cut_below([(Pair("replace", 2e-7, 0.1, stop=2.0), 36)], math.log(1e-5))[1] == pytest.approx(
         36 * math.exp(Pair("replace", 2e-7, 0.1).beyond(1.0)[0])
     )
@@ -108,7 +115,10 @@ def test_any_cut_gives_a_bracket_that_overlaps_every_other():
 
 
 def test_the_parts_of_a_pair_are_the_pair():
-    """E_P of e^{tau L} over a cut pair and the rest of it, and the probabilities of what is cut."""
+    """A pair of laws that is cut in two parts has the moments E_P[e^{tau L}] and probabilities of its parts.
+
+    L is the privacy loss; one part has the outputs below the cut and the other those above.
+    """
     for kind in ("remove", "replace", "fixed-size"):
         pair, cut = Pair(kind, 0.01, 0.8), 2.9
         below, above = replace(pair, stop=cut), replace(pair, start=cut)
@@ -140,7 +150,10 @@ def test_the_left_tail_bound_holds_in_simulations():
 
 @pytest.mark.parametrize("noise", [1.5, 2.3])
 def test_groups_of_other_kinds_cost_together_what_each_does_where_events_are_rare(noise):
-    """One step in 8,340 has a fixed batch; losses of those steps are not cut, of the others they are."""
+    """Releases of two kinds cost together what each costs alone, where large losses are rare.
+
+    One step in 8,340 has a batch of fixed size; its losses are not cut, and those of the others are.
+    """
     rate, epsilon = 1.66e-5, 0.26
     one = Release(noise, 1, sampling="fixed-size", relation="replace-one", sample_rate=rate)
     rest = Release(noise, 8339, sampling="poisson", relation="replace-one", sample_rate=rate)

@@ -1,4 +1,4 @@
-"""One release in closed form: 60-digit evaluations inside the bracket, to the smallest deltas."""
+"""Tests of one release in closed form: evaluations to 60 digits lie inside the bracket, down to the smallest deltas."""
 
 import math
 
@@ -11,7 +11,10 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 
 def exact(kind: str, q: float, s: float, epsilon: float) -> mpmath.mpf:
-    """By the half-line that Neyman and Pearson give, its end by bisection."""
+    """Returns delta(epsilon) of one release by the half-line of Neyman and Pearson, whose end is found by bisection.
+
+    `kind` is the kind of pair of laws, q the sampling rate and s the noise multiplier.
+    """
     rate, noise, ratio = mpmath.mpf(q), mpmath.mpf(s), mpmath.exp(mpmath.mpf(epsilon))
 
     def above(c: mpmath.mpf) -> mpmath.mpf:
@@ -61,7 +64,7 @@ def test_sixty_digits_are_in_the_bracket(kind):
     [("replace", 0.3, 0.3, 100.0), ("replace", 0.3, 0.3, 200.0), ("remove", 0.01, 1.0, 30.0)],
 )
 def test_deltas_far_out(kind, q, s, epsilon):
-    """One of them below every floating-point number."""
+    """Deltas far out are in the bracket; one of them is below every floating-point number."""
     with mpmath.workdps(800):
         value = exact(kind, q, s, epsilon)
         found = single_delta(epsilon, Pair(kind, q, s))
@@ -72,7 +75,7 @@ def test_deltas_far_out(kind, q, s, epsilon):
 
 
 def test_wrong_masses_would_be_seen(monkeypatch):
-    """Teeth: normal tails wrong by 1e-7 move the value out of the bracket."""
+    """Normal tails wrong by 1e-7 would move the value out of the bracket, so the tests here can fail."""
     from dpzero_theory.privacy.certified.analytic import single
 
     original = single.log_ndtr

@@ -1,4 +1,7 @@
-"""The cumulant of the loss against closed forms, and the tilted law's moments against quadrature."""
+"""Tests of the cumulant of the privacy loss against closed forms.
+
+The moments of the tilted law are compared with quadrature.
+"""
 
 import math
 
@@ -13,7 +16,10 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 
 def exact(kind: str, q: float, s: float, order: int) -> float:
-    """log E_Q (P/Q)^(order + 1) at an integer order: a binomial sum for `remove`, to 25 digits."""
+    """Returns log E_Q (P/Q)^(order + 1) at an integer order, to 25 digits; for the kind "remove" it is a binomial sum.
+
+    `kind` is the kind of the pair of laws P and Q, q the sampling rate and s the noise multiplier.
+    """
     with mpmath.workdps(25):
         q, s = mpmath.mpf(q), mpmath.mpf(s)
         if kind == "remove":
@@ -45,7 +51,10 @@ def test_the_cumulant_and_its_error(kind: str, q: float, s: float, order: int) -
 
 @pytest.mark.parametrize("tau", [0.3, 2.0, 11.0])
 def test_a_whole_batch_is_gaussian(tau: float) -> None:
-    """K(tau) = tau (tau + 1) mu^2/2, mu = 1/s; 2/s for replace-one."""
+    """With full batches the cumulant is that of a Gaussian release, K(tau) = tau (tau + 1) mu^2/2.
+
+    Here mu = 1/s, and 2/s for replace-one, with the noise multiplier s.
+    """
     for kind, gdp in (("remove", 0.25), ("add", 0.25), ("replace", 0.5)):
         value, error = cumulant(Pair(kind, 1 - 1e-15, 4.0), tau)
         assert value == pytest.approx(tau * (tau + 1) * gdp**2 / 2, rel=1e-12)
@@ -54,7 +63,10 @@ def test_a_whole_batch_is_gaussian(tau: float) -> None:
 
 @pytest.mark.parametrize("kind", ["remove", "add", "replace"])
 def test_moments_of_the_tilted_law(kind: str) -> None:
-    """Mean and variance of the loss under P e^{tau L}, by a fine sum over x; they are K' and K''."""
+    """The mean and variance of the loss L under P e^{tau L} are the derivatives K' and K'' of its cumulant.
+
+    They are computed by a fine sum over the outputs.
+    """
     q, s, tau = 0.1, 1.5, 2.5
     pair = Pair(kind, q, s)
     part = tilt(build(pair, Contour(tau), math.log(1e-16)), 1, tau)
@@ -88,7 +100,10 @@ def test_a_glance_is_near_what_refined_panels_say(kind: str, q: float, s: float,
 
 @pytest.mark.parametrize(("q", "s", "tau"), [(4.26e-6, 8.0, 2.0**20), (4.26e-6, 8.0, 2.0**24), (1e-6, 1.0, 2.0**20)])
 def test_large_tilts_of_tiny_losses_take_few_nodes(q, s, tau):
-    """Of `add`, whose losses are bounded; by the trapezoid rule, which is exact here to rounding."""
+    """Large tilts of tiny losses need few nodes.
+
+    The losses are those of the kind "add", which are bounded. The trapezoid rule is exact here up to rounding.
+    """
     pair = Pair("add", q, s)
     x = np.linspace(-20 * s, 20 * s, 40_001)
     log_a = np.log1p(q * np.expm1((2 * x - 1) / (2 * s * s)))

@@ -1,4 +1,4 @@
-"""The variation of a density whose values differ by any factor."""
+"""Tests of the total variation of a density whose values differ by any factor."""
 
 import math
 
@@ -12,20 +12,27 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 
 def log_variation(law, tau):
-    """Log of the bound on the total variation of the density of L under P e^{tau L}."""
+    """Returns the log of the bound on the total variation of the density of the loss L under P e^{tau L}.
+
+    `law` is the law of L on a contour.
+    """
     found = variations(law, tau)
     return np.logaddexp.reduce([v.top + math.log(float(np.sum(v.cells)) + v.f[0] + v.f[-1]) for v in found])
 
 
 def test_what_is_far_below_the_peak_does_not_vanish():
-    """At noise 0.03 the density is e^400 higher where the loss is constant: no part may look smooth beside it."""
+    """A part of the density far below its peak still counts.
+
+    At noise multiplier 0.03 the density is e^400 times higher where the loss is constant, and no other part may look
+    smooth beside it.
+    """
     law = build(Pair("remove", 1e-3, 0.03), Contour(1.0), -40.0)
     (found,) = variations(law, 1.0)
     assert found.top > 400
     assert np.all(found.f > 0)
     assert np.all(found.cells > 0)
     assert log_variation(law, 1.0) > 400
-    # without the outputs of large losses the loss is one value: |chi| is 1 for every t that can be written down
+    # Without the outputs of large losses the loss is one value, so |chi| is 1 for every t that can be written down
     part = tilt(build(Pair("remove", 1e-3, 0.03, stop=0.4), Contour(1.0), -40.0), 10, 1.0)
     decay = Decay([part], 1.0, 0.0)
     assert decay.fine.min() > -1e-9

@@ -1,4 +1,4 @@
-"""Powers of laws by the Fourier transform: exact small cases, folding, and the error bound."""
+"""Tests of powers of discrete laws by the Fourier transform: exact small cases, folding, and the error bound."""
 
 import math
 from fractions import Fraction
@@ -16,13 +16,13 @@ def test_binomial_law_within_the_bound(count):
     base = transform(np.array([0.625, 0.375]), 0, 64)
     law, error = compose([(base, count)], 0)
     missed = sum(abs(Fraction(float(x)) - e) for x, e in zip(law, exact + [0] * (64 - len(exact)), strict=True))
-    # the law is returned in double precision: its own rounding is relative
+    # The composed law is returned in double precision, so its own relative rounding is allowed
     assert missed <= error + 2.0**-53
     assert error < 1e-10
 
 
 def test_unequal_laws_within_the_bound():
-    """Seven coins and three dice, exactly."""
+    """The law of the sum of seven biased coins and three dice is exact within the stated bound."""
     coin, die = [Fraction(5, 8), Fraction(3, 8)], [Fraction(0)] + [Fraction(1, 6)] * 6
     exact = [Fraction(1)]
     for law in [coin] * 7 + [die] * 3:
@@ -33,7 +33,7 @@ def test_unequal_laws_within_the_bound():
     spectra = [(transform(np.array([float(x) for x in law]), 0, 64), count) for law, count in ((coin, 7), (die, 3))]
     law, error = compose(spectra, 0)
     missed = sum(abs(Fraction(float(x)) - e) for x, e in zip(law, exact + [0] * (64 - len(exact)), strict=True))
-    # 1/6 is rounded to double precision in three laws
+    # The probability 1/6 is rounded to double precision in three laws
     assert missed <= error + 10 * 2.0**-53
     assert error < 1e-10
 

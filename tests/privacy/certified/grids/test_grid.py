@@ -1,4 +1,7 @@
-"""The grid engine: closed forms, independent values and the contour's brackets; the laws on the grid themselves."""
+"""Tests of the grid engine: closed forms, independent values and the contour engine's brackets.
+
+The laws on the grid are tested too.
+"""
 
 import itertools
 import math
@@ -35,7 +38,7 @@ EXTENDED = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs 
     ],
 )
 def test_one_release_against_its_closed_form(kind, q, s, epsilon, width):
-    # for epsilon >= 0 the pair of fixed-size batches has the profile of `remove`
+    # For epsilon >= 0 the pair of laws of fixed-size batches has the same deltas as "remove"
     exact = closed_form("remove" if kind == "fixed-size" else kind, q, s, epsilon)
     found = grid_delta(epsilon, [(Pair(kind, q, s), 1)], points=POINTS)
     assert found.lower <= exact <= found.upper
@@ -74,7 +77,11 @@ def test_rare_events_against_a_tilted_lattice(kind, q, s, steps, epsilon):
 
 
 def two_removals(q: float, s: float, epsilon: float) -> mpmath.mpf:
-    """delta_2(epsilon) = E_P delta_1(epsilon - L), the closed form inside, by panels that end at its kink."""
+    """Returns delta_2(epsilon) of two releases as E_P delta_1(epsilon - L), with the closed form of delta_1 inside.
+
+    L is the loss of the first release. The integral is over panels that end at the integrand's kink; q is the sampling
+    rate and s the noise multiplier.
+    """
     rate, noise, points = mpmath.mpf(q), mpmath.mpf(s), np.polynomial.legendre.leggauss(16)
     kink = float(0.5 + noise**2 * mpmath.log((mpmath.exp(epsilon) / (1 - rate) - 1 + rate) / rate))
     edges = np.sort(np.append(np.arange(-12 * s, 1 + 22 * s, s / 2), kink))
@@ -93,7 +100,10 @@ def two_removals(q: float, s: float, epsilon: float) -> mpmath.mpf:
 @pytest.mark.parametrize(("q", "s", "epsilon"), [(3e-3, 2.5, 0.05), (1e-6, 0.8, 0.3)])
 @pytest.mark.parametrize("points", [2**12, 2**16])
 def test_two_releases_whose_delta_is_one_large_loss(q, s, epsilon, points):
-    """Deltas of 3e-16 and 1e-28: far below what one tilt for small and large losses would resolve."""
+    """Two releases whose delta comes from one large loss are in the bracket.
+
+    Their deltas, 3e-16 and 1e-28, are far below what one tilt for small and large losses would resolve.
+    """
     with mpmath.workdps(40):
         value = two_removals(q, s, epsilon)
     found = grid_delta(epsilon, [(Pair("remove", q, s), 2)], points=points)

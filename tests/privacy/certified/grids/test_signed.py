@@ -1,4 +1,4 @@
-"""Sums on the signed grid against all pairs of points, one by one."""
+"""Tests of sums of laws on the signed grid, against all pairs of points, one by one."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,11 @@ def points(grid):
 
 
 def spread(grid, a, b):
-    """The sum by brute force, and how far beyond the last point it is in the mean."""
+    """Returns the law of the sum of two laws on the grid, by brute force.
+
+    It also returns how far beyond the last point of the grid the sum is on average. a and b are the masses of the two
+    laws at the grid's points.
+    """
     at = points(grid)
     value, weight = np.add.outer(at, at).ravel(), np.outer(a, b).ravel()
     lost = weight @ np.maximum(value - at[-1], 0)
@@ -63,7 +67,7 @@ def test_to_one_point_keeps_every_pair_near(grid, same):
         assert np.count_nonzero(found) == 1
         value = np.clip(at[k] + at[j], at[0], at[-1])
         reached = at[int(np.argmax(found))]
-        # within three quarters of a cell
+        # The point with the mass and the true sum are within three quarters of a grid cell
         assert abs(reached - value) <= max(abs(value) * np.expm1(0.75 * grid.ratio), 0.51 * grid.least) + 1e-12
 
 

@@ -1,4 +1,4 @@
-"""The losses of one release on a grid: exact masses, and what a wrong loss or a wrong mass would do."""
+"""Tests of the privacy losses of one release on a grid: exact masses, and what a wrong loss or mass would do."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,8 @@ def test_cells_have_the_masses_of_the_normal_law_and_the_spread_law_keeps_them(k
     losses = (found.first + np.arange(len(found.dominating))) * width
     under_p = found.nearest_p * np.exp(found.log_scale - tau * losses)
     under_q = found.nearest_q * np.exp(found.log_scale - (1 + tau) * losses)
-    # the same events from a fine grid of x and the normal distribution function
+    # The probabilities of the same events are computed on a fine grid of outputs x, and by the normal distribution
+    # function
     x = np.linspace(-s * reach, 1 + s * reach, 2_000_001)
     branch = pair.branches[0]
     loss = branch.a_slope * pair.log_mixture(x) + branch.b_slope * pair.log_mixture(-x)
@@ -42,7 +43,7 @@ def test_cells_have_the_masses_of_the_normal_law_and_the_spread_law_keeps_them(k
 
 
 def test_a_wrong_loss_is_paid_for(monkeypatch):
-    """The slip of the cells' ends is measured: with losses wrong by 1e-4 the bracket is wide and still right."""
+    """Losses wrong by 1e-4 make the bracket wide, and it is still right, because the ends of the cells are checked."""
     original = cells_module.losses
     monkeypatch.setattr(cells_module, "losses", lambda *a: (original(*a)[0] * (1 + 1e-4), *original(*a)[1:]))
     found = grid_delta(0.5, [(Pair("remove", 0.3, 2.0), 1)], points=POINTS)
@@ -51,7 +52,7 @@ def test_a_wrong_loss_is_paid_for(monkeypatch):
 
 
 def test_wrong_masses_would_be_seen(monkeypatch):
-    """Teeth: masses wrong by 1e-4 move the value out of the bracket."""
+    """Masses wrong by 1e-4 would move the value out of the bracket, so the tests here can fail."""
     original = cells_module.losses
     monkeypatch.setattr(cells_module, "losses", lambda *a: (original(*a)[0], original(*a)[1] + 1e-4, *original(*a)[2:]))
     found = grid_delta(0.5, [(Pair("remove", 0.3, 2.0), 1)], points=POINTS)

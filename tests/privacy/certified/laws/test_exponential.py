@@ -1,4 +1,7 @@
-"""One release with Laplace noise as finite pairs: closed forms, quadrature, and dp-accounting's loss distributions."""
+"""Tests of one release with Laplace noise, accounted for by pairs of finite laws.
+
+The oracles are closed forms, quadrature, and dp-accounting's privacy loss distributions.
+"""
 
 import itertools
 import math
@@ -24,7 +27,7 @@ def release(s, steps, q, relation="add-remove", mechanism="laplace"):
 @pytest.mark.parametrize("s", [0.4, 2.0, 50.0])
 @pytest.mark.parametrize("relation", Relation)
 def test_one_full_release_is_the_closed_form(s, relation):
-    """delta = 1 - e^((epsilon - a)/2), a the sensitivity over the noise."""
+    """The delta of one full release is the closed form 1 - e^((epsilon - a)/2), where a is sensitivity over noise."""
     a = (2 if relation == "replace-one" else 1) / s
     for share in (0.0, 0.3, 0.95):
         exact = -math.expm1((share - 1) * a / 2)
@@ -61,7 +64,7 @@ def test_one_sampled_release_against_quadrature(s, q, replaced):
 
 @pytest.mark.parametrize(("s", "q", "steps"), [(3.0, 0.1, 40), (20.0, 0.05, 2000), (10.0, 1.0, 30)])
 def test_many_releases_cost_what_dp_accounting_says(s, q, steps):
-    """Its answers are pessimistic, by its grid of 1e-4."""
+    """Many releases cost what dp-accounting says, whose answers are a little too large because of its grid of 1e-4."""
     inner = dp.LaplaceDpEvent(s)
     event = dp.SelfComposedDpEvent(inner if q == 1 else dp.PoissonSampledDpEvent(q, inner), steps)
     theirs = PLDAccountant().compose(event).get_epsilon(1e-6)
@@ -102,7 +105,11 @@ def test_very_many_and_hardly_any_noise_have_their_pure_epsilon():
 
 
 def test_close_below_pure_epsilon_delta_is_that_of_the_largest_losses_alone():
-    """Three releases at rate 0.2: all outputs beyond the record, to first order; pure epsilon says 250 times that."""
+    """Close below the pure epsilon, delta is that of the largest losses alone.
+
+    For three releases at rate 0.2, those are the outputs beyond the record, to first order; pure epsilon gives 250
+    times as much.
+    """
     beyond, without = 0.8 * 0.5 * math.exp(-2) + 0.2 * 0.5, 0.5 * math.exp(-2)
     epsilon = 2.46964
     exact = beyond**3 - math.exp(epsilon) * without**3

@@ -1,4 +1,4 @@
-"""Finite pairs above and below one that is known: a Gaussian release."""
+"""Tests of pairs of finite laws that bracket a known one, a Gaussian release, from above and below."""
 
 import math
 
@@ -11,7 +11,11 @@ from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 
 def gaussian(mu, step, cut=0.0, error=0.0):
-    """The profile of N(mu, 1) against N(0, 1), the events the best ones."""
+    """Returns the profile of N(mu, 1) against N(0, 1), at losses in steps of `step`.
+
+    It has the exact delta at each loss, and the probabilities of the best events. `cut` and `error` are its stated
+    errors, of delta and of the probabilities.
+    """
     loss = np.arange(0, 12 * mu, step)
     x = loss / mu + mu / 2
     return Profile(loss, delta_from_gdp(loss, mu), ndtr(mu - x), ndtr(-x), cut, error)

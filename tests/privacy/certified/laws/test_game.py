@@ -1,4 +1,7 @@
-"""Fixed-size batches, replace-one, as a game over data on a line and in the plane: derivation.md, section 14."""
+"""Tests of batches of fixed size under replace-one, as a game over data on a line and in the plane.
+
+The theory is section 14 of derivation.md.
+"""
 
 import math
 
@@ -9,18 +12,25 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.router import direction_delta
 
 REMOVE, ADD, BETWEEN = (1, -1, -1), (1, -1, 1), (1, -1, 0)
-"""u, u', y: the contributions of the record, of the other one, and of the one that makes way."""
+"""Contributions u, u' and y in the game: those of the record, of the other record, and of the one that makes way."""
 
 
 def law(q, s, u, v, y):
-    """P's weights and the losses."""
+    """Returns the probabilities of the outputs under P, and the privacy losses of P against the other law.
+
+    q is the sampling rate and s the noise multiplier; u, v and y are the contributions of the record, of the other
+    record, and of the one that makes way.
+    """
     x = np.linspace(-1 - 8 * s, 1 + 8 * s, 121)
     p, k = ((1 - q) * np.exp(-(((x - y) / s) ** 2) / 2) + q * np.exp(-(((x - m) / s) ** 2) / 2) for m in (u, v))
     return p / p.sum(), np.log(p / k)
 
 
 def plane(q, s, *points):
-    """The same for points of the plane, in 500 groups of nearly one loss, their masses under both laws kept."""
+    """Returns what `law` returns for contributions `points` in the plane: u, v and y.
+
+    The outputs are in 500 groups of nearly equal loss, whose masses under both laws are kept.
+    """
     line = np.linspace(-1 - 6 * s, 1 + 6 * s, 41)
     x = np.stack(np.meshgrid(line, line))
     u, v, y = (np.exp(-((x - np.reshape(m, (2, 1, 1))) ** 2).sum(axis=0) / (2 * s * s)).ravel() for m in points)
@@ -31,7 +41,11 @@ def plane(q, s, *points):
 
 
 def game(q, s, steps, epsilon, actions, law=law):
-    """delta(epsilon) by dynamic programming over epsilon less the loss so far, and the action at each of them."""
+    """Returns delta(epsilon) of `steps` steps whose data may depend on what was released, by dynamic programming.
+
+    The state is epsilon less the loss so far. `actions` are the contributions that each step may have; `law` gives a
+    step's law. The index of the best first action in each state, and the states, are returned too.
+    """
     reach = epsilon + 8 * math.sqrt(steps * math.expm1(4 / s**2)) * q
     w = np.linspace(-reach, reach, 1001)
     value = np.maximum(-np.expm1(w), 0.0)

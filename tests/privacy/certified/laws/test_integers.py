@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise on lattices from 1 to 2^28 integers to a clip, against sums over the lattice.
+"""Tests of discrete Gaussian noise on lattices of 1 to 2^28 integers to a clip, against sums over the lattice.
 
 The oracle adds masses up, in float64 with `math.fsum`; where the noise is wide it sums by the midpoint rule's series
 (Euler and Maclaurin), to 40 digits. The best event of one release is a half-line of integers.
@@ -23,7 +23,7 @@ from tests.privacy import oracle
 
 LEVELS = (1, 2, 3, 10, 100, 2**10, 2**16, 2**20, 2**28)
 SUMMED = 2000
-"""The largest sigma of which masses are added one by one."""
+"""The largest standard deviation sigma for which masses are added one by one."""
 
 
 def release(levels, s, steps=1, q=1.0, relation="add-remove", sampling=None, coordinates=1):
@@ -39,7 +39,7 @@ def _masses(sigma):
 
 
 def mass_from(first, sigma):
-    """Sum of e^(-x^2/(2 sigma^2)) over the integers x >= first."""
+    """Returns the sum of e^(-x^2/(2 sigma^2)) over the integers x >= first."""
     if sigma <= SUMMED:
         half, masses = _masses(sigma)
         return mpmath.mpf(math.fsum(masses[min(max(first + half, 0), 2 * half + 1) :]))
@@ -50,7 +50,11 @@ def mass_from(first, sigma):
 
 
 def one_release(levels, s, q, relation, epsilon):
-    """delta(epsilon) of one release, the larger of both directions."""
+    """Returns delta(epsilon) of one release, the larger one of both directions.
+
+    `levels` is the number of integers to a clip, s the noise multiplier, q the sampling rate and `relation` the
+    neighbouring relation.
+    """
     with mpmath.workdps(40):
         sigma = s * levels
         q, scale = mpmath.mpf(q), mpmath.exp(mpmath.mpf(epsilon))
@@ -63,7 +67,7 @@ def one_release(levels, s, q, relation, epsilon):
         def before(first, centre):
             return ((1 - q) * mass_from(1 - first, sigma) + q * mass_from(1 - first + centre, sigma)) / total
 
-        def ratio(x):  # of the law with the record to the other one, rising
+        def ratio(x):  # The ratio of the law with the record to the other law, which rises in x
             up, down = (
                 1 - q + q * mpmath.exp(mpmath.mpf(c * (2 * x - c)) / (2 * mpmath.mpf(sigma) ** 2))
                 for c in (levels, other)
@@ -87,7 +91,10 @@ def one_release(levels, s, q, relation, epsilon):
 
 
 def test_the_fault_that_was():
-    """The continuous Gaussian of standard deviation 1/2 has 0.02126 here; one integer to a clip has 0.0496."""
+    """A lattice of one integer to a clip costs more than the continuous Gaussian that an earlier version took it for.
+
+    At standard deviation 1/2 the delta is 0.0496 here, and 0.02126 for the continuous noise.
+    """
     exact = one_release(1, 0.5, 1.0, "add-remove", 5.3767)
     assert exact == pytest.approx(0.0496, abs=5e-5)
     assert delta_of_history([release(1, 0.5)], 5.3767).lower == pytest.approx(exact, rel=1e-9)
@@ -130,7 +137,11 @@ def test_compositions_against_all_outputs(levels, s, steps, q, relation):
 
 
 def test_a_vector_of_integers_is_covered_whatever_its_direction():
-    """Shifts of norm at most 5 on the plane, brute force: all below the upper end, the longest above the lower one."""
+    """A vector of integers is covered whatever its direction.
+
+    By brute force, shifts of norm at most 5 on the plane are all below the upper end, and the longest is above the
+    lower end.
+    """
     s, found = 1.0, delta_of_history([release(5, 1.0, coordinates=2)], 0.8)
     deltas = {}
     for shift in ((5, 0), (3, 4), (2, 4), (1, 1)):
@@ -145,7 +156,10 @@ def test_a_vector_of_integers_is_covered_whatever_its_direction():
 
 @pytest.mark.parametrize("s", [1.0, 6.0])
 def test_fixed_size_batches_by_continuous_noise_on_either_side(s):
-    """Under add-remove they are Poisson batches whose record moves the sum by two clips."""
+    """Batches of fixed size are bracketed by continuous noise from either side.
+
+    Under add-remove they are Poisson batches whose record moves the sum by two clips.
+    """
     exact = one_release(2 * 30, s / 2, 0.2, "add-remove", 0.5 / s)
     found = delta_of_history([release(30, s, q=0.2, sampling="fixed-size")], 0.5 / s)
     assert found.lower <= exact <= found.upper
@@ -153,7 +167,10 @@ def test_fixed_size_batches_by_continuous_noise_on_either_side(s):
 
 
 def test_more_noise_may_cost_more_and_the_bracket_of_the_noise_is_as_it_says():
-    """The output 2 has a loss above 8 in both, and less noise makes it rarer."""
+    """With little noise, more noise may cost more, and the bracket of the calibrated noise says what it should.
+
+    The output 2 has a loss above 8 with both noises, and less noise makes it rarer.
+    """
     less, more = (delta_of_history([release(1, s, 10, 1e-3)], 8.0) for s in (0.22, 0.3))
     assert less.upper < 1e-6 < more.lower
     found = calibrate_noise_multiplier(
@@ -197,7 +214,10 @@ def test_a_lattice_is_named_by_its_integers(value):
 
 
 def test_a_wide_law_has_the_gaussian_divergence():
-    """Of a full batch it is a/(2 s^2), on a lattice too where a shift by a M is one of integers."""
+    """A wide discrete law has the Renyi divergence of the Gaussian one, a/(2 s^2) at order a with full batches.
+
+    That holds on a lattice on which a shift by a times the record is a shift by integers.
+    """
     found = rdp_of_history([release(100, 4.0, coordinates=2)], 3.0)
     assert found.lower < 3 / 32 < found.upper < 1.001 * found.lower
 
@@ -214,7 +234,10 @@ def test_noise_is_calibrated_on_its_lattice(levels, how):
 
 
 def test_next_to_no_noise_on_a_fine_lattice_is_calibrated_too():
-    """Below 1/16 of a clip the lattice of runs counts: what is calibrated meets its target when it is asked for."""
+    """Where there is almost no noise on a fine lattice, calibration meets its target.
+
+    Below 1/16 of a clip the lattice of runs counts, and asking for the cost of the calibrated noise gives the target.
+    """
     for epsilon in (1e3, 1e9):
         question = {"steps": 1, "sampling": "full", "relation": "add-remove", "mechanism": "discrete-gaussian"}
         found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=1e-5, **question)
@@ -222,7 +245,10 @@ def test_next_to_no_noise_on_a_fine_lattice_is_calibrated_too():
 
 
 def test_masses_are_below_and_above():
-    """P's total is at most 1 from below, at least 1 from above; losses rise."""
+    """The masses of the pairs of laws are bounds from below and above, and the losses rise.
+
+    Under P the total is at most 1 from below and at least 1 from above.
+    """
     for s, q, relation, levels in itertools.product((LEAST_DISCRETE, 0.9), (1.0, 0.01), Relation, (1, 7)):
         for pair in discrete_pairs(s, q, levels, replaced=relation == "replace-one"):
             assert pair.p.sum() <= 1 <= pair.q.sum() * (1 + 1e-9) + 1e-9 or pair.q.sum() > 0

@@ -1,4 +1,4 @@
-"""The dominating pairs against brute force: enumeration of batches and quadrature of hockey-stick divergences."""
+"""Tests of the dominating pairs of laws, by enumeration of batches and quadrature of hockey-stick divergences."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from dpzero_theory.privacy.step import Release
 X = np.linspace(-14, 14, 28_001)
 STEP = X[1] - X[0]
 GRID = 3e-8
-"""Error of a Riemann sum of a function with kinks on this grid, 0.1 STEP^2 with a margin of three."""
+"""The error of a Riemann sum of a function with kinks on the grid used here: 0.1 STEP^2 with a margin of three."""
 
 
 def hockey_stick(p, q, alpha):
@@ -27,7 +27,10 @@ def mixture(centres, weights, s):
 
 
 def fixed_size_law(records, batch, s):
-    """The exact law of the noisy sum of a uniformly random batch of a one-dimensional data set."""
+    """Returns the exact law of the noisy sum of a uniformly random batch of a one-dimensional data set.
+
+    `records` are the contributions, `batch` is the size of the batch, and s the noise multiplier.
+    """
     batches = list(itertools.combinations(records, batch))
     return mixture([sum(b) for b in batches], [1 / len(batches)] * len(batches), s)
 
@@ -59,7 +62,7 @@ def test_fixed_size_replace_one_is_the_maximum_over_all_small_data_sets(epsilon)
             worst = max(worst, hockey_stick(laws[old], laws[new], math.exp(epsilon)))
     found = bracket("fixed-size", "replace-one", batch / n, s, epsilon)
     assert worst <= found.upper + GRID
-    # one step attains it: the rest at -1, the record at 1 or -1
+    # One step attains the bound, with the other records at -1 and the record at 1 or -1
     assert worst >= found.lower - GRID
     assert found.upper - found.lower < 1e-4 * found.upper
 
@@ -96,7 +99,10 @@ def test_poisson_is_the_maximum_over_all_small_data_sets(epsilon, relation):
 
 
 def test_replace_one_dominates_vectors_in_the_plane():
-    """Half-spaces are optimal against records of a disc, at every threshold (the proof of the module)."""
+    """The pair for replace-one dominates vectors in the plane.
+
+    Half-spaces are optimal against records of a disc, at every threshold, as the module proves.
+    """
     q, s = 0.3, 0.8
     grid = np.linspace(-6, 6, 481)
     x, y = np.meshgrid(grid, grid)
@@ -115,7 +121,10 @@ def test_replace_one_dominates_vectors_in_the_plane():
 
 
 def test_two_steps_of_fixed_size_replace_one_lie_between_the_two_ends():
-    """An adaptive adversary may mix the directions; no order of them exceeds the upper end."""
+    """Two steps with batches of fixed size under replace-one lie between the ends of the bracket.
+
+    An adaptive adversary may mix the two directions, and no order of them exceeds the upper end.
+    """
     q, s, epsilon = 0.5, 1.3, 0.3
     base, shifted = norm.pdf(X, 0, s), (1 - q) * norm.pdf(X, 0, s) + q * norm.pdf(X, 2, s)
     x = X[::40]
@@ -167,7 +176,10 @@ def test_the_law_has_mass_one_and_the_loss_is_the_log_ratio(kind):
 @pytest.mark.parametrize("q", [0.999999, 0.9, 0.5, 1e-3])
 @pytest.mark.parametrize("angle", [0.3, 2.0, 3.1, 3.14159])
 def test_the_mixture_off_the_real_axis_is_exact_where_its_terms_cancel(q: float, angle: float) -> None:
-    """log A(x + i s^2 angle) against 50 digits; 1 + y cancels where q e^u is near 1 - q and the angle near pi."""
+    """The logarithm of the mixture A is exact off the real axis, where its terms cancel.
+
+    log A(x + i s^2 angle) is compared with 50 digits; 1 + y cancels where q e^u is near 1 - q and the angle near pi.
+    """
     s = 0.8
     near = s * s * math.log((1 - q) / q) + 0.5
     x = np.array([near - 1e-3, near, near + 1e-3, near - 2.0, near + 2.0])

@@ -1,4 +1,4 @@
-"""A rough delta against the exact one, and where large losses begin."""
+"""Tests of a rough estimate of delta against the exact one, and of where large privacy losses begin."""
 
 import math
 
@@ -18,7 +18,10 @@ from tests.privacy import oracle
 )
 @pytest.mark.parametrize("q", [0.3, 1e-3])
 def test_a_rough_delta_is_the_exact_one_within_a_factor(kind, relation, index, q):
-    """Two releases, whose every output is summed: between half of delta and 60 times it."""
+    """A rough delta is between half of the exact one and 60 times it.
+
+    The exact one, of two releases, is a sum over all outputs.
+    """
     couple = oracle.gaussian(1.5, q, relation, points=2001)[index]
     epsilon = 0.05 if q < 0.01 and kind != "add" else 2e-4 if q < 0.01 else 0.4
     exact = oracle.exact_delta(epsilon, [[couple], [couple]])
@@ -34,7 +37,10 @@ def test_a_plain_gaussian_part_counts():
 
 
 def test_large_losses_begin_where_two_of_them_are_as_rare_as_delta():
-    """A record that is seldom drawn: the cut leaves a share between delta and 1, and a smaller delta less."""
+    """Large losses begin where two of them are as rare as delta.
+
+    The record is seldom drawn. The cut leaves a share between delta and 1, and less for a smaller delta.
+    """
     parts = [(Pair("remove", 1e-6, 0.7), 40_000)]
     (cut, rough), (further, smaller) = (rough_cut(epsilon, parts, 0.0) for epsilon in (0.2, 2.0))
     assert rough < cut < 0
@@ -45,7 +51,11 @@ def test_large_losses_begin_where_two_of_them_are_as_rare_as_delta():
 
 
 def test_a_sketch_has_the_moments_of_its_law():
-    """Mean loss of a release by a Riemann sum, tilted by tau; the saddle's tilted mean is where it says."""
+    """A rough law has the moments of the law of the privacy loss.
+
+    The mean loss of a release under the tilt tau is a Riemann sum, and at the saddle point the tilted mean is where it
+    should be.
+    """
     pair = Pair("remove", 0.1, 1.2)
     sketch = Slice(pair, 5, Span(12.0, 12.0)).sketch(400)
     x = np.linspace(-15, 16, 400_001)

@@ -1,5 +1,8 @@
-"""Fixed-size batches, zero-out: the pair's profiles against data on a line and in the plane, its compositions against
-the game over data (`test_game`), and its ends against those of the relations beside it. derivation.md, section 15."""
+"""Tests of batches of fixed size under zero-out.
+
+The deltas of the pair of laws are compared with data on a line and in the plane, compositions with the game over data
+(`test_game`), and the brackets' ends with those of neighbouring relations. The theory is section 15 of derivation.md.
+"""
 
 import math
 from itertools import pairwise
@@ -19,7 +22,15 @@ SETTINGS = [(1e-7, 0.8), (0.001, 0.3), (0.01, 1.0), (0.05, 3.0), (0.3, 10.0), (0
 
 
 def on_a_line(q, s, u, y, epsilon, *, reverse=False):
-    """The divergence of one step with contributions u of the record and y of the one that makes way, by quadrature."""
+    """Returns the divergence of one step by quadrature, with data on a line.
+
+    Args:
+        q, s: the sampling rate and the noise multiplier.
+        u: the contribution of the record.
+        y: the contribution of the record that makes way.
+        epsilon: the divergence is delta at this epsilon.
+        reverse: whether the two laws are exchanged.
+    """
 
     def gain(x):
         still = (1 - q) * norm.pdf(x, y, s)
@@ -43,7 +54,8 @@ def test_one_release_is_known(q, s):
         lower, _, upper = forward.delta(epsilon)
         assert exact * (1 - 5e-3) <= lower <= exact * (1 + 1e-9), epsilon
         assert exact * (1 - 1e-9) <= upper <= exact * (1 + 5e-3), epsilon
-        # of the other direction other data are worst, without the record those that make way are like it
+        # For the law without the record against the one with it, other data are worst: the records that make way are
+        # like the record
         assert backward.delta(epsilon)[2] >= on_a_line(q, s, -1.0, -1.0, epsilon, reverse=True) * (1 - 1e-9)
         assert backward.delta(epsilon)[0] <= on_a_line(q, s, 1.0, -1.0, epsilon, reverse=True) * (1 + 1e-9)
 
@@ -80,14 +92,17 @@ def test_no_data_in_the_plane_exceed_it(q, s):
     ("q", "s", "steps", "epsilon"), [(0.05, 3.0, 16, 0.1), (0.1, 1.0, 8, 0.8), (0.3, 2.0, 20, 1.0)]
 )
 def test_the_game_over_data_on_a_line_is_in_the_bracket(q, s, steps, epsilon):
-    """Data that change sides by what has been released; those that do not attain the lower end."""
+    """The game over data on a line stays in the bracket.
+
+    Data may depend on what has been released; data that do not attain the lower end.
+    """
     release = Release(s, steps, sampling="fixed-size", relation="zero-out", sample_rate=q)
     found = delta_of_history([release], epsilon)
     constant, _, _ = game(q, s, steps, epsilon, [(1, 0, -1)])
     best, _, _ = game(q, s, steps, epsilon, [(u, 0, y) for u in (-1, 1) for y in (-1, 0, 1)])
     assert found.lower == pytest.approx(constant, rel=0.02)
     assert constant <= best <= found.upper * 1.005
-    # what was known before: a record beside others that add nothing, and one that is replaced
+    # Two bounds known before are that of a record whose others add nothing, and that of a replaced record
     before = [delta_of_history([Release(s, steps, sampling="poisson", relation="zero-out", sample_rate=q)], epsilon)]
     before += [
         delta_of_history([Release(s, steps, sampling="fixed-size", relation="replace-one", sample_rate=q)], epsilon)
@@ -104,12 +119,12 @@ def test_noise_is_between_that_of_a_record_alone_and_of_a_replaced_one(steps):
     found = calibrate_noise_multiplier(sampling="fixed-size", relation="zero-out", **target)
     assert alone.upper < found.lower
     assert found.upper <= found.lower * (1.013 if steps > 1 else 1.001)
-    if steps > 1:  # the numbers of derivation.md
+    if steps > 1:  # The expected numbers are those of derivation.md
         assert (found.upper, replaced.upper) == pytest.approx((1.701, 2.098), abs=5e-4)
 
 
 def test_where_its_noise_ends_the_other_bound_goes_on():
-    """Below `LEAST_ZEROED` the pairs of a replaced record hold, and are larger."""
+    """Below the least noise that this method takes, the pairs of laws of a replaced record are used, and are larger."""
     near = [
         delta_of_history([Release(s, 3, sampling="fixed-size", relation="zero-out", sample_rate=0.1)], 150.0)
         for s in (LEAST_ZEROED * 1.0001, LEAST_ZEROED * 0.9999)
@@ -119,7 +134,7 @@ def test_where_its_noise_ends_the_other_bound_goes_on():
 
 
 def test_any_history_is_known():
-    """Beside Poisson batches of another rate."""
+    """A history with Poisson batches of another rate beside those of fixed size is accounted for."""
     releases = [
         Release(1.5, 100, sampling="fixed-size", relation="zero-out", sample_rate=0.02),
         Release(1.2, 50, sampling="poisson", relation="zero-out", sample_rate=0.05),
@@ -134,7 +149,10 @@ def test_any_history_is_known():
     [(11_228, 2.477e-5, 0.1666, 1.54e-29), (15, 1.2e-7, 0.00228, 2.2e-17), (47_225, 4.11e-5, 0.00342, 7.4e-17)],
 )
 def test_rare_batches_are_known_and_cost_what_they_were_calibrated_for(steps, rate, epsilon, delta):
-    """Whoever asks for delta, without knowing about where it is, or for epsilon, finds the target met."""
+    """Rare batches have narrow brackets, and the calibrated noise meets its target.
+
+    That is so for whoever asks for delta, without knowing where it is, and for whoever asks for epsilon.
+    """
     batches = {"steps": steps, "sampling": "fixed-size", "relation": "zero-out", "sample_rate": rate}
     found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **batches)
     assert found.upper < found.lower * (1.04 if steps > 20_000 else 1.001)
@@ -145,7 +163,10 @@ def test_rare_batches_are_known_and_cost_what_they_were_calibrated_for(steps, ra
 
 
 def test_far_beside_full_batches():
-    """Where no grid reaches, delta is bounded and a search for epsilon comes back; it is never 0."""
+    """Beside full batches with little noise, where no grid reaches, delta is still bounded and never 0.
+
+    A search for epsilon ends.
+    """
     history = [
         Release(2.857, 10, sampling="full", relation="zero-out"),
         Release(0.2258, 1, sampling="fixed-size", relation="zero-out", sample_rate=0.00112),

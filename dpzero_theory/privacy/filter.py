@@ -1,0 +1,161 @@
+"""A privacy budget for steps whose noise, batch or clip is chosen as one goes, from the outcomes of earlier steps.
+
+A plan fixes all steps beforehand. Here each step may be chosen after the earlier ones were seen, and one may stop at
+any time, for any reason that the releases show. Two neighbouring data sets give all that is released the laws P and Q;
+L is the logarithm of the ratio of P to Q. K_j(t) is an upper bound on log E_P e^(t L_j), where L_j is the loss of step
+j, given all earlier outcomes. Two guarantees hold:
+
+**Filter.** Fix t_1, ..., t_m > 0 beforehand, and let c(t) = max over y > 0 of (1 - e^-y) e^(-t y). If, whenever one
+stops, some i has sum over j of K_j(t_i) <= t_i epsilon + log delta - log c(t_i) - log m, then all that is released is
+(epsilon, delta)-differentially private. For m = 1 this is the filter of Feldman and Zrnic (2021).
+
+Proof. M_i = exp(t_i L - sum over j of K_j(t_i)) is a non-negative supermartingale under P that starts at 1, so its mean
+is at most 1 at any stopping time. The gain (1 - e^(epsilon - L))_+ is at most c(t_i) e^(t_i (L - epsilon)) for each i.
+Let i be an index, chosen from the outcomes, for which the condition holds. Then the gain is at most M_i delta/m, so at
+most the sum of M_1, ..., M_m times delta/m, and delta(epsilon) = E_P of the gain is at most delta.
+
+**Odometer.** With probability at least 1 - delta under P, L is at all times at most the least over i of (sum over j of
+K_j(t_i) + log(m/delta))/t_i. Proof: Ville's inequality for each M_i.
+"""
+
+import math
+from collections.abc import Sequence
+
+from scipy.optimize import minimize_scalar
+
+from dpzero_theory import check
+from dpzero_theory.privacy.certified.laws.arithmetic import log_c
+from dpzero_theory.privacy.conversions import rdp_of_history
+from dpzero_theory.privacy.step import Steps, releases_of
+
+_LOG_T = (math.log(1e-2), math.log(1e4))
+"""Logarithms of the smallest and the largest t among which the best one for a plan is sought."""
+_ROUNDING = 1e-12
+"""More than the relative rounding error of a sum of log moments, each of which is rounded up."""
+_MOST_ORDERS = 64
+
+
+class BudgetExceededError(ValueError):
+    """The steps would cost more than is left of a `Filter`'s budget; nothing was spent."""
+
+
+class Filter:
+    """A budget (epsilon, delta) for steps that are chosen as one goes. The module has the theorem.
+
+        budget = Filter(epsilon=2, delta=1e-5, planned=step)
+        while budget.has_room(step):
+            budget.spend(step)    # before the step is made
+            ...                   # make it, look at what it releases, choose the next one
+
+    Steps must have Gaussian or discrete Gaussian noise, all with one neighbouring relation. Their batches must be drawn
+    anew in each step: full, Poisson, truncated Poisson or fixed-size.
+
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1).
+        planned: a step, or several, such as are expected to be made. They only determine for which t the budget is
+            counted: the one with which most repetitions of them fit into it. Whatever is made, the guarantee holds.
+        orders: the t_1, ..., t_m > 0 themselves, instead of `planned`. Several of them cost log(m)/t more epsilon each
+            and save where steps turn out other than planned.
+
+    Raises:
+        ValueError: an argument outside its range; both or neither of planned and orders; steps that are not accounted.
+    """
+
+    def __init__(
+        self, epsilon: float, delta: float, *, planned: Steps | None = None, orders: Sequence[float] | None = None
+    ) -> None:
+        self.epsilon = check.real("epsilon", epsilon, above=0)
+        self.delta = check.real("delta", delta, above=0, below=1)
+        if (planned is None) == (orders is None):
+            raise ValueError(f"planned or orders must be given, and not both; got {planned!r} and {orders!r}")
+        if orders is None:
+            assert planned is not None
+            orders = (_best_order(planned, self.epsilon, self.delta),)
+        if not 1 <= len(orders) <= _MOST_ORDERS:
+            raise ValueError(f"orders must be 1 to {_MOST_ORDERS} numbers; got {len(orders)}")
+        self.orders = tuple(check.real("orders", t, above=0, at_most=1e6) for t in orders)
+        self._spent = [0.0] * len(self.orders)
+        self._relation: str | None = None
+        self.steps = 0
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """For each order t the sum of log moments that may be spent: t epsilon + log delta - log c(t) - log m."""
+        return tuple(_limit(t, self.epsilon, self.delta / len(self.orders)) for t in self.orders)
+
+    def has_room(self, history: Steps) -> bool:
+        """Whether these steps can be made within the budget. Raises ValueError for steps that are not accounted."""
+        return self._fits(self._after(history))
+
+    def spend(self, history: Steps) -> None:
+        """Take these steps off the budget. Call it before they are made.
+
+        Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
+        steps that are not accounted.
+        """
+        after = self._after(history)
+        if not self._fits(after):
+            raise BudgetExceededError(
+                f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
+                f" {self.steps} steps are spent, and got {sum(release.steps for release in releases_of(history))} more"
+            )
+        self._spent = after
+        self._relation = str(releases_of(history)[0].relation)
+        self.steps += sum(release.steps for release in releases_of(history))
+
+    @property
+    def odometer(self) -> float:
+        """What was spent so far: with probability at least 1 - delta the privacy loss never exceeds this number, which
+        grows from step to step. It is 0 before the first step."""
+        if self.steps == 0:
+            return 0.0
+        extra = math.log(len(self.orders) / self.delta)
+        return min((spent + extra) / t for spent, t in zip(self._spent, self.orders, strict=True)) * (1 + _ROUNDING)
+
+    def _after(self, history: Steps) -> list[float]:
+        """The sums of log moments, one for each order, if these steps are made too."""
+        releases = releases_of(history)
+        if not releases:
+            return list(self._spent)
+        for release in releases:
+            if release.step.sampling.scheduled:
+                rule = "history must have batches that are drawn anew in each step"
+                raise ValueError(f"{rule}; got sampling {release.sampling}")
+            relation = str(release.relation)
+            if relation != (self._relation or str(releases[0].relation)):
+                raise ValueError(
+                    f"history must have the relation {self._relation or releases[0].relation}; got {relation}"
+                )
+        return [
+            (spent + t * rdp_of_history(releases, t + 1).upper) * (1 + _ROUNDING)
+            for spent, t in zip(self._spent, self.orders, strict=True)
+        ]
+
+    def _fits(self, spent: Sequence[float]) -> bool:
+        return any(sum_ <= limit for sum_, limit in zip(spent, self.limits, strict=True))
+
+
+def _limit(t: float, epsilon: float, delta: float) -> float:
+    """t epsilon + log delta - log c(t): how large a sum of log moments at t may be, for a single t."""
+    return t * epsilon + math.log(delta) - log_c(t)
+
+
+def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
+    """The t with which the most multiples of the planned steps fit into the budget."""
+
+    def fraction(log_t: float) -> float:
+        """Minus how many repetitions of the planned steps fit into the budget at this t, as a real number; infinity if
+        the log moment is not known there."""
+        t = math.exp(log_t)
+        try:
+            return -_limit(t, epsilon, delta) / (t * rdp_of_history(planned, t + 1).upper)
+        except ValueError:
+            return math.inf
+
+    grid = [_LOG_T[0] + k * (_LOG_T[1] - _LOG_T[0]) / 40 for k in range(41)]
+    best, width = min(grid, key=fraction), grid[1] - grid[0]
+    if fraction(best) == math.inf:
+        rdp_of_history(planned, 2.0)  # raises the error that says what is wrong with the steps
+    found = minimize_scalar(fraction, bounds=(best - width, best + width), method="bounded", options={"xatol": 1e-3})
+    return math.exp(float(found.x))

@@ -1,0 +1,131 @@
+"""The constants of the sharpened theorem for whichever bound on the samples' gradients a problem has.
+
+`constants` has them where every sample's gradient g_i has norm at most L. Nobody knows L, and it is a maximum, which
+cannot be measured. Here a mean over samples, written <.>, is bounded in its place, along the run:
+
+    moment        <|g_i|^m> <= A^m for some m >= 2 (`Problem.gradient_moment`). With c = C/(A sqrt(K)),
+                  kept = 1, bias = b_m/c^(m-1), excess = w_m/c^(m-1), quadratic = spread^2, cross = spread excess,
+                  b_m = sup of x^(m-1) beta(x) over x > 0, and w_m = sup of x^(m-1) omega(x);
+    mean excess   <(|g_i| - t)_+> <= s t (`Problem.mean_excess`). With c = C/(t sqrt(K)), the constants of `constants`,
+                  in which bias, cross, excess and sampled grow by multiples of s.
+
+Gradients are in units of A or t. beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient:
+from its product with the mean gradient, and in the norm by which a step is measured. As K grows, beta(x) tends to
+(1 - x)_+, so b_2 tends to 1/4 and b_4 to 27/256. Statement and proof: dpzero_theory/theory/sharp/proof.md, "No
+Lipschitz constant".
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
+
+_SMALLEST, _LARGEST = 1e-6, 15.0  # The range of clips x over which b_m and w_m are suprema
+"""Below the first of these clips beta and omega are what they are at 0; above the second they are below e^-50 and
+fall."""
+_CELLS, _PARTS, _ROUNDS = 96, 16, 3
+"""A supremum is sought on so many cells of x. A cell that may hold the largest value is divided into so many parts, and
+that once less than so many times. What is returned is above the supremum by a share of less than (m - 1)/3000."""
+
+
+def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
+    """The constants at the clips c = C/(unit sqrt(K)) from the problem's bound on gradients, which is also their unit:
+    `Problem.gradient_unit`.
+
+    Args:
+        problem: d, r, sample_rank and the bound on gradients are used.
+        clip: c > 0, a number or an array.
+        direction: law of the directions, one of `constants.LAWS`.
+        directions_per_step: K >= 1, the number of directions in a step.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: a direction law that the theorem does not cover; more directions than a frame has.
+    """
+    p = problem
+    k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step)
+    c = check.real_array("clip", clip, above=0)
+    if p.gradient_moment is not None:
+        return _by_moment(k, c, p, direction, directions_per_step)
+    return k if p.mean_excess is None else _by_excess(k, c, p.r, p.mean_excess[1] / p.mean_excess[0])
+
+
+def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
+    """k, the constants where all gradients have norm at most A, with those in place that hold for the moment A^m."""
+    assert p.gradient_moment is not None
+    power = p.gradient_moment[0]
+    bias, excess = suprema(p.d, p.r, direction, directions, power)
+    with np.errstate(over="ignore"):
+        larger = c ** (1 - power)
+        lost = np.minimum(excess * larger, k.spread)
+        return replace(
+            k,
+            kept=np.ones_like(c),
+            bias=np.minimum(bias * larger, 1.0),
+            quadratic=np.full_like(c, k.spread**2),
+            cross=k.spread * lost,
+            excess=lost,
+        )
+
+
+def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
+    """k, the constants where all gradients have norm at most t, with what a mean excess of share t adds."""
+    return replace(
+        k,
+        bias=k.bias + k.kept * share,
+        cross=k.cross * (1 + share) + k.spread**2 * share,
+        excess=k.excess + k.spread * share,
+        sampled=np.sqrt(k.sampled**2 + 2 * c * k.spread * math.sqrt(r) * share),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
+    """Upper bounds on b_m and w_m of the module, where m is `power`; the other arguments are those of `constants`.
+
+    beta and omega fall as x grows, so x^(m-1) beta(x) on a cell is at most its value with the upper end of the cell
+    in the power and the lower end in beta. Random signs have closed forms, from (v - x)_+ x^(m-1) <= kappa v^m with
+    kappa = (m-1)^(m-1)/m^m.
+    """
+    law = law_of(direction)
+    if law.name == "rademacher":
+        kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
+        spread = (r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
+        moments = [_gaussian_moment(directions, j * power) for j in (2, 4)]
+        return kappa * math.sqrt(moments[0]), kappa * moments[1] ** 0.25 * spread
+
+    def removed(low: Array) -> tuple[Array, Array]:
+        k = constants(low, d, r, direction, directions_per_step=directions)
+        return k.bias + (1 - k.kept), k.excess
+
+    edges = np.concatenate([[_SMALLEST], np.geomspace(0.02, min(law.largest(d, directions), _LARGEST), _CELLS)])
+    return (
+        _supremum(edges, lambda x: removed(x)[0], power - 1),
+        _supremum(edges, lambda x: removed(x)[1], power - 1),
+    )
+
+
+def _gaussian_moment(directions: int, power: float) -> float:
+    """E[v^power], where v is the length of K independent standard normal numbers over sqrt(K)."""
+    half = directions / 2
+    return math.exp(math.lgamma(half + power / 2) - math.lgamma(half) - power / 2 * math.log(half))
+
+
+def _supremum(edges: Array, falling: Callable[[Array], Array], power: float) -> float:
+    """An upper bound on the supremum of x^power falling(x) over the range of the increasing numbers `edges`, where
+    `falling` is a function that falls as x grows."""
+    low, high = edges[:-1], edges[1:]
+    for _ in range(_ROUNDS - 1):
+        values = falling(low)
+        may_hold = high**power * values >= (low**power * values).max()
+        parts = low[may_hold, None] * (high / low)[may_hold, None] ** (np.arange(_PARTS + 1) / _PARTS)
+        low, high = parts[:, :-1].ravel(), parts[:, 1:].ravel()
+    return float((high**power * falling(low)).max())

@@ -1,0 +1,81 @@
+"""What clipping removes from random signs, bounded by moments of Gaussian directions.
+
+The directions U = (u_1 .. u_K) are random signs. Let a and e be unit vectors, y = U'a, w = U'e, v = ||y||/sqrt(K), and
+c > 0 a clip. Clipping y to norm c sqrt(K) removes phi(y) = y (1 - c sqrt(K)/||y||)_+ from it. The law of v depends on
+a, but for m = 3 and 4 and every c >= 0
+
+    E(v - c)_+^m <= E(v_inf - c)_+^m,   v_inf = chi_K/sqrt(K).
+
+The bounds of this module follow from that and from two inequalities between numbers. The first is (x - c)_+^2 <= (4/(27
+h)) (x - c + h)_+^3 for 0 < h <= c. The second is, for every theta > 0,
+
+    theta phi(y)'w <= (||y + theta w|| - c sqrt(K))_+^2/4,
+
+where y + theta w = U'(a + theta e) is again the projection of one vector. Proof: proof.md, section 6.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpzero_theory.check import Array
+from dpzero_theory.theory.sharp.projection import Projection
+
+_APART = np.geomspace(0.36, 1.0, 6)  # The h in units of 1/s that are tried for E(v - c)_+^2, besides c and (1 - c)/2
+_APART_TILTED, _TILTS = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
+"""The h in units of 1/s and the theta in units of 1/(c s) that are tried for E[phi(y)'w]; s is that of `removed`."""
+_TILTS_ACROSS = np.geomspace(0.5, 1.6, 4)
+"""The theta^2 in units of 1/(c s) that are tried for E[(phi(y)'w)^2], besides 2 (1 - c)/3."""
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Upper bounds on moments of phi(y), for all unit vectors a and e, at one or several clips c.
+
+    Attributes:
+        second: on E||phi(y)||^2/K = E(v - c)_+^2.
+        fourth: on E||phi(y)||^4/K^2 = E(v - c)_+^4.
+        inner: on E[phi(y)'w]/K.
+        along: on E[(phi(y)'y)^2]/K^2 = E[(v - c)_+^2 v^2].
+        across: on E[(phi(y)'w)^2]/K^2, where e is orthogonal to a.
+    """
+
+    second: Array
+    fourth: Array
+    inner: Array
+    along: Array
+    across: Array
+
+
+def removed(c: Array, directions: int) -> Removed:
+    """The bounds at clips c > 0 for K = `directions` random signs."""
+    law = Projection(directions, math.inf)
+    steepness = np.maximum(directions * c - (directions - 1) / c, math.sqrt(directions))  # about -(log density)' at c
+    apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)  # the units of the h and of the theta
+    tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
+    second = np.minimum(square(law, 1.0, c, np.array(tried)).min(axis=0), 1)
+    tilts = np.multiply.outer(_TILTS, tilt)
+    further = np.multiply.outer(_APART_TILTED, np.ones_like(tilts)) * apart
+    inner = (square(law, 1 + tilts, c, further) / (4 * tilts)).min(axis=(0, 1))
+    squares = np.array([*np.multiply.outer(_TILTS_ACROSS, tilt), np.maximum(2 * (1 - c) / 3, tilt)])
+    length = np.sqrt(1 + squares)
+    across = length**4 * law.excess(c / length, (4, 0))[0] / (8 * squares)
+    third, fourth = law.excess(c, (3, 0), (4, 0))
+    return Removed(
+        second=second,
+        fourth=fourth,
+        inner=np.minimum(inner, np.sqrt(second)),
+        along=fourth + 2 * c * third + c * c * second,
+        across=across.min(axis=0),
+    )
+
+
+def square(law: Projection, length: Array | float, c: Array, apart: Array) -> Array:
+    """An upper bound on E(length v - c)_+^2 for random signs: 4/(27 h) E(length v_inf - c + h)_+^3.
+
+    law: that of v_inf. apart: h > 0; where it is larger than c, c takes its place.
+    """
+    h = np.minimum(apart, c)
+    bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]
+    return bound

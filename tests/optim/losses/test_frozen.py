@@ -1,0 +1,304 @@
+"""Tests of running a model's frozen layers once, and training only its tail, the layers above them.
+
+The tail's losses are those of the whole model, its weights are shared with the model, and unsuitable models are
+refused.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
+
+from torch.utils.data import Dataset  # noqa: E402
+
+from dpzero_theory.optim.losses.frozen import STATES, States, cached  # noqa: E402
+from dpzero_theory.optim.losses.task_losses import losses_for  # noqa: E402
+from dpzero_theory.optim.private import make_private_with_epsilon  # noqa: E402
+
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
+LENGTH, RECORDS = 7, 12
+
+
+def llama(name: str = "LlamaForCausalLM", **changes: Any) -> Any:
+    config = transformers.LlamaConfig(
+        vocab_size=30, intermediate_size=24, max_position_embeddings=32, num_key_value_heads=1, pad_token_id=1,
+        **SHAPE, **changes,
+    )  # fmt: skip
+    return getattr(transformers, name)(config)
+
+
+def opt() -> Any:
+    return transformers.OPTForCausalLM(
+        transformers.OPTConfig(vocab_size=30, ffn_dim=24, word_embed_proj_dim=8, max_position_embeddings=32, **SHAPE)
+    )
+
+
+def gpt2() -> Any:
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=3, n_head=2, n_positions=32)
+    )
+
+
+def roberta(name: str = "RobertaForMaskedLM") -> Any:
+    return getattr(transformers, name)(
+        transformers.RobertaConfig(vocab_size=30, intermediate_size=24, max_position_embeddings=40, **SHAPE)
+    )
+
+
+MODELS: dict[str, tuple[Any, str]] = {
+    "llama": (llama, "model.norm"),
+    "opt": (opt, "model.decoder.final_layer_norm"),
+    "gpt2": (gpt2, "transformer.ln_f"),
+    "roberta": (roberta, "lm_head.layer_norm"),
+    "llama, tied": (lambda: llama(tie_word_embeddings=True), "model.norm"),
+    "llama classifier": (lambda: llama("LlamaForSequenceClassification", num_labels=3), "score"),
+    "roberta classifier": (lambda: roberta("RobertaForSequenceClassification"), "classifier"),
+}
+
+
+def model_of(name: str, trained: str) -> Any:
+    """Returns the model called `name` in evaluation mode.
+
+    Its weights are frozen, except those whose names contain `trained`.
+    """
+    torch.manual_seed(5)
+    model = MODELS[name][0]().eval()
+    for part, weight in model.named_parameters():
+        with torch.no_grad():
+            weight.add_(0.3 * torch.randn_like(weight))  # Gains of 1 and biases of 0 would hide mistakes
+        weight.requires_grad_(trained in part)
+    return model
+
+
+class Records(Dataset[Any]):
+    """A data set of token ids with padding on one side, and a label for each record.
+
+    `side` is the side of the padding. The label is one of `classes` classes, or, without classes, the last token's id
+    at that token's place.
+    """
+
+    def __init__(self, side: str, classes: int = 0) -> None:
+        drawn = torch.Generator().manual_seed(2)
+        self.rows = []
+        for index in range(RECORDS):
+            real = 3 + index % (LENGTH - 2)
+            ids, mask = torch.ones(LENGTH, dtype=torch.long), torch.zeros(LENGTH, dtype=torch.long)
+            place = slice(LENGTH - real, LENGTH) if side == "left" else slice(0, real)
+            ids[place] = torch.randint(4, 30, (real,), generator=drawn)
+            mask[place] = 1
+            labels = torch.full((LENGTH,), -100)
+            last = range(LENGTH)[place][-1]
+            labels[last] = 4 + index % 3
+            self.rows.append(
+                {
+                    "input_ids": ids,
+                    "attention_mask": mask,
+                    "labels": torch.tensor(index % classes) if classes else labels,
+                }
+            )
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+def whole(model: Any, records: Records, **options: Any) -> torch.Tensor:
+    batch = torch.utils.data.default_collate(records.rows)
+    with torch.no_grad():
+        return torch.as_tensor(losses_for(model, **options)(model, batch))
+
+
+def everything(states: States) -> Any:
+    return states[torch.arange(len(states))]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("trained", ["layers", "above"])
+def test_the_tail_has_the_losses_of_the_model(name: str, side: str, trained: str) -> None:
+    layer = {"gpt2": "h.2.", "roberta": "layer.2.", "roberta classifier": "layer.2."}.get(name, "layers.2.")
+    model = model_of(name, layer if trained == "layers" else MODELS[name][1])
+    records = Records(side, classes=2 if "classifier" in name else 0)
+    tail, states = cached(model, records, micro_batch=5)
+    assert all(not part.startswith(layer.replace("2", "1")) for part in dict(tail.named_parameters()))
+    with torch.no_grad():
+        found = losses_for(tail)(tail, everything(states))
+    torch.testing.assert_close(found, whole(model, records), rtol=1e-5, atol=1e-6)
+    for weight in model.parameters():  # The tail's weights are the model's own
+        if weight.requires_grad:
+            with torch.no_grad():
+                weight.add_(torch.randn_like(weight))
+    with torch.no_grad():
+        moved = losses_for(tail)(tail, everything(states))
+    assert float((torch.as_tensor(moved) - torch.as_tensor(found)).abs().max()) > 1e-3
+    torch.testing.assert_close(moved, whole(model, records), rtol=1e-5, atol=1e-6)
+
+
+def test_tokens_that_predict_nothing_are_left_out_where_no_layer_is_trained() -> None:
+    model = model_of("llama", "model.norm")
+    (_, few), (_, many) = (cached(model_of("llama", part), Records("right")) for part in ("model.norm", "layers.2."))
+    assert few[0][STATES].shape == (2, 16)
+    assert many[0][STATES].shape == (LENGTH, 16)
+    assert few[0]["labels"].tolist() == [-100, 4]
+    assert cached(model, Records("right", classes=2))[1][0][STATES].shape == (LENGTH, 16)
+
+
+def test_padding_on_the_right_is_not_run() -> None:
+    model, tokens = model_of("llama", "layers.2."), []
+    model.model.layers[0].register_forward_hook(lambda _, __, output: tokens.append(output.shape[0] * output.shape[1]))
+    cached(model, Records("right"), micro_batch=1)
+    right, real = sum(tokens), sum(int(row["attention_mask"].sum()) for row in Records("right").rows)
+    tokens.clear()
+    cached(model, Records("left"), micro_batch=1)
+    assert sum(tokens) - right == RECORDS * LENGTH - real > 0
+
+
+@pytest.mark.parametrize("name", ["llama", "opt", "gpt2", "roberta"])
+def test_options_are_the_only_classes(name: str) -> None:
+    model = model_of(name, MODELS[name][1])
+    records, options = Records("right"), [5, 4, 6]
+    batch = torch.utils.data.default_collate(records.rows)
+    with torch.no_grad():
+        logits = model(**{k: v for k, v in batch.items() if k != "labels"}).logits
+    place = (batch["labels"] != -100).int().argmax(1) - (0 if name == "roberta" else 1)
+    scores = logits[torch.arange(RECORDS), place][:, options].log_softmax(-1)
+    wanted = [-scores[i, options.index(4 + i % 3)] for i in range(RECORDS)]
+    torch.testing.assert_close(whole(model, records, options=options), torch.stack(wanted))
+    tail, states = cached(model, records)
+    with torch.no_grad():
+        found = losses_for(tail, options=options)(tail, everything(states))
+    torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-5, atol=1e-6)
+    assert "forward" not in vars(model.get_output_embeddings())
+
+
+def test_options_are_refused_that_are_no_choice() -> None:
+    model = llama()
+    for options, said in (([4], "two different"), ([4, 4], "two different"), ([4, 30], "<= 29"), ([-1, 4], "0 <= ")):
+        with pytest.raises(ValueError, match=rf"options must be.*{said}"):
+            losses_for(model, options=options)
+    with pytest.raises(ValueError, match="options must be left out"):
+        losses_for(roberta("RobertaForSequenceClassification"), options=[4, 5])
+    with torch.no_grad():
+        batch = torch.utils.data.default_collate(Records("right").rows)
+        assert (
+            torch.as_tensor(losses_for(model, options=[4, 5])(model, batch)).isnan().tolist()
+            == [False, False, True] * 4
+        )
+
+
+def four_dimensional(rows: Any) -> Any:
+    """Returns a batch with four-dimensional attention masks, and with the tokens' positions.
+
+    The positions cannot be read from such masks. `rows` are the records of the batch.
+    """
+    batch = torch.utils.data.default_collate(rows)
+    seen = batch["attention_mask"].bool()
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    sight = (causal & seen[:, None, :]) | torch.eye(LENGTH, dtype=torch.bool)
+    positions = (seen.cumsum(1) - 1).clamp(min=0)
+    return {**batch, "attention_mask": sight[:, None], "position_ids": positions}
+
+
+@pytest.mark.parametrize("trained", ["model.norm", "layers.2."])
+def test_a_private_run_on_the_tail_trains_the_model(trained: str, tmp_path: Path) -> None:
+    model = model_of("llama", trained)
+    tail, states = cached(model, Records("left"), collate=four_dimensional, dtype=torch.bfloat16)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    losses = losses_for(tail, options=[4, 5, 6])
+    # The first call of the losses looks for labels that are options, so it has operations of its own.
+    losses(tail, states[:2])
+    run = make_private_with_epsilon(
+        tail, losses, states, target_epsilon=4, target_delta=1e-3, steps=3,
+        expected_batch=6.0, clip=1.0, step_size=1e-2, smoothing=1e-2, relation="add-remove", sampling="poisson",
+        isolation="exact", folder=tmp_path,
+    )  # fmt: skip
+    while run.releases_left:
+        run.step()
+    changed = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+    assert changed == {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert next(part.states for part in tail.modules() if hasattr(part, "states")) is None
+
+
+def test_states_in_a_folder_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, records = model_of("opt", "layers.2."), Records("left")
+    folder = tmp_path / "states"
+    _, first, other = cached(model, records, Records("right"), folder=folder)
+    assert len(list(folder.iterdir())) == 2
+    seen: list[int] = []
+    model.model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(1))
+    _, again = cached(model, records, folder=folder)
+    # The frozen layers ran for two records that are compared, twice, and for the shape of one, but not for the data
+    # set.
+    assert len(seen) == 3
+    assert torch.equal(everything(again)[STATES], everything(first)[STATES])
+    assert not torch.equal(everything(other)[STATES], everything(first)[STATES])
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight.add_(1e-3)  # With other frozen weights the states are others, too
+    cached(model, records, folder=folder)
+    cached(model, records, folder=folder, dtype=torch.bfloat16)
+    assert len(list(folder.iterdir())) == 4
+    # A change of trained weights does not change the states of the frozen layers.
+    model.model.decoder.layers[2].fc1.weight.data.add_(1e-3)
+    cached(model, records, folder=folder)
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_models_and_records_that_do_not_fit_are_refused() -> None:
+    records = Records("left")
+
+    def refused(said: str, model: Any, data: Any = records, **options: Any) -> None:
+        with pytest.raises(ValueError, match=said):
+            cached(model, data, **options)
+
+    refused("trained weight in its first", model_of("llama", "norm"))
+    refused("must have a trained weight", model_of("llama", "nothing"))
+    refused("frozen weights below its layer 3", model_of("llama, tied", "embed_tokens"))
+    refused(
+        "frozen weights below its layer 2",
+        model_of("roberta", "LayerNorm").requires_grad_(False).apply(_last_and_first),
+    )
+    refused("nn.ModuleList", torch.nn.Linear(2, 2))
+    refused("dtype must be a floating", model_of("llama", "model.norm"), dtype=torch.int8)
+    refused("micro_batch must be", model_of("llama", "model.norm"), micro_batch=0)
+    short = Records("left")
+    short.rows[7] = {name: value[1:] for name, value in short.rows[7].items()}
+    refused("padded and cut to one length", model_of("llama", "model.norm"), short, micro_batch=1)
+    refused("mappings from names", model_of("llama", "model.norm"), [(1, 2), (3, 4)])
+    with pytest.raises(ValueError, match="data must be given"):
+        cached(model_of("llama", "model.norm"))
+
+
+def _last_and_first(part: Any) -> None:
+    """Make the last layer of RoBERTa trainable, and the normalisation of its embeddings, which is below that layer."""
+    if type(part).__name__ == "RobertaEmbeddings":
+        part.LayerNorm.requires_grad_(True)
+    if type(part).__name__ == "RobertaEncoder":
+        part.layer[2].requires_grad_(True)
+
+
+def test_a_model_that_passes_more_than_hidden_states_is_refused() -> None:
+    class Skipping(torch.nn.Module):
+        """A model that cannot be split, since its output takes the first layer's states past the last layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(30, 4)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+            for part in (self.embedding, *self.layers[:2]):
+                part.requires_grad_(False)
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            hidden = first = self.layers[0](self.embedding(input_ids))
+            for layer in self.layers[1:]:
+                hidden = layer(hidden)
+            found: torch.Tensor = hidden + first
+            return found
+
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="nothing but hidden states"):
+        cached(Skipping(), Records("left"))

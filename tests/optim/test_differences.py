@@ -1,0 +1,450 @@
+"""Tests of the difference rules: central and forward differences, and exact derivatives.
+
+The three give the same derivative, the same privacy and the same record of a run.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.losses.evaluation import Evaluation
+from dpzero_theory.optim.losses.records import fetcher
+from dpzero_theory.optim.losses.starting import public_clip, starting_values
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.optim.step.differences import RULES
+from dpzero_theory.optim.step.reference import dpzero
+from dpzero_theory.optim.verify import main
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.theory.problem import Problem as CertifiedProblem
+from dpzero_theory.theory.sharp.certificate import prescribe
+from tests.optim.small import BUDGET, FEATURES, LABELS, Logistic, N, Problem, data, losses, plan, private, weights
+
+SMOOTHING = {"central": 1e-3, "forward": 1e-3, "exact": 0.0}
+EVERY = pytest.mark.parametrize("difference", list(RULES))
+STORED = Path(__file__).parent / "files" / "before_differences.json"
+"""A file with a run's folder of `tests.optim.small`, made by the last version whose plans had no difference rule."""
+
+
+def settings(difference: str) -> dict[str, Any]:
+    return {"difference": difference, "smoothing": SMOOTHING[difference]}
+
+
+def bowl(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Returns, for each record, a loss that is quadratic in the weights w and the bias b: (w . x + b - y)^2."""
+    features, labels = batch
+    found: Tensor = (module(features)[:, 0] - labels).square()
+    return found
+
+
+def seeded(module: nn.Module, loss: Any, of: Any, difference: str, **changes: Any) -> Any:
+    k = changes.pop("directions_per_step", 1)
+    options = {
+        name: changes.pop(name) for name in ("points_at_once", "isolation", "micro_batch", "folder") if name in changes
+    }
+    shape = {"n": len(of), "steps": 4, "expected_batch": len(of), "step_size": 0.05, "sampling": "full"}
+    found = Plan.without_privacy(**{**shape, "directions_per_step": k, **settings(difference), **changes})
+    return make_from_seed_not_private(module, loss, of, found, seed=5, **options)
+
+
+def directions(run: Any, count: int) -> list[Tensor]:
+    """Returns the first `count` directions of a run as vectors, from what the method `move_` adds to the weights."""
+    found = []
+    for number in range(count):
+        before = weights(run)
+        run.weights.move_([(number, 1.0)])
+        found.append(weights(run) - before)
+        run.weights.move_([(number, -1.0)])
+    return found
+
+
+def test_each_rule_asks_for_as_many_evaluations_as_the_registry_says() -> None:
+    assert list(RULES) == list(DIFFERENCES)
+    for name, rule in RULES.items():
+        for k in (1, 2, 7):
+            points = rule.points(range(k, 2 * k), 0.5)
+            values = sum(shift is not None for _, shift in points) or 1  # Derivatives come with one value of the loss
+            assert values + sum(shift is None for _, shift in points) == DIFFERENCES[name].points(k)
+            assert {number for number, _ in points} == set(range(k, 2 * k))
+        assert DIFFERENCES[name].smoothing is all(shift is not None for _, shift in rule.points([0], 0.5))
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize("law", ["rademacher", "sphere"])
+def test_on_a_quadratic_the_rules_differ_by_the_known_second_order_term(at_once: int, law: str) -> None:
+    """On a quadratic loss the rules differ by the known second-order term, up to rounding in float64.
+
+    Central differences and exact derivatives give u^T g for the gradient g, forward differences u^T g + (lambda/2) u^T
+    H u for the Hessian H.
+    """
+    features = torch.tensor(FEATURES)
+    found = {}
+    for difference in RULES:
+        module = nn.Linear(FEATURES.shape[1], 1, dtype=torch.float64)
+        with torch.no_grad():
+            module.weight.copy_(torch.linspace(-1, 1, FEATURES.shape[1])[None])
+            module.bias.fill_(0.3)
+        run = seeded(
+            module, bowl, data(), difference, directions_per_step=3, direction=law, points_at_once=at_once,
+            groups={"bias": (1.0, 2.0)},
+        )  # fmt: skip
+        us = torch.stack(directions(run, 3))
+        us[:, 0] *= 2  # The group "bias" has twice the smoothing, and the bias is the first of the module's parameters
+        found[difference] = run.sums.differences(0, np.arange(N), at_once)
+        residual = (module(features)[:, 0] - torch.tensor(LABELS)).detach()
+        inner = torch.cat([torch.ones(N, 1), features], dim=1) @ us.T
+        gradient, curved = (2 * residual[:, None] * inner).numpy(), (2 * inner.square()).numpy()
+        expected = gradient + (SMOOTHING["forward"] / 2 * curved if difference == "forward" else 0)
+        np.testing.assert_allclose(found[difference], expected, rtol=0, atol=2e-10)
+    assert np.abs(found["forward"] - found["central"]).max() > 1e-3
+
+
+class Slopes(Problem):
+    def gradients(self, x: Any) -> Any:
+        return (-LABELS / (1 + np.exp(LABELS * (FEATURES @ x))))[:, None] * FEATURES
+
+
+@EVERY
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_run_steps_as_the_reference_does(difference: str, k: int) -> None:
+    run = seeded(Logistic(), losses, data(), difference, directions_per_step=k)
+    us = [u.numpy() for u in directions(run, 4 * k)]
+    run.weights.load_values({"weight": torch.zeros(FEATURES.shape[1], dtype=torch.float64)})
+    run.run()
+    expected = dpzero(
+        Slopes(), np.zeros(FEATURES.shape[1]), directions=us, directions_per_step=k, steps=4, step_size=0.05, clip=1e9,
+        noise_std=0.0, noise=SeededNoise(0), **settings(difference),
+    )  # fmt: skip
+    np.testing.assert_allclose(weights(run).numpy(), expected.last, rtol=0, atol=1e-11)
+
+
+def test_the_rules_are_three_rules() -> None:
+    ends = {difference: weights(_ran(difference)) for difference in RULES}
+    assert (ends["central"] - ends["exact"]).abs().max() < 1e-6
+    assert (ends["forward"] - ends["exact"]).abs().max() > 1e-5
+
+
+def _ran(difference: str) -> Any:
+    run = seeded(Logistic(), losses, data(), difference)
+    run.run()
+    return run
+
+
+class Attention(nn.Module):
+    """A module with an embedding, attention, a normalisation, and a layer with tied weights.
+
+    Only a few rows of the embedding are used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.words = nn.Embedding(400, 8, padding_idx=399)
+        self.inside = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.frozen = nn.Linear(8, 8)
+        self.out = nn.Linear(8, 400, bias=False)
+        self.out.weight = self.words.weight
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+        self.double()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        x = self.norm(x + self.inside(x, x, x, need_weights=False)[0])
+        found: Tensor = self.out(functional.gelu(self.frozen(x)))[:, -1]
+        return found
+
+
+def predicted(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_derivatives_are_those_of_backpropagation(at_once: int) -> None:
+    """Exact derivatives agree with each record's gradient by autograd, another implementation of the derivative."""
+    generator = torch.Generator().manual_seed(3)
+    batch = torch.randint(400, (6, 5), generator=generator), torch.randint(400, (6,), generator=generator)
+    module = Attention()
+    run = seeded(module, predicted, TensorDataset(*batch), "exact", directions_per_step=2, points_at_once=at_once)
+    found = run.sums.differences(0, np.arange(6), at_once)
+    us = directions(run, 2)
+    for record in range(6):
+        loss = predicted(module, (batch[0][record : record + 1], batch[1][record : record + 1]))[0]
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, run.weights.parameters)])
+        np.testing.assert_allclose(found[record], [float(gradient @ u) for u in us], rtol=1e-6, atol=1e-8)
+
+
+@EVERY
+@pytest.mark.parametrize("isolation", ["probed", "exact"])
+def test_a_run_is_replayed_verified_and_resumed(
+    difference: str, isolation: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, folder = Logistic(), tmp_path / "run"
+    torch.save(dict(module.named_parameters()), tmp_path / "initial.pt")
+    options = {**settings(difference), "isolation": isolation, "directions_per_step": 2, "micro_batch": 16}
+    run = private(folder, module, **options)
+    for _ in range(3):
+        run.step()
+    run.close()
+    run = private(folder, module := Logistic(), **options, resume=True)
+    run.run()
+    torch.save(run.state_dict(), tmp_path / "final.pt")
+    run.close()
+    other = Logistic()
+    assert replay(folder / TRANSCRIPT, other).plan.difference == difference
+    assert torch.equal(other.weight, module.weight)
+    files = ["--initial", str(tmp_path / "initial.pt"), "--final", str(tmp_path / "final.pt")]
+    assert main([str(folder), *files, "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    named = {finding["name"]: finding["value"] for finding in report["findings"]}
+    assert named["differences"] == f"{difference}, smoothing {SMOOTHING[difference]:g}"
+    assert main([str(folder)]) == 0
+    assert f"{difference}, smoothing" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"(difference|smoothing) must be that of the run that is resumed"):
+        private(folder, **{**options, **settings("exact" if difference != "exact" else "forward")}, resume=True)
+
+
+@pytest.mark.parametrize(("other", "fault"), [("central", "does not match"), ("sideways", "difference must be")])
+def test_an_altered_rule_is_seen(other: str, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = private(tmp_path / "run", **settings("forward"))
+    run.step()
+    run.close()
+    path = tmp_path / "run" / TRANSCRIPT
+    path.write_bytes(path.read_bytes().replace(b'"difference": "forward"', b'"difference": "%b"' % other.encode()))
+    assert main([str(tmp_path / "run")]) == 1
+    assert fault in capsys.readouterr().err
+
+
+def _stored(folder: Path) -> Tensor:
+    """Writes the stored folder of a run into `folder`, and returns the run's weights after three steps."""
+    stored = json.loads(STORED.read_text())
+    folder.mkdir()
+    for name, content in stored["files"].items():
+        (folder / name).write_bytes(bytes.fromhex(content))
+        (folder / name).chmod(0o600)
+    return torch.tensor(stored["weights"], dtype=torch.float64)
+
+
+def test_a_folder_without_a_rule_is_central(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder whose plan names no difference rule is one of central differences.
+
+    It verifies, is replayed to the weights of its day, and is continued; no byte that it had is changed by that.
+    """
+    expected = _stored(tmp_path / "run")
+    transcript, ledger = ((tmp_path / "run" / name).read_bytes() for name in (TRANSCRIPT, LEDGER))
+    assert b"difference" not in transcript
+    module = Logistic()
+    assert replay(tmp_path / "run" / TRANSCRIPT, module).plan == plan()
+    assert torch.equal(module.weight, expected)
+    assert main([str(tmp_path / "run")]) == 0
+    assert "central, smoothing 0.001" in capsys.readouterr().out
+    options: dict[str, Any] = {"isolation": "exact", "micro_batch": 8, "resume": "moved"}
+    with pytest.raises(ValueError, match="difference must be that of the run that is resumed, 'central'"):
+        private(tmp_path / "run", **options, difference="forward")
+    run = private(tmp_path / "run", module := Logistic(), **options)
+    run.catch_up()
+    assert torch.equal(module.weight, expected)
+    run.step()
+    run.close()
+    assert (tmp_path / "run" / TRANSCRIPT).read_bytes()[: len(transcript)] == transcript
+    assert (tmp_path / "run" / LEDGER).read_bytes()[: len(ledger)] == ledger
+    assert main([str(tmp_path / "run")]) == 0
+
+
+def touchy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The losses of `tests.optim.small`, but an error is raised for a record with a feature of 77."""
+    if bool((batch[0] == 77).any()):
+        raise KeyError("a record that cannot be evaluated")
+    return losses(module, batch)
+
+
+@EVERY
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize(("value", "counts"), [(math.nan, 0), (77.0, 0), (math.inf, None)])
+def test_a_record_that_is_not_finite_or_raises_stays_alone(
+    difference: str, at_once: int, value: float, counts: int | None
+) -> None:
+    """A record whose loss is not a number or raises an error counts as 0.
+
+    Where its loss is infinite it counts at most as the clip. What the other records add stays the same up to rounding.
+    """
+    features, labels = torch.tensor(FEATURES), torch.tensor(LABELS)
+    features[7] = value
+    of = TensorDataset(features, labels)
+    run = make_from_seed_not_private(
+        Logistic(), touchy, of, plan(**settings(difference), directions_per_step=2), seed=5, points_at_once=at_once,
+        micro_batch=N,
+    )  # fmt: skip
+    every, others = np.arange(N), np.delete(np.arange(N), 7)
+    alone = [run.sums.total(0, np.array([record])) for record in others]
+    total, without = run.sums.total(0, every), run.sums.total(0, others)
+    room = 2**-20 * run.plan.levels  # The rounding of kernels may depend on the number of rows
+    assert np.abs(without - np.sum(alone, axis=0)).max() <= room
+    if counts == 0:
+        assert np.abs(total - without).max() <= room
+    assert np.linalg.norm((total - without).astype(float)) <= run.plan.levels + 2 * room
+
+
+class _Odd(torch.autograd.Function):
+    """An operation that is the identity and has no rule for forward derivatives."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def odd(x: Tensor) -> Tensor:
+    found: Tensor = _Odd.apply(x)  # type: ignore[no-untyped-call]
+    return found
+
+
+def aligned(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Losses by an operation of torch that has no forward derivative."""
+    scores, ones = module(batch[0]), torch.ones(len(batch[0]), dtype=torch.long)
+    return functional.ctc_loss(torch.stack([-scores, scores], -1)[None], ones[:, None], ones, ones, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("loss", "operation"),
+    [
+        (lambda m, b: (b[1] * m(b[0]) <= 0).double(), "operations that can be differentiated"),
+        (lambda m, b: m(b[0]).round() * b[1], "the derivatives of all"),
+        (lambda m, b: odd(m(b[0])), "custom autograd.Function"),
+        (aligned, "ctc_loss"),
+        (lambda m, b: b[0] @ m.weight.data + m(b[0]), "weight is read without its derivative"),
+        (lambda m, b: b[0] @ m.weight.detach() + m(b[0]), "weight is read without its derivative"),
+    ],
+)  # fmt: skip
+def test_losses_without_derivatives_are_refused_before_anything_is_spent(
+    loss: Callable[..., Tensor], operation: str, tmp_path: Path
+) -> None:
+    from dpzero_theory.optim.private import make_private
+
+    with pytest.raises(ValueError, match=rf"difference must be 'forward' or 'central'.*{operation}") as refused:
+        make_private(
+            Logistic(), loss, data(), plan(**settings("exact")), target_delta=1e-5, folder=tmp_path / "run",
+            micro_batch=4,
+        )  # fmt: skip
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"difference": "exact"}, "smoothing must be 0 where difference is 'exact'"),
+        ({"difference": "exact", "smoothing": -1.0}, "smoothing must be a finite number with .*; got -1"),
+        ({"difference": "forward", "smoothing": 0.0}, "smoothing must be a finite number with 0 < smoothing.*; got 0"),
+        ({"smoothing": 0.0}, "smoothing must be a finite number with 0 < smoothing.*; got 0"),
+        ({"difference": "sideways"}, "difference must be .*central.*; got 'sideways'"),
+        ({"difference": "exact", "smoothing": math.nan}, "smoothing must be"),
+    ],
+)
+def test_a_smoothing_fits_the_rule(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        plan(**changes)
+    with pytest.raises(ValueError, match=said):
+        Plan.without_privacy(
+            **{
+                "n": 9,
+                "steps": 1,
+                "expected_batch": 9,
+                "step_size": 1,
+                "smoothing": 1e-3,
+                "sampling": "full",
+                **changes,
+            }
+        )
+
+
+@EVERY
+def test_a_prescription_is_run_by_its_rule(difference: str) -> None:
+    """The prescription for a difference rule becomes a plan with that rule and with its smoothing."""
+    certified = prescribe(CertifiedProblem(n=400, d=50, r=5.0), 1.0, max_steps=7, difference=difference)
+    found = Plan.from_prescription(certified)
+    assert found.difference == difference
+    assert (found.smoothing == 0) is (difference == "exact")
+
+
+@EVERY
+def test_the_cost_is_the_same_for_all_rules(difference: str) -> None:
+    assert plan(**settings(difference)).settings == plan().settings
+    assert plan(**settings(difference)).scale == plan().scale
+
+
+@pytest.mark.parametrize(("difference", "most"), [("central", 6), ("forward", 4), ("exact", 3)])
+def test_no_more_points_at_once_than_there_are(difference: str, most: int) -> None:
+    seeded(Logistic(), losses, data(), difference, directions_per_step=3, points_at_once=most)
+    with pytest.raises(ValueError, match=f"points_at_once must be an integer with 1 <= .* <= {most}"):
+        seeded(Logistic(), losses, data(), difference, directions_per_step=3, points_at_once=most + 1)
+
+
+@EVERY
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "nearest"), (torch.bfloat16, "master")])
+def test_half_precision(difference: str, dtype: torch.dtype, precision: str) -> None:
+    """The weights of a run in half precision, kept bits included, are moved as those of a run in float64.
+
+    They agree up to rounding.
+    """
+    ends = []
+    for kind in (dtype, torch.float64):
+        module = Logistic(kind)
+        found = Plan.without_privacy(
+            n=N, steps=4, expected_batch=N, step_size=0.05, sampling="full",
+            **{**settings(difference), "smoothing": 0.0 if difference == "exact" else 0.25},
+        )  # fmt: skip
+        run = make_from_seed_not_private(
+            module, lambda m, b: losses(m, b).float(), data(kind), found, seed=5, precision=precision
+        )
+        run.run()
+        ends.append(weights(run).double())
+    room = 1e-4 if dtype == torch.float32 else 0.02
+    assert (ends[0] - ends[1]).abs().max() < room * ends[1].abs().max()
+
+
+@EVERY
+def test_starting_values_and_public_clips_are_for_the_rule(difference: str) -> None:
+    found = starting_values(
+        Logistic(), losses, data(), declared="synthetic", n=500, evaluations=64, expected_batch=50.0,
+        relation="add-remove", sampling="poisson", difference=difference, **BUDGET,
+    )  # fmt: skip
+    assert found.target["difference"] == difference
+    assert (found.target["smoothing"] == 0) is (difference == "exact")
+    Plan.for_target(n=500, step_size=found.target.pop("step_size"), **found.target)
+    other = TensorDataset(torch.tensor(FEATURES) + 1, torch.tensor(LABELS))
+    clip = public_clip(Logistic(), losses, other, data(), **settings(difference))
+    # With weights of 0 the slope of the softplus function is 1/2.
+    gradients = np.linalg.norm(0.5 * (FEATURES + 1), axis=1)
+    assert clip == pytest.approx(np.median(gradients), rel=0.3)  # The clip is estimated from 32 random directions
+
+
+def test_a_look_needs_no_other_reader() -> None:
+    """The evaluation that a run uses gives derivatives too, and leaves nothing of them in the losses."""
+    run = seeded(Logistic(), losses, data(), "exact")
+    evaluation = Evaluation(losses, fetcher(data(), None))
+    batch = evaluation.batch(np.arange(3))
+    (found,) = run.weights.evaluated([(0, None)], lambda module: evaluation.where_they_are(module, batch))
+    assert found.shape == (3,)
+    assert not found.requires_grad
+    assert torch.autograd.forward_ad.unpack_dual is not None
