@@ -12,7 +12,7 @@ from dpzero_theory.audit.runs import SEED, LoopRuns, norms, stacked
 from dpzero_theory.check import Array
 
 _MANY_SEEDS = range(1100, 1132)
-"""Seeds of the loop, under each of which exchanging the extreme pair of records must change every step.
+"""Seeds of the loop under which the audit looks whether exchanging the extreme pair of records changes every step.
 
 Where the loop trains along random directions, they make different directions.
 """
@@ -55,11 +55,13 @@ class Scan(NamedTuple):
         size: `ExtremePair.size` of the pair.
         whole: the changes with all records in every batch and the pair in the first record's place, of shape (seeds,
             steps).
+        seeds: the loop's seeds, one for each row of `moved` and `whole`.
     """
 
     moved: Array
     size: float
     whole: Array
+    seeds: tuple[int, ...]
 
     @property
     def included(self) -> NDArray[np.bool_]:
@@ -167,7 +169,8 @@ class Influence:
         data, count = self.loudest, min(max(self._most_runs // 2, _FEWEST_SEEDS), _MOST_SEEDS)
         if data is None:
             return None
-        seeds = range(SEED, SEED + count)
+        first = () if self.scan is None else self.scan.seeds
+        seeds = [*first, *(seed for seed in range(SEED, SEED + count) if seed not in first)][:count]
         of_whole = [seeds[0]] * count if self._runs.same_for_all_seeds else seeds
         full = [self._runs.quiet(data, seed=seed, **self._all) for seed in dict.fromkeys(of_whole)]
         full *= count // len(full)
@@ -183,24 +186,32 @@ class Influence:
         """How much exchanging each record in turn changes each step, with batches as claimed; None if not measurable.
 
         It cannot be measured where batches come neither from the loop's seed nor from the random bytes of the operating
-        system, where there are more than 256 records, or where along some directions no record changes a step.
+        system, or where there are more than 256 records. Along some random directions exchanging the extreme pair may
+        change a step too little to be seen. Where there are such directions, the scan keeps to seeds without one; where
+        no record changes a step all the same, because a seed may make other directions when batches are drawn, it is
+        None.
         """
         runs, n = self._runs, self._n
         if runs.batches_repeat is None or self.pair is None or not runs.frozen:
             return None
         if len(self._loop.records) != n or n > _MOST_RECORDS:
             return None
+        seeds = tuple(range(SEED, SEED + max(1, min(4, 2 * self._most_runs // n))))
+        hidden = False
         if not runs.same_for_all_seeds:
             along = stacked([self._moved(0, seed, **self._all) for seed in _MANY_SEEDS], runs.unit_of_all)
-            if along is None or (along <= self.pair.size * _VISIBLE).any():
+            if along is None:
                 return None
-        seeds = range(SEED, SEED + max(1, min(4, 2 * self._most_runs // n)))
+            shows = (along > self.pair.size * _VISIBLE).all(axis=1)
+            if hidden := not shows.all():
+                seeds = tuple(np.array(_MANY_SEEDS)[shows][: len(seeds)].tolist())
         each = [stacked([self._moved(index, seed) for index in range(n)], runs.unit({})) for seed in seeds]
-        whole = [self._moved(0, seed, **self._all) for seed in seeds]
-        moved, same_seeds = stacked(each, 1.0), stacked(whole, runs.unit_of_all)
-        if moved is None or same_seeds is None:
+        moved = stacked(each, 1.0)
+        whole = stacked([self._moved(0, seed, **self._all) for seed in seeds], runs.unit_of_all)
+        if moved is None or whole is None:
             return None
-        return Scan(moved.transpose(0, 2, 1), self.pair.size, same_seeds)
+        scan = Scan(moved.transpose(0, 2, 1), self.pair.size, whole, seeds)
+        return None if hidden and not scan.included.any(axis=2).all() else scan
 
     def _moved(self, index: int, seed: int, **changes: Any) -> Array | None:
         """Returns how much each step changes when the pair's first record at position `index` becomes its second.

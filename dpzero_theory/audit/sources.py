@@ -89,13 +89,15 @@ class Entropy:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Returns the files and lines of the call stack as one text.
+    """Returns the modules, files and lines of the call stack as one text, without folders.
 
-    They lead from `frame` out to where the audit called the loop.
+    They lead from `frame` out to where the audit called the loop. The text is the same wherever the code is installed,
+    and so are the streams that it selects.
     """
     lines: list[str] = []
     while frame is not None and frame.f_globals.get("__name__") != _CALLER:
-        lines.append(f"{frame.f_code.co_filename} {frame.f_lineno}")
+        file = os.path.basename(frame.f_code.co_filename)
+        lines.append(f"{frame.f_globals.get('__name__')} {file} {frame.f_lineno}")
         frame = frame.f_back
     return "\n".join(lines)
 

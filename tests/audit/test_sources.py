@@ -6,6 +6,7 @@ import time
 from datetime import datetime as imported
 from os import urandom
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,6 +67,18 @@ def test_the_bytes_of_one_place_can_be_others() -> None:
     first, second = zip(*found, strict=True)
     assert len(set(first)) == 3
     assert len(set(second)) == 1
+
+
+def test_the_bytes_do_not_depend_on_the_folder_of_the_code() -> None:
+    drawn = []
+    for folder in ("/here", "/somewhere/else"):
+        code = compile("import os\ndrawn = os.urandom(8)", f"{folder}/loop.py", "exec")
+        names: dict[str, Any] = {"__name__": "loop"}
+        with known_entropy() as entropy:
+            entropy.start(1)
+            exec(code, names)
+        drawn.append(names["drawn"])
+    assert drawn[0] == drawn[1]
 
 
 def test_seeds_are_noted_and_generators_are_what_they_were() -> None:

@@ -51,12 +51,13 @@ def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
 
     The batches are those that the loop returns, or else those that `Influence.scan` of `lab` inferred.
     """
-    for k, seed in enumerate(_BATCH_SEEDS):
+    scan = lab.influence.scan
+    for seed in _BATCH_SEEDS if scan is None else scan.seeds:
         how = lab.runs.with_batches(seed)
         run = lab.runs.base if seed == SEED and how["stream"] is None else lab.loop.run(**how)
         batches = run.batches
-        if batches is None and lab.influence.scan is not None and k < len(lab.influence.scan.included):
-            batches = [np.flatnonzero(row).tolist() for row in lab.influence.scan.included[k]]
+        if batches is None and scan is not None:
+            batches = [np.flatnonzero(row).tolist() for row in scan.included[scan.seeds.index(seed)]]
         if batches:
             yield [one for name, value in run.shown.items() for one in contents(name, value)], batches
 

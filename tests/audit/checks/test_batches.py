@@ -11,7 +11,7 @@ from benchmarks.zoo.zeroth_order import Array, ZerothOrder
 from dpzero_theory.audit.checks.batches import LAWS, observed
 from dpzero_theory.audit.conformance import check
 from dpzero_theory.audit.influence import Scan
-from tests.audit.small import lab, named
+from tests.audit.small import STEPS, N, lab, named
 
 
 def test_sizes_that_are_cut_off_below_are_found() -> None:
@@ -38,7 +38,7 @@ def test_a_direction_along_which_nothing_moves_is_no_empty_batch() -> None:
     moved[1, 2] = 0.0
     claim = SimpleNamespace(sampling="fixed-size")
     runs = SimpleNamespace(base=SimpleNamespace(batches=None), same_for_all_seeds=False)
-    influence = SimpleNamespace(scan=Scan(moved, 2.0, moved[..., 0]))
+    influence = SimpleNamespace(scan=Scan(moved, 2.0, moved[..., 0], tuple(range(len(moved)))))
     stub: Any = SimpleNamespace(claim=claim, runs=runs, influence=influence)
     seen = observed(stub)
     assert seen is not None
@@ -52,11 +52,26 @@ class _SometimesFlat(ZerothOrder):
         return super().directions() * (0.0 if self.direction_seed % 4 == 2 else 1.0)
 
 
-def test_who_is_in_a_batch_is_not_told_where_directions_may_move_nothing() -> None:
-    """The audit must not infer batches from which steps a record changes where some directions change nothing.
+class _FlatInBatches(_SometimesFlat):
+    """A sound loop that makes other directions, more of them zero, when it draws batches."""
+
+    def directions(self) -> Array:
+        return super().directions() * (self.settings["batch"] == self.settings["n"] or self.direction_seed % 3 == 0)
+
+
+def test_batches_are_told_from_seeds_along_whose_directions_records_show() -> None:
+    """The audit must not take a step in which no record shows for an empty batch.
 
     With the seed under which the audit first exchanges records no direction is zero; with the next seed two are.
     """
     one = lab(Specimen(_SometimesFlat))
     assert one.influence.pair is not None
-    assert one.influence.scan is None
+    scan = one.influence.scan
+    assert scan is not None
+    for seed, included in zip(scan.seeds, scan.included, strict=True):
+        rng, drawn = np.random.default_rng(seed), []
+        for _ in range(STEPS):
+            assert rng.integers(2**31) % 4 != 2
+            drawn.append(rng.random(N) < one.claim.sample_rate)
+        np.testing.assert_array_equal(included, drawn)
+    assert lab(Specimen(_FlatInBatches)).influence.scan is None
