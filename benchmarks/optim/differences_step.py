@@ -6,11 +6,12 @@
     exact-one-pass   the same, all K directions in one pass (`points_at_once=K`)
 
 16 records of 16 tokens are evaluated by the four in turns, in one process. minilm: the sentence encoder of 6 layers,
-width 384, as a classifier; opt: a causal language model of 2 layers, width 256, random weights. What is trained: the
-last normalisation (top-norm), adapters of rank 8 in all layers (lora), or all but the embeddings (body; of opt all
-weights). seconds: processor time of one thread, the median over turns. ratio: of these to central ones, the median over
-turns within a turn, and its standard error. evaluations: the same ratio by counting, (K + 1)/(2 K). peak_mb: the peak
-memory above that of the module, in a new process that gives freed memory back at once.
+width 384, as a classifier; opt: a causal language model of 2 layers, width 256, random weights; smollm2: the language
+model of 30 layers, width 576, of `python -m benchmarks.pretrained smollm2`. What is trained: the last normalisation
+(top-norm), adapters of rank 8 in all layers (lora), or all but the embeddings (body; of opt all weights). seconds:
+processor time of one thread, the median over turns. ratio: of these to central ones, the median over turns within a
+turn, and its standard error. evaluations: the same ratio by counting, (K + 1)/(2 K). peak_mb: the peak memory above
+that of the module, in a new process that gives freed memory back at once.
 """
 
 import itertools
@@ -33,14 +34,19 @@ from benchmarks.llm.first_order import add_lora
 from benchmarks.llm.models import MINILM, random_model
 from benchmarks.optim import one_pass
 from benchmarks.pretrain.models import config
+from benchmarks.training.pretrained import pretrained_folder
 from dpzero_theory.cli import integer
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run
 
-OPT, TEXTS = "opt", 16
-CASES = ((MINILM, "top-norm"), (MINILM, "lora"), (MINILM, "body"), (OPT, "lora"), (OPT, "body"))
+OPT, SMOLLM2, TEXTS = "opt", "smollm2", 16
+CASES = (
+    *((MINILM, trained) for trained in ("top-norm", "lora", "body")),
+    *((OPT, trained) for trained in ("lora", "body")),
+    *((SMOLLM2, trained) for trained in ("top-norm", "lora", "body")),
+)
 """Models, and what of them is trained."""
 DIRECTIONS = (1, 4, 16)
 ONE_PASS = "exact-one-pass"
@@ -57,10 +63,20 @@ def classifier(model: str, trained: str) -> tuple[nn.Module, int]:
     """A module and the number of its trained weights."""
     if model == MINILM:
         return one_pass.classifier(model, trained)
-    module = random_model(config("opt", 256), "causal", seed=0)
+    module = random_model(config("opt", 256), "causal", seed=0) if model == OPT else _smollm2()
     if trained == "lora":
         return module, add_lora(module, Configuration(method="lora", weights="all", seed=0))
-    return module, sum(parameter.numel() for parameter in module.parameters())
+    if model == SMOLLM2:
+        module.requires_grad_(False)
+        module.get_submodule({"top-norm": "model.norm", "body": "model.layers"}[trained]).requires_grad_(True)
+    return module, sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def _smollm2() -> Any:
+    """The pretrained language model, with attention written out, since torch's own kernel has no forward derivative."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(pretrained_folder(SMOLLM2), attn_implementation="eager").eval()
 
 
 def next_tokens(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
@@ -138,7 +154,7 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--turns", type=integer(2, 1000), default=7),
-        flag("--model", choices=(MINILM, OPT), help="only this one"),
+        flag("--model", choices=(MINILM, OPT, SMOLLM2), help="only this one"),
     ],
     key=KEY,
     fields=FIELDS,

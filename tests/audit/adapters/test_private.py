@@ -8,6 +8,7 @@ from benchmarks.zoo.libraries import SOUND
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.adapters import private
 from dpzero_theory.audit.checks.leaks import differing
+from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.coupling import CLIPPED, LARGER, coupled
 from tests.audit.small import audit, lab
 
@@ -61,7 +62,9 @@ def test_the_digest_of_the_records_says_something_to_those_with_its_key(
     assert {name for name, _ in places} <= {"file run/transcript.bin", "file run/ledger.jsonl"}
 
 
-def test_every_check_on_other_records() -> None:
-    report = audit(OURS, repeat=1)
+def test_checks_on_other_records() -> None:
+    """Checks that do not need several hundred runs hold on other records than the loop's own."""
+    few = {check.name for check in every()} - {"un-noised", "unaccounted"}
+    report = audit(OURS, *few, repeat=1)
     assert report.violations == [], report.text()
     assert set(report.named("could not be tested")) == {"noise-from-directions", "one-run"}
