@@ -15,6 +15,7 @@ Proofs: dpzero_theory/theory/sharp/proof.md, steps 3 and 4 (sphere, Gaussian, fr
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,6 +63,8 @@ class SharpLaw:
         curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3], each divided by its value for the Gaussian law.
         largest: (d, K) -> the largest value of ||U'g||/(G sqrt(K)); a larger clip c has no effect.
         most: d -> the largest number K of directions a step.
+        removed: (c, d, r, K) -> upper bounds on the shares of a unit gradient that clipping at c removes, see
+            `_Invariant.removed`; None for random signs, whose largest shares have closed forms.
     """
 
     name: str
@@ -69,6 +72,7 @@ class SharpLaw:
     curvature: Callable[[int], tuple[float, float]]
     largest: Callable[[int, int], float]
     most: Callable[[int], float] = lambda d: math.inf
+    removed: Callable[[Array, int, float, int], tuple[Array, Array]] | None = None
 
 
 LAWS: Registry[SharpLaw] = Registry("direction")
@@ -151,74 +155,105 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
     return {"kept": 1 - second, "bias": np.maximum(beta - second, c * first)}
 
 
-def _invariant(
-    c: Array, r: float, across: tuple[float, float], spread2: float, slack: float, upper: Projection, lower: Projection
-) -> dict[str, Array]:
-    """The constants of a law of U that is invariant under rotations, as a dictionary, at the clips c and the rank r.
+@dataclass(frozen=True, kw_only=True)
+class _Invariant:
+    """A law of U that is invariant under rotations, at the rank r of the matrices H.
 
     v is the length of U'a/sqrt(K) for a unit vector a. Given v, the second moment of U across the gradient is at most
     p0 - q0 v^2 times that along it, where (p0, q0) = `across`. So the worst H weighs v^2 by P + Q v^2 = v^2 + (r-1)(p0
     - q0 v^2).
 
-    spread2: the square of the constant `spread`. upper, lower: laws of v; moments of functions that are convex in v^2
-        are at most those of `upper` and at least those of `lower`. slack: the error of that for the weights; it is 0
-        where `upper` and `lower` are the law of v itself.
+    Attributes:
+        r: the rank, at least 1.
+        across: p0 and q0.
+        spread2: the square of the constant `spread`.
+        upper, lower: laws of v; moments of functions that are convex in v^2 are at most those of `upper` and at least
+            those of `lower`.
+        slack: the error of that for the weights; it is 0 where `upper` and `lower` are the law of v itself.
+        smooth_first, smooth_second: as in `Constants`.
     """
-    p, q = (r - 1) * across[0], 1 - (r - 1) * across[1]
-    beta, chi, excess2 = _moments(c, p, q, upper)
-    removed = 2 * chi - excess2
-    if lower != upper:
-        _, chi_low, excess2_low = _moments(c, p, q, lower)
-        removed = np.maximum(2 * chi_low - excess2_low - 2 * (r - 1) * slack, 0)
-    chi = chi + 4 * slack * beta
-    return {
-        **_line(c, beta, lower),
-        "quadratic": np.maximum(spread2 - chi, 0),
-        "cross": chi / 2,
-        "excess": np.sqrt(excess2),
-        "sampled": np.sqrt(np.maximum(spread2 - removed, 0)),
-    }
+
+    r: float
+    across: tuple[float, float]
+    spread2: float
+    upper: Projection
+    lower: Projection
+    smooth_first: float
+    smooth_second: float
+    slack: float = 0.0
+
+    def constants(self, c: Array) -> Constants:
+        """Returns the constants at the clips c."""
+        beta, chi, excess2 = self._moments(c, self.upper)
+        removed = 2 * chi - excess2
+        if self.lower != self.upper:
+            _, chi_low, excess2_low = self._moments(c, self.lower)
+            removed = np.maximum(2 * chi_low - excess2_low - 2 * (self.r - 1) * self.slack, 0)
+        chi = chi + 4 * self.slack * beta
+        return Constants(
+            **_line(c, beta, self.lower),
+            quadratic=np.maximum(self.spread2 - chi, 0),
+            cross=chi / 2,
+            excess=np.sqrt(excess2),
+            sampled=np.sqrt(np.maximum(self.spread2 - removed, 0)),
+            spread=math.sqrt(self.spread2),
+            smooth_first=self.smooth_first,
+            smooth_second=self.smooth_second,
+        )
+
+    def removed(self, c: Array) -> tuple[Array, Array]:
+        """Returns upper bounds on beta(c) and omega(c), the shares of a unit gradient that clipping at c removes.
+
+        beta(c) = E[(v - c)_+ v] is `bias` + 1 - `kept` of the constants, and omega(c) is their `excess`.
+        """
+        beta, _, excess2 = self._moments(c, self.upper)
+        return beta, np.sqrt(excess2)
+
+    def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
+        """Returns E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of this law."""
+        p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
+        beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
+        return beta, p * beta + q * third, p * second + q * weighted
 
 
-def _moments(c: Array, p: float, q: float, law: Projection) -> tuple[Array, Array, Array]:
-    """E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of this law; p, q are P, Q."""
-    beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
-    return beta, p * beta + q * third, p * second + q * weighted
-
-
-def _sphere(c: Array, d: int, r: float, k: int) -> Constants:
-    upper = Projection(k, k * d)
+def _sphere(d: int, r: float, k: int) -> _Invariant:
     lower = Projection(k, max(k, d))
     rest = 1 / (d - 1) / k if d > 1 else 0.0
-    spread2 = ((r + 2) * d / (d + 2) + (k - 1)) / k
-    slack = (k - 1) / k**2 / (d + 2)
-    return Constants(
-        **_invariant(c, r, (rest * d, rest), spread2, slack, upper, lower),
-        spread=math.sqrt(spread2),
+    return _Invariant(
+        r=r,
+        across=(rest * d, rest),
+        spread2=((r + 2) * d / (d + 2) + (k - 1)) / k,
+        slack=(k - 1) / k**2 / (d + 2),
+        upper=Projection(k, k * d),
+        lower=lower,
         smooth_first=lower.mean * d,
         smooth_second=math.sqrt(r) * d,
     )
 
 
-def _frame(c: Array, d: int, r: float, k: int) -> Constants:
+def _frame(d: int, r: float, k: int) -> _Invariant:
     law = Projection(k, d)
     rest = 1 / (d - 1) if d > 1 else 0.0
     fourth = d / (d + 2) * (k + 2) / k
-    spread2 = fourth + (r - 1) * rest * (d / k - fourth)
-    return Constants(
-        **_invariant(c, r, (rest * d / k, rest), spread2, 0.0, law, law),
-        spread=math.sqrt(spread2),
+    return _Invariant(
+        r=r,
+        across=(rest * d / k, rest),
+        spread2=fourth + (r - 1) * rest * (d / k - fourth),
+        upper=law,
+        lower=law,
         smooth_first=law.mean * d,
         smooth_second=math.sqrt(r) * d,
     )
 
 
-def _gaussian(c: Array, d: int, r: float, k: int) -> Constants:
+def _gaussian(d: int, r: float, k: int) -> _Invariant:
     law = Projection(k, math.inf)
-    spread2 = (r + k + 1) / k
-    return Constants(
-        **_invariant(c, r, (1 / k, 0.0), spread2, 0.0, law, law),
-        spread=math.sqrt(spread2),
+    return _Invariant(
+        r=r,
+        across=(1 / k, 0.0),
+        spread2=(r + k + 1) / k,
+        upper=law,
+        lower=law,
         smooth_first=law.mean * (d + 1) if k == 1 else math.sqrt(d) * math.sqrt(d + 2),
         smooth_second=math.sqrt(r) * math.sqrt(d + 2) * math.sqrt(d + 4),
     )
@@ -266,21 +301,21 @@ def _gaussian_curvature(d: int) -> tuple[float, float]:
     return 1.0, 1.0
 
 
-LAWS.register(
-    SharpLaw(name="sphere", constants=_sphere, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d))
-)
-LAWS.register(
-    SharpLaw(name="gaussian", constants=_gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
-)
+def _register_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
+    """Registers the law with this name, which `law` makes of d, r and K; `further` are other fields of `SharpLaw`."""
+    LAWS.register(
+        SharpLaw(
+            name=name,
+            constants=lambda c, d, r, k: law(d, r, k).constants(c),
+            removed=lambda c, d, r, k: law(d, r, k).removed(c),
+            **further,
+        )
+    )
+
+
+_register_invariant("sphere", _sphere, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d))
+_register_invariant("gaussian", _gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
 LAWS.register(  # the moments of random signs are at most those of the Gaussian law
     SharpLaw(name="rademacher", constants=_rademacher, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
 )
-LAWS.register(
-    SharpLaw(
-        name="frame",
-        constants=_frame,
-        curvature=_sphere_curvature,
-        largest=lambda d, k: math.sqrt(d / k),
-        most=float,
-    )
-)
+_register_invariant("frame", _frame, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d / k), most=float)

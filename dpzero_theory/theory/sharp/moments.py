@@ -102,14 +102,12 @@ def suprema(d: int, r: float, direction: str, directions: int, power: float) -> 
         moments = [_gaussian_moment(directions, j * power) for j in (2, 4)]
         return kappa * math.sqrt(moments[0]), kappa * moments[1] ** 0.25 * spread
 
-    def removed(low: Array) -> tuple[Array, Array]:
-        k = constants(low, d, r, direction, directions_per_step=directions)
-        return k.bias + (1 - k.kept), k.excess
-
+    assert law.removed is not None
+    removed = law.removed
     edges = np.concatenate([[_SMALLEST], np.geomspace(0.02, min(law.largest(d, directions), _LARGEST), _CELLS)])
     return (
-        _supremum(edges, lambda x: removed(x)[0], power - 1),
-        _supremum(edges, lambda x: removed(x)[1], power - 1),
+        _supremum(edges, lambda x: removed(x, d, r, directions)[0], power - 1),
+        _supremum(edges, lambda x: removed(x, d, r, directions)[1], power - 1),
     )
 
 
