@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.losses.evaluation import Evaluation, on_host
+from dpzero_theory.optim.losses.evaluation import Evaluation, in_step, on_host
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.contributions import Sums
 from dpzero_theory.optim.step.distributed import Ranks
@@ -57,11 +57,11 @@ class BatchSum:
         release, records: the numbers of these. points_at_once: how many points are evaluated in one pass. Raises what
         the losses, or the reading of the records, raise.
         """
-        batch, count = self._evaluation.batch(records), self._plan.directions_per_step
-        rule, smoothing = self._plan.difference_rule, self._plan.smoothing
+        rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
         points = rule.points(range(release * count, (release + 1) * count), smoothing)
-        ask = partial(self._evaluation.where_they_are, batch=batch)
-        return rule.combine(on_host(self._weights.evaluated(points, ask, points_at_once)), smoothing)
+        with in_step(release):
+            ask = partial(self._evaluation.where_they_are, batch=self._evaluation.batch(records))
+            return rule.combine(on_host(self._weights.evaluated(points, ask, points_at_once)), smoothing)
 
     def _counted(self, release: int, records: Indices) -> NDArray[np.float64]:
         """Return the differences of some records, shape (records, K), with 0 for a record whose loss or reading raises.

@@ -5,7 +5,9 @@ kernels round by shape. Where shapes are prescribed, every batch has one of them
 first record, whose losses are left out, and a batch of another shape is refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,28 @@ Losses = Callable[[nn.Module, Any], object]
 `losses.isolation` says how a run tests that no other record changes this loss. The batch comes as it was collated; the
 function must bring it to the module's device. Where the module is sharded, each process evaluates its own
 micro-batches, and the function must make the same number of forwards for each."""
+
+
+_STEP: ContextVar[int] = ContextVar("step", default=0)
+
+
+def step_now() -> int:
+    """Returns the number of the step, from 0, for which losses are being evaluated; 0 outside of a step.
+
+    Losses and collate functions that draw at random can seed their draws with it and with what is the record's own.
+    They then draw alike at all points of a step, as they must, and differently in another step.
+    """
+    return _STEP.get()
+
+
+@contextmanager
+def in_step(step: int) -> Iterator[None]:
+    """A context manager in whose block `step_now` returns `step`."""
+    token = _STEP.set(step)
+    try:
+        yield
+    finally:
+        _STEP.reset(token)
 
 
 class Batch(NamedTuple):

@@ -1,0 +1,134 @@
+"""Losses made of a reward for answers that the model generates; the reward needs no derivative.
+
+A zeroth-order method needs only numbers, so that what is trained may be any bounded function of a record and the
+model's answer to it: exact match, F1, whether a parser accepts the answer, a judge's mark.
+
+An answer is drawn token by token. The draws are the same at all points of a step (common random numbers), so that a
+difference of losses shows the change of the weights and not the luck of the draw. In a record's answer, token t is the
+one with the largest logit/T + g_t, where T is the temperature and g_t has a standard Gumbel number for each word of the
+vocabulary; such a token has the probabilities softmax(logits/T). The g_t are made from the record's own prompt, the
+step and the number of the sample alone. So no other record enters a record's loss, and equal prompts have equal draws.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpzero_theory import check
+from dpzero_theory.optim.losses.evaluation import Losses, step_now
+
+Reward = Callable[[Sequence[str], Any], Sequence[float] | Tensor]
+"""A function (answers, batch) -> a number from 0 (worst) to 1 (best) for each record of the collated batch, made of the
+record and its answer alone."""
+
+
+def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: float = 1.0, samples: int = 1) -> Losses:
+    """Returns the loss function 1 - (mean reward of the model's answers), which lies between 0 and 1.
+
+    The batch must be a mapping with `input_ids` and `attention_mask` of prompts, filled up on the left
+    (`tokenizer.padding_side = "left"`) to one length for all records; a collate function may add whatever the reward
+    needs, such as the right answers. Each answer takes `tokens` forward passes with the keys and values of earlier
+    tokens kept, and ends before the tokenizer's end-of-text token.
+
+    A difference of two such losses is at most 1, so that a record's difference over 2 lambda is at most 1/(2 lambda)
+    along each direction: with the clip sqrt(K)/(2 lambda) nothing is clipped (sqrt(K)/lambda for forward differences).
+    lambda must be so large that answers change; 0.1 to 0.3 is usual for unit directions per weight.
+
+    Args:
+        reward: see `Reward`.
+        tokenizer: of transformers; its `decode` and `eos_token_id` are used.
+        tokens: the largest number of tokens of an answer, at least 1.
+        temperature: T > 0 of the distribution that answers are drawn from; or 0 for the most likely token each time.
+        samples: how many answers are drawn for a record, at least 1; 1 where the temperature is 0.
+
+    Returns:
+        A function (module, batch) -> losses of shape (batch,), for causal language models of transformers.
+
+    Raises:
+        ValueError: an argument outside its range; and, when it is called, a batch that is filled up on the right, or a
+            reward that does not give one number from 0 to 1 for each record.
+    """
+    check.integer("tokens", tokens)
+    check.real("temperature", temperature, at_least=0)
+    check.integer("samples", samples)
+    if temperature == 0 and samples > 1:
+        raise ValueError(f"samples must be 1 where temperature is 0, since all answers are equal; got {samples}")
+
+    def losses(module: nn.Module, batch: Any) -> Tensor:
+        device = next(module.parameters()).device
+        prompts, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
+        if not bool(mask[:, -1].all()):
+            raise ValueError("losses must be given prompts filled up on the left; set tokenizer.padding_side = 'left'")
+        total = torch.zeros(len(prompts), dtype=torch.float64)
+        for sample in range(samples):
+            noise = _gumbel(prompts, mask, step_now(), sample, tokens) if temperature else None
+            answers = _answers(module, prompts, mask, tokens, temperature, noise)
+            texts = [_text(tokenizer, answer) for answer in answers.tolist()]
+            total += _rewards(reward(texts, batch), len(prompts))
+        return 1 - total / samples
+
+    return losses
+
+
+def _rewards(given: Any, count: int) -> Tensor:
+    """Returns the rewards as a tensor of shape (count,), or raises ValueError where they are not numbers in [0, 1]."""
+    values = torch.as_tensor(given, dtype=torch.float64).cpu()
+    if values.shape != (count,):
+        raise ValueError(f"reward must return one number for each of {count} records; got shape {tuple(values.shape)}")
+    if not bool(((values >= 0) & (values <= 1)).all()):
+        wrong = values[~((values >= 0) & (values <= 1))][0]
+        raise ValueError(f"reward must return numbers from 0 to 1; got {float(wrong)}")
+    return values
+
+
+def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int, tokens: int) -> Callable[[int, int], Tensor]:
+    """Returns a function (t, vocabulary) -> the Gumbel numbers for token t of each answer, shape (batch, vocabulary).
+
+    It must be called for t = 0 to tokens - 1 in order. Each record's numbers go by its unpadded prompt.
+    """
+    generators = []
+    for prompt, real in zip(prompts.tolist(), mask.tolist(), strict=True):
+        own = [token for token, kept in zip(prompt, real, strict=True) if kept]
+        digest = hashlib.blake2b(f"{step} {sample} {own}".encode(), digest_size=8).digest()
+        generators.append(torch.Generator().manual_seed(int.from_bytes(digest, "little")))
+
+    def draw(t: int, vocabulary: int) -> Tensor:
+        assert t < tokens
+        uniform = torch.stack([torch.rand(vocabulary, dtype=torch.float64, generator=one) for one in generators])
+        return -torch.log(-torch.log(uniform.clamp_min(torch.finfo(torch.float64).tiny)))
+
+    return draw
+
+
+def _answers(
+    module: nn.Module,
+    prompts: Tensor,
+    mask: Tensor,
+    tokens: int,
+    temperature: float,
+    noise: Callable[[int, int], Tensor] | None,
+) -> Tensor:
+    """Returns the tokens of the answers, shape (batch, tokens); what follows an end-of-text token has no meaning."""
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    ids, past, drawn = prompts, None, []
+    for t in range(tokens):
+        result = module(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=past, use_cache=True
+        )
+        logits, past = result.logits[:, -1].double(), result.past_key_values
+        if noise is not None:
+            logits = logits / temperature + noise(t, logits.shape[1]).to(logits.device)
+        drawn.append(logits.argmax(1))
+        ids, positions = drawn[-1][:, None], positions[:, -1:] + 1
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+    return torch.stack(drawn, 1)
+
+
+def _text(tokenizer: Any, answer: list[int]) -> str:
+    """Returns the text of an answer's tokens up to the first end-of-text token."""
+    end = tokenizer.eos_token_id
+    kept = answer[: answer.index(end)] if end in answer else answer
+    return str(tokenizer.decode(kept, skip_special_tokens=True))

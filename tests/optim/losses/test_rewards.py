@@ -1,0 +1,189 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpzero_theory.optim.losses.evaluation import in_step, step_now
+from dpzero_theory.optim.losses.rewards import reward_losses
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+
+transformers = pytest.importorskip("transformers")
+WORDS, END, LENGTH = 12, 11, 6
+
+
+class Words:
+    """A tokenizer whose tokens are numbers; the last of them ends a text."""
+
+    eos_token_id = END
+
+    @staticmethod
+    def decode(tokens: list[int], **_: Any) -> str:
+        return " ".join(map(str, tokens))
+
+
+def model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=WORDS, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        attn_implementation="eager", initializer_range=0.5,
+    )  # fmt: skip
+    module: nn.Module = transformers.LlamaForCausalLM(config).eval()
+    return module
+
+
+def records(lengths: list[int], seed: int = 0) -> list[dict[str, Tensor]]:
+    """Prompts of random words, filled up on the left with zeros."""
+    rng, found = np.random.default_rng(seed), []
+    for length in lengths:
+        ids, mask = np.zeros(LENGTH, np.int64), np.zeros(LENGTH, np.int64)
+        ids[-length:], mask[-length:] = rng.integers(1, END, length), 1
+        found.append({"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)})
+    return found
+
+
+def batch(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+
+def share_of_small(answers: Any, _: Any) -> list[float]:
+    """The share of an answer's words below 6."""
+    return [float(np.mean([int(word) < 6 for word in answer.split()])) if answer else 0.0 for answer in answers]
+
+
+def test_a_record_has_its_own_answer_beside_whatever_others() -> None:
+    module, losses = model(), reward_losses(share_of_small, Words(), tokens=5, samples=3)
+    rows = records([3, 6, 4, 2])
+    with torch.no_grad():
+        together = losses(module, batch(rows))
+        alone = torch.cat([losses(module, batch([row])) for row in rows])
+        turned = losses(module, batch(rows[::-1])).flip(0)
+    assert torch.equal(together, alone)
+    assert torch.equal(together, turned)
+    assert len(set(together.tolist())) > 1
+    assert ((together >= 0) & (together <= 1)).all()
+
+
+def test_draws_change_with_the_step_and_not_within_one() -> None:
+    module, losses, rows = model(), reward_losses(share_of_small, Words(), tokens=5), batch(records([3, 6, 4, 2, 5]))
+    with torch.no_grad():
+        found = []
+        for step in (0, 1, 1):
+            with in_step(step):
+                assert step_now() == step
+                found.append(losses(module, rows))
+    assert step_now() == 0
+    assert not torch.equal(found[0], found[1])
+    assert torch.equal(found[1], found[2])
+
+
+def test_the_first_word_has_the_probabilities_of_the_model_at_the_temperature() -> None:
+    """1,000 samples of one prompt; the largest deviation allowed is 6 standard deviations of a count."""
+    module, row, seen = model(3), batch(records([4])), []
+
+    def note(answers: Any, _: Any) -> list[float]:
+        seen.append(answers[0])
+        return [1.0]
+
+    with torch.no_grad():
+        reward_losses(note, Words(), tokens=1, temperature=0.7, samples=1000)(module, row)
+        logits = module(**row, position_ids=torch.tensor([[0, 0, 0, 1, 2, 3]])).logits[0, -1].double()
+    expected = torch.softmax(logits / 0.7, 0).numpy()
+    counts = np.array([sum(answer == (str(word) if word != END else "") for answer in seen) for word in range(WORDS)])
+    assert expected.max() < 0.9
+    assert (np.abs(counts - 1000 * expected) <= 6 * np.sqrt(1000 * expected * (1 - expected)) + 1).all()
+
+
+def test_the_most_likely_answer_is_that_of_transformers() -> None:
+    module, rows, seen = model(5), batch(records([3, 6, 4])), []
+
+    def note(answers: Any, _: Any) -> list[float]:
+        seen.extend(answers)
+        return [0.0] * len(answers)
+
+    with torch.no_grad():
+        reward_losses(note, Words(), tokens=4, temperature=0)(module, rows)
+        answers = module.generate(  # type: ignore[operator]
+            **rows, max_new_tokens=4, do_sample=False, pad_token_id=0, eos_token_id=END
+        )[:, LENGTH:]
+    expected = [row[: row.index(END)] if END in row else row for row in answers.tolist()]
+    assert seen == [" ".join(map(str, row)) for row in expected]
+
+
+def test_a_private_run_learns_a_reward(tmp_path: Path) -> None:
+    """Without noise the share of small words grows by a tenth or more.
+
+    A private run with the same losses is accepted, and costs no more than its target.
+    """
+    losses, rows = reward_losses(share_of_small, Words(), tokens=2), records([4] * 16)
+    plan = Plan.without_privacy(
+        n=16, steps=15, expected_batch=16, step_size=0.3, sampling="full", directions_per_step=2, smoothing=0.3,
+        direction="gaussian",
+    )  # fmt: skip
+    module = model()
+    module.requires_grad_(False)
+    module.lm_head.requires_grad_(True)  # type: ignore[union-attr]
+    with torch.no_grad():
+        before = float(losses(module, batch(rows)).mean())
+        make_from_seed_not_private(module, losses, rows, plan, seed=0, micro_batch=16).run()
+        after = float(losses(module, batch(rows)).mean())
+    assert after < before - 0.1
+    run = make_private_with_epsilon(
+        model(), losses, rows, folder=tmp_path / "run", target_epsilon=8, target_delta=1e-3, relation="replace-one",
+        sampling="full", expected_batch=16, steps=2, clip=1 / 0.6, step_size=1e-3, smoothing=0.3, micro_batch=16,
+    )  # fmt: skip
+    run.run()
+    assert run.get_epsilon(1e-3) <= 8
+
+
+def test_losses_of_a_run_know_the_step() -> None:
+    steps = []
+
+    def losses(module: nn.Module, batch: Any) -> Tensor:
+        steps.append(step_now())
+        return batch[0] @ next(module.parameters())[0]
+
+    data = torch.utils.data.TensorDataset(torch.ones(4, 3))
+    plan = Plan.without_privacy(n=4, steps=3, expected_batch=4, step_size=0.1, sampling="full", smoothing=0.1)
+    run = make_from_seed_not_private(nn.Linear(3, 1, bias=False), losses, data, plan, seed=0)
+    steps.clear()
+    run.run()
+    assert steps == [0, 0, 1, 1, 2, 2]
+    assert step_now() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokens": 0}, "tokens must be"),
+        ({"temperature": -1.0}, "temperature must be"),
+        ({"temperature": float("nan")}, "temperature must be"),
+        ({"samples": 0}, "samples must be"),
+        ({"samples": 2, "temperature": 0}, "samples must be 1"),
+    ],
+)
+def test_settings_out_of_range_are_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        reward_losses(share_of_small, Words(), **{"tokens": 2, **given})
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (lambda answers, _: [2.0] * len(answers), "numbers from 0 to 1; got 2.0"),
+        (lambda answers, _: [float("nan")] * len(answers), "numbers from 0 to 1; got nan"),
+        (lambda answers, _: [0.5], "one number for each of 2 records"),
+    ],
+)
+def test_a_reward_that_is_none_is_one_line(reward: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        reward_losses(reward, Words(), tokens=1)(model(), batch(records([3, 4])))
+
+
+def test_prompts_filled_up_on_the_right_are_refused() -> None:
+    right = {key: value.flip(1) for key, value in batch(records([3, 4])).items()}
+    with pytest.raises(ValueError, match="filled up on the left"):
+        reward_losses(share_of_small, Words(), tokens=1)(model(), right)
