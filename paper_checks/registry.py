@@ -162,7 +162,9 @@ _CHECKS: dict[str, Check] = {}
 def check(id: str) -> Callable[[Check], Check]:
     """Register the decorated function as the check of the claim `id`.
 
-    The function takes `full`: False asks for the fast version (`--quick`), True for larger samples and grids.
+    The function takes `full`: False asks for the fast version (`--quick`), True for larger samples and grids. Most
+    checks are exact or quick and ignore it. What it changes is said in the docstring of a check that uses it, of the
+    helper that the check calls, or of their module.
     """
 
     def register(function: Check) -> Check:

@@ -69,8 +69,9 @@ def _serve(requests: socket.socket) -> None:
 def _be(asked: dict[str, Any], out: int, err: int, ended: int) -> None:
     """Become the program that was asked for; this function does not return.
 
-    `asked` has its words, folder and environment; `out` and `err` are the files of its output, and its exit status is
-    written to `ended`.
+    `asked` has the program's words, folder and environment, as `Started` has them. `out`, `err` and `ended` are file
+    descriptors: of the program's standard output, of its standard error, and of the pipe to which its exit status is
+    written.
     """
     status = 1
     try:

@@ -119,7 +119,7 @@ def theorem_1(case: Case, v: Real) -> Numbers | None:
 def theorem_2(case: Case, v: Real) -> Numbers | None:
     """Returns the numbers of Theorem thm:d-dependent-rank and eq:d-dependent-rank for `case`.
 
-    V is that of `paper_v`.
+    The number v is that of `paper_v`.
     """
     n, d, r, L, ell, gap, _, _ = case.letters()
     return {

@@ -58,7 +58,7 @@ _HELP = {
 
 
 def _flags() -> list[Flag]:
-    """A flag for every field of `Configuration`, and those of the command alone."""
+    """Return a flag for every field of `Configuration`, and those of the command alone."""
     defaults = Configuration()
     return [
         *(
@@ -151,7 +151,8 @@ def _run(settings: Configuration, model: LanguageModel, found: Splits, options: 
 
 
 def privacy_lines(privacy: Privacy, settings: Configuration, runs: int) -> list[str]:
-    """The privacy of a run, what the accountants say of it, and the cost of the search that chose its settings."""
+    """Return lines of text: the privacy of a run, what other accountants say of it, and the cost of the search that
+    chose its settings."""
     lines = ["privacy:", *("  " + line for line in privacy.lines())]
     if settings.method not in ZEROTH_ORDER and (privacy.sampling, privacy.relation) == ("poisson", "add-remove"):
         lines.append(f"  Opacus' RDP accountant on the same run: epsilon = {opacus_epsilon(privacy):.6g}")
@@ -189,7 +190,7 @@ def _model(settings: Configuration, device: str, options: dict[str, Any]) -> Lan
 
 
 def _size(options: dict[str, Any]) -> str:
-    """The name of a model with random weights, by which rows and runs know it."""
+    """Return the name of a model with random weights, by which rows and runs know it."""
     return str(options["config"] or options["model"])
 
 

@@ -101,8 +101,8 @@ class Configuration:
         return Selection(self.per_class, self.total, self.min_words, self.dev, self.test)
 
     def key(self) -> dict[str, Any]:
-        """The values that this run's method uses, as columns of a row; a value that it does not use is the word
-        `none`."""
+        """Return the values that this run's method uses, as columns of a row; a value that it does not use is the
+        word `none`."""
         values = {**asdict(self), "direction": self.directions_kind}
         unused: set[str] = set()
         if not self.private:
@@ -120,5 +120,5 @@ class Configuration:
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
-        """The names in `key`, in order."""
+        """Return the names in `key`, in order."""
         return tuple(_COLUMNS.get(field.name, field.name) for field in fields(cls))

@@ -47,13 +47,13 @@ CHOSEN = {"clip": 30.0, "step_size": 0.01}
 
 
 def grid() -> list[Configuration]:
-    """The configurations that were compared: those of the table `demo`."""
+    """Return the configurations that were compared: those of the table `demo`."""
     entry = table("demo", "few-steps")
     return list(entry.grid(entry.models[0], entry.tasks[0], Row("dpzero:2"), entry.seeds[0]))
 
 
 def recipe() -> Configuration:
-    """The configuration of the grid that has the chosen clip and step size."""
+    """Return the configuration of the grid that has the chosen clip and step size."""
     (found,) = (c for c in grid() if {name: getattr(c, name) for name in CHOSEN} == CHOSEN)
     return found
 

@@ -16,8 +16,11 @@ from benchmarks.llm.scoring import Scorer
 
 @dataclass(frozen=True)
 class Evaluation:
-    """metric: accuracy or mean token F1, in [0, 1]. loss: the mean over records. Both are None where there are no
-    records."""
+    """How well a model does on some records.
+
+    metric: accuracy or mean token F1, in [0, 1]. loss: the mean over records. Both are None where there are no
+    records.
+    """
 
     metric: float | None
     loss: float | None

@@ -206,7 +206,7 @@ def train_private_first_order(
 
 
 def _scale_gradients(layer: Scale, activations: Sequence[Any], backprops: Any) -> dict[Any, Any]:
-    """Each record's gradient of gain and bias, in the form that Opacus asks for."""
+    """Return each record's gradient of gain and bias, in the form that Opacus asks for."""
     return {layer.weight: backprops * activations[0], layer.bias: backprops}
 
 
@@ -226,6 +226,6 @@ def _set_step_size(optimizer: torch.optim.Optimizer, c: Configuration, step: int
 
 
 def _chunks(batch: Sequence[Example], rows: int) -> list[Sequence[Example]]:
-    """Parts of the batch of at most `rows` records each, of similar lengths."""
+    """Return parts of the batch of at most `rows` records each, of similar lengths."""
     ordered = sorted(batch, key=lambda example: len(example.ids) + len(example.target))
     return [ordered[start : start + rows] for start in range(0, len(ordered), rows)]

@@ -83,7 +83,7 @@ class _Norm(nn.Module):
 
 
 def _sharing(module: Any) -> Any:
-    """A module with the same parts, whose list of parts can be changed without changing that of the first."""
+    """Return a module with the same parts, whose list of parts can be changed without changing that of the first."""
     other = copy(module)
     other._modules = dict(module._modules)
     return other
@@ -100,7 +100,7 @@ class _Memory:
         self._batches: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """The outputs for these rows, shape (rows, tokens or 1, width)."""
+        """Return the outputs for these rows, shape (rows, tokens or 1, width)."""
         rows = tuple(map(tuple, input_ids.tolist()))
         if rows not in self._batches:
             while len(self._batches) >= _BATCHES:

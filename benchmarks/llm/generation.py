@@ -17,7 +17,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 16) -> list[str]:
-    """The greedy continuation of each prompt, up to a newline, the end token or MAX_NEW_TOKENS tokens."""
+    """Return the greedy continuation of each prompt, up to a newline, the end token or MAX_NEW_TOKENS tokens."""
     answers: list[str] = []
     end = model.generation_config.eos_token_id
     stops = {"stop_strings": ["\n"], "tokenizer": tokenizer} if _has_newlines(tokenizer) else {}
@@ -45,12 +45,12 @@ def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 1
 
 
 def _has_newlines(tokenizer: Any) -> bool:
-    """Whether the tokenizer tells a newline from a space; WordPiece does not."""
+    """Return whether the tokenizer tells a newline from a space; WordPiece does not."""
     return "\n" in tokenizer.decode(tokenizer.encode("\n", add_special_tokens=False))
 
 
 def token_f1(answer: str, gold: Sequence[str]) -> float:
-    """The largest harmonic mean of token precision and recall over the gold answers, in [0, 1].
+    """Return the largest harmonic mean of token precision and recall over the gold answers, in [0, 1].
 
     Tokens are words in lower case, without punctuation and articles (Rajpurkar et al. 2016). Two answers without any
     token agree. Raises ValueError without gold answers.

@@ -67,7 +67,7 @@ class Table:
     grid_seeds: int = 1
 
     def grid(self, model: str, task_name: str, row: Row, seed: int) -> Iterator[Configuration]:
-        """The configurations compared for one row of the table, in the order of tables.toml.
+        """Yield the configurations that are compared for one row of the table, in the order of tables.toml.
 
         The first `grid_seeds` seeds run all of them, and the other seeds run the best.
         """
@@ -98,12 +98,12 @@ def _paper() -> dict[str, dict[str, list[Any]]]:
 
 
 def names() -> tuple[str, ...]:
-    """The tables, and the figure, that are made of runs: the paper's (preset `full`) and our own."""
+    """Return the names of the tables and the figure that are made of runs: the paper's (preset `full`) and ours."""
     return tuple(_tables())
 
 
 def table(name: str, preset: str) -> Table:
-    """The table with this name and preset. Raises ValueError where there is none."""
+    """Return the table with this name and preset. Raises ValueError where there is none."""
     presets = _tables()[check.choice("name", name, _tables())]
     entry = dict(presets[check.choice("preset", preset, presets)])
     for key in ("models", "tasks", "seeds"):
@@ -112,7 +112,7 @@ def table(name: str, preset: str) -> Table:
 
 
 def paper_number(name: str, row: Row, model: str, task_name: str) -> tuple[float, float | None] | None:
-    """The paper's number for a cell, in percent, and its standard error; None where the paper prints none."""
+    """Return the paper's number for a cell, in percent, and its standard error; None where the paper prints none."""
     if task_name == "trec" and (name == "app:dpgd-0th" or row.method == "dpgd-0th"):
         return (_APPENDIX[row.text], None) if row.text in _APPENDIX else None
     title, entry = task(task_name).title, _paper().get(name, {})

@@ -161,8 +161,8 @@ def _started(
     examples: Sequence[Example],
     stack: ExitStack,
 ) -> Run:
-    """A run of twice the steps, opened while the module has this run's own weights: all runs of a cell change one
-    module."""
+    """Return a run of twice the steps, opened while the module has this run's own weights: all runs of a cell change
+    one module."""
     c = replace(_configuration(cell, method), steps=2 * (cell.steps + WARM_UP))
     folder = Path(stack.enter_context(TemporaryDirectory()))
     run = zeroth_order.start(module, scorer, examples, c, folder / "run")
@@ -179,8 +179,8 @@ def _configuration(cell: MemoryCell, method: str) -> Configuration:
 
 
 def _in_turns(run: Run, other: Run, cell: MemoryCell) -> tuple[float, float]:
-    """How much slower a step of `run` is than one of `other`, when the two take turns: the median ratio of their times,
-    and its standard error."""
+    """Return how much slower a step of `run` is than one of `other`, when the two take turns: the median ratio of
+    their times, and its standard error."""
     pairs = [(run, _Clock(cell.device)), (other, _Clock(cell.device))]
     for turn in range(cell.steps + WARM_UP):
         for one, clock in pairs[:: 1 if turn % 2 else -1]:
@@ -231,7 +231,8 @@ def _cells(options: Namespace) -> Iterator[MemoryCell]:
 
 
 def _report(options: Namespace) -> int:
-    """The exit status of the command: 1 where a cell failed for another reason than too little memory, else 0."""
+    """Return the exit status of the command: 1 where a cell failed for another reason than too little memory, else
+    0."""
     return int(not set(read_rows(options.out, failed=True)["status"]) <= {OK, NO_ROOM})
 
 

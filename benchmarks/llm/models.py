@@ -61,14 +61,14 @@ def load(
 
 
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer of a model that `load` knows by this name."""
+    """Return the tokenizer of a model that `load` knows by this name."""
     return AutoTokenizer.from_pretrained(_place(name))
 
 
 def random_model(
     config: PreTrainedConfig, kind: str, *, seed: int, dtype: str = "float32", device: str = "cpu"
 ) -> nn.Module:
-    """A model with random weights, made on `device` in `dtype`, without a copy in main memory."""
+    """Return a model with random weights, made on `device` in `dtype`, without a copy in main memory."""
     torch.manual_seed(seed)
     with torch.device(device):
         module: nn.Module = _FAMILIES[check.choice("kind", kind, _FAMILIES)].from_config(
@@ -78,7 +78,8 @@ def random_model(
 
 
 def configuration(name: str) -> tuple[PreTrainedConfig, str]:
-    """The configuration with this name, and its kind. name: one of sizes.toml, a folder, or an id of Hugging Face."""
+    """Return the configuration with this name, and its kind. name: one of sizes.toml, a folder, or an id of Hugging
+    Face."""
     sizes = _sizes()
     if name in sizes:
         entry = dict(sizes[name])

@@ -36,8 +36,8 @@ _ABSENT = (math.nan, math.nan)
 
 
 def ordering(lines: pd.DataFrame) -> pd.DataFrame:
-    """Each claim on each task, and on the mean of the tasks (task `all`): `difference`, its standard `error`, and
-    `holds`.
+    """Return a row for each claim on each task, and on the mean of the tasks (task `all`): the `difference`, its
+    standard `error`, and whether the claim `holds`.
 
     lines: those of `report.summary`, for one model. Claims about cells that have not run, or have no standard error,
     are left out; the mean is over the tasks that are left.
@@ -63,8 +63,8 @@ def ordering(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def turned_round(lines: pd.DataFrame) -> str:
-    """Every pair of rows whose order is not the paper's, by more than a standard error of ours; empty where the paper
-    has no two numbers to compare."""
+    """Return a text that names every pair of rows whose order is not the paper's by more than a standard error of
+    ours. It is empty where no pair is, or where the paper has no two numbers to compare."""
     parts, pairs = [], 0
     for name, group in lines[lines["paper"].notna()].groupby("task", sort=False):
         found = []
@@ -84,7 +84,8 @@ def turned_round(lines: pd.DataFrame) -> str:
 
 
 def sentences(lines: pd.DataFrame) -> list[str]:
-    """A line of text for each claim on `lines`: the difference on every task, marked where the claim does not hold."""
+    """Return a line of text for each claim on `lines`: the difference on every task, marked where the claim does not
+    hold."""
     parts: dict[str, list[str]] = {}
     for claim, name, difference, error, holds in ordering(lines).itertuples(index=False):
         title = "mean" if name == "all" else task(name).title

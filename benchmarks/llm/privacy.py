@@ -39,7 +39,8 @@ class Privacy:
 
 
 def first_order_noise(configuration: Configuration, n: int) -> float:
-    """The smallest noise multiplier that certainly meets the configuration's target: the upper end of its bracket."""
+    """Return the smallest noise multiplier that certainly meets the configuration's target: the upper end of its
+    bracket."""
     c = configuration
     return calibrate_noise_multiplier(
         target_epsilon=c.epsilon,
@@ -52,7 +53,7 @@ def first_order_noise(configuration: Configuration, n: int) -> float:
 
 
 def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: float) -> Privacy:
-    """The privacy of a run of DP-AdamW: as many noisy sums of clipped gradients as the configuration has steps.
+    """Return the privacy of a run of DP-AdamW, which releases a noisy sum of clipped gradients in each step.
 
     n: the number of training records. noise_multiplier: the standard deviation of the noise on a sum over the clip.
     """
@@ -66,7 +67,7 @@ def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: 
 
 
 def opacus_epsilon(privacy: Privacy) -> float:
-    """epsilon of the same run by Opacus' own (RDP) accountant.
+    """Return the epsilon of the same run by Opacus' own (RDP) accountant.
 
     Raises ValueError unless batches are Poisson and the relation is add-remove, the only case that it knows.
     """
@@ -80,6 +81,7 @@ def opacus_epsilon(privacy: Privacy) -> float:
 
 
 def search_epsilon(history: Sequence[Release], runs: int, delta: float) -> float:
-    """An upper bound on epsilon if all `runs` runs of a search, each with this history, used the private records."""
+    """Return an upper bound on epsilon if all `runs` runs of a search, each with this history, used the private
+    records."""
     times = check.integer("runs", runs)
     return epsilon_of_history([unit.with_steps(unit.steps * times) for unit in history], delta).upper

@@ -49,7 +49,7 @@ class _Piece:
 
 
 def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that the tokenizer puts before and after a text."""
+    """Return the ids that the tokenizer puts before and after a text."""
     inner = tokenizer("x", add_special_tokens=False)["input_ids"]
     whole = tokenizer("x")["input_ids"]
     for start in range(len(whole) - len(inner) + 1):
@@ -82,7 +82,7 @@ class Prompter:
             raise ValueError(f"max_length must leave room beside {fixed} tokens of template; got {self.max_length}")
 
     def classes(self) -> tuple[tuple[int, ...], ...]:
-        """The token ids of each class: one word (masked), one continuation (causal), or one whole sentence
+        """Return the token ids of each class: one word (masked), one continuation (causal), or one whole sentence
         (encoder)."""
         if self.kind == "encoder":
             return tuple((*self._start, *self._tokens(text), *self._end) for text in self.prompt.options)

@@ -56,7 +56,7 @@ class Splits:
 
 
 def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
-    """The records of `train`, `dev` or `test`, from files in `data` if it is given, else from Hugging Face.
+    """Return the records of `train`, `dev` or `test`, from files in `data` if it is given, else from Hugging Face.
 
     A split that the source does not have is empty. Raises ValueError for a missing file, for another layout, and for a
     label that is not one of the task's.
@@ -80,7 +80,7 @@ def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
 
 
 def splits(task: Task, selection: Selection, seed: int, data: Path | None = None) -> Splits:
-    """The records of one run.
+    """Return the records of one run.
 
     Training records are shuffled with `seed`. The first of each class (or of all) train; the next ones, as many again
     unless `selection.dev` is less, are the dev records. Where all records train, the dev records are the source's own

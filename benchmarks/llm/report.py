@@ -19,7 +19,7 @@ FIELDS = ("method", "epsilon", "mean", "error", "seeds", "search", "paper", "pap
 
 
 def last_step(c: Configuration) -> int:
-    """The value of the column `step` in the last row of a run of this configuration."""
+    """Return the value of the column `step` in the last row of a run of this configuration."""
     return 0 if c.method == "zero-shot" else c.steps
 
 
@@ -33,7 +33,7 @@ class _Lines:
         self._at = {key: index for index, key in reversed([*enumerate(zip(*values, strict=True))])}
 
     def get(self, c: Configuration) -> pd.Series | None:
-        """The row of a configuration; None where it has not run."""
+        """Return the row of a configuration; None where it has not run."""
         index = self._at.get(tuple(map(_comparable, (*c.key().values(), last_step(c)))))
         return None if index is None else self._rows.iloc[index]
 
@@ -46,8 +46,8 @@ def _comparable(value: object) -> float | str:
 
 
 def best(rows: pd.DataFrame, grids: Sequence[Sequence[Configuration]]) -> int:
-    """The index of the setting with the best mean metric on the dev records; of equal ones, that with the smallest mean
-    loss there.
+    """Return the index of the setting with the best mean metric on the dev records; of equal ones, that with the
+    smallest mean loss there.
 
     grids: for each seed, the settings in the same order. Raises ValueError where a configuration has no row.
     """
@@ -66,7 +66,8 @@ def _best(rows: _Lines, grids: Sequence[Sequence[Configuration]]) -> int:
 
 
 def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each row, model and task of the table: the mean and its standard error, in percent, over its seeds.
+    """Return a line for each row, model and task of the table: the mean and its standard error, in percent, over its
+    seeds.
 
     `search` is the number of runs compared; `paper` and `paper_error` are the paper's numbers.
     """
@@ -103,8 +104,8 @@ def _epsilon(row: Row) -> str:
 
 
 def report(entry: Table, rows: pd.DataFrame) -> str:
-    """The table in Markdown: ours / the paper's, in percent, mean and standard error; below it what `ordering`
-    finds."""
+    """Return the table in Markdown: ours / the paper's, in percent, mean and standard error; below it what
+    `ordering` finds."""
     lines = summary(entry, rows)
     cells = [(model, name) for model in entry.models for name in entry.tasks]
     titles = [f"{task(name).title} {model}" if len(entry.models) > 1 else task(name).title for model, name in cells]

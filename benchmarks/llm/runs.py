@@ -44,14 +44,14 @@ class RunResult:
 
 
 def run_folder(parent: Path, configuration: Configuration) -> Path:
-    """The folder of a zeroth-order run's ledger, transcript and checkpoint: one for each configuration."""
+    """Return the folder of a zeroth-order run's ledger, transcript and checkpoint: one for each configuration."""
     text = json.dumps(configuration.key(), sort_keys=True)
     return parent / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def evaluation_steps(steps: int, count: int) -> frozenset[int]:
-    """The numbers of steps after which a run is evaluated: `count` of them, evenly spaced, the last of which is
-    `steps`."""
+    """Return the numbers of steps after which a run is evaluated: `count` of them, evenly spaced, the last of which
+    is `steps`."""
     return frozenset(round(steps * (index + 1) / count) for index in range(count))
 
 
@@ -181,8 +181,8 @@ def _zeroth_order(
 
 
 def _prepared(language_model: LanguageModel, prompter: Prompter, c: Configuration) -> tuple[nn.Module, int]:
-    """A copy of the model for the configuration c, in which only the weights to train require gradients, and the number
-    of these weights."""
+    """Return a copy of the model for the configuration c, in which only the weights to train require gradients, and
+    the number of these weights."""
     module = deepcopy(language_model.module)
     if language_model.kind == "encoder":
         module = classifier(module, prompter, language_model.pad)

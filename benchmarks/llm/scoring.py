@@ -27,15 +27,15 @@ class Scorer(Protocol):
     rows: int
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The loss of each record, float32, shape (batch,)."""
+        """Return the loss of each record, float32, shape (batch,)."""
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The scores of the classes, shape (batch, classes); the largest is the prediction. Raises NotImplementedError
-        for free text."""
+        """Return the scores of the classes, shape (batch, classes); the largest is the prediction. Raises
+        NotImplementedError for free text."""
 
 
 def scorer(prompter: Prompter, pad: int, rows: int = 16) -> Scorer:
-    """The scorer for the prompter's task and kind of model. pad: the id that pads, whose value has no effect."""
+    """Return the scorer for the prompter's task and kind of model. pad: the id that pads, whose value has no effect."""
     rows = check.integer("rows", rows)
     classes = prompter.classes()
     if prompter.kind == "encoder":
@@ -69,7 +69,7 @@ class _Classifier:
 
 
 class WordScorer(_Classifier):
-    """For classes that are one token each, at a mask or after a prompt: one forward pass serves all classes."""
+    """A scorer of classes that are one token each, at a mask or after a prompt: one forward pass serves all classes."""
 
     def __init__(self, words: Sequence[int], pad: int, rows: int) -> None:
         super().__init__(pad, rows)
@@ -81,7 +81,7 @@ class WordScorer(_Classifier):
 
 
 class OptionScorer(_Classifier):
-    """For classes of any length: the score of a class is the mean log-probability of its tokens after the prompt."""
+    """A scorer of classes of any length: a class's score is the mean log-probability of its tokens after the prompt."""
 
     def __init__(self, classes: Sequence[tuple[int, ...]], pad: int, rows: int) -> None:
         super().__init__(pad, max(1, rows // len(classes)))
@@ -93,7 +93,7 @@ class OptionScorer(_Classifier):
 
 
 class AnswerScorer:
-    """For free text: the loss is minus the mean log-probability of the tokens of the first gold answer."""
+    """A scorer of free text: the loss is minus the mean log-probability of the tokens of the first gold answer."""
 
     def __init__(self, pad: int, rows: int) -> None:
         self.pad = pad
@@ -110,8 +110,8 @@ class AnswerScorer:
 
 
 class EncoderScorer(_Classifier):
-    """For sentence encoders: the scores of the classes are what a `SentenceClassifier` puts out, which `classifier`
-    makes."""
+    """A scorer for sentence encoders: the scores of the classes are what a `SentenceClassifier` puts out, which the
+    function `classifier` makes."""
 
     def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
         scores: Tensor = model(**_inputs(model, [example.ids for example in batch], self.pad))
@@ -119,8 +119,8 @@ class EncoderScorer(_Classifier):
 
 
 def classifier(encoder: nn.Module, prompter: Prompter, pad: int) -> SentenceClassifier:
-    """The encoder with the label sentences' embeddings as label vectors, so that its first scores are the zero-shot
-    ones."""
+    """Return the encoder with the label sentences' embeddings as label vectors, so that its first scores are the
+    zero-shot ones."""
     with torch.no_grad():
         return SentenceClassifier(encoder, embed(encoder, **_inputs(encoder, prompter.classes(), pad)))
 
@@ -135,7 +135,7 @@ def by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> T
 
 
 def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict[str, Tensor]:
-    """Token ids and mask, padded on the right: padding comes after everything that a causal model attends to."""
+    """Return token ids and mask, padded on the right: padding comes after everything that a causal model attends to."""
     config: Any = model.config
     ids, mask, positions = _padded(tuple(rows), pad, next(model.parameters()).device)
     inputs = {"input_ids": ids, "attention_mask": mask}
@@ -148,7 +148,7 @@ def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict
 
 @lru_cache(maxsize=64)
 def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, mask and positions; kept, because a step asks for the same rows at every evaluation."""
+    """Return token ids, mask and positions; kept, because a step asks for the same rows at every evaluation."""
     width = max(map(len, rows))
     ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
@@ -156,7 +156,7 @@ def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -
 
 
 def _logits(model: nn.Module, rows: Sequence[tuple[int, ...]], positions: Sequence[Sequence[int]], pad: int) -> Tensor:
-    """Logits of shape (rows, positions, vocabulary) at these positions of each row, in float32."""
+    """Return logits of shape (rows, positions, vocabulary) at these positions of each row, in float32."""
     inputs = _inputs(model, rows, pad)
     kept = torch.tensor(positions, device=inputs["input_ids"].device)
     index = torch.arange(len(rows), device=kept.device)[:, None]
@@ -172,7 +172,7 @@ def _logits(model: nn.Module, rows: Sequence[tuple[int, ...]], positions: Sequen
 def _mean_log_probabilities(
     model: nn.Module, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], pad: int
 ) -> Tensor:
-    """For each (prompt, continuation), the mean log-probability of the continuation's tokens; shape (pairs,)."""
+    """Return the mean log-probability of the continuation's tokens for each (prompt, continuation), shape (pairs,)."""
     width = max(len(continuation) for _, continuation in pairs)
     positions = [
         [len(prompt) - 1 + min(k, len(continuation) - 1) for k in range(width)] for prompt, continuation in pairs

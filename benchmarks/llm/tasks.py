@@ -68,7 +68,7 @@ class Task:
         return "f1" if self.generation else "accuracy"
 
     def prompt(self, kind: str) -> Prompt:
-        """The prompt for a kind of model. Raises ValueError where the task has none."""
+        """Return the prompt for a kind of model. Raises ValueError where the task has none."""
         if kind not in self.prompts:
             raise ValueError(f"task must be one of {', '.join(names(kind))} for a {kind} model; got {self.name!r}")
         return self.prompts[kind]
@@ -99,10 +99,10 @@ def _task(name: str, entry: dict[str, Any]) -> Task:
 
 
 def names(kind: str | None = None) -> tuple[str, ...]:
-    """The names of the tasks, or of those that have a prompt for a kind of model."""
+    """Return the names of the tasks, or of those that have a prompt for a kind of model."""
     return tuple(name for name, entry in _tasks().items() if kind is None or kind in entry.prompts)
 
 
 def task(name: str) -> Task:
-    """The task with this name. Raises ValueError, which names them all, where there is none."""
+    """Return the task with this name. Raises ValueError, which names them all, where there is none."""
     return _tasks()[check.choice("task", name, _tasks())]

@@ -91,7 +91,7 @@ def _made(
 
 
 def privacy_of(run: Run, delta: float) -> Privacy:
-    """The (epsilon, delta) that the releases of the run so far cost at the given delta."""
+    """Return the (epsilon, delta) that the releases of the run so far cost at the given delta."""
     plan = run.plan
     what = "clipped scalars" if plan.scalars else "clipped vectors along the direction"
     how = f"discrete Gaussian noise from the operating system on an integer sum of {what}; its lattice is accounted for"

@@ -55,12 +55,12 @@ FIELDS = ("d", "turns", "seconds", "ratio", "ratio_error", "evaluations", "peak_
 
 
 def methods(k: int) -> list[str]:
-    """The methods that differ with K directions."""
+    """Return the methods to compare with K = k directions. At k = 1 `exact-one-pass` is `exact`, and left out."""
     return [*DIFFERENCES, *([ONE_PASS] if k > 1 else [])]
 
 
 def classifier(model: str, trained: str) -> tuple[nn.Module, int]:
-    """A module and the number of its trained weights."""
+    """Return the module that `model` names, in which the weights that `trained` names are trained, and their number."""
     if model == MINILM:
         return one_pass.classifier(model, trained)
     module = random_model(config("opt", 256), "causal", seed=0) if model == OPT else _smollm2()
@@ -73,21 +73,22 @@ def classifier(model: str, trained: str) -> tuple[nn.Module, int]:
 
 
 def _smollm2() -> Any:
-    """The pretrained language model, with attention written out, since torch's own kernel has no forward derivative."""
+    """Return the pretrained language model, with attention written out, since torch's own kernel has no forward
+    derivative."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(pretrained_folder(SMOLLM2), attn_implementation="eager").eval()
 
 
 def next_tokens(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    """The mean cross entropy of each text's next tokens."""
+    """Return the mean cross entropy of each text's next tokens."""
     logits = module(input_ids=batch[0]).logits[:, :-1].float()
     found: Tensor = nn.functional.cross_entropy(logits.transpose(1, 2), batch[0][:, 1:], reduction="none").mean(1)
     return found
 
 
 def start(module: nn.Module, model: str, method: str, k: int) -> Run:
-    """The run whose evaluations are timed."""
+    """Return the run whose evaluations are timed."""
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, 500, (TEXTS, one_pass.TOKENS), generator=draw)
     labels = torch.randint(one_pass.CLASSES, (TEXTS,), generator=draw)
@@ -103,12 +104,12 @@ def start(module: nn.Module, model: str, method: str, k: int) -> Run:
 
 
 def evaluate(run: Run, method: str, k: int, release: int) -> None:
-    """The differences of all texts in a step."""
+    """Evaluate the differences of all texts along the k directions of the step number `release`, and drop them."""
     run.sums.differences(release, np.arange(TEXTS), k if method == ONE_PASS else 1)
 
 
 def peaks(model: str, trained: str, k: int) -> dict[str, float]:
-    """The peak memory of each method's second step, in MiB above what is held before it."""
+    """Return the peak memory of each method's second step, in MiB above what is held before it."""
     torch.set_num_threads(1)
     module, _ = classifier(model, trained)
     found = {}
@@ -122,7 +123,7 @@ def peaks(model: str, trained: str, k: int) -> dict[str, float]:
 
 
 def measure(model: str, trained: str, k: int, turns: int) -> list[dict[str, Any]]:
-    """A row for each method; the first turn warms up."""
+    """Return a row for each method; the first turn warms up."""
     module, d = classifier(model, trained)
     runs = {method: start(module, model, method, k) for method in methods(k)}
     times: dict[str, list[float]] = {method: [] for method in runs}

@@ -51,7 +51,8 @@ class Reading(NamedTuple):
 
 
 def stream(found: Sequence[str], words: Any) -> Tensor:
-    """The token ids of all sentences in `found`, one sentence after the other, each with its first and last tokens.
+    """Return the token ids of all sentences in `found`, one sentence after the other, each with its first and last
+    tokens.
 
     words: the tokenizer.
     """
@@ -86,13 +87,13 @@ def train(module: nn.Module, work: Reading, width: int, place: Path, say: Callab
 
 
 def _share(step: int, steps: int) -> float:
-    """The share of the step size at a step: rising over the warm-up, then falling to zero."""
+    """Return the share of the step size at a step: rising over the warm-up, then falling to zero."""
     return min((step + 1) / max(WARM_UP * steps, 1), (steps - step) / (steps * (1 - WARM_UP)))
 
 
 def _batch(work: Reading, step: int) -> dict[str, Tensor]:
-    """The batch of a step: blocks of tokens that begin at random places, drawn with the number of the step as the seed;
-    for a masked model with masks."""
+    """Return the batch of a step: blocks of tokens that begin at random places, drawn with the number of the step as
+    the seed; for a masked model with masks."""
     source = torch.Generator().manual_seed(step)
     begins = torch.randint(len(work.stream) - BLOCK + 1, (ROWS, 1), generator=source)
     ids = work.stream[begins + torch.arange(BLOCK)]

@@ -15,8 +15,8 @@ LAYERS, HEAD = 2, 16
 
 
 def config(family: str, width: int) -> Any:
-    """The configuration: heads of width 16, feed-forward layers four times as wide as the model, no dropout. width must
-    be a multiple of 16, else ValueError is raised."""
+    """Return the configuration: heads of width 16, feed-forward layers four times as wide as the model, no dropout.
+    width must be a multiple of 16, else ValueError is raised."""
     check.choice("family", family, FAMILIES)
     if check.integer("width", width) % HEAD:
         raise ValueError(f"width must be a multiple of {HEAD}; got {width}")
@@ -38,12 +38,12 @@ def config(family: str, width: int) -> Any:
 
 
 def folder_of(parent: Path, family: str, width: int) -> Path:
-    """The folder of a pretrained model, with its weights and its tokenizer as transformers keeps them."""
+    """Return the folder of a pretrained model, with its weights and its tokenizer as transformers keeps them."""
     return parent / f"{family}-{width}"
 
 
 def pretrained(parent: Path, family: str, width: int) -> LanguageModel:
-    """A pretrained model. Raises ValueError where `python -m benchmarks.pretrain` has not made it."""
+    """Return a pretrained model. Raises ValueError where `python -m benchmarks.pretrain` has not made it."""
     place = folder_of(parent, family, width)
     if not (place / "config.json").exists():
         raise ValueError(f"models must be made first: python -m benchmarks.pretrain --family {family} --width {width}")

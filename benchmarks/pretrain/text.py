@@ -33,18 +33,18 @@ DEV = 500
 
 
 def sentences(data: Path | None) -> list[str]:
-    """The sentences for pretraining, each once, in a fixed order. data: a folder of local files, or None for Hugging
-    Face. Raises what `records.load` raises."""
+    """Return the sentences for pretraining, each once, in a fixed order. data: a folder of local files, or None for
+    Hugging Face. Raises what `records.load` raises."""
     return list(dict.fromkeys(text for name in READ for text in _texts(name, "train", data)))
 
 
 def reviews(data: Path | None) -> list[str]:
-    """Sentences of the models' own domain that none has read: SST-2's test set."""
+    """Return sentences of the models' own domain that none has read: SST-2's test set."""
     return _texts("sst2", "test", data)
 
 
 def questions(data: Path | None) -> tuple[list[str], list[str], list[str]]:
-    """TREC's questions in three parts: to train on, to choose settings by, and to test on."""
+    """Return TREC's questions in three parts: to train on, to choose settings by, and to test on."""
     train = _texts("trec", "train", data)
     order = np.random.default_rng(0).permutation(len(train))
     dev = set(order[:DEV].tolist())
@@ -57,7 +57,8 @@ def _texts(name: str, split: str, data: Path | None) -> list[str]:
 
 
 def tokenizer(family: str, place: Path, learned_from: Sequence[str]) -> Any:
-    """The family's tokenizer with the byte pairs in the file `place`, which are learned first where it does not exist.
+    """Return the family's tokenizer with the byte pairs in the file `place`, which are learned first where it does not
+    exist.
 
     Learning them again may give other byte pairs where pairs are equally frequent, so models that are compared share
     the file.
@@ -90,8 +91,8 @@ def _learned(texts: Sequence[str]) -> Tokenizer:
 
 
 def examples(texts: Sequence[str], words: Any, family: str, longest: int = LONGEST) -> list[Example]:
-    """Sentences of at most `longest` tokens. Their `target` is what is to be predicted at each position, -100 for
-    nothing.
+    """Return sentences of at most `longest` tokens. Their `target` is what is to be predicted at each position, -100
+    for nothing.
 
     A share of the positions of a masked model's sentence is masked. They are drawn from the sentence's own text, so
     that a record's masks are the same at every step.
@@ -134,7 +135,7 @@ class SentenceScorer:
 
 
 def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
-    """The examples padded on the right, in the form of transformers' collators."""
+    """Return the examples padded on the right, in the form of transformers' collators."""
     width = max(len(example.ids) for example in chunk)
 
     def filled(rows: Sequence[Sequence[int]], value: int) -> Tensor:
@@ -149,8 +150,8 @@ def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
 
 
 def perplexity(model: nn.Module, scorer: SentenceScorer, given: Sequence[Example]) -> float:
-    """The exponential of the mean cross-entropy over all positions that are predicted, which the first of a sentence
-    never is.
+    """Return the exponential of the mean cross-entropy over all positions that are predicted, which the first of a
+    sentence never is.
 
     For weights that have diverged, so that the losses are too large or not numbers, it is the largest float64.
     """

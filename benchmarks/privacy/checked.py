@@ -31,7 +31,7 @@ _WORDS = ("sampling", "relation", "sample_rate", "mechanism")
 
 
 def _part(draw: np.random.Generator, relation: str) -> dict[str, Any]:
-    """A random part of a history, as the fields of its entry in a certificate."""
+    """Return a random part of a history, as the fields of its entry in a certificate."""
     sampling = str(draw.choice(["full", "poisson", "poisson", "cyclic-poisson:4"]))
     mechanism = str(draw.choice(["gaussian", "gaussian", "discrete-gaussian", "laplace"]))
     if sampling.startswith("cyclic") and mechanism == "laplace":
@@ -72,8 +72,10 @@ def settings(options: Namespace) -> Iterator[Cell]:
 def alter(certificate: dict[str, Any], altered: str, by: float) -> dict[str, Any]:
     """Return a certificate whose history costs more than it states, or which states less.
 
-    altered: the name of the number that is changed, in every part of the history or in the statement. by: the factor,
-    above 1, by which it is made worse; a relation is changed to replace-one, whatever the factor.
+    altered: the name of the number that is changed, in every part of the history or in the statement. by: a
+    number above 1 that says how much. A stated epsilon is divided by it, a stated delta by its tenth power, and a noise
+    multiplier by it; a sample rate is multiplied by it, up to 0.25, and a number of steps by its square, plus 1. A
+    relation becomes replace-one, whatever the number is.
     """
     changed: dict[str, Any] = json.loads(json.dumps(certificate))
     statement = changed["statement"]

@@ -207,7 +207,7 @@ def run(
     slope = problem.slope
 
     def pull(x: Array, s: Array) -> tuple[Array, Array]:
-        """phi'(x_1) and ||grad psi||."""
+        """Return phi'(x_1) and ||grad psi||, given x_1 (`x`) and ||y|| (`s`)."""
         return np.clip(x / problem.width, 0.0, 1.0), h * s / np.sqrt(1 + np.square(ratio * s))
 
     for t, (first, mixed, second, noise_first, noise_second, noise_square, across) in enumerate(

@@ -43,13 +43,15 @@ def quadratic(d: int) -> tuple[Array, float]:
 
 
 def pool(d: int, size: int, rng: np.random.Generator) -> Array:
-    """Draw the directions of all steps, shape (STEPS, d), in turn from `size` ones."""
+    """Draw `size` directions in d dimensions, and return the direction of each step, shape (STEPS, d): the steps take
+    the drawn ones in turn."""
     drawn = DIRECTIONS["sphere"].sample(rng, size, d)
     return np.asarray(drawn[np.arange(STEPS) % size])
 
 
 def workload(directions: Array) -> Array:
-    """Return the W for which tr(W S) is the mean squared gradient of the iterates from noise of covariance S."""
+    """Return the matrix W, shape (STEPS, STEPS), for which tr(W S) is the mean squared gradient over the iterates of a
+    run with these directions that comes from noise of covariance S."""
     curvature, step_size = quadratic(directions.shape[1])
     total, reach = np.zeros((STEPS, STEPS)), np.zeros((len(curvature), STEPS))
     for t, u in enumerate(directions):

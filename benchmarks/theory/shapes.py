@@ -5,8 +5,8 @@ The losses are (x - x_i)'A (x - x_i)/2 with 50 dimensions, 10,000 records and th
 largest norm of a record's gradient at the start after B^(1/2), times 4. What is measured is E F(x_T) - F* at the last
 iterate over F(x_0) - F*, and the mean of E ||grad F||^2 over the run over its value at the start, both exactly, by the
 recursion for second moments, each with its best step size of a grid. B is A^power, or estimated from the gradients of
-`public` records at the start, as the power/2 of their covariance, with 1% of its mean eigenvalue added to all; 0 stands
-for A itself.
+`public` records at the start, as the power/2 of their covariance, with 1% of its mean eigenvalue added to all. Where
+`public` is 0, nothing is estimated: B is A^power.
 """
 
 import math
@@ -33,8 +33,9 @@ FIELDS = ("height", "gradient", "step_size", "rank")
 
 
 def measure(options: Namespace, cell: Cell) -> dict[str, Any]:
-    """Return the row of a shape: the least height and gradient over step sizes, the step size of the former in its
-    unit, and tr(B A)/||B A||."""
+    """Return the row of a shape, with H = B^(1/2) A B^(1/2): the least height and the least squared gradient over the
+    step sizes of the grid, both over their values at the start; the step size of the least height, in units of
+    1/(tr(H)/K + ||H||); and the effective rank tr(H)/||H||."""
     rng = np.random.default_rng(cell["seed"])
     spectrum = paper_spectrum(cell["mode"], D)
     records = rng.standard_normal((N, D)) + 1
@@ -59,7 +60,11 @@ def measure(options: Namespace, cell: Cell) -> dict[str, Any]:
 
 
 def _shape_root(spectrum: Array, power: float, gradients: Array | None) -> Array:
-    """Return B^(1/2), where B is A^power, or an estimate of it from public gradients, whose covariance is A^2."""
+    """Return B^(1/2), where B is A^power, or an estimate of it from public gradients.
+
+    spectrum: the diagonal of A. gradients: of public records at the start, as rows, or None for no estimate. Their
+    covariance estimates A^2, so its power power/4 estimates B^(1/2).
+    """
     if gradients is None:
         return np.diag(spectrum ** (power / 2))
     values, vectors = np.linalg.eigh(np.cov(gradients.T))
@@ -71,8 +76,8 @@ def moments(curvature: Array, start: Array, variance: float, step_size: float, w
     """Return E F(x_T) - F* over its value at the start, and the mean over the run of E ||weights w||^2 over its own.
 
     w is the distance from the minimum in the coordinates of the directions u, in which the loss is w'H w/2 with
-    H = `curvature`; `variance` is sigma^2/K. For W = U U'/K of Gaussian directions and symmetric M, E[W M W] is
-    (1 + 1/K) M + tr(M) I/K.
+    H = `curvature`. `start` is w at the start, `weights` the matrix that turns w into grad F, and `variance`
+    sigma^2/K. For W = U U'/K of Gaussian directions and symmetric M, E[W M W] is (1 + 1/K) M + tr(M) I/K.
     """
     second, total = np.outer(start, start), 0.0
     first = float(start @ curvature @ start), float(np.sum((weights @ start) ** 2))

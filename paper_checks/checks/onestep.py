@@ -2,7 +2,7 @@
 at the prescribed parameters and away from them.
 
 In R^2 every expectation over u and z is a quadrature (evenly spaced angles, Gauss-Hermite nodes), so both sides are
-numbers without sampling error.
+numbers without sampling error. With `full` more random problems are tried.
 """
 
 import math

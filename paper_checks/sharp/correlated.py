@@ -1,5 +1,9 @@
 """Check section 13 of docs/explanation/sharpened-theorem.md: noise that is correlated over steps, for fresh directions
-and for directions that are used again."""
+and for directions that are used again.
+
+The privacy cost of noise with covariance S over the steps is the sum over steps s and t of <c_s, c_t> (S^-1)_st, where
+c_t is what a record contributes at step t. It is the square of mu of Gaussian differential privacy.
+"""
 
 import itertools
 import math
@@ -11,8 +15,9 @@ from paper_checks.outcome import SEED, Checked, clip_jointly, within
 
 
 def crossed_terms() -> Checked:
-    """Section 13 of the proof: with fresh random signs and any fixed noises z_0, z_1, z_2, the means of z_t'U_t'g(x_t)
-    and of z_t'U_t'H U_t m_t over all sign patterns are 0, with clipping and a gradient that is not linear in x.
+    """Section 13 of the proof: with fresh random signs as directions U_t and any fixed noises z_0, z_1, z_2, the means
+    of z_t'U_t'g(x_t) and of z_t'U_t'H U_t m_t over all sign patterns are 0, with clipping and a mean gradient g that is
+    not linear in x. Here m_t is the mean of the samples' clipped slopes, and H the curvature matrix.
 
     The patterns of three steps in two dimensions with two directions each are enumerated, for 40 losses.
     """

@@ -325,7 +325,7 @@ def sampled_second_moment(kind: str = "sphere") -> Checked:
 
 def without_lipschitz(kind: str = "sphere") -> Checked:
     """Section 11 of the proof: without a bound on every gradient, the bounds of steps 3 and 4 hold with the constants
-    for a moment of the samples' gradient norms, of power 2 or 4, and for their mean excess over three levels.
+    for a moment of the samples' gradient norms, of power m = 2 or 4, and for their mean excess over three levels.
 
     It is nearly an equality where a few gradients are equal, the others are 0, and the clip is (m-1)/m of their norm.
     """
@@ -419,8 +419,8 @@ def conditional_moments() -> Checked:
 
 
 def seminorm() -> Checked:
-    """Step 4 of the proof uses E[X^2 u'Hu]^(1/2) as a seminorm of the random variable X: on sampled directions u it
-    obeys the triangle inequality, and it triples with X."""
+    """Step 4 of the proof uses E[X^2 u'Hu]^(1/2) as a seminorm of the random variable X, with H the curvature matrix.
+    On sampled directions u it obeys the triangle inequality, and it triples if X is multiplied by 3."""
     rng = np.random.default_rng(SEED + 3)
     worst = 0.0
     for d in (1, 2, 10, 200):

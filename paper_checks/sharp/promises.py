@@ -206,8 +206,13 @@ def last_steps() -> Checked:
 
 
 def best_shape() -> Checked:
-    """Section 14 of the proof: for 300 random curvatures, sample gradients and metrics M, no shape B that is at least M
-    in every direction has a smaller limit (8 gap tr(B H))^(1/2) L_B/(n mu), and its g'B g is at least g'M g."""
+    """Section 14 of the proof: of all shapes B (the directions are B^(1/2) u) for which B - M is positive semidefinite,
+    B = M has the smallest limit (8 gap tr(B H))^(1/2) L_B/(n mu) and the smallest g'B g. Here M is the metric in which
+    the mean gradient g is measured, H the curvature matrix, and L_B the largest (g_i'B g_i)^(1/2) of a sample.
+
+    Tried for 300 random M, H and sample gradients g_i, each with one random B. The factors that do not depend on B
+    cancel in the ratio that is tested.
+    """
     rng = np.random.default_rng(SEED + 29)
     worst = 0.0
     for _ in range(300):

@@ -3,8 +3,9 @@
 python -m tests.optim.compiled CAPABILITY ...
 
 The calls are those of `philox_triton` itself, compiled as for a launch and not launched. It prints a line of JSON for
-each card: how many kernels there are after each key, and of each kernel the registers and bytes of stack of a thread,
-and the instructions that round in another way than written (fused, flushed, approximate).
+each card: how many kernels have been compiled once the calls with each key of `KEYS` have been made, and of each kernel
+the registers and bytes of stack of a thread, and the instructions that round in another way than written (fused,
+flushed, approximate). CAPABILITY is a card's compute capability, such as 90.
 """
 
 import json

@@ -125,9 +125,9 @@ def finished(run: Run) -> dict[str, torch.Tensor]:
 
 
 def mezo(module: nn.Module) -> Run:
-    """Returns a run without noise, since its generator would have to be resumed too.
+    """Returns a run of MeZO, without clip and noise: the generator of noise would have to be resumed, too.
 
-    It uses Adam, which keeps numbers beside the weights.
+    Its update is Adam, so that a checkpoint has to keep Adam's averages beside the weights.
     """
     options = {key: value for key, value in STEP.items() if key != "clip"}
     chosen = Plan.without_privacy(n=len(DATA), sampling="full", update="adam:0.9,0.99", **options)

@@ -1,8 +1,9 @@
 """A small job for the tests of the job runner: it writes rows, and continues after an interruption.
 
-A row is written every few milliseconds, or four a second if the job is to be slow.
+python -m tests.benchmarks.gpu.small KIND --out DIR
 
-python -m tests.benchmarks.gpu.small works --out DIR
+KIND is `fails` (it ends with status 3 and writes nothing), `hangs` (it waits a minute, with a child process that
+waits, too), `slow` (it writes four rows a second), or any other word (it writes a row every 30 milliseconds).
 """
 
 import os

@@ -10,7 +10,12 @@ WORDS = (("terrible", "sad", "dull"), ("great", "moving", "fine"))
 
 
 def write(task: Task, folder: Path, count: int = 24) -> Path:
-    """`count` records a split, classes in turn; the text tells the class of the first two."""
+    """Writes a task's local files into `folder`, in the layout that tasks.toml names, and returns the folder.
+
+    Each file has `count` records, and those that are held out for tests besides; classes take turns. The first word of
+    a text is one of `WORDS[class % 2]`, so it tells the class where there are two. Where an answer is free text, it is
+    that word.
+    """
     for split in ("train", "dev", "test"):
         name = getattr(task.local, split)
         if name:

@@ -27,7 +27,11 @@ def _corpus() -> list[str]:
 
 
 def byte_level(special: list[str], start: str, end: str | None) -> Tokenizer:
-    """Byte-level pairs as RoBERTa's and OPT's; `start` before each text and `end` after it."""
+    """Returns a tokenizer by byte pairs, as RoBERTa and OPT have, that is trained on a few sentences.
+
+    It puts the token `start` before each text and the token `end`, unless that is None, after it. `special` has all
+    special tokens; their ids are their places in the list.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -44,7 +48,10 @@ def byte_level(special: list[str], start: str, end: str | None) -> Tokenizer:
 
 
 def word_piece() -> Tokenizer:
-    """Whole words of the corpus, and characters: the same in every process, which a trained vocabulary is not."""
+    """Returns a tokenizer whose vocabulary is the words of a few sentences, and all letters and digits.
+
+    A vocabulary that is trained can differ from process to process; this one cannot.
+    """
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     splitter = pre_tokenizers.BertPreTokenizer()
     words = {word for text in _corpus() for word, _ in splitter.pre_tokenize_str(text)}
@@ -79,7 +86,10 @@ def tokenizer(kind: str) -> Any:
 
 
 def tiny(kind: str, seed: int = 0) -> LanguageModel:
-    """Two layers of width 16; float32; dropout as in the real configurations."""
+    """Returns a model with two layers of width 16 and random weights in float32, which `seed` selects.
+
+    `kind` is "masked" (RoBERTa), "causal" (OPT) or "encoder" (BERT). Dropout is that of transformers' defaults.
+    """
     words = len(tokenizer(kind))
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config: Any
