@@ -51,7 +51,11 @@ NO_ROOM = "out of memory"
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """What a table measures: every one of its methods with every one of its models is a cell."""
+    """What a table measures: every one of its methods with every one of its models is a cell.
+
+    batch: records in a batch. length: tokens of a record. steps: how many steps are timed, after
+    `WARM_UP` steps that are not.
+    """
 
     models: tuple[str, ...]
     methods: tuple[str, ...]

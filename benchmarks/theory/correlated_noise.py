@@ -65,8 +65,10 @@ def workload(directions: Array) -> Array:
 def best_noise(matrix: Array) -> tuple[Array, float]:
     """Return a covariance S with diag(S^-1) <= 1 that makes tr(matrix S) nearly least, and a lower bound on the least.
 
-    For weights v >= 0 with sum 1 and D = diag(v), tr(matrix S) >= (tr (D^1/2 matrix D^1/2)^1/2)^2, and the S that
-    attains it for these v has the diagonal of (D^1/2 matrix D^1/2)^1/2 over v as that of S^-1.
+    Let v > 0 be weights of the steps with sum 1, D = diag(v) and R = (D^1/2 matrix D^1/2)^1/2. Among all S for which
+    the mean of diag(S^-1) by these weights is at most 1, the least tr(matrix S) is (tr R)^2, attained by a multiple of
+    S = D^1/2 R^-1 D^1/2, where diag(S^-1) = diag(R)/v. So (tr R)^2 is a lower bound, and it is attained once diag(R)/v
+    is constant. The search replaces v by diag(R) over its sum, again and again.
     """
     v, bound = np.full(STEPS, 1 / STEPS), 0.0
     for _ in range(ROUNDS):

@@ -30,7 +30,11 @@ FIELDS = ("K", "steps", "c", "smoothing", "bound", "price")
 
 
 def row(difference: str, law: str, chosen: str, points: int) -> dict[str, Any]:
-    """Return the row of a difference rule and a law of directions at so many evaluations of each record's loss."""
+    """Return the row of a difference rule and a law of directions.
+
+    chosen: a key of CHOSEN, which says how many directions a step has. points: the most evaluations of each record's
+    loss in a run.
+    """
     ours, sphere = (
         prescribe(
             PROBLEM,

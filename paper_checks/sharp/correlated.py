@@ -83,8 +83,12 @@ def full_batches() -> Checked:
 
 
 def _dominated(inverse: Array, rng: np.random.Generator) -> tuple[Array, float]:
-    """Return y with diag(y) - inverse positive semidefinite and a sum that is nearly least, and the sum of <v_s, v_t>
-    inverse_st for unit vectors v_t that nearly attain it, found coordinate by coordinate."""
+    """Return numbers y with diag(y) - inverse positive semidefinite whose sum is nearly the least, and a lower bound on
+    that least sum.
+
+    The lower bound is the sum of <v_s, v_t> inverse_st for unit vectors v_t, which is never above the sum of y. It is
+    raised by changing one vector at a time until nothing changes.
+    """
     vectors = rng.standard_normal((len(inverse), len(inverse)))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     for _ in range(20_000):
