@@ -3,12 +3,13 @@
     python -m figures.adaptation
 
 (a) The steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.2 nats, against d, for OPT of two
-layers and widths 16 to 128. Each run is a dot, and a line goes through their means; beside it are the effective rank r
-that `benchmarks.adaptation_widths` measures, with its interval, and a line that grows like d. (b) The test perplexity
-of every method, before training (line) and after it (means over seeds, with standard errors).
+layers and widths 16 to 128. Each run is a dot, and a line goes through their means; a dotted line grows like d. (b) The
+effective rank r of the same models that `benchmarks.adaptation_widths` measures, with its interval. (c) The test
+perplexity of every method, before training (line) and after it (means over seeds, with standard errors).
 """
 
 import sys
+from collections.abc import Iterable
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -36,31 +37,44 @@ FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
 def draw(steps: pd.DataFrame, ranks: pd.DataFrame, rows: pd.DataFrame) -> Figure:
     """Return the figure. steps has the rows of steps to a target loss, ranks those of the measured effective ranks, and
     rows those of `benchmarks.adaptation`."""
-    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.8))
-    _draw_steps(axes[0], steps, ranks)
-    _draw_methods(axes[1], rows)
+    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.8), width_ratios=(1, 1, 1.3))
+    _draw_steps(axes[0], steps)
+    _draw_ranks(axes[1], ranks)
+    _draw_methods(axes[2], rows)
     label_panels(axes)
     return figure
 
 
-def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
-    look, other = series(0), series(1)
+def _draw_steps(axis: Axes, steps: pd.DataFrame) -> None:
+    look = series(0)
     means = steps.groupby("d")["steps"].mean()
     axis.plot(means.index, means, **look.line(label="steps to the target", marker="none"))
     axis.plot(steps["d"], steps["steps"], **look.line(linestyle="none"))
-    r, d = ranks["rank_estimate"], ranks["d"]
-    error = [r - ranks["rank_low"], ranks["rank_high"] - r]
-    axis.errorbar(d, r, yerr=error, **other.line(label="effective rank $r$"))
     reach = np.array([means.index.min(), means.index.max()])
     axis.plot(
         reach, means.iloc[0] * reach / reach[0], color="0.4", linewidth=0.8, linestyle=(0, (1, 1.5)), label="like $d$"
     )
-    axis.set(xscale="log", yscale="log", xlabel="$d$, weights trained", ylabel="steps, rank", title="only $d$ varies")
-    axis.set_xticks(list(means.index), [f"{d:,}" for d in means.index])
+    axis.set_title("only $d$ varies: steps")
+    _by_width(axis, means.index)
+    axis.legend(loc="upper left", fontsize=6.5)
+
+
+def _draw_ranks(axis: Axes, ranks: pd.DataFrame) -> None:
+    r = ranks["rank_estimate"]
+    error = [r - ranks["rank_low"], ranks["rank_high"] - r]
+    axis.errorbar(ranks["d"], r, yerr=error, **series(2).line())
+    axis.set_title("effective rank $r$, 95%")
+    _by_width(axis, ranks["d"])
+
+
+def _by_width(axis: Axes, d: Iterable[int]) -> None:
+    """Make both axes logarithmic, and label the numbers of weights `d` and round values of what is drawn."""
+    axis.set(xscale="log", yscale="log", xlabel="$d$, weights trained")
+    axis.set_xticks(list(d), [f"{count / 1000:.0f}k" for count in d])
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_yticks([10, 20, 50, 100, 200, 500], ["10", "20", "50", "100", "200", "500"])
+    values = [value for value in (10, 20, 50, 100, 200, 500, 1000) if value <= axis.get_ylim()[1]]
+    axis.set_yticks(values, [str(value) for value in values])
     axis.yaxis.set_minor_locator(NullLocator())
-    axis.legend(loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=3, fontsize=6.5)
 
 
 def ends(rows: pd.DataFrame) -> pd.DataFrame:
@@ -94,7 +108,7 @@ def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
         label = f"{FAMILIES[family]}, width {width}"
         axis.errorbar(mean, places + 0.15 * (1 - 2 * index), xerr=error, **look.line(linestyle="none", label=label))
         axis.axvline(start["test_perplexity"].iloc[0], color=look.color, linewidth=0.8, linestyle=look.dash)
-    axis.set(xscale="log", xlabel="test perplexity of questions (line: before)", title="every method")
+    axis.set(xscale="log", xlabel="test perplexity (line: before)", title="every method")
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.5, -0.5)
     log_ticks(axis.xaxis)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
 MOMENTS = {"before": ("before training", 0), "during": ("during", 1), "after": ("after", 2)}
 NETWORKS = "mlp-digits"
@@ -153,7 +153,8 @@ def _draw_choices(axis: Axes, rows: pd.DataFrame) -> None:
     start = float(rows["loss_before"].mean())
     axis.axhline(start, color="0.4", linewidth=0.8)
     axis.text(grid["step_size"].min(), start, "before", color="0.4", size=7, va="bottom")
-    axis.set_ylim(0.9 * float(rows.groupby(["choice", "step_size", "clip"])["loss"].mean().min()), 1.35 * start)
+    axis.set_yscale("log")
+    log_ticks(axis.yaxis)
 
 
 def _parser() -> Parser:

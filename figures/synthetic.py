@@ -1,7 +1,8 @@
 """The paper's synthetic figures from our sweep.  python -m figures.synthetic
 
 The figures synthetic_gradient and synthetic_loss are the paper's fig:toy_grad and fig:toy_loss: the best values of the
-grid of parameters against the dimension, for the paper's three spectra (modes), on training and test samples.
+grid of parameters against the dimension, for the paper's three spectra (modes), on training and test samples; losses
+are divided by the least expected loss.
 synthetic_wide continues them to larger dimensions, once there are rows. synthetic_slopes compares the fitted growth of
 the gradient norm with the exponents of Table tab:compare. synthetic_grid_MODE shows the whole grid at one dimension.
 synthetic_choices shows what changes with the choices that the paper leaves open.
@@ -40,9 +41,10 @@ noise that the paper states; diamonds: the least noise with the same privacy."""
 DOTS = (0, (1, 1))
 LINE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": "-"}
 BOUNDS: dict[str, dict[str, Any]] = {
-    "claimed": {"color": "#999999", "linewidth": 0.9},
-    "claimed_here": {"color": "black", "linewidth": 0.9},
+    "claimed": {"linewidth": 0.9, "linestyle": DOTS},
+    "claimed_here": {"linewidth": 1.3, "linestyle": "-"},
 }
+"""The styles of the paper's bounds on the slopes, each in the colour of its method."""
 
 
 def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[float]"], told: str) -> Figure:
@@ -60,13 +62,16 @@ def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[
             for method in METHODS:
                 _curves(axis, _cells(selected, mode, method, what), method, on)
             axis.set(xscale="log", yscale="log", title=MODES[mode])
-        name = r"$\|\nabla F\|$" if what == "gradient" else "loss"
+        name = r"$\|\nabla F\|$" if what == "gradient" else "loss / least loss"
         line[0].set_ylabel(f"{sample} {name}")
     for axis in grid[1]:
         axis.set_xlabel("dimension $d$")
     for axis in grid.flat:
         log_ticks(axis.xaxis)
-        log_ticks(axis.yaxis)
+        if what == "gradient":
+            log_ticks(axis.yaxis)
+        else:
+            axis.set_yscale("linear")
     for axis, mode in zip(grid[0], MODES, strict=True):
         axis.plot(lines[mode].index, lines[mode], **LINE)
     label_panels(grid.flat)
@@ -86,6 +91,14 @@ def least_loss(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
     return {mode: rows[rows["mode"] == mode].set_index("d")["least_loss"] for mode in MODES}
 
 
+def in_units(selected: pd.DataFrame, least: Mapping[str, "pd.Series[float]"]) -> pd.DataFrame:
+    """Return the rows of losses in `selected`, with training and test losses divided by the least loss of their mode
+    (spectrum) and d, which `least` has: the losses themselves grow with d so much that the methods' curves coincide."""
+    rows = selected[selected["measured"] == "loss"]
+    unit = [float(least[str(mode)][d]) for mode, d in zip(rows["mode"], rows["d"], strict=True)]
+    return rows.assign(train=rows["train"] / unit, test=rows["test"] / unit)
+
+
 def _cells(selected: pd.DataFrame, mode: str, method: str, what: str) -> pd.DataFrame:
     return selected[(selected["mode"] == mode) & (selected["method"] == method) & (selected["measured"] == what)]
 
@@ -101,12 +114,12 @@ def _curve_legend(figure: Figure, selected: pd.DataFrame, told: str = "") -> Non
     mean = Line2D([], [], color="#555555", marker="o", markerfacecolor="white", linewidth=0.8, linestyle=DOTS)
     ring = Line2D([], [], linestyle="none", **RING)
     bars = ", standard errors" if max(seeds.values()) > 1 else ""
-    marks = [f"last iterate{bars}", r"mean over iterates ($x_\tau$)", "grid's end costs over 5%"]
+    marks = [f"last iterate{bars}", r"mean over iterates ($x_\tau$)", "a wider grid might gain over 5%"]
     lines = [*handles, last, mean, ring]
     if told:
         lines.append(Line2D([], [], **LINE))
         marks.append(f"{told} (top row)")
-    figure.legend(lines, [*names, *marks], loc="outside upper center", ncols=4 if told else 3)
+    figure.legend(lines, [*names, *marks], loc="outside upper center", ncols=3)
 
 
 def _present(rows: pd.DataFrame) -> dict[str, str]:
@@ -163,11 +176,16 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
                     )  # fmt: skip
                     for column, style in BOUNDS.items():
                         level = float(fit[column].iloc[0])
-                        axis.plot([place + offset - 0.09, place + offset + 0.12], [level] * 2, **style)
+                        ends = [place + offset - 0.09, place + offset + 0.12]
+                        axis.plot(ends, [level] * 2, color=look.color, **style)
         axis.set_xticks(range(3), [f"mode {mode}" for mode in MODES])
         axis.set_title(name)
         axis.axhline(0, color="#888888", linewidth=0.6)
     axes[0].set_ylabel(r"slope of $\log\|\nabla F\|$ in $\log d$, 95%")
+    axes[0].text(
+        0.98, 0.97, "the bounds are of $x_\\tau$; of the\nlast iterate there is none", transform=axes[0].transAxes,
+        fontsize=6.5, ha="right", va="top",
+    )  # fmt: skip
     label_panels(axes)
     present = _present(slopes)
     handles = [
@@ -176,7 +194,7 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
             Line2D([], [], color="#555555", marker="o", markerfacecolor=face, linestyle="none")
             for face in ("#555555", "white")
         ),
-        *(Line2D([], [], **style) for style in BOUNDS.values()),
+        *(Line2D([], [], color="#555555", **style) for style in BOUNDS.values()),
     ]
     labels = [*present.values(), "all $d$", "largest three $d$", "bound, fixed gap", "bound, gap $r/2$ as here"]
     figure.legend(handles, labels, loc="outside upper center", ncols=7, columnspacing=0.9, handletextpad=0.2)
@@ -188,13 +206,13 @@ def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
     (`mode`) and dimension: minimised over the number of steps, and over the clip."""
     part = rows[(rows["mode"] == mode) & (rows["d"] == d)]
     lanes = part.groupby(["method", "steps", "step_size", "clip"])["gradient_train_last"].mean().reset_index()
-    still = lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max()
-    norm = LogNorm(float(lanes["gradient_train_last"].min()), float(still))
+    still = float(lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max())
     methods = [method for method in METHODS if (lanes["method"] == method).any()]
     figure, grid = plt.subplots(2, len(methods), figsize=(PAGE, 4.6), squeeze=False, sharey="row")
     for column, method in enumerate(methods):
         table = lanes[lanes["method"] == method]
         chosen = table.sort_values("gradient_train_last", kind="stable").iloc[0]
+        norm = LogNorm(float(chosen["gradient_train_last"]), still)
         for axis, other, away in ((grid[0, column], "clip", "steps"), (grid[1, column], "steps", "clip")):
             cells = table.pivot_table(index=other, columns="step_size", values="gradient_train_last", aggfunc="min")
             image = axis.imshow(cells, norm=norm, cmap="cividis_r", origin="lower", aspect="auto")
@@ -205,15 +223,16 @@ def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
             axis.grid(visible=False)
             axis.set_title(f"{METHODS[method]}, best {away}")
         grid[1, column].set_xlabel(r"step size $\alpha$")
+        label = r"training $\|\nabla F(x_T)\|$"
+        bar = figure.colorbar(image, ax=grid[:, column], label=label, extend="max", location="bottom", aspect=30)
+        log_ticks(bar.ax.xaxis)
     grid[0, 0].set_ylabel("clip $C$")
     grid[1, 0].set_ylabel("steps $T$")
     label_panels(grid.flat)
-    bar = figure.colorbar(image, ax=grid, label=r"training $\|\nabla F(x_T)\|$", extend="max", aspect=40, pad=0.01)
-    log_ticks(bar.ax.yaxis)
     alone = ", ".join(METHODS[method] for method in methods if part[part["method"] == method]["seed"].nunique() == 1)
     seeds = f"means over seeds{f' ({alone}: one)' if alone else ''}"
-    marks = "star: the best setting; darkest: no better than not to move"
-    figure.suptitle(f"mode {mode}, d = {d:,}, {seeds}; {marks}", fontsize=8)
+    marks = "star: the best setting; darkest: no better than not to move; each method has its own scale"
+    figure.suptitle(f"mode {mode}, d = {d:,}, {seeds}\n{marks}", fontsize=8)
     return figure
 
 
@@ -312,7 +331,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit = at_infinity(selected[selected["sweep"] == "limit"])
     told = r"DPZero's $x_\tau$, $T \to \infty$"
     save(draw_best(paper, "gradient", limit, told), "synthetic_gradient", options.out)
-    save(draw_best(paper, "loss", least, r"least loss, $\mathrm{tr}(A)/2$"), "synthetic_loss", options.out)
+    ones = {mode: values / values for mode, values in least.items()}
+    told = r"least loss, $\mathrm{tr}(A)/2$"
+    save(draw_best(in_units(paper, least), "loss", ones, told), "synthetic_loss", options.out)
     for mode in MODES:
         save(draw_grid(rows, mode, _common(rows, mode)), f"synthetic_grid_{mode}", options.out)
     save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)
