@@ -40,6 +40,7 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from torch import Tensor, nn
 
     from dpzero_theory.optim.files.checkpoint import Checkpoint, is_checkpoint
+    from dpzero_theory.optim.files.deployment import deployment
     from dpzero_theory.optim.files.folder import OF_TRAINER, TRANSCRIPT, both
     from dpzero_theory.optim.files.page import page
     from dpzero_theory.optim.files.replay import Moves, require_initial, weights_of
@@ -303,13 +304,16 @@ def _recorded(state: Any) -> Recorded:
 
 
 def _shown(report: Report, form: str) -> str:
-    """Return the report as text, JSON or HTML (`form`); as text it is empty where something does not hold."""
+    """Return the report as text, JSON or HTML (`form`); as text, and as the statement of a deployment, it is empty
+    where something does not hold."""
     findings, claimed, account = report
     curve = _curve(account) if account and form != "text" else []
     if form == "html":
         checks = [(f.name, str(f.value), f.holds) for f in findings]
         spent, target = (account.spent, account.target_epsilon) if account else (0, 0.0)
         return page(claimed, checks, curve, spent, target, CANNOT_TELL)
+    if form == "deployment":
+        return json.dumps(deployment(claimed), indent=2) if claimed and not report.fault else ""
     if form == "json":
         values: dict[str, Any] = {"holds": not report.fault, "findings": [finding._asdict() for finding in findings]}
         if claimed:
@@ -351,7 +355,12 @@ def _parser() -> Parser:
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
     parser.add_argument("--sign", type=input_file, metavar="KEY", help="if all holds, sign it: a PEM file, Ed25519")
     parser.add_argument("--signer", type=input_file, metavar="KEY", help="who must have signed: a public key, PEM")
-    parser.add_argument("--format", choices=("text", "json", "html"), default="text")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "html", "deployment"),
+        default="text",
+        help="deployment: the statement as JSON in the order of NIST SP 800-226's questions",
+    )
     return parser
 
 

@@ -42,6 +42,7 @@ from transformers.trainer_utils import (
 )
 
 from dpzero_theory.check import names_of, settings
+from dpzero_theory.optim.files.deployment import deployment
 from dpzero_theory.optim.files.folder import KEY, OF_TRAINER
 from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.statement import statement_of_folder
@@ -251,7 +252,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return Inputs(self._signature_columns, self.label_names, padding)
 
     def create_model_card(self, **named: Any) -> None:
-        """Write README.md into the output folder, with the privacy statement of the run as `optim.verify` has it.
+        """Write README.md into the output folder, with the privacy statement of the run as `optim.verify` has it, and
+        privacy.json, which has the same statement by section (`optim.files.deployment`).
 
         named: what the card says beside this, under the names that `transformers.Trainer` gives them; model_name,
         finetuned_from, language, license, tags and dataset are used. Raises ValueError before the run has begun.
@@ -269,17 +271,18 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             **({"base_model": named["finetuned_from"]} if named.get("finetuned_from") else {}),
             **({"datasets": named["dataset"]} if named.get("dataset") else {}),
         }
-        statement = statement_of_folder(self._folder).text()
+        statement = statement_of_folder(self._folder)
         card = (
             f"---\n{json.dumps(about, indent=1)}\n---\n\n# {named.get('model_name') or folder.resolve().name}\n\n"
             "Trained privately by forward passes alone: each step moved the weights by released numbers, with the\n"
             "update and the step sizes of the run's plan and no other optimiser\n"
             f"(transformers {transformers.__version__}).\n\n"
-            f"## Privacy\n\n```text\n{statement}\n```\n\n"
+            f"## Privacy\n\n```text\n{statement.text()}\n```\n\n"
             "`python -m dpzero_theory.optim.verify` computes it again from the run's ledger and transcript, which are\n"
             "kept beside the model where it was trained.\n"
         )
         Path(folder, "README.md").write_text(card, encoding="utf-8")
+        Path(folder, "privacy.json").write_text(json.dumps(deployment(statement), indent=2) + "\n", encoding="utf-8")
 
     @property
     def _folder(self) -> Path:

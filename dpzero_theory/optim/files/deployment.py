@@ -1,0 +1,86 @@
+"""A run's privacy statement as one JSON value, ordered by what a reviewer asks of a deployment.
+
+The sections follow the questions of NIST SP 800-226 ("Guidelines for Evaluating Differential Privacy Guarantees") and
+the kinds of entries in the registry of deployments that Nanayakkara, Ghazi and Vadhan propose (arXiv 2509.13509): the
+product, the unit of privacy, the privacy loss, the trust model, the accounting, the implementation, and what is
+assumed. It is no copy of a registry's form, and what software cannot know stands there as `ASK`.
+"""
+
+import math
+from typing import Any
+
+from dpzero_theory.optim.files.statement import Statement
+from dpzero_theory.privacy.bracket import Bracket
+
+ASK = "to be stated by whoever deploys the model"
+"""The value of each entry that does not follow from the run's files."""
+
+
+def deployment(statement: Statement) -> dict[str, Any]:
+    """Returns the statement's content by section; all numbers and texts are those of the statement.
+
+    Epsilon is given as a bracket: `lower` and `upper` are certified bounds on the smallest epsilon that holds at this
+    delta, and the claim is `upper`. `null` (None) stands for a bracket's end that is infinite, which JSON has no number for.
+    """
+    facts, first = statement.facts, statement.costs[0]
+    return {
+        "product": {
+            "what": "weights of a model, trained by noised finite differences of losses",
+            "purpose": ASK,
+            "who deploys it": ASK,
+            "kind of release": f"one release a step, interactively chosen by earlier ones; {facts['steps made']}",
+        },
+        "unit of privacy": {
+            "unit": facts["record"],
+            "neighbouring data sets": facts["relation"],
+            "records": facts["n"],
+            "people with several records": "covered for each record, not for all together",
+        },
+        "privacy loss": {
+            "definition": "(epsilon, delta)-differential privacy",
+            "claim": statement.claim,
+            "epsilon": _ends(first.paid),
+            "delta": first.delta,
+            "at other deltas": [{"delta": cost.delta, "epsilon": _ends(cost.paid)} for cost in statement.costs[1:]],
+            "of the whole plan": [{"delta": cost.delta, "epsilon": _ends(cost.planned)} for cost in statement.costs],
+            "attack advantage at most": statement.advantage,
+        },
+        "trust model": {
+            "model": "central: whoever trains holds the records, the noise and the keys",
+            "seen by attackers": "the files of the run's folder but data.key, the weights, and what follows from them",
+            "security of the machine and its access": ASK,
+            "collection and retention of the records": ASK,
+        },
+        "accounting": {
+            "method": first.paid.method,
+            "composition": f"{facts['steps paid for']}; {facts['steps planned']} planned",
+            "sampling": facts["sampling"],
+            "choice of settings": "runs that were made to choose settings count too, and are not in this statement",
+            "certificate": statement.certificate,
+        },
+        "implementation": {
+            name: facts[name]
+            for name in (
+                "algorithm",
+                "mechanism",
+                "noise",
+                "lattice",
+                "clip",
+                "directions",
+                "differences",
+                "update",
+                "isolation",
+                "software",
+                "run",
+            )
+        },
+        "utility": {"how good the model is": ASK, "for whom it is worse": ASK},
+        "assumed": list(statement.assumed),
+    }
+
+
+def _ends(bracket: Bracket) -> dict[str, float | None]:
+    """Returns both ends of a bracket by name."""
+    return {
+        name: end if math.isfinite(end) else None for name, end in (("lower", bracket.lower), ("upper", bracket.upper))
+    }
