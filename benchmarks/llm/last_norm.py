@@ -271,7 +271,7 @@ def gradients(work: Prepared, batch: Mapping[str, Tensor]) -> Tensor:
     normal = rms_norm(hidden, hidden.shape[1:], eps=tail.model.norm.variance_epsilon)
     gains = tail.model.norm.weight.detach().expand(len(records), -1).clone().requires_grad_()
     scores = (normal * gains) @ tail.lm_head.weight.detach()[options].T
-    (found,) = torch.autograd.grad(cross_entropy(scores, wanted, reduction="sum"), gains)
+    found: Tensor = torch.autograd.grad(cross_entropy(scores, wanted, reduction="sum"), gains)[0]
     return found
 
 

