@@ -42,6 +42,9 @@ def test_layouts(tmp_path: Path) -> None:
     answers = {"title": "T", "context": "C", "question": "Q?", "answers": {"text": ["x", "y"], "answer_start": [0, 1]}}
     (tmp_path / "squad_train.jsonl").write_text(json.dumps(answers) + "\n")
     assert load(task("squad"), "train", tmp_path)[0].answers == ("x", "y")
+    article = {"QUESTION": "Q?", "CONTEXTS": ["A.", "B."], "final_decision": "no"}
+    (tmp_path / "pubmedqa_l.json").write_text(json.dumps({str(number): article for number in range(301)}))
+    assert load(task("pubmedqa"), "train", tmp_path) == [Record({"context": "A. B.", "question": "Q?"}, 1)]
     (tmp_path / "boolq_test.jsonl").write_text(json.dumps({"passage": "P", "question": "q", "answer": False}) + "\n")
     assert load(task("boolq"), "test", tmp_path)[0].label == 1
 
@@ -58,6 +61,10 @@ ON_THE_HUB: dict[str, dict[str, Any]] = {
         "label_original": "HUM:ind",
         "label_coarse": 3,
         "label_coarse_original": "HUM",
+    },
+    "pubmedqa": {
+        **{"pubid": 0, "question": "Q?", "long_answer": "L.", "final_decision": "maybe"},
+        "context": {"contexts": ["A.", "B."], "labels": ["AIMS", "RESULTS"], "meshes": ["M"]},
     },
     "boolq": {"question": "is it", "answer": False, "passage": "P"},
     "squad": {
@@ -79,7 +86,8 @@ def test_data_sets_of_the_hub_are_read_by_the_library_that_reads_them(
     """A folder laid out as a repository of the hub: Parquet files, configurations in the card's header."""
     datasets = pytest.importorskip("datasets")
     entry, row = task(name), ON_THE_HUB[name]
-    parts = {"train": 3, entry.hub.test: 2, **({entry.hub.dev: 1} if entry.hub.dev else {})}
+    held_out = entry.hub.held_out
+    parts = {entry.hub.test: 2, **({entry.hub.dev: 1} if entry.hub.dev else {}), "train": 3 + held_out}
     folder = tmp_path / "hub" / name
     files = []
     for part, count in parts.items():
@@ -93,12 +101,12 @@ def test_data_sets_of_the_hub_are_read_by_the_library_that_reads_them(
     assert {split: len(records) for split, records in found.items()} == {
         "train": 3,
         "dev": 1 if entry.hub.dev else 0,
-        "test": 2,
+        "test": held_out or 2,
     }
     record = found["train"][0]
     assert all(record.texts.values())
     assert record.answers == (("x", "y") if entry.generation else ())
-    expected = {"sst2": 1, "sst5": 3, "snli": 2, "mnli": 2, "rte": 1, "trec": 3, "boolq": 1}
+    expected = {"sst2": 1, "sst5": 3, "snli": 2, "mnli": 2, "rte": 1, "trec": 3, "pubmedqa": 2, "boolq": 1}
     assert record.label == expected.get(name, -1)
 
 
