@@ -38,7 +38,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     axis.plot(reach, begun * reach / reach[0], color="0.4", linewidth=1, linestyle=":")
     axis.annotate("like $d$", (reach[1], begun * 40), xytext=(6, -6), textcoords="offset points", color="0.35")
     axis.set(
-        xscale="log", yscale="log", xlabel="$d$, weights trained", ylabel="private steps to $-0.2$ nats", ylim=(4, 2000),
+        xscale="log", yscale="log", xlabel="$d$, weights trained", ylabel="private steps to $-0.2$ nats",
+        ylim=(4, 2000),
         title="SmolLM2-135M on SST-2, $\\varepsilon = 2$: 12,000 times the weights, no more steps",
     )  # fmt: skip
     axis.set_xticks([10**k for k in range(3, 8)], [f"$10^{k}$" for k in range(3, 8)])
