@@ -107,14 +107,16 @@ def prepared(
     asked: Task | None = None,
     length: int | None = None,
     before: Sequence[Record] = (),
+    dtype: str = "float32",
 ) -> Prepared:
     """Return the model and its records by split.
 
     records: the records by split. folder: where their hidden states are kept. asked: the task, whose causal prompt has
     options of one token each; SST-2 if None. length: the most tokens of a prompt with its answer; LENGTH if None.
-    before: records that stand, with their answers, before every prompt, as examples in its context.
+    before: records that stand, with their answers, before every prompt, as examples in its context. dtype: in which the
+    frozen layers run and their states are kept; what follows them is in float32.
     """
-    model, length = load(MODEL), length or LENGTH
+    model, length = load(MODEL, dtype=dtype), length or LENGTH
     prompter = Prompter(asked or task(TASK), model.kind, model.tokenizer, length)
     options = tuple(ids[0] for ids in prompter.classes())
     for parameter in model.module.parameters():
@@ -127,6 +129,7 @@ def prepared(
     parts = [padded(prompter, options, part, model.pad, length, context) for part in records.values()]
     tail, *states = cached(model.module, *parts, folder=folder)
     parts_by_name = dict(zip(records, states, strict=True))
+    tail.float()
     return Prepared(tail, losses_for(tail, options=options), prompter.prompt.options, options, parts_by_name)
 
 
@@ -268,7 +271,8 @@ def gradients(work: Prepared, batch: Mapping[str, Tensor]) -> Tensor:
     wanted = (labels[records, place][:, None] == options).int().argmax(1)
     tail: Any = work.tail
     hidden = batch[STATES][records, place - 1]
-    normal = rms_norm(hidden, hidden.shape[1:], eps=tail.model.norm.variance_epsilon)
+    normal = rms_norm(hidden.float(), hidden.shape[1:], eps=tail.model.norm.variance_epsilon)
+    normal = normal.to(hidden.dtype).float()  # as the model rounds it where its states are not in float32
     gains = tail.model.norm.weight.detach().expand(len(records), -1).clone().requires_grad_()
     scores = (normal * gains) @ tail.lm_head.weight.detach()[options].T
     found: Tensor = torch.autograd.grad(cross_entropy(scores, wanted, reduction="sum"), gains)[0]

@@ -12,8 +12,8 @@ continues a text; and by a prompt that says more of what is wanted.
 The clip is sqrt(K) times the median gradient norm G of the dev records, which are taken to be public, and the step size
 of the zeroth-order methods is s K/G^2. Each method's s, or its step size by AdamW, is the one with the highest dev
 accuracy in one run with seed 0; the runs that are reported have other seeds. Private methods have the setting that is
-best at epsilon = 2 at epsilon = 6 too. The test records choose nothing. The frozen layers run in bfloat16 arithmetic,
-once for each record.
+best at epsilon = 2 at epsilon = 6 too. The test records choose nothing. The frozen layers run in bfloat16, once for
+each record.
 """
 
 import math
@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 from scipy.stats import t as student
 
 from benchmarks.kit.device import one_thread
@@ -129,8 +128,8 @@ def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = Fals
         first = {record.label: record for record in reversed(records["train"])}
         before = [first[label] for label in sorted(first)]
         records = {part: found if part == "test" else found[:1] for part, found in records.items()}
-    with torch.autocast("cpu", torch.bfloat16):
-        return last_norm.prepared(records, cache() / "states-bf16", asked(name, prompt), SIZES[name].length, before)
+    length = SIZES[name].length
+    return last_norm.prepared(records, cache() / "states", asked(name, prompt), length, before, "bfloat16")
 
 
 class _Works:

@@ -31,7 +31,7 @@ def model() -> LanguageModel:
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The experiment in small, and a folder of data whose sign is told by one letter."""
     found = model()
-    monkeypatch.setattr(last_norm, "load", lambda name: found)
+    monkeypatch.setattr(last_norm, "load", lambda name, **_: found)
     monkeypatch.setattr(last_norm, "pretrained_folder", lambda name: tmp_path)
     monkeypatch.setattr(demo, "made", lambda name: tmp_path)
     for module in (last_norm, demo):

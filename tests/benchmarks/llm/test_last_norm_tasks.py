@@ -19,7 +19,7 @@ TYPES = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The experiment in small on TREC, and a folder of questions whose type is told by one letter."""
     found = model()
-    monkeypatch.setattr(last_norm, "load", lambda name: found)
+    monkeypatch.setattr(last_norm, "load", lambda name, **_: found)
     monkeypatch.setattr(last_norm_tasks, "pretrained_folder", lambda name: tmp_path)
     monkeypatch.setattr(last_norm_tasks, "cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(last_norm, "DIRECTIONS", 4)
@@ -54,21 +54,17 @@ def test_the_examples_stand_before_every_prompt_with_their_answers(small: Path) 
     work = last_norm_tasks.prepared("trec", "paper", small, examples=True)
     records, whole = last_norm_tasks.texts("trec", small), vars(last_norm)["load"]("smollm2")
     first = {record.label: record for record in reversed(records["train"])}
-    _, options = last_norm_tasks.PROMPTS["trec"]["paper"]
-    parts = [f"{first[k].texts['text']} Type:{options[k]}\n\n" for k in range(6)]
-    pieces = [part for text in parts for part in text.split("\n\n")[:1]]
-    ids = [
-        token
-        for text in pieces
-        for token in (*whole.tokenizer(text)["input_ids"], *whole.tokenizer("\n\n")["input_ids"])
-    ]
+    ids: list[int] = []
+    for label in range(6):
+        question = whole.tokenizer(f"{first[label].texts['text']} Type:")["input_ids"]
+        ids += [*question, work.options[label], *whole.tokenizer("\n\n")["input_ids"]]
     ids += whole.tokenizer(f"{records['test'][0].texts['text']} Type:")["input_ids"]
     with torch.no_grad():
         scores = whole.module(torch.tensor([ids])).logits[0, -1, list(work.options)]
     expected = torch.nn.functional.cross_entropy(scores[None], torch.tensor([records["test"][0].label]))
     states = work.parts["test"]
     found = torch.as_tensor(work.losses(work.tail, states[torch.arange(1)]))
-    assert float(found.detach()) == pytest.approx(float(expected), abs=0.05)  # the layers run in bfloat16
+    assert float(found.detach()) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_each_records_gradient_is_its_own(small: Path) -> None:
@@ -78,6 +74,8 @@ def test_each_records_gradient_is_its_own(small: Path) -> None:
     losses = torch.as_tensor(work.losses(work.tail, batch)).unbind()
     rows = [torch.autograd.grad(loss, gain, retain_graph=True)[0] for loss in losses]
     torch.testing.assert_close(last_norm.gradients(work, batch), torch.stack(rows), rtol=1e-4, atol=1e-6)
+    halved = {name: value.bfloat16() if value.is_floating_point() else value for name, value in batch.items()}
+    assert last_norm.gradients(work, halved).dtype == torch.float32
 
 
 def test_the_order_is_told_with_intervals() -> None:
