@@ -57,7 +57,7 @@ def test_the_examples_stand_before_every_prompt_with_their_answers(small: Path) 
     ids: list[int] = []
     for label in range(6):
         question = whole.tokenizer(f"{first[label].texts['text']} Type:")["input_ids"]
-        ids += [*question, work.options[label], *whole.tokenizer("\n\n")["input_ids"]]
+        ids += [*question, work.options[label], *whole.tokenizer("\n\n", add_special_tokens=False)["input_ids"]]
     ids += whole.tokenizer(f"{records['test'][0].texts['text']} Type:")["input_ids"]
     with torch.no_grad():
         scores = whole.module(torch.tensor([ids])).logits[0, -1, list(work.options)]
