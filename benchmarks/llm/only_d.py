@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import linregress
+from scipy.stats import t as student
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 
@@ -42,7 +44,7 @@ from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Selection, splits
 from benchmarks.llm.tasks import task
-from benchmarks.sweeps.slopes import interval, slope
+from benchmarks.sweeps.slopes import interval
 from benchmarks.training.adaptation_widths import steps_to_target
 from benchmarks.training.pretrained import cache, pretrained_folder
 from dpzero_theory.cli import Parser, input_folder, integer
@@ -274,21 +276,22 @@ def _steps(steps: pd.Series) -> str:
     return f"{mean:.0f} ({low:.0f} to {high:.0f})"
 
 
-def slopes(rows: pd.DataFrame, scale: float) -> list[float]:
-    """Return for each seed the slope of log steps against log d over its runs with this s that reached the target.
-
-    A seed one of whose runs did not reach it is left out.
-    """
+def fitted(rows: pd.DataFrame, scale: float) -> tuple[float, float, float] | None:
+    """Return the least-squares slope of log steps against log d over all runs with this s, and the ends of its 95%
+    interval by Student's t; None if some run did not reach the target, or if there are fewer than three."""
     mine = rows[rows["scale"] == scale]
-    return [slope(run["d"], run["steps"]) for _, run in mine.groupby("seed") if run["steps"].notna().all()]
+    if mine["steps"].isna().any() or len(mine) < 3:
+        return None
+    found = linregress(np.log(mine["d"]), np.log(mine["steps"]))
+    half = float(student.ppf(0.975, len(mine) - 2) * found.stderr)
+    return float(found.slope), float(found.slope) - half, float(found.slope) + half
 
 
 def _slope(rows: pd.DataFrame, scale: float) -> str:
-    found = slopes(rows, scale)
-    if len(found) < 2:
+    found = fitted(rows, scale)
+    if found is None:
         return ""
-    mean, low, high = interval(found)
-    return f"Slope of log steps against log d with s = {scale:g}: {mean:.2f} ({low:.2f} to {high:.2f})."
+    return "Slope of log steps against log d with s = {:g}: {:.2f} ({:.2f} to {:.2f}).".format(scale, *found)
 
 
 def _check(parser: Parser, options: Namespace) -> None:

@@ -20,6 +20,8 @@ from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.llm.grids import LABELS, table
+from benchmarks.llm.last_norm_tasks import table as tasks_table
+from benchmarks.llm.only_d import table as steps_table
 from benchmarks.llm.report import report
 from benchmarks.privacy import accounting_tables
 from benchmarks.reports import newcomer, sentences
@@ -256,6 +258,18 @@ def last_norm() -> str:
     )
 
 
+def last_norm_tasks() -> str:
+    """Return a table of the accuracy of every method on a pretrained language model, by task and prompt, and below it
+    the paper's order of the methods."""
+    return tasks_table(read_rows(RESULTS / "llm_last_norm_tasks"))
+
+
+def only_d() -> str:
+    """Return a table of the steps of DPZero on a pretrained language model to a fixed fall of the loss, by the weights
+    that are trained, and the slope of log steps against log d."""
+    return steps_table(read_rows(RESULTS / "llm_only_d"))
+
+
 HEADS = {
     "trec": "TREC, label vectors on frozen embeddings",
     "trec, norm": "TREC, label vectors and last normalisation",
@@ -434,6 +448,8 @@ TABLES = {
     "language_models": language_models,
     "opt_prompts": opt_prompts,
     "last_norm": last_norm,
+    "last_norm_tasks": last_norm_tasks,
+    "only_d": only_d,
     "equal_evaluations": equal_evaluations,
     "one_pass": one_pass,
     "differences_step": differences_step,

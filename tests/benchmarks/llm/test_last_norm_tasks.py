@@ -36,7 +36,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_method_has_its_rows(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows"
-    assert last_norm_tasks.EXPERIMENT.main([f"--data={small}", "--tasks=trec", "--seeds=1", f"--out={out}"]) == 0
+    assert (
+        last_norm_tasks.EXPERIMENT.main(
+            [f"--data={small}", "--tasks=trec", "--prompts=paper", "--seeds=1", f"--out={out}"]
+        )
+        == 0
+    )
     rows = read_rows(out)
     chosen = rows[rows["setting"].astype(str) == last_norm.CHOSEN]
     assert sorted(zip(chosen["method"], chosen["epsilon"].astype(str), strict=True)) == sorted(last_norm_tasks.METHODS)

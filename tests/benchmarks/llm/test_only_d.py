@@ -92,8 +92,10 @@ def test_the_table_has_means_of_logarithms_and_the_slope() -> None:
     ])  # fmt: skip
     told = only_d.table(rows)
     assert "| w576 | 576 | 1.5 | 20 (" in told
-    assert only_d.slopes(rows, 0.1) == pytest.approx([math.log(2) / math.log(100)] * 2)
-    assert "with s = 0.1: 0.15 (0.15 to 0.15)." in told
+    slope = math.log(2) / math.log(100)  # residuals of log steps are +-log 2, so its error is log 2 sqrt(2)/log 100
+    half = 4.302653 * math.log(2) * math.sqrt(2) / math.log(100)
+    assert only_d.fitted(rows, 0.1) == pytest.approx((slope, slope - half, slope + half))
+    assert "with s = 0.1: 0.15 (-0.77 to 1.07)." in told
     rows.loc[3, "steps"] = math.nan
     assert f"1 of 2 runs within {only_d.STEPS}" in only_d.table(rows)
-    assert len(only_d.slopes(rows, 0.1)) == 1
+    assert only_d.fitted(rows, 0.1) is None
