@@ -3,7 +3,7 @@
 import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.llm import demo, last_norm
+from benchmarks.llm import demo, last_norm, only_d
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.ordering import ordering
 from benchmarks.llm.report import best, summary
@@ -42,6 +42,18 @@ def test_a_language_model_gains_twenty_points_privately() -> None:
     for (_, epsilon), runs in private.groupby(["n", "epsilon"]):
         assert len(runs) >= (5 if str(epsilon) == "2" else 3)
         assert (runs["test_accuracy"] - before >= 0.2).all()
+
+
+def test_the_steps_of_dpzero_do_not_go_with_d_over_four_orders_of_magnitude() -> None:
+    """The 95% intervals of the slopes contain 0 and are below 1/4, and every run reached the target."""
+    rows = read_rows(RESULTS / "llm_only_d")
+    assert rows["d"].max() >= 1e4 * rows["d"].min()
+    assert (rows["epsilon_upper"] <= 2).all()
+    assert (rows.groupby(["trained", "scale"]).size() >= 4).all()
+    for scale in only_d.SCALES:
+        found = only_d.fitted(rows, scale)
+        assert found is not None
+        assert found[1] < 0 < found[2] < 0.25
 
 
 def test_larger_clips_want_smaller_step_sizes() -> None:
