@@ -53,8 +53,10 @@ from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
-from dpzero_theory.optim.losses.records import Collate, Data, require_data
+from dpzero_theory.optim.losses.masked import Masked, masks
+from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
 from dpzero_theory.optim.losses.starting import public_clip
+from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.distributed import Ranks
@@ -380,24 +382,27 @@ def _make(
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")
     ranks = Ranks()
     plan = _same_on_every_rank(ranks, data, plan, execution, folder)
+    unit = data.unit if isinstance(data, ByUser) else ""
+    given, (data, losses, collate, micro_batch) = data, _evaluated(data, losses, collate, execution.micro_batch)
     ranks.share_(module)
     isolation = execution.isolation if budget is not None or execution.isolation == "exact" else ""
     header = ranks.lead(
         lambda: Header(
-            plan, sources.key.hex(), "", execution.precision, private=budget is not None, isolation=isolation
+            plan, sources.key.hex(), "", execution.precision, private=budget is not None, isolation=isolation, unit=unit
         )
     )
     weights = weights_of(header, module)
+    if unit and weights.collective:
+        raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     if not plan.scalars:
         plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
     found = replace(header, losses=of_losses(losses))
     if ranks.count > 1:
         ranks.require_as_first("losses must be the same function", found.losses)
+        ranks.require_as_first("data must have the same records", unit)
         key = ranks.lead(new_key)  # this key serves the comparison between ranks alone
-        ranks.require_as_first("data must hold the same records in the same order", of_records(data, key))
-    evaluation = examine(
-        weights, losses, data, collate, plan, ranks, execution.micro_batch, isolation, execution.points_at_once
-    )
+        ranks.require_as_first("data must hold the same records in the same order", of_records(given, key))
+    evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, isolation, execution.points_at_once)
     found = replace(found, fingerprint=weights.fingerprint(), layout=layout(weights))
     files: Folder | None = None
 
@@ -406,19 +411,22 @@ def _make(
         if folder is None:
             return found
         if execution.resume:
-            files = Folder.open(Path(folder), found, data, budget, moved=execution.resume == "moved")
+            files = Folder.open(Path(folder), found, given, budget, moved=execution.resume == "moved")
         else:
-            files = Folder.create(Path(folder), found, data, budget)
+            files = Folder.create(Path(folder), found, given, budget)
         sources.batches.keep(files.secret)
         return files.header
 
     try:
         header = ranks.lead(open_folder)
         weights.directions = directions_of(header)  # a resumed run has a key of its own
+        sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, execution.points_at_once)
+        if isinstance(data, DrawnData):
+            sums.keep(ranks.lead(lambda: files.secret if files is not None else sources.key))
         return Run(
             header,
             weights,
-            BatchSum(header.plan, weights, evaluation, ranks, execution.micro_batch, execution.points_at_once),
+            sums,
             noise=sources.noise,
             batches=sources.batches,
             files=OpenFiles(header.plan, files.ledger if files else None, files.transcript if files else None),
@@ -429,6 +437,22 @@ def _make(
         if files is not None:
             files.close()
         raise
+
+
+def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
+    """Return the data set, losses, collate and micro-batch with which a run evaluates its records.
+
+    They are those given, with two exceptions. Where the collator masks tokens at random, masks are drawn by record and
+    step (`losses.masked`). Where a record is a user, users are evaluated one by one, in parts of `micro_batch` texts.
+    """
+    users = data if isinstance(data, ByUser) else None
+    if masks(collate):
+        masked = Masked(data if users is None else users.texts, collate)
+        data, collate = masked, masked.collate
+        users = None if users is None else users.over(masked)
+    if users is None:
+        return data, losses, collate, micro_batch
+    return users, users.losses(losses), users.collate(collate, micro_batch), 1
 
 
 def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, execution: Execution, folder: Place | None) -> Plan:
@@ -467,6 +491,10 @@ def _public_clip(
     `make_private_with_epsilon`; the plan has the other settings of the run.
     """
     ranks = Ranks()
+    if isinstance(data, ByUser) != isinstance(public_data, ByUser):
+        raise ValueError("public_data must be made by by_user where data is, and only there: the clip is for a record")
+    public_data, _, _, _ = _evaluated(public_data, losses, collate, 64)
+    data, losses, collate, _ = _evaluated(data, losses, collate, 64)
     if resume:
         return ranks.lead(lambda: begun_with(Path(folder))).plan.clip
     ranks.share_(module)

@@ -36,7 +36,7 @@ from dpzero_theory.privacy.step import Release, Step, Words
 
 _START = "0" * 64
 _ENTRIES: dict[str, dict[str, type]] = {
-    "budget": {"target_epsilon": float, "target_delta": float, "run": str, "inode": int},
+    "budget": {"target_epsilon": float, "target_delta": float, "run": str, "inode": int, "unit": str},
     "plan": {"settings": dict, "steps": int, "block": int},
     "spend": {"release": int, "count": int, "by": str, "state": str},
     "torn": {"release": int, "count": int, "bytes": int},
@@ -54,7 +54,7 @@ _SETTINGS: dict[str, type] = {
     "coordinates": int,
 }
 """The entries of `Settings.words` with their types, in their order in the file."""
-_LATER = ("run", "inode", "by", "state")
+_LATER = ("run", "inode", "by", "state", "unit")
 """The entries that a line may lack, because files of earlier versions do not have them."""
 _BUDGET_ROUNDING = 1e-9
 """A plan may cost more than the target by this share, because a noise multiplier from a closed form is rounded."""
@@ -153,7 +153,8 @@ class Account(NamedTuple):
 
     settings, steps: the plan's settings and number of releases. block: how many releases one line pays for.
     target_epsilon, target_delta: the budget. run: what the ledger was created for. state: the text that the last payer
-    added. moves: how often the file was opened as `moved`. spends: one entry for each line that paid.
+    added. moves: how often the file was opened as `moved`. spends: one entry for each line that paid. unit: what one
+    of the n records is, if it is not one entry of the data set.
     """
 
     settings: Settings
@@ -165,6 +166,7 @@ class Account(NamedTuple):
     state: str
     moves: int
     spends: tuple[Spend, ...]
+    unit: str = ""
 
     @property
     def spent(self) -> int:
@@ -204,6 +206,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         steps: int,
         block: int = 1,
         run: str = "",
+        unit: str = "",
     ) -> Self:
         """Start a ledger for `steps` releases with `settings`, which must cost at most the target.
 
@@ -216,6 +219,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             block: how many releases one line pays for. With 64 the disk is waited for once in 64 releases, and a crash
                 can waste up to 64.
             run: what the ledger is for, a text kept in its first line.
+            unit: what one of the n records is, a text kept there too; empty for one entry of the data set.
 
         Raises:
             ValueError: an argument outside its range.
@@ -240,7 +244,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             )
 
         def begin(ledger: Self) -> None:
-            ledger._append({**budget, "run": run, "inode": ledger._inode})
+            ledger._append({**budget, "run": run, "inode": ledger._inode, **({"unit": unit} if unit else {})})
             ledger._append(plan)
 
         return cls._of(Journal.create, path, begin)
@@ -388,6 +392,7 @@ def read(path: str | os.PathLike[str]) -> Account:
         state=next((record["state"] for record, _ in reversed(paid) if "state" in record), ""),
         moves=len(later) - len(paid),
         spends=tuple(Spend(record["release"], record["count"], check, _state(record)) for record, check in paid),
+        unit=budget.get("unit", ""),
     )
     torn = text[lines[-1][2] :]
     if not torn:

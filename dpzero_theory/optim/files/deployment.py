@@ -34,7 +34,9 @@ def deployment(statement: Statement) -> dict[str, Any]:
             "unit": facts["record"],
             "neighbouring data sets": facts["relation"],
             "records": facts["n"],
-            "people with several records": "covered for each record, not for all together",
+            "people with several records": "covered for each record, not for all together"
+            if statement.unit == "record"
+            else f"a record is all that one {statement.unit} has",
         },
         "privacy loss": {
             "definition": "(epsilon, delta)-differential privacy",

@@ -92,6 +92,7 @@ class Folder:
                     steps=header.plan.steps,
                     block=budget.paid_at_once,
                     run=header.digest,
+                    unit=header.unit,
                 ).close()
             Transcript.create(new / TRANSCRIPT, header).close()
         return cls.open(path, header, None, budget)
@@ -162,7 +163,8 @@ def require_fit(found: Content, account: Account, path: Path) -> None:
             f"{path}: the ledger accounts for mechanism {paid}, but the lattice of the transcript's plan has {law}:"
             " what the run costs is not what its ledger says; start another"
         )
-    if account.run != found.digest or (account.settings, account.steps) != (plan.settings, plan.steps):
+    told = (account.run, account.unit, account.settings, account.steps)
+    if told != (found.digest, found.header.unit, plan.settings, plan.steps):
         raise LedgerError(f"{path}: ledger and transcript are of different runs: {back}")
     if found.records and found.records[-1].release >= account.spent:
         raise LedgerError(
@@ -282,6 +284,7 @@ def _require_begun_with(found: Header, given: Header) -> None:
         ("seed", found.key if not found.private else given.key, given.key),
         ("the trainable parameters", found.layout, given.layout),
         ("losses", found.losses, given.losses),
+        ("what a record is", found.unit or "one entry of the data set", given.unit or "one entry of the data set"),
     ):
         if begun != now:
             raise ValueError(f"{name} must be as in the run that is resumed, {printable(begun)}; got {now}")

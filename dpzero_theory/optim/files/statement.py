@@ -27,6 +27,7 @@ DELTAS = (1e-4, 1e-6, 1e-8)
 """The values of delta for which a statement gives epsilon, beside the target's."""
 _POINTS = 12
 """The number of points of the spending curve, beside 0."""
+_ENTRY = "one entry of the data set"
 _ASSUMED = (
     "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
     " weights and what is computed from them was shown: no losses, batches or timings",
@@ -79,7 +80,13 @@ class Statement:
         """The statement in one sentence."""
         first, facts = self.costs[0], self.facts
         pair = f"({rounded_up(first.paid.upper)}, {first.delta:g})"
-        return f"What was released is {pair}-differentially private under {facts['relation']}."
+        whom = f" for each {self.unit}" if self.unit != "record" else ""
+        return f"What was released is {pair}-differentially private{whom} under {facts['relation']}."
+
+    @property
+    def unit(self) -> str:
+        """Whom the guarantee protects, in one word: "record" for one entry of the data set, or "user"."""
+        return _word(self.facts["record"])
 
     def text(self) -> str:
         """The whole statement as text, 100 characters wide."""
@@ -88,7 +95,7 @@ class Statement:
             lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
         lines += ["", "epsilon, from below and from above", f"{'delta':10}{'of what is paid for':30}of the whole plan"]
         lines += [f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs]
-        lines += ["", "the best attack on one record, which knows all others and sees all that is shown"]
+        lines += ["", f"the best attack on one {self.unit}, which knows all others and sees all that is shown"]
         lines += [f"true minus false positive rate at most {rounded_up(self.advantage)}"]
         lines += ["", "assumed"]
         for sentence in self.assumed:
@@ -114,6 +121,13 @@ def _rounded(value: float, side: int) -> str:
     return near if side * (float(near) - value) >= 0 else f"{float(outside):.6g}"
 
 
+_OF_USERS = (
+    "each record is all that one user has in the data set, and its loss depends on it alone; every entry has one owner,"
+    " who is named rightly; metrics on other entries of these users are not covered"
+)
+"""What is assumed of a record in place of `_ASSUMED[1]` where a record is a user."""
+
+
 def statement_of_folder(folder: Path) -> Statement:
     """Return the privacy statement of the run in a folder; the run may be going on.
 
@@ -130,20 +144,20 @@ def statement(content: Content, account: Account) -> Statement:
     header, plan, settings = content.header, content.header.plan, account.settings
     law = plan.law
     assert law is not None
-    sampling = plan.batches.meaning(plan.n)
+    sampling, unit = plan.batches.meaning(plan.n), _word(header.unit or _ENTRY)
     vectors = "a vector, one number a weight" if not plan.scalars else "one number"
     if plan.scalars > 1:
         vectors = f"{plan.scalars} numbers, clipped together"
     on_lattice = f", drawn with parameter {plan.scale}" if plan.levels else ""
     facts = {
-        "relation": f"{plan.relation} ({settings.release(1).relation.meaning})",
-        "sampling": f"{plan.sampling} ({sampling})" if sampling else plan.sampling,
-        "n": f"{plan.n} records",
-        "record": "one entry of the data set",
+        "relation": f"{plan.relation} ({_of(unit, settings.release(1).relation.meaning)})",
+        "sampling": f"{plan.sampling} ({_of(unit, sampling)})" if sampling else plan.sampling,
+        "n": f"{plan.n} {unit}s",
+        "record": header.unit or _ENTRY,
         "algorithm": f"{plan.algorithm}: a step releases {vectors}",
         "mechanism": f"{law.name}: {law.exactness}",
         "isolation": header.isolation or "not looked at",
-        "clip": f"{plan.clip:g} on what a record adds, in L2 norm",
+        "clip": f"{plan.clip:g} on what a {unit} adds, in L2 norm",
         "lattice": f"{plan.levels} steps between 0 and the clip" if plan.levels else "none",
         "noise": f"{settings.noise_multiplier:.8g} times the clip on each sum{on_lattice}",
         "steps planned": str(account.steps),
@@ -162,11 +176,21 @@ def statement(content: Content, account: Account) -> Statement:
     return Statement(
         {name: printable(value) for name, value in facts.items()},
         costs,
-        _ASSUMED,
+        (_ASSUMED[0], _OF_USERS, *_ASSUMED[2:]) if header.unit else _ASSUMED,
         plan.relation,
         history,
         _advantage(settings, account.spent),
     )
+
+
+def _word(unit: str) -> str:
+    """Return the word for one record, from what the run's files say a record is, such as "user: mean of ..."."""
+    return "record" if unit == _ENTRY else unit.partition(":")[0]
+
+
+def _of(unit: str, text: str) -> str:
+    """Return a text that speaks of records, with the word `unit` in the place of "record"."""
+    return text.replace("record", unit)
 
 
 def spending_curve(account: Account) -> list[tuple[int, float]]:

@@ -63,6 +63,7 @@ class Header:
     isolation: how a record's loss was kept its own, see `losses.isolation`; empty if it was not looked at.
     layout, losses, records: digests of the parameters, the loss function and the data set, see `losses.identity`.
     software: the versions with which the run was begun.
+    unit: what a record is, where it is not one entry of the data set, see `losses.users`.
     """
 
     plan: Plan
@@ -75,6 +76,7 @@ class Header:
     losses: str = ""
     records: str = ""
     software: str = ""
+    unit: str = ""
 
     @property
     def digest(self) -> str:
@@ -82,7 +84,8 @@ class Header:
         return hashlib.sha256(self.line()).hexdigest()
 
     def line(self) -> bytes:
-        return (json.dumps({"format": _TRANSCRIPT_FORMAT, **asdict(self)}, allow_nan=False) + "\n").encode()
+        known = {name: value for name, value in asdict(self).items() if value or name != "unit"}
+        return (json.dumps({"format": _TRANSCRIPT_FORMAT, **known}, allow_nan=False) + "\n").encode()
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
@@ -93,7 +96,7 @@ class Header:
         values = json.loads(line)
         if json.dumps(values, allow_nan=False).encode() != line:
             raise ValueError("the line must be as this software writes it: no name twice, no other spaces")
-        later = ("private", "isolation", "layout", "losses", "records", "software")
+        later = ("private", "isolation", "layout", "losses", "records", "software", "unit")
         check.entries("the header", values, {"format": str, **check.types_of(cls), "plan": dict}, later)
         check.choice("format", values.pop("format"), (_TRANSCRIPT_FORMAT,))
         header = cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})

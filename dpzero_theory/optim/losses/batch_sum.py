@@ -28,6 +28,11 @@ class BatchSum:
     ) -> None:
         self._plan, self._weights, self._evaluation, self._ranks = plan, weights, evaluation, ranks
         self._micro_batch, self._points_at_once = micro_batch, points_at_once
+        self._secret = b""
+
+    def keep(self, secret: bytes) -> None:
+        """Set the run's secret, from which records that are drawn anew in each step are drawn (`records.DrawnData`)."""
+        self._secret = secret
 
     def total(self, release: int, batch: Indices) -> Sums:
         """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank.
@@ -59,8 +64,9 @@ class BatchSum:
         """
         rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
         points = rule.points(range(release * count, (release + 1) * count), smoothing)
+        moment = self._secret + release.to_bytes(8, "little") if self._secret else b""
         with in_step(release):
-            ask = partial(self._evaluation.where_they_are, batch=self._evaluation.batch(records))
+            ask = partial(self._evaluation.where_they_are, batch=self._evaluation.batch(records, moment))
             return rule.combine(on_host(self._weights.evaluated(points, ask, points_at_once)), smoothing)
 
     def _counted(self, release: int, records: Indices) -> NDArray[np.float64]:

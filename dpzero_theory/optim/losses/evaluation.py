@@ -69,15 +69,15 @@ class Evaluation:
     def __init__(self, losses: Losses, fetch: Fetch, shapes: Mapping[int, str] | None = None) -> None:
         self._losses, self._fetch, self._shapes = losses, fetch, dict(shapes or {})
 
-    def batch(self, records: Indices) -> Batch:
+    def batch(self, records: Indices, moment: bytes = b"") -> Batch:
         """Read and collate the records with these numbers, and return their batch.
 
         Where shapes are prescribed, the batch is filled up to the next number of rows that has one, with copies of the
-        first record. Raises ValueError if its shape is not the prescribed one.
+        first record. moment: see `records.Fetch`. Raises ValueError if its shape is not the prescribed one.
         """
         count = len(records)
         rows = min((rows for rows in self._shapes if rows >= count), default=count)
-        content = self._fetch(np.concatenate([records, np.repeat(records[:1], rows - count)]))
+        content = self._fetch(np.concatenate([records, np.repeat(records[:1], rows - count)]), moment)
         if self._shapes and shape_of(content) != self._shapes[rows]:
             raise ValueError(
                 "batches must have one shape where isolation is 'exact', with records padded and cut to one length;"

@@ -323,6 +323,7 @@ class _Comparison:
             alike = self._steady and np.array_equal(here, there)
             alike = alike and seen.trace.operations == reference.trace.operations
             if alike or not gap <= rounding(eps, size):
+                _require_same_batch(seen, reference)
                 raise ValueError(f"{_RULE}; got one that changes by {gap:.1g} (of {size:.1g}) {how}")
             self.rounding = max(self.rounding, gap)
         exact = self._look.exact
@@ -350,6 +351,16 @@ class _Comparison:
                 " use micro_batch=1 (in transformers an attention_mask of four dimensions helps, as nobody reads it)"
             )
         return {len(first.records): shape}
+
+
+def _require_same_batch(seen: _Seen, reference: _Seen) -> None:
+    """Raise ValueError if `collate` made another batch of the same records in the second of two evaluations."""
+    one, other = (of_all([each_one.batch.content], b"") for each_one in (seen, reference))
+    if np.array_equal(seen.records, reference.records) and one != other:
+        raise ValueError(
+            f"{_RULE}; got a collate that makes another batch of the same records when it is called again: what is"
+            " random (masks, say) must be drawn in the data set, where a record is read, and collate only join records"
+        )
 
 
 def _require_one_shape(data: Data, collate: Collate) -> None:

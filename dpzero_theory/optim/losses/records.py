@@ -1,10 +1,11 @@
 """The records of a run: which data sets are accepted, and how the batch of some records is made."""
 
 import copy
+import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,8 +16,15 @@ from dpzero_theory.privacy.schedule import Indices
 
 Collate = Callable[[Sequence[Any]], Any] | None
 """A function from a list of records to the batch that the losses take; torch's default_collate if None."""
-Fetch = Callable[[Indices], Any]
-"""A function from the numbers of records to the batch that the losses take (`evaluation.Losses`)."""
+
+
+class Fetch(Protocol):
+    """A function from the numbers of records to the batch that the losses take (`evaluation.Losses`).
+
+    moment: bytes that tell one release of one run from all others, from which a `DrawnData` draws; b"" outside a run.
+    """
+
+    def __call__(self, records: Indices, moment: bytes = b"", /) -> Any: ...
 
 
 class Data(Protocol):
@@ -24,6 +32,27 @@ class Data(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class DrawnData(Data, Protocol):
+    """A data set whose records are drawn anew in each step, such as `users.ByUser`; data[i] is one such draw, always
+    the same."""
+
+    def drawn(self, index: int, seed: int) -> Any: ...
+
+
+def seed_of(moment: bytes, number: int) -> int:
+    """Return the seed of the record with this number at this moment (`Fetch`), an integer of 64 bits."""
+    found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
+    return int.from_bytes(found.digest()[:8], "little")
+
+
+def drawn_records(data: Data, numbers: Sequence[int], moment: bytes) -> list[Any]:
+    """Return the records with these numbers, each as it is drawn at this moment (`Fetch`)."""
+    if moment and isinstance(data, DrawnData):
+        return [data.drawn(number, seed_of(moment, number)) for number in numbers]
+    return _reader(data)(list(numbers))
 
 
 def require_data(data: object, name: str = "data") -> None:
@@ -55,9 +84,9 @@ def fetcher(data: Data, collate: Collate) -> Fetch:
     collate: makes the batch of a list of records; torch's default_collate if None.
     """
     if collate is None and isinstance(data, TensorDataset):
-        return lambda records: data[torch.from_numpy(records)]
-    join, read = default_collate if collate is None else collate, _reader(data)
-    return lambda records: join(read(records.tolist()))
+        return lambda records, moment=b"": data[torch.from_numpy(records)]
+    join = default_collate if collate is None else collate
+    return lambda records, moment=b"": join(drawn_records(data, records.tolist(), moment))
 
 
 def _reader(data: Data) -> Callable[[list[int]], list[Any]]:
@@ -89,9 +118,9 @@ class Alike:
             (lambda batch: batch) if whole else default_collate if collate is None else collate
         )
 
-    def __call__(self, records: Indices) -> Any:
+    def __call__(self, records: Indices, moment: bytes = b"", /) -> Any:
         numbers = records.tolist()
-        with _drawing_alike() as draws:
+        with drawing_alike() as draws:
             if self._together:
                 draws.begin(0)
                 found = self._read(numbers)
@@ -125,7 +154,7 @@ def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
     Before each record the global random generators are seeded with its number, so that it reads the same each time.
     """
     read = _reader(data)
-    with _drawing_alike() as draws:
+    with drawing_alike() as draws:
         for number in numbers:
             draws.begin(number)
             try:
@@ -158,7 +187,7 @@ class _Draws:
 
 
 @contextmanager
-def _drawing_alike() -> Iterator[_Draws]:
+def drawing_alike() -> Iterator[_Draws]:
     """Give the object that seeds the global generators; when the block ends they have their earlier states again."""
     python, numbers, torches = _Draws.states()
     try:

@@ -49,6 +49,7 @@ from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.files.transcript import Record
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.task_losses import losses_for
+from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.trainers.arguments import defaults, require_honoured
@@ -181,9 +182,12 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         resume = self._private.get("resume", True)
         if resume is not True and resume != "moved":
             raise ValueError(f"resume must be 'moved' in private, or left out; got {resume!r}")
-        data = self.train_dataset
-        if hasattr(data, "column_names"):
-            data = self._remove_unused_columns(data, description="training")
+        data = texts = self.train_dataset
+        if isinstance(data, ByUser):
+            texts = data.texts
+        if hasattr(texts, "column_names"):
+            texts = self._remove_unused_columns(texts, description="training")
+            data = data.over(texts) if isinstance(data, ByUser) else texts
 
         @wraps(self._losses)
         def losses(module: nn.Module, batch: Any) -> object:
@@ -236,7 +240,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         unless = "(public_evaluation=True says that they need not be)"
         try:
             if self._trained_on is None:
-                self._trained_on = self._inputs.digests(self.train_dataset)
+                known = self.train_dataset
+                self._trained_on = self._inputs.digests(known.texts if isinstance(known, ByUser) else known)
             found = self._inputs.digests(data)
         except ValueError as error:
             raise ValueError(f"{rule} {unless}; {error}") from None

@@ -1,0 +1,68 @@
+"""Masked language modelling: the masks of a record are drawn by record and step, so that a record stays itself.
+
+A collator such as transformers' `DataCollatorForLanguageModeling(mlm=True)` masks tokens at random, for all records of
+a batch together. So a record's loss would change with each reading, and its mask would depend on the records beside it.
+Here the collator masks each record by itself, with the global random generators seeded by the run's secret key, the
+release and the record's number. All points of a step then see one mask, and a resumed run the same ones.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dpzero_theory.optim.losses.records import Data, drawing_alike, drawn_records, seed_of
+
+_IGNORED = -100
+"""The label of a token that has none, the value that torch and transformers ignore."""
+
+
+def masks(collate: object) -> bool:
+    """Whether a collator is one of transformers' that mask tokens at random."""
+    return bool(getattr(collate, "mlm", False)) and hasattr(collate, "tokenizer")
+
+
+class Masked:
+    """A data set whose records are those of another, masked by a collator.
+
+    data: the records, as the collator takes them. collate: the collator, for which `masks` is true.
+    """
+
+    def __init__(self, data: Data, collate: Any) -> None:
+        self._data, self._collate = data, copy.copy(collate)
+        self._collate.seed = self._collate.generator = None  # its own generator would go on from record to record
+        self._tokenizer = collate.tokenizer
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: Any) -> dict[str, Tensor]:
+        return self.drawn(index, seed_of(b"", index))
+
+    def drawn(self, index: int, seed: int) -> dict[str, Tensor]:
+        """Return record `index` with the mask that the seed draws."""
+        (record,) = drawn_records(self._data, [index], seed.to_bytes(8, "little"))
+        with drawing_alike() as draws:
+            draws.begin(seed)
+            batch: Mapping[str, Tensor] = self._collate([record])
+        return {name: value[0] for name, value in batch.items()}
+
+    def collate(self, records: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the batch of masked records, padded to one length at the side where the tokenizer pads."""
+        padding = {
+            "input_ids": self._tokenizer.pad_token_id,
+            "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),
+            "labels": _IGNORED,
+        }
+        left = getattr(self._tokenizer, "padding_side", "right") == "left"
+        length = max(len(record["input_ids"]) for record in records)
+
+        def padded(name: str, value: Tensor) -> Tensor:
+            missing = length - len(value) if value.dim() else 0
+            sides = (missing, 0) if left else (0, missing)
+            return functional.pad(value, sides, value=padding.get(name, 0)) if missing > 0 else value
+
+        return {name: torch.stack([padded(name, record[name]) for record in records]) for name in records[0]}

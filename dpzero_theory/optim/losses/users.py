@@ -1,0 +1,176 @@
+"""Users as records: all that a user has in a data set is one record, and privacy is for the user.
+
+    data = by_user(texts, "speaker", at_most=8)
+    run = make_private_with_epsilon(model, losses, data, collate=collate, ...)   # with losses and collate of texts
+
+The record of a user is the list of the user's entries ("texts"), and its loss is the mean, or the sum, of their losses.
+So n is the number of users, what is clipped is the difference of a user, and a step's sum changes by one clipped number
+a direction when all texts of a user do, however many they are. All guarantees of a run hold for users in the place of
+records: two data sets are neighbours under a relation if they differ in all texts of one user.
+
+With `at_most` each step evaluates at most so many texts of a user. They are drawn anew for each release, without
+replacement, from the secret key in the run's folder, so that a resumed run and all points of a step have the same ones.
+The draw of one user does not depend on other users. It adds no privacy and costs none.
+
+A user is evaluated with no other user's texts beside, in parts of `micro_batch` texts. So the loss of a user is the
+user's own to the last bit, also with isolation="exact", and memory does not grow with the number of texts that are
+evaluated at once. `losses` may even mix the texts of one user.
+
+A text with several owners is refused. The guarantee would not hold for any of them: a text that is put into the record
+of one owner is read in the steps of that owner, and so the other owner's texts move two clipped numbers, or more.
+"""
+
+import math
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from dpzero_theory import check
+from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.records import Collate, Data, drawn_records, require_data, seed_of
+from dpzero_theory.optim.step.contributions import per_record
+
+Key = str | int | Callable[[Any], object] | Sequence[object]
+"""What says whose a text is: the name of a column, a position in a tuple, a function, or the owners of all texts."""
+COMBINED = ("mean", "sum")
+
+
+class ByUser:
+    """A map-style data set whose record i is the list of the texts of user i; `by_user` makes it.
+
+    texts: the data set of texts. places: for each user the numbers of their texts. at_most, combined: as in `by_user`.
+    """
+
+    def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None, combined: str) -> None:
+        self.texts, self.at_most, self.combined = texts, at_most, combined
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: Any) -> list[Any]:
+        return self.drawn(index, seed_of(b"", index))
+
+    def drawn(self, index: int, seed: int) -> list[Any]:
+        """Return the texts of user `index`; if there are more than `at_most`, those that the seed draws."""
+        places = self._places[index]
+        if self.at_most is not None and len(places) > self.at_most:
+            places = sorted(random.Random(seed).sample(places, self.at_most))
+        return drawn_records(self.texts, places, seed.to_bytes(8, "little"))
+
+    def over(self, texts: Data) -> "ByUser":
+        """Return the same users over another data set, which holds the same texts in another form."""
+        return ByUser(texts, self._places, self.at_most, self.combined)
+
+    @property
+    def unit(self) -> str:
+        """What one record is, in words, for the run's files."""
+        most = "all texts" if self.at_most is None else f"at most {self.at_most} texts a step"
+        return f"user: {self.combined} of the losses of {most}"
+
+    def collate(self, collate: Collate, texts_at_once: int) -> Collate:
+        """Return a function from the records of users to their batch: for each user parts of so many texts at most.
+
+        collate: makes the batch of a list of texts; torch's default_collate if None.
+        """
+        join = default_collate if collate is None else collate
+
+        def parts(texts: list[Any]) -> list[tuple[int, Any]]:
+            cut = [texts[first : first + texts_at_once] for first in range(0, len(texts), texts_at_once)]
+            return [(len(part), join(part)) for part in cut]
+
+        return lambda users: [parts(texts) for texts in users]
+
+    def losses(self, losses: Losses) -> Losses:
+        """Return the loss function of users. losses: gives one loss for each text of a batch."""
+
+        @wraps(losses)
+        def of_users(module: nn.Module, batch: Any) -> Tensor:
+            found = [
+                torch.cat([per_record(losses(module, content), count) for count, content in parts]) for parts in batch
+            ]
+            return torch.stack([user.mean() if self.combined == "mean" else user.sum() for user in found])
+
+        return of_users
+
+
+def by_user(texts: Data, key: Key, *, at_most: int | None = None, combined: str = "mean") -> ByUser:
+    """Make one record of all texts of each user, so that a run's privacy is for users.
+
+    Args:
+        texts: a map-style data set. An entry ("text") is what `losses` and `collate` take, and has one owner.
+        key: whose a text is. The name of a column or the position in a tuple at which an entry has its owner, a
+            function from an entry to its owner, or a sequence of the owners of all entries. An owner is a text, a
+            number or another hashable value. A named column is left out of the records.
+        at_most: m >= 1, the largest number of a user's texts in a step, drawn anew in each; None for all.
+        combined: how the losses of a user's texts become the user's loss, "mean" or "sum". With "sum" and `at_most` it
+            is the sum over the texts that are drawn.
+
+    Returns:
+        The data set of users, in the order in which they first appear. Its length n is the number of users.
+
+    Raises:
+        ValueError: an argument outside its range, or a text without an owner or with several.
+    """
+    require_data(texts, "texts")
+    if isinstance(texts, ByUser):
+        raise ValueError("texts must be the entries themselves; got what by_user has returned")
+    most = None if at_most is None else check.integer("at_most", at_most)
+    check.choice("combined", combined, COMBINED)
+    places: dict[Hashable, list[int]] = {}
+    for number, owner in enumerate(_owners(texts, key)):
+        places.setdefault(_owner(owner, number), []).append(number)
+    if isinstance(key, str):
+        texts = texts.remove_columns(key) if hasattr(texts, "remove_columns") else _Without(texts, key)
+    return ByUser(texts, list(places.values()), most, combined)
+
+
+class _Without:
+    """The records of a data set, which are mappings, without one of their entries. column: its name."""
+
+    def __init__(self, data: Data, column: str) -> None:
+        self._data, self._column = data, column
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        return {name: value for name, value in self._data[index].items() if name != self._column}
+
+
+def _owners(texts: Data, key: Key) -> Sequence[object]:
+    """Return the owners of all texts in their order, as `by_user` describes `key`."""
+    if isinstance(key, str) and hasattr(texts, "column_names"):
+        if key not in texts.column_names:
+            raise ValueError(f"key must be a column of texts, {', '.join(texts.column_names)}; got {key!r}")
+        return list(texts[key])
+    if isinstance(key, str | int):
+        try:
+            return [texts[number][key] for number in range(len(texts))]
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"key must be found in every text; got {key!r}, which some text lacks") from None
+    if callable(key):
+        return [key(texts[number]) for number in range(len(texts))]
+    owners = list(key)
+    if len(owners) != len(texts):
+        raise ValueError(f"key must have one owner for each of {len(texts)} texts; got {len(owners)}")
+    return owners
+
+
+def _owner(owner: Any, number: int) -> Hashable:
+    """Return the owner of text `number` as a hashable value. Raises ValueError for none, and for several."""
+    if isinstance(owner, Tensor) or type(owner).__module__ == "numpy":
+        owner = owner.item() if owner.ndim == 0 else owner.tolist()
+    if isinstance(owner, list | tuple | set | frozenset | Mapping):
+        raise ValueError(
+            f"key must give every text one owner; got {len(owner)} for text {number}: leave texts of several owners out"
+        )
+    missing = owner is None or owner == "" or (isinstance(owner, float) and math.isnan(owner))
+    if missing or not isinstance(owner, Hashable):
+        raise ValueError(f"key must give every text one owner; got {check.shown(owner)} for text {number}")
+    return owner
