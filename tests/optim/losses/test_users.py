@@ -1,0 +1,219 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT, require_fit
+from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.transcript import contents, read
+from dpzero_theory.optim.losses.users import by_user
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.verify import main
+from dpzero_theory.privacy.ledger import LedgerError
+from dpzero_theory.privacy.ledger import read as account_of
+
+COUNTS = (1, 9, 4, 2, 14)
+"""How many texts each user has."""
+SETTINGS: dict[str, Any] = {
+    "target_epsilon": 8.0,
+    "target_delta": 1e-5,
+    "steps": 4,
+    "expected_batch": len(COUNTS),
+    "clip": 0.5,
+    "step_size": 0.1,
+    "smoothing": 1e-3,
+    "relation": "replace-one",
+    "sampling": "full",
+    "directions_per_step": 3,
+    "micro_batch": 4,
+}
+
+
+def texts(changed: int | None = None) -> list[dict[str, Any]]:
+    """Returns texts of a few users in turns; all those of user `changed`, if one is named, are extreme ones."""
+    draw = torch.Generator().manual_seed(0)
+    found = []
+    for turn in range(max(COUNTS)):
+        for user, count in enumerate(COUNTS):
+            features = torch.randn(3, generator=draw, dtype=torch.float64)
+            if turn < count:
+                size = 1e4 if user == changed else 1.0
+                found.append({"x": size * features, "y": torch.tensor(turn % 2), "who": f"user {user}"})
+    return found
+
+
+def losses(module: torch.nn.Module, batch: Any) -> torch.Tensor:
+    return functional.cross_entropy(module(batch["x"]), batch["y"], reduction="none")
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 2, dtype=torch.float64)
+
+
+def started(folder: Path, data: Any, **changes: Any) -> Run:
+    return make_private_with_epsilon(model(), losses, data, folder=folder, **{**SETTINGS, **changes})
+
+
+@pytest.mark.parametrize("combined", ["mean", "sum"])
+def test_a_users_difference_is_that_of_the_users_texts(tmp_path: Path, combined: str) -> None:
+    data, release, width = texts(), 2, SETTINGS["smoothing"]
+    run = started(tmp_path / "run", by_user(data, "who", combined=combined))
+    found = run.sums.differences(release, np.arange(len(COUNTS)))
+    weights = [p.detach().clone() for p in run.weights.parameters]
+    for k in range(3):
+        direction = run.weights.directions
+        shifts = [torch.zeros_like(w) for w in weights]
+        for i, shift in enumerate(shifts):
+            direction.fill_(shift, 3 * release + k, i)
+        for user in range(len(COUNTS)):
+            ends = []
+            for sign in (1, -1):
+                moved = {n: w + sign * width * u for n, w, u in zip(run.weights.names, weights, shifts, strict=True)}
+                weight, bias = moved["weight"], moved["bias"]
+                own = [t for t in data if t["who"] == f"user {user}"]
+                each = [-torch.log_softmax(weight @ t["x"] + bias, 0)[t["y"]].item() for t in own]
+                ends.append(sum(each) / (len(each) if combined == "mean" else 1))
+            assert found[user, k] == pytest.approx((ends[0] - ends[1]) / (2 * width), rel=1e-6, abs=1e-9)
+
+
+def test_all_texts_of_one_user_move_one_clipped_number_a_direction(tmp_path: Path) -> None:
+    """The statement behind the guarantee: neighbours differ in all texts of user 4, who has 14 of 30."""
+    ours, theirs = (by_user(texts(changed), "who", combined="sum") for changed in (None, 4))
+    one, other = (started(tmp_path / name, data) for name, data in (("one", ours), ("other", theirs)))
+    other.weights.directions = one.weights.directions
+    everyone, others = np.arange(len(COUNTS)), np.arange(len(COUNTS) - 1)
+    unit = one.plan.unit * one.plan.expected_batch
+    for release in range(4):
+        mine, changed = (run.sums.total(release, everyone) for run in (one, other))
+        assert (one.sums.total(release, others) == other.sums.total(release, others)).all()
+        moved = float(np.linalg.norm(unit * (mine - changed).astype(float)))
+        assert SETTINGS["clip"] / 10 < moved <= 2 * SETTINGS["clip"] * (1 + 1e-6)
+
+
+def test_texts_are_drawn_by_secret_release_and_user_alone() -> None:
+    data = by_user(texts(), "who", at_most=3)
+    assert [len(data[user]) for user in range(len(data))] == [1, 3, 3, 2, 3]
+    assert [t["x"].tolist() for t in data[4]] == [t["x"].tolist() for t in data[4]]
+    assert "who" not in data[0][0]
+    drawn = {tuple(float(t["x"][0]) for t in data.drawn(4, seed)) for seed in range(200)}
+    own = [float(t["x"][0]) for t in texts() if t["who"] == "user 4"]
+    assert len(drawn) > 100
+    assert {value for some in drawn for value in some} == set(own)
+
+
+def test_a_step_sees_one_draw_and_another_step_another(tmp_path: Path) -> None:
+    seen: list[tuple[float, ...]] = []
+
+    def watched(module: torch.nn.Module, batch: Any) -> torch.Tensor:
+        seen.append(tuple(batch["x"][:, 0].tolist()))
+        return losses(module, batch)
+
+    def run_of(folder: str, **changes: Any) -> Run:
+        data = by_user(texts(), "who", at_most=2)
+        options = {**SETTINGS, "folder": tmp_path / folder, **changes}
+        return make_private_with_epsilon(model(), watched, data, **options)
+
+    def draws(run: Run, release: int) -> tuple[float, ...]:
+        seen.clear()
+        run.sums.differences(release, np.array([4]))
+        assert len(seen) == 6
+        assert len(set(seen)) == 1
+        return seen[0]
+
+    run = run_of("run")
+    first = [draws(run, release) for release in range(20)]
+    assert len(set(first)) > 5
+    run.step()
+    run.close()
+    again = run_of("run", resume=True)
+    assert [draws(again, release) for release in range(20)] == first
+    again.close()
+    other = run_of("other")
+    assert [draws(other, release) for release in range(20)] != first
+
+
+def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    run = started(folder, by_user(texts(), "who", at_most=2), isolation="exact")
+    run.run()
+    run.close()
+    told = statement_of_folder(folder)
+    unit = "user: mean of the losses of at most 2 texts a step"
+    assert "differentially private for each user under replace-one" in told.claim
+    assert told.facts["n"] == "5 users"
+    assert told.facts["record"] == unit
+    assert "covered for each of them" not in told.text()
+    assert json.loads((folder / LEDGER).read_text().splitlines()[0])["unit"] == unit
+    assert read(folder / TRANSCRIPT)[0].unit == unit
+    assert main([str(folder)]) == 0
+    assert unit in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"what a record is must be as in the run that is resumed"):
+        started(folder, by_user(texts(), "who"), isolation="exact", resume=True)
+
+
+def test_a_ledger_that_speaks_of_another_unit_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    started(folder, by_user(texts(), "who")).close()
+    account = account_of(folder / LEDGER)
+    with pytest.raises(LedgerError, match="of different runs"):
+        require_fit(contents(folder / TRANSCRIPT), account._replace(unit=""), folder)
+
+
+def test_owners_by_column_position_function_or_list() -> None:
+    rows = texts()
+    x, who = torch.stack([t["x"] for t in rows]), torch.tensor([int(t["who"][-1]) for t in rows])
+    pairs = TensorDataset(x, who)
+    for data in (
+        by_user(pairs, 1),
+        by_user(pairs, lambda t: int(t[1])),
+        by_user(pairs, who),
+        by_user(pairs, who.numpy()),
+    ):
+        assert [len(data[user]) for user in range(len(data))] == list(COUNTS)
+    run = make_from_seed_not_private(
+        model(),
+        lambda module, batch: module(batch[0]).sum(1),
+        by_user(pairs, 1, at_most=2),
+        started_plan(len(COUNTS)),
+        seed=1,
+    )
+    run.run()
+
+
+def started_plan(n: int) -> Any:
+    words = {key: value for key, value in SETTINGS.items() if key != "micro_batch"}
+    return Plan.for_target(n=n, **words)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (["a"] * 29 + [["a", "b"]], r"one owner; got 2 for text 29: leave texts of several owners out"),
+        (["a"] * 29 + [None], r"key must give every text one owner; got None for text 29"),
+        (["a"] * 29 + [float("nan")], r"one owner; got nan for text 29"),
+        (["a"] * 29, r"key must have one owner for each of 30 texts; got 29"),
+        ("speaker", r"key must be found in every text; got 'speaker'"),
+    ],
+)
+def test_texts_without_one_owner_are_refused(key: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        by_user(texts(), key)
+
+
+def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at_most must be"):
+        by_user(texts(), "who", at_most=0)
+    with pytest.raises(ValueError, match="combined must be"):
+        by_user(texts(), "who", combined="max")
+    with pytest.raises(ValueError, match="texts must be the entries themselves"):
+        by_user(by_user(texts(), "who"), 0)
+    with pytest.raises(ValueError, match="public_data must be made by by_user where data is"):
+        started(tmp_path / "run", by_user(texts(), "who"), clip="public", public_data=texts()[:3])
