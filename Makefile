@@ -41,7 +41,7 @@ docs: $(VENV)/.docs
 	@echo out/docs/index.html
 
 # what the examples print, into examples/outputs; push.py needs a hub and causal_lm.py a model: MODEL=FOLDER, of benchmarks.pretrain
-EXAMPLES := trainer lora error_as_loss quantised_base starting resume in_opacus in_dp_accounting audit_opacus $(if $(MODEL),causal_lm)
+EXAMPLES := trainer lora error_as_loss users quantised_base starting resume in_opacus in_dp_accounting audit_opacus $(if $(MODEL),causal_lm)
 examples: $(VENV)/.dev
 	for name in $(EXAMPLES); do \
 	  (cd "$$(mktemp -d)" && $(CURDIR)/$(BIN)/python -W ignore $(CURDIR)/examples/$$name.py $$([ $$name = causal_lm ] && echo $(abspath $(MODEL))) \
