@@ -1,7 +1,6 @@
 """Tests of the benchmark of users as records."""
 
 import math
-from pathlib import Path
 
 import pytest
 from scipy.optimize import brentq
@@ -25,19 +24,8 @@ def test_the_noise_of_full_batches_is_that_of_the_gaussian_trade_off() -> None:
         assert found == pytest.approx(2 * size * math.sqrt(users.STEPS) / mu, rel=1e-6)
 
 
-def test_speakers_have_enough_texts_and_no_more_than_are_used(tmp_path: Path) -> None:
-    blocks = [f"A:\ntext {i}" for i in range(60)] + [f"B:\ntext {i}" for i in range(9)]
-    path = tmp_path / "texts.txt"
-    path.write_text("\n\n".join(blocks))
-    assert users.speeches(path) == [("A", f"text {i}") for i in range(users.MOST)]
-
-
 def test_the_committed_rows() -> None:
     rows = read_rows(RESULTS / "users")
-    noise = rows[rows["kind"] == "noise"].set_index("texts")
+    noise = rows.set_index("texts")
     assert noise.loc[50, "texts_noise"] >= 5 * noise.loc[50, "users_noise"]
     assert noise.loc[1, "texts_noise"] == noise.loc[1, "users_noise"]
-    runs = rows[rows["kind"] != "noise"]
-    assert len(runs) == 2 * users.REPEATS
-    assert (runs["epsilon_of_users"] <= users.EPSILON * (1 + 1e-9)).all()
-    assert (runs["loss_after"] < runs["loss_before"] - 0.2).all()
