@@ -23,7 +23,7 @@ from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.last_norm_tasks import table as tasks_table
 from benchmarks.llm.only_d import table as steps_table
 from benchmarks.llm.report import report
-from benchmarks.privacy import accounting_tables, users
+from benchmarks.privacy import accounting_tables
 from benchmarks.reports import newcomer, sentences
 from benchmarks.sweeps import rank_tables, synthetic_tables
 from benchmarks.training import adaptation_tables
@@ -456,7 +456,6 @@ TABLES = {
     "gpu_plans": gpu_plans,
     "step_lengths": step_lengths,
     "newcomer": newcomer.table,
-    "users": users.table,
     **rank_tables.TABLES,
     **synthetic_tables.TABLES,
 }
