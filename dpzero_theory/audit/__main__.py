@@ -9,6 +9,7 @@ where a check is violated.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.page import page
@@ -46,6 +47,10 @@ def _parser() -> Parser:
         metavar="NAME",
         help="checks that must have been made, else the exit status is 3: names, core (as if left out), or none",
     )
+    parser.add_argument(
+        "--seconds", type=number(above=0), help="for the loop's runs; then the remaining checks are not tested"
+    )
+    parser.add_argument("--progress", action="store_true", help="name each check on a line of stderr before it is made")
     parser.add_argument("--page", type=output_file(".html"), metavar="FILE", help="write the HTML page as well")
     return parser
 
@@ -54,7 +59,7 @@ def _shown(report: AuditReport, form: str) -> str:
     return page(report) if form == "html" else report.as_json() if form == "json" else report.text()
 
 
-def _report(parser: Parser, spec: str, checks: Sequence[str], runs: int, false_alarm: float) -> AuditReport:
+def _report(parser: Parser, spec: str, **how: Any) -> AuditReport:
     with parser.refusals("spec"):
         if _is_folder(spec):
             if not (Path(spec) / TRANSCRIPT).is_file():
@@ -62,7 +67,7 @@ def _report(parser: Parser, spec: str, checks: Sequence[str], runs: int, false_a
             with extra("torch", "dpzero_theory.audit"):
                 from dpzero_theory.audit.adapters.folder import report_of_folder
             return report_of_folder(Path(spec))
-        return load(spec).audit(checks=checks, runs=runs, false_alarm=false_alarm, progress=_progress)
+        return load(spec).audit(**how)
 
 
 def _is_folder(spec: str) -> bool:
@@ -77,6 +82,10 @@ def _progress(name: str) -> None:
         print(f"\r\033[K{name} ...", end="", file=sys.stderr, flush=True)
 
 
+def _line(name: str) -> None:
+    print(f"{name} ...", file=sys.stderr, flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the audit command on the words `arguments` (those of the process if None).
 
@@ -85,8 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    report = _report(parser, options.spec, options.checks, options.runs, options.false_alarm)
-    if sys.stderr.isatty():
+    report = _report(
+        parser,
+        options.spec,
+        checks=options.checks,
+        runs=options.runs,
+        false_alarm=options.false_alarm,
+        seconds=options.seconds,
+        progress=_line if options.progress else _progress,
+    )
+    if sys.stderr.isatty() and not options.progress:
         print("\r\033[K", end="", file=sys.stderr)
     if options.page:
         options.page.write_text(page(report))

@@ -38,6 +38,7 @@ from dpzero_theory.audit.checks import (
 )
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.deadline import OutOfTime, now
 from dpzero_theory.audit.finding import CHECKS, Check, Verdict, untested
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop, LoopFailed, Train
@@ -47,22 +48,44 @@ from dpzero_theory.audit.runs import Changes
 from dpzero_theory.audit.sources import known_entropy
 from dpzero_theory.audit.weights import runs_of
 
+_KNOWN = ("noise-fixed", "noise-from-seed", "noise-from-directions")  # Checks that find noise which anyone can compute
+_NOISE = (*_KNOWN, "noise-size", "noise-law", "noise-independence")
+_ALL = (*_NOISE, "un-noised", "sensitivity", "not-finite", "denominator", "batches", "batches-secret", "accounting")
+"""Checks whose faults alone can violate others, in the order in which one is named as the cause of another."""
+
 for _check in (
-    Check("noise-from-seed", "Can the noise be drawn again from a seed?", seeds.from_seed, core=True, random=False),
+    Check(
+        "noise-from-seed",
+        "Can the noise be drawn again from a seed?",
+        seeds.from_seed,
+        core=True,
+        random=False,
+        follows=("noise-fixed",),
+    ),
     Check(
         "noise-fixed",
         "Is the noise the same in every run, or a function of the clock?",
         seeds.from_nothing,
         random=False,
     ),
-    Check("noise-from-directions", "Is the noise in the stream of the published directions?", seeds.from_directions),
+    Check(
+        "noise-from-directions",
+        "Is the noise in the stream of the published directions?",
+        seeds.from_directions,
+        follows=_KNOWN[:2],
+    ),
     Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", generators.shown),
-    Check("noise-size", "Is the noise as large as claimed, everywhere?", noise.size, core=True),
-    Check("noise-law", "Is the noise Gaussian?", noise.law),
-    Check("noise-independence", "Is every noise new?", noise.independence),
-    Check("precision", "Does rounding lose the noise?", noise.precision),
+    Check("noise-size", "Is the noise as large as claimed, everywhere?", noise.size, core=True, follows=_KNOWN),
+    Check("noise-law", "Is the noise Gaussian?", noise.law, follows=(*_KNOWN, "noise-size")),
+    Check("noise-independence", "Is every noise new?", noise.independence, follows=_KNOWN),
+    Check("precision", "Does rounding lose the noise?", noise.precision, follows=_NOISE),
     Check("representable", "Do the last bits of a release give the sum away?", floats.representable),
-    Check("noise-repeated", "Do numbers of the noise come again?", floats.repeated),
+    Check(
+        "noise-repeated",
+        "Do numbers of the noise come again?",
+        floats.repeated,
+        follows=(*_KNOWN, "noise-independence"),
+    ),
     Check(
         "sensitivity",
         "Does one record move a step by no more than the clip?",
@@ -70,10 +93,16 @@ for _check in (
         core=True,
         random=False,
     ),
-    Check("not-finite", "Is a record with NaN or infinity clipped like others?", sensitivity.finite, random=False),
+    Check(
+        "not-finite",
+        "Is a record with NaN or infinity clipped like others?",
+        sensitivity.finite,
+        random=False,
+        follows=("sensitivity",),
+    ),
     Check("denominator", "Is the denominator a constant?", sensitivity.denominator),
     Check("batches", "Are batches drawn as claimed?", batches.law, core=True),
-    Check("batches-secret", "Can the batches be drawn again?", batches.secret, random=False),
+    Check("batches-secret", "Can the batches be drawn again?", batches.secret, random=False, follows=("noise-fixed",)),
     Check(
         "accounting",
         "Does the claimed noise give the claimed epsilon?",
@@ -84,11 +113,20 @@ for _check in (
     Check("steps", "Are there as many releases as accounted, whatever the data?", accounting.steps, random=False),
     Check("un-noised", "Is anything shown that has no noise in it?", leaks.unnoised, core=True, random=False),
     Check("records-shown", "Are records in anything that is written?", leaks.canaries, random=False),
-    Check("unaccounted", "Is anything noised and shown that is not accounted?", unpaid.unaccounted),
-    Check("attack", "Can runs on neighbouring data be told apart better than claimed?", attacks.attacked),
-    Check("one-run", "Does one run betray many canaries?", attacks.in_one_run),
+    Check(
+        "unaccounted",
+        "Is anything noised and shown that is not accounted?",
+        unpaid.unaccounted,
+        follows=(*_NOISE, "un-noised"),
+    ),
+    Check("attack", "Can runs on neighbouring data be told apart better than claimed?", attacks.attacked, follows=_ALL),
+    Check("one-run", "Does one run betray many canaries?", attacks.in_one_run, follows=_ALL),
 ):
     CHECKS.register(_check)
+
+
+_NO_TIME = untested("no time: the seconds for the loop's runs were over; give more of them, or a quicker loop")
+"""The verdict of a check for which the time was over."""
 
 
 def every() -> tuple[Check, ...]:
@@ -109,6 +147,7 @@ def check(
     runs: int = 200,
     false_alarm: float = 1e-6,
     progress: Callable[[str], None] | None = None,
+    seconds: float | None = None,
 ) -> AuditReport:
     """Audit a training loop and return the report.
 
@@ -125,18 +164,22 @@ def check(
         runs: about how many runs of the loop the statistic of one check may use, at least 24.
         false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported as violating any check.
         progress: is called with the name of each check before it is made.
+        seconds: the time for all runs of the loop, above 0; no limit if None. When it is over the run under way is
+            interrupted, also if it hangs (in the main thread of a Unix process), and the remaining checks could not be
+            tested for lack of time.
 
     Raises:
         ValueError: an argument outside its range, or a loop that does not run on the records given.
     """
     rules.integer("runs", runs, at_least=24)
     level = rules.real("false_alarm", false_alarm, above=0, below=0.5)
+    limit = None if seconds is None else now() + rules.real("seconds", seconds, above=0)
     wanted = [CHECKS[name] for name in checks] or every()
     if not callable(train):
         raise ValueError(f"train must be callable; got {rules.shown(train)}")
     if not hasattr(records, "__len__") or len(records) != claim.n:
         raise ValueError(f"records must be the claim's n = {claim.n}; got {_count(records)}")
-    loop = Loop(train, records, claim, view or View(), dict(settings or {}))
+    loop = Loop(train, records, claim, view or View(), dict(settings or {}), deadline=limit)
     others = tuple((name, dict(changes)) for name, changes in (variations or {}).items())
     with known_entropy() as loop.entropy:
         return _report(loop, wanted, runs, others, level, progress)
@@ -156,8 +199,11 @@ def _report(
     those of `check`: about how many runs one check may use, further settings, and what is called before each check.
     """
     started = time.perf_counter()
+    lab: Lab | None = None
     try:
         lab = Lab(runs_of(loop), runs, variations)
+    except OutOfTime:
+        pass
     except LoopFailed as error:
         raise ValueError(f"train must run on the records given; got {error}") from error
     share = level / max(1, sum(entry.random for entry in wanted))
@@ -166,7 +212,7 @@ def _report(
         if progress is not None:
             progress(one.name)
         begun, before = time.perf_counter(), loop.count
-        verdict = _look(one.look, lab, share)
+        verdict = _NO_TIME if lab is None else _look(one.look, lab, share)
         entries.append(Entry(one, verdict, loop.count - before, time.perf_counter() - begun))
     return AuditReport(loop.claim, loop.view, tuple(entries), loop.count, time.perf_counter() - started, level)
 
@@ -176,6 +222,8 @@ def _look(look: Callable[[Lab, float], Verdict], lab: Lab, level: float) -> Verd
         return look(lab, level)
     except LoopFailed as error:
         return untested(f"the loop fails: {error}")
+    except OutOfTime:
+        return _NO_TIME
 
 
 def _count(records: object) -> str:

@@ -77,6 +77,8 @@ class Check:
         core: whether a claim cannot be defended where this check could not be made; the command then has an exit status
             of its own.
         random: whether the check can raise a false alarm. The audit's probability of one is split over such checks.
+        follows: the names of checks whose faults alone can violate this check too. Where one of them is violated, the
+            report lists this check's violation below it, since mending that one may mend both.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Check:
     look: Callable[["Lab", float], Verdict]
     core: bool = False
     random: bool = True
+    follows: tuple[str, ...] = ()
 
 
 CHECKS: Registry[Check] = Registry("check")

@@ -33,6 +33,7 @@ import numpy as np
 
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.deadline import until
 from dpzero_theory.audit.randomness import seeded
 from dpzero_theory.audit.sources import Entropy
 from dpzero_theory.audit.watch import watch, working_folder
@@ -94,6 +95,7 @@ class Loop:
         from_weights: whether releases are taken from weights, because the loop returns none.
         weights_trusted: whether weights may be taken for releases; `weights.runs_of` decides.
         entropy: what stands in for the operating system's random bytes while the audit is made; None outside of one.
+        deadline: the value of `deadline.now()` at which runs are interrupted by `deadline.OutOfTime`; None for never.
     """
 
     train: Train
@@ -106,6 +108,7 @@ class Loop:
     from_weights: bool = False
     weights_trusted: bool = True
     entropy: Entropy | None = None
+    deadline: float | None = None
     _first: dict[int, Array] = field(default_factory=dict)
 
     @cached_property
@@ -144,6 +147,7 @@ class Loop:
 
         Raises:
             LoopFailed: the loop raised an error, or returned no output.
+            OutOfTime: the deadline is reached.
         """
         if self.entropy is not None:
             self.entropy.start(stream)
@@ -171,7 +175,8 @@ class Loop:
         data = self.records if records is None else records
         with watch(self._folder) as seen, seeded(seed if world is None else world):
             try:
-                returned = self.train(data, seed, given)
+                with until(self.deadline):
+                    returned = self.train(data, seed, given)
             except Exception as error:
                 raise LoopFailed(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
         return returned, given, seen.shown

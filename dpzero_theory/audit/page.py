@@ -22,7 +22,7 @@ def page(report: AuditReport) -> str:
         width=60,
         command="python -m dpzero_theory.audit",
         report=report,
-        entries=sorted(report.entries, key=lambda entry: entry.verdict.status != VIOLATED),
+        entries=sorted(report.ordered, key=lambda entry: entry.verdict.status != VIOLATED),
         marks=_PAGE_MARKS,
         figures=[(name, *found) for name, found in drawn if found],
     )

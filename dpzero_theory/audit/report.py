@@ -55,6 +55,29 @@ class AuditReport:
         return self.named(VIOLATED)
 
     @property
+    def causes(self) -> list[str]:
+        """The names of the violated checks that no other violated one explains (`Check.follows`): mend these first."""
+        return [name for name in self.violations if not self.cause_of(name)]
+
+    def cause_of(self, name: str) -> str:
+        """Returns the name of a violated check whose fault may be the cause of the violation of the check `name`.
+
+        The cause itself has no further cause. It is empty where there is none.
+        """
+        bad = {entry.check.name: entry.check for entry in self.entries if entry.verdict.status == VIOLATED}
+        above = [one for one in (bad[name].follows if name in bad else ()) if one in bad]
+        return (self.cause_of(above[0]) or above[0]) if above else ""
+
+    @property
+    def ordered(self) -> list[Entry]:
+        """All entries, each violation that another may have caused directly below the one that may have caused it."""
+        below = {
+            cause: [one for one in self.entries if self.cause_of(one.check.name) == cause] for cause in self.causes
+        }
+        first = [one for one in self.entries if not self.cause_of(one.check.name)]
+        return [entry for one in first for entry in (one, *below.get(one.check.name, []))]
+
+    @property
     def core_untested(self) -> list[str]:
         """The names of the core checks (`Check.core`) that could not be made."""
         return [one.check.name for one in self.entries if one.check.core and one.verdict.status == UNTESTED]
@@ -92,12 +115,15 @@ class AuditReport:
     def text(self) -> str:
         """Returns the report as text: the claim, a table of verdicts, and the summary."""
         lines = [self.claim_line, ""]
-        for entry in self.entries:
-            verdict = entry.verdict
+        for entry in self.ordered:
+            verdict, cause = entry.verdict, self.cause_of(entry.check.name)
             said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
-            first = f"{entry.check.name:23}{_TABLE_MARKS[verdict.status]:12}"
+            name = f"  {entry.check.name}" if cause else entry.check.name
+            first = f"{name:23}{_TABLE_MARKS[verdict.status]:12}"
             lines += textwrap.wrap(first + said, _TABLE_WIDTH, subsequent_indent=" " * 35)
-            if verdict.mend:
+            if cause:
+                lines.append(f"{'':35}may follow from {cause}: mend that first, then audit again")
+            elif verdict.mend:
                 lines += textwrap.wrap(f"{'':35}mend: {verdict.mend}", _TABLE_WIDTH, subsequent_indent=" " * 41)
         return "\n".join([*lines, "", self.summary])
 
@@ -115,6 +141,7 @@ class AuditReport:
         """Returns the report as JSON, evidence included; numbers that are not finite become null."""
         content = {
             "violated": self.violations,
+            "causes": self.causes,
             "held": self.named(HELD),
             "could_not_be_tested": self.named(UNTESTED),
             "core_not_tested": self.core_untested,
@@ -135,6 +162,7 @@ class AuditReport:
                     "verdict": entry.verdict.status,
                     "says": entry.verdict.says,
                     "mend": entry.verdict.mend,
+                    "may_follow_from": self.cause_of(entry.check.name),
                     "would_have_seen": entry.verdict.power,
                     "p_value": entry.verdict.p_value,
                     "runs": entry.runs,

@@ -8,7 +8,9 @@ from benchmarks.zoo.catalogue import claim
 from dpzero_theory.audit.claim import View
 from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.finding import held, untested, violated
+from dpzero_theory.audit.page import page
 from dpzero_theory.audit.report import AuditReport, Entry
+from tests.audit.small import audit, named
 
 VERDICTS = (
     held("as claimed", power="half", p_value=0.5, sizes=[1, 2], expected=1.5),
@@ -43,3 +45,61 @@ def test_json_is_strict_and_whole(report: AuditReport) -> None:
 def test_access(report: AuditReport) -> None:
     assert report[every()[2].name].says == "no way"
     assert report.exit_code == 1
+
+
+def _violated(*names: str) -> AuditReport:
+    """Returns a report in which the checks of these names are violated and the others held."""
+    entries = tuple(
+        Entry(one, violated("wrong", f"mend {one.name}") if one.name in names else held("right"), 1, 0.1)
+        for one in every()
+    )
+    return AuditReport(claim(), View(), entries, 9, 1.5, 1e-6)
+
+
+def test_what_follows_from_a_fault_is_listed_below_it() -> None:
+    report = _violated("noise-size", "noise-law", "precision", "attack", "sensitivity")
+    assert report.causes == ["noise-size", "sensitivity"]
+    order = [entry.check.name for entry in report.ordered]
+    start = order.index("noise-size")
+    assert order[start : start + 4] == ["noise-size", "noise-law", "precision", "attack"]
+    assert sorted(order) == sorted(one.name for one in every())
+    text = report.text()
+    assert text.count("may follow from noise-size") == 3
+    assert "mend: mend noise-law" not in text
+    assert "Violated: noise-size, sensitivity." in page(report)
+    found = json.loads(report.as_json())
+    assert found["causes"] == report.causes
+    assert len(found["violated"]) == 5
+    assert {one["check"]: one["may_follow_from"] for one in found["checks"]}["attack"] == "noise-size"
+
+
+def test_a_cause_of_a_cause_is_the_one_that_is_named() -> None:
+    report = _violated("noise-from-seed", "noise-fixed", "noise-size", "noise-law", "noise-repeated")
+    assert report.causes == ["noise-fixed"]
+
+
+def test_no_check_can_be_its_own_cause() -> None:
+    """The relation between checks has no cycle, and every check that it names is there."""
+    names = {one.name for one in every()}
+    for one in every():
+        assert set(one.follows) <= names
+        assert one.name not in _above(one.name)
+
+
+def _above(name: str) -> set[str]:
+    follows = {one.name: one.follows for one in every()}
+    found, left = set[str](), list(follows[name])
+    while left:
+        if (one := left.pop()) not in found:
+            found.add(one)
+            left += follows[one]
+    return found
+
+
+@pytest.mark.parametrize("name", ["HalfNoise", "NoiseFromClock"])
+def test_a_loop_with_one_fault_has_one_cause(name: str) -> None:
+    (specimen,) = named(name)
+    checks = ("noise-from-seed", "noise-fixed", "noise-size", "noise-law", "noise-independence", "noise-repeated")
+    report = audit(specimen, *checks, runs=40)
+    assert report.causes == [specimen.finds]
+    assert len(report.violations) > 1

@@ -192,7 +192,13 @@ def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
     plot = {"sizes": sizes.tolist(), "expected": lab.claim.batch, "how": "releases on equal records"}
     if p < level:
         mend = f"draw batches as {claimed} says, anew in every step; or account for what is run"
-        return violated(f"batches have not the sizes of {claimed}: from {sizes.min()} to {sizes.max()}", mend, **plot)
+        least, most = int(sizes.min()), int(sizes.max())
+        seen = (
+            f"each of {sizes.size} has {least} records"
+            if least == most
+            else f"they have from {least} to {most} records"
+        )
+        return violated(f"batches have not the sizes of {claimed}: {seen}", mend, **plot)
     return held(f"{sizes.size} batches have sizes as {claimed} says; who is in them cannot be seen", p_value=p, **plot)
 
 
