@@ -28,6 +28,7 @@ def _hangs(caught: list[str]) -> Any:
                 time.sleep(0.01)
             except Exception:
                 caught.append("caught")
+                break
         return sound(data, seed, settings)
 
     return train
