@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpzero_theory.audit.conformance import every
+from dpzero_theory.audit.junit import junit
 from dpzero_theory.audit.page import page
 from dpzero_theory.audit.report import AuditReport
 from dpzero_theory.audit.spec import load
@@ -37,7 +38,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--false-alarm", type=number(above=0, below=0.5), default=1e-6, help="probability for a sound loop (1e-6)"
     )
-    parser.add_argument("--format", choices=("text", "json", "html"), default="text")
+    parser.add_argument("--format", choices=("text", "json", "html", "junit"), default="text")
     parser.add_argument(
         "--require",
         nargs="+",
@@ -56,7 +57,8 @@ def _parser() -> Parser:
 
 
 def _shown(report: AuditReport, form: str) -> str:
-    return page(report) if form == "html" else report.as_json() if form == "json" else report.text()
+    forms = {"html": page, "json": AuditReport.as_json, "junit": junit, "text": AuditReport.text}
+    return forms[form](report)
 
 
 def _report(parser: Parser, spec: str, **how: Any) -> AuditReport:
