@@ -37,7 +37,10 @@ _LARGER_STEP = 100.0
 """Whether weights stay under a tiny step size is tested by a run with a step size this many times larger."""
 
 _STAYS = 0.1  # Weights count as staying where they are if releases then change by at most this many clips
-NOT_REPEATABLE = "quiet runs with equal seeds differ, or the noise ignores its setting"
+NOT_REPEATABLE = (
+    "runs with one seed and almost no noise cannot be compared: either they differ in something that is not made by the"
+    " seed, or the noise does not follow the setting noise_multiplier (`names` gives the loop's word for it)"
+)
 """What a check reports if it needs runs without noise that repeat with the seed, and the loop has none."""
 _NO_RELEASES = "the loop returns neither releases nor weights, or has no step_size among its settings"
 
