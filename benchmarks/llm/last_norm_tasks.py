@@ -222,7 +222,7 @@ def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], End]:
 def table(rows: pd.DataFrame) -> str:
     """Return a table of the test accuracy of every method by task and prompt, and below it the paper's order."""
     found = ends(rows)
-    asks = [(name, prompt) for name in SIZES for prompt in WAYS if (name, prompt, "adamw", NONE) in found]
+    asks = [(name, prompt) for name in SIZES for prompt in WAYS if (name, prompt, "zero-shot", NONE) in found]
     lines = [
         [_label(*method), *(found[*ask, *method].text() if (*ask, *method) in found else "-" for ask in asks)]
         for method in METHODS
