@@ -4,8 +4,9 @@ own step size, smoothing lambda, clip and noise; all lanes share their random di
 Each loss depends on the weights x through one number per sample, which a step along a direction u changes by a formula:
 
 - pseudo-Huber, with data points y_i, y = A^(1/2) (x - center) and w = A^(1/2) u: the number is q_i = ||y - y_i||^2.
-With v_i = w^T (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w, the two-point difference is 2 v/(sqrt(1 + q+) +
-sqrt(1 + q-)); a step -c w turns q into q - 2 c v + c^2 w^T w;
+With v_i = w^T (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w, the central difference is 2 v/(sqrt(1 + q+) +
+sqrt(1 + q-)), the forward one is (2 v + lambda w^T w)/(sqrt(1 + q+) + sqrt(1 + q)), and the exact one is the central
+one at lambda = 0; a step -c w turns q into q - 2 c v + c^2 w^T w;
 - logistic, with features a_i and labels b_i: the number is the margin m_i = b_i a_i^T x. With h_i = lambda b_i a_i^T u
 the difference is -sign(h) log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda); a step -c u adds -c b_i a_i^T u.
 
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
@@ -63,6 +65,7 @@ def dpzero(
     noise: Draw,
     rng: np.random.Generator,
     directions_per_step: int = 1,
+    difference: str = "central",
     evaluations: int = 128,
     schedule: Schedule | None = None,
     dtype: torch.dtype = torch.float64,
@@ -81,6 +84,8 @@ def dpzero(
             stream is for experiments without a privacy claim.
         rng: picks the iterates whose gradient is evaluated, at most `evaluations` per lane.
         directions_per_step: K >= 1, the number of directions of a step, whose differences are clipped jointly.
+        difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. The exact one ignores the
+            smoothing of the lanes. Logistic regression is computed with central differences only.
         evaluations: about how many gradients are evaluated in each lane.
         schedule: a function of `rng`, T and `evaluations` that returns the steps t at which to evaluate gradients, and
             their weights. By default one t is drawn at random from each of so many pieces of the run, half of them
@@ -91,10 +96,14 @@ def dpzero(
     start = checked_start(x0, problem.d)
     check.integer("evaluations", evaluations)
     several = check.integer("directions_per_step", directions_per_step, at_most=2**16)
+    rules = tuple(DIFFERENCES) if isinstance(problem, PseudoHuber) else ("central",)
+    rule = DIFFERENCES[check.choice("difference", difference, rules)]
     run, back = lanes.longest_first()
     tensor = Place(dtype, device)
     alpha, smoothing, clip, std = map(tensor, (run.step_size, run.smoothing, run.clip, run.noise_std))
-    loss = _loss(problem, start, len(lanes), tensor)
+    if not rule.smoothing:
+        smoothing = torch.zeros_like(smoothing)
+    loss = _loss(problem, start, len(lanes), tensor, difference)
     schedules = [(schedule or _early)(rng, int(steps), evaluations) for steps in run.steps]
     mean = np.zeros(len(lanes))
     for begin, end in blocks(lanes.steps, max(block // several, 1)):
@@ -157,9 +166,9 @@ class _Loss(Protocol):
         """Return the weights x of all L lanes, shape (L, d)."""
 
 
-def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tensor: Place) -> _Loss:
+def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tensor: Place, difference: str) -> _Loss:
     if isinstance(problem, PseudoHuber):
-        return _PseudoHuber(problem, x0, lanes, tensor)
+        return _PseudoHuber(problem, x0, lanes, tensor, forward=difference == "forward")
     return _Logistic(problem, x0, lanes, tensor)
 
 
@@ -185,7 +194,8 @@ class _PseudoHuber:
     """The pseudo-Huber loss in all L lanes (runs): y, shape (L, d), is A^(1/2) (x - center) at the block's start, and
     q, shape (L, n), the squared distances ||y - y_i||^2 to the n data points before the latest step."""
 
-    def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: Place) -> None:
+    def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: Place, *, forward: bool) -> None:
+        self.forward = forward
         self.root = tensor(np.sqrt(problem.spectrum))
         self.origin = tensor(problem.center)
         self.data = tensor(problem.points)
@@ -215,7 +225,11 @@ class _PseudoHuber:
             v = here - self.data_part[step, None, part]
             middle = q + (1 + width * width * square)
             roots = torch.addcmul(middle, v, 2 * width).sqrt_()
-            roots += middle.addcmul_(v, 2 * width, value=-1).sqrt_()
+            if self.forward:
+                roots += (1 + q).sqrt_()
+                v += width * square / 2
+            else:
+                roots += middle.addcmul_(v, 2 * width, value=-1).sqrt_()
             total += _clipped(v.mul_(2 / bound).div_(roots))
         total *= clip
         self.weights += [(lane, t, (1 + self.q[lane]).rsqrt()) for lane in due]

@@ -33,7 +33,15 @@ def problem(kind: str, n: int, d: int) -> Problem:
 
 
 def run_lanes(
-    loss: Problem, x0: Array, grid: Lanes, u: Array, evaluations: int, block: int, seed: int = 0, several: int = 1
+    loss: Problem,
+    x0: Array,
+    grid: Lanes,
+    u: Array,
+    evaluations: int,
+    block: int,
+    seed: int = 0,
+    several: int = 1,
+    difference: str = "central",
 ) -> nonlinear.NonlinearRuns:
     standard = SeededNoise(7)
     return nonlinear.dpzero(
@@ -44,6 +52,7 @@ def run_lanes(
         noise=lambda k: standard.gaussian(1.0, k),
         rng=np.random.default_rng(seed),
         directions_per_step=several,
+        difference=difference,
         evaluations=evaluations,
         block=block,
     )
@@ -99,6 +108,38 @@ def test_lanes_equal_the_reference(
         squares = [np.square(loss.gradients(x).mean(axis=0)).sum() for x in run.trajectory]
         np.testing.assert_allclose(outcome.gradient_squared[lane], np.mean(squares[:-1]), rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(outcome.last_gradient_squared[lane], squares[-1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("several", [1, 3])
+@pytest.mark.parametrize("difference", ["forward", "exact"])
+def test_lanes_of_a_difference_rule_equal_the_reference(
+    difference: str, several: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nonlinear, "CHUNK", 256)
+    loss, grid, x0 = problem("pseudo-huber", 30, 5), random_grid(5), np.full(5, 2.0)
+    u = sample_sphere(np.random.default_rng(1), STEPS * several, 5)
+    outcome = run_lanes(loss, x0, grid, u, STEPS, 7, several=several, difference=difference)
+    for lane in range(len(grid)):
+        run = reference.dpzero(
+            loss,
+            x0,
+            steps=int(grid.steps[lane]),
+            step_size=float(grid.step_size[lane]),
+            smoothing=0 if difference == "exact" else float(grid.smoothing[lane]),
+            clip=float(grid.clip[lane]),
+            noise_std=float(grid.noise_std[lane]),
+            noise=SeededNoise(7),
+            directions=u[: grid.steps[lane] * several],
+            directions_per_step=several,
+            difference=difference,
+        )
+        np.testing.assert_allclose(outcome.last[lane], run.last, rtol=1e-9, atol=1e-9)
+
+
+def test_logistic_regression_has_central_differences_only() -> None:
+    loss = problem("dense", 30, 5)
+    with pytest.raises(ValueError, match="difference"):
+        run_lanes(loss, np.zeros(5), random_grid(5), np.zeros((STEPS, 5)), STEPS, 7, difference="forward")
 
 
 def test_small_smoothing_keeps_its_digits() -> None:
