@@ -1,4 +1,4 @@
-"""Runs of DPZero by each difference rule, at equal evaluations of a record's loss.  python -m benchmarks difference_rules
+"""DPZero by each difference rule, at equal evaluations of a record's loss.  python -m benchmarks.difference_rules
 
 The loss is pseudo-Huber with spectrum (c); relation replace-one, delta 1e-6, full batches, starting at 0. Runs end when
 every record's loss has been evaluated `points` times (a derivative counts as one evaluation, though it takes the time
@@ -30,6 +30,7 @@ import torch
 
 from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
+from benchmarks.kit.rows import RESULTS
 from benchmarks.problems import nonlinear
 from dpzero_theory.check import Array
 from dpzero_theory.cli import integer
@@ -65,6 +66,10 @@ class Place:
 
 
 PLACES = {"certificates": Place(1_000, 200, 8.0, 1_000), "comparison": Place(10_000, 2_000, 2.0, 9_344)}
+FOLDERS = {
+    "certificates": RESULTS / "difference_rules_certificates",
+    "comparison": RESULTS / "difference_rules",
+}
 
 
 @lru_cache(maxsize=1)
@@ -158,15 +163,15 @@ Cell = tuple[str, str, str, int, int]
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
+    place = options.place
     for seed in range(options.seeds):
-        for place in PLACES if options.place == "all" else [options.place]:
-            for rule in DIFFERENCES:
-                for law in LAWS if place == "certificates" else ["sphere"]:
-                    best = _at(PLACES[place], rule, law, "best").directions_per_step
-                    tried = {1, best} if place == "certificates" else {best}
-                    if place == "comparison" and rule != "exact":
-                        tried |= {best // 2, 2 * best}
-                    yield from ((place, rule, law, k, seed) for k in sorted(tried))
+        for rule in DIFFERENCES:
+            for law in LAWS if place == "certificates" else ["sphere"]:
+                best = _at(PLACES[place], rule, law, "best").directions_per_step
+                tried = {1, best} if place == "certificates" else {best}
+                if place == "comparison" and rule != "exact":
+                    tried |= {best // 2, 2 * best}
+                yield from ((place, rule, law, k, seed) for k in sorted(tried))
 
 
 def _keys(options: Namespace, cell: Cell) -> Iterator[dict[str, Any]]:
@@ -180,7 +185,7 @@ def _again(row: Row) -> list[dict[str, Any]]:
 
 
 REMAKES = {
-    "difference_rules": Remake(
+    folder.name: Remake(
         KEY,
         _again,
         varies=("seconds",),
@@ -188,6 +193,7 @@ REMAKES = {
         why="parameters are minimised to about 1e-8",
         elsewhere=1e-3,  # the comparison computes in float32, so that other libraries change more digits
     )
+    for folder in FOLDERS.values()
 }
 
 
@@ -211,8 +217,9 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--seeds", type=integer(1, 1000), default=5),
-        flag("--place", choices=[*PLACES, "all"], default="all", help="default: all"),
+        flag("--place", choices=PLACES, default="comparison", help="default: comparison"),
     ],
+    folder=lambda options: FOLDERS[options.place],
     key=KEY,
     fields=FIELDS,
     seeds=lambda options: range(options.seeds),
