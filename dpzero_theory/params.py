@@ -24,6 +24,7 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp.constants import known_directions
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
+from dpzero_theory.theory.sharp.poisson import prescribe_for_points
 
 SOLVABLE = ("n", "epsilon", "d")  # The flags whose value --solve-for can find
 RUN = ("directions-per-step", "max-steps", "max-evaluations", "max-points")
@@ -139,6 +140,11 @@ def _parser() -> Parser:
         metavar="P",
         help="theorem-3-sharp: note what a single run's mean of ||grad F_S(x_t)||^2 is below with this probability",
     )
+    what.add_argument(
+        "--poisson",
+        action="store_true",
+        help="theorem-3-sharp: note the Poisson batches, K, T and difference rule of least bound for --max-points",
+    )
     what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
     what.add_argument(
         "--target", type=number(at_least=SMALLEST), metavar="BOUND", help="with --solve-for: the bound to meet"
@@ -229,6 +235,7 @@ def _check_modes(args: argparse.Namespace, given: dict[str, Any], inputs: dict[s
     rules = (
         ((args.solve_for is None) == (args.target is None), "--solve-for and --target must be given together"),
         (args.sweep is None or args.solve_for is None, "--sweep and --solve-for must not be given together"),
+        (not args.poisson or inputs["max_points"] is not None, "--poisson must come with --max-points"),
         (args.plot is None or args.sweep is not None, "--plot must come with --sweep"),
         (sought is None or args.format != "latex", "--format latex must come without --sweep and --solve-for"),
     )
@@ -269,9 +276,29 @@ def _calculate(
         directions_per_step=inputs["directions_per_step"],
         minimise=minimise,
     )
+    if args.poisson and minimise:
+        answers = [_with_batches(problem, answer, args.direction, inputs) for answer in answers]
     if args.confidence is None or not minimise:
         return answers, unmet
     return [_with_one_run(problem, answer, args.confidence) for answer in answers], unmet
+
+
+def _with_batches(problem: Problem, answer: Calculated, direction: str, inputs: dict[str, Any]) -> Calculated:
+    """Returns the answer with a note of the best Poisson batches for the cap on evaluations of losses.
+
+    Only the answer of theorem-3-sharp by the exact calibration gets one.
+    """
+    if answer.result.id != "theorem-3-sharp" or answer.calibration != "exact":
+        return answer
+    p = prescribe_for_points(
+        problem, inputs["epsilon"], inputs["delta"], max_points=inputs["max_points"], direction=direction
+    )
+    note = (
+        f"Poisson batches of {p.sample_rate * p.n:.4g} expected samples: bound {p.bound:.4g} with {p.difference} "
+        f"differences, K = {p.directions_per_step}, {p.steps} steps, alpha = {p.step_size:.4g}, C = {p.clip:.4g}, "
+        f"lambda = {p.smoothing:.4g}, sigma = {p.noise_std:.4g}"
+    )
+    return dataclasses.replace(answer, notes=(*answer.notes, note))
 
 
 def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:

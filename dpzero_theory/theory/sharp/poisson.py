@@ -7,7 +7,7 @@ from functools import cache
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.gaussian import noise_std_of
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP, most_directions
@@ -17,6 +17,10 @@ from dpzero_theory.theory.sharp.smallest import SmallestBound, number_of_directi
 
 PoissonNoise = Callable[[float, int, Relation], float]
 """A function (q_s, T, relation) -> noise multiplier, the standard deviation of the noise on the clipped sum over C."""
+
+ANY_LOSS = tuple(name for name, rule in DIFFERENCES.items() if rule.smoothing)
+"""The difference rules that need no derivative of the loss, between which `prescribe_for_points` chooses. A derivative
+takes the time of one to two evaluations, so that the exact rule is not compared by points."""
 
 
 def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
@@ -148,3 +152,41 @@ def prescribe_poisson(
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
     return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between, difference=difference)
+
+
+def prescribe_for_points(
+    problem: Problem, epsilon: float, delta: float, *, max_points: int, direction: str = "sphere"
+) -> Prescription:
+    """The rate of Poisson batches, K, T and the difference rule with the smallest certificate for a budget of points.
+
+    A point is one evaluation of one sample's loss. Each of `ANY_LOSS` gets its best parameters by `prescribe_poisson`
+    with the noise of the accountant under replace-one, and the rule with the smaller certificate is returned. It is
+    proved at whatever is returned, as in `prescribe_poisson`.
+
+    Args:
+        problem: the constants.
+        epsilon: epsilon > 0.
+        delta: 0 < delta < 1.
+        max_points: a cap on the expected number of points.
+        direction: law of the directions, one of `constants.LAWS`.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: the cap allows no step.
+    """
+    gdp, noise = float(gdp_from_epsilon(epsilon, delta)), poisson_noise(epsilon, delta)
+    return min(
+        (
+            prescribe_poisson(
+                problem,
+                gdp,
+                noise,
+                max_points=max_points,
+                direction=direction,
+                directions_per_step="best",
+                difference=rule,
+            )
+            for rule in ANY_LOSS
+        ),
+        key=lambda found: found.bound,
+    )
