@@ -550,6 +550,17 @@ def test_the_confidence_of_one_run_is_a_note_of_the_sharpened_theorem(capsys: Ca
             assert "at most 0.005762 with probability at least 0.95" in said[0]
 
 
+def test_the_best_poisson_batches_are_a_note_of_the_sharpened_theorem(capsys: Capture) -> None:
+    cap = ("--calibration", "exact", "--max-points", "93440000")
+    (found,) = run_json(capsys, arguments("--result", "theorem-3-sharp", *cap, "--poisson"))["results"]
+    (note,) = (note for note in found["notes"] if note.startswith("Poisson batches"))
+    bound = float(note.split("bound ")[1].split()[0])
+    assert 0 < bound < found["bound"]
+    with pytest.raises(SystemExit):
+        params.main(arguments("--poisson"))
+    assert "--poisson must come with --max-points" in capsys.readouterr().err
+
+
 def test_frames_are_known_for_several_directions_and_one_is_a_direction_on_the_sphere(capsys: Capture) -> None:
     cap = ("--calibration", "exact", "--max-evaluations", "1552000000", "--direction", "frame")
     setting = arguments("--result", "theorem-3-sharp", *cap)

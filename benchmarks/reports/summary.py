@@ -344,6 +344,37 @@ def differences() -> str:
     return markdown(["evaluations of a record", "directions", *rows["difference"].unique()], lines)
 
 
+def difference_rules() -> str:
+    """Return a table of what DPZero's runs measure by each difference rule at equal evaluations of a record's loss, as
+    means with 95% intervals over the runs, or without one where there is one run."""
+    lines = []
+    for folder in ("difference_rules_certificates", "difference_rules"):
+        rows = having(read_rows(RESULTS / folder), law="sphere")
+        for (d, rule, k, factor), found in rows.groupby(["d", "difference", "K", "factor"]):
+            certified = found["bound"].iloc[0]
+            shown = "none" if pd.isna(certified) else f"{certified:.5f}"
+            measured = (_interval(found[column]) for column in ("gradient_squared", "last_gradient_squared"))
+            lines.append([f"{d:,}", rule, str(k), f"{factor:g}", str(len(found)), shown, *measured])
+    header = [
+        "d",
+        "difference",
+        "K",
+        "step size over the theorem's",
+        "runs",
+        "certificate",
+        "mean over the run",
+        "last",
+    ]
+    return markdown(header, lines)
+
+
+def _interval(values: "pd.Series[float]") -> str:
+    if len(values) == 1:
+        return f"{values.iloc[0]:.5f}"
+    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return f"{values.mean():.5f} +- {half:.1g}"
+
+
 def calculator() -> str:
     """Return what the calculator prints at the paper's synthetic setting, as a block of Markdown."""
     out = io.StringIO()
@@ -435,6 +466,7 @@ TABLES = {
     "alternatives": alternatives,
     "calculator": calculator,
     "differences": differences,
+    "difference_rules": difference_rules,
     "certificates": certificates,
     **sentences.TABLES,
     "directions": directions,

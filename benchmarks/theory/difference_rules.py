@@ -9,9 +9,7 @@ parameters that are run. `best_k` is the theorem's K of the smallest certificate
 - certificates (n = 1,000, d = 200, epsilon 8): every rule with every law of the directions, K = 1 and K = best_k. The
 measured means are to be below the certificates.
 - comparison (n = 10,000, d = 2,000, epsilon 2, 9,344 evaluations): the sphere, K = best_k, and a grid of the factor.
-The grid's best factor is chosen by the mean over the run of the seeds in CHOICE and reported on the other seeds, so
-that the choice does not flatter what is chosen. With central and forward differences the seeds in CHOICE also run
-K = best_k/2, rounded down, and K = 2 best_k.
+Seed 0 also runs K = best_k/2, rounded down, and K = 2 best_k with central and forward differences.
 
 Directions, noise and data come from seeds: nothing here is a private release.
 """
@@ -25,7 +23,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from benchmarks.kit.experiment import Experiment, flag
@@ -46,8 +43,6 @@ DELTA = 1e-6
 LAWS = ("sphere", "gaussian", "rademacher", "frame")
 FACTORS = (1.0, 2.0, 4.0)
 """The multiples of the theorem's step size that the comparison tries."""
-CHOICE = (0,)
-"""The seeds by which the comparison chooses the grid's best factor."""
 KEY = ("place", "difference", "law", "K", "factor", "seed")
 FIELDS = (
     *("n", "d", "epsilon", "points", "best_k", "steps", "step_size", "smoothing", "clip", "noise_std", "bound"),
@@ -173,7 +168,7 @@ def _cells(options: Namespace) -> Iterator[Cell]:
     if place == "comparison":
         for rule in ("central", "forward"):
             best = _at(PLACES[place], rule, "sphere", "best").directions_per_step
-            yield from ((place, rule, "sphere", k, seed) for k in (best // 2, 2 * best) for seed in CHOICE)
+            yield from ((place, rule, "sphere", k, 0) for k in (best // 2, 2 * best))
 
 
 def _keys(options: Namespace, cell: Cell) -> Iterator[dict[str, Any]]:
@@ -197,18 +192,6 @@ REMAKES = {
     )
     for folder in FOLDERS.values()
 }
-
-
-def grids_best(rows: pd.DataFrame, rule: str) -> pd.DataFrame:
-    """Return the rows of the seeds not in CHOICE at K = best_k and the factor whose mean over the run
-    is best in CHOICE.
-
-    rows: those of the comparison. rule: the difference rule.
-    """
-    ours = rows[(rows["difference"] == rule) & (rows["K"] == rows["best_k"])]
-    choosing = ours["seed"].isin(CHOICE)
-    factor = ours[choosing].groupby("factor")["gradient_squared"].mean().idxmin()
-    return ours[~choosing & (ours["factor"] == factor)].sort_values("seed")
 
 
 def _measure(options: Namespace, cell: Cell) -> list[dict[str, Any]]:
