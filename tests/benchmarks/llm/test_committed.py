@@ -3,7 +3,7 @@
 import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.llm import demo, last_norm, only_d
+from benchmarks.llm import demo, last_norm, last_norm_tasks, only_d
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.ordering import ordering
 from benchmarks.llm.report import best, summary
@@ -54,6 +54,22 @@ def test_the_steps_of_dpzero_do_not_go_with_d_over_four_orders_of_magnitude() ->
         found = only_d.fitted(rows, scale)
         assert found is not None
         assert found[1] < 0 < found[2] < 0.25
+
+
+def test_dpzero_beats_zero_shot_and_dp_adamw_does_not_beat_it_at_epsilon_two() -> None:
+    """On TREC and SST-5 by the paper's prompt, with the last normalisation trained; DPGD-0th gains nothing."""
+    rows = read_rows(RESULTS / "llm_last_norm_tasks")
+    private = rows[rows["epsilon"].astype(str) != "none"]
+    assert (private["epsilon_upper"] <= private["epsilon"].astype(float)).all()
+    found = last_norm_tasks.ends(rows)
+    for name in ("trec", "sst5"):
+        ends = {method: found[name, "paper", *method] for method in last_norm_tasks.METHODS[:-1]}
+        start, ours, theirs = (ends[key] for key in (("zero-shot", "none"), ("dpzero", "2"), ("dp-adamw", "2")))
+        assert all(end.runs == 3 for method, end in ends.items() if method[0] != "zero-shot")
+        assert ours.mean - ours.half > start.mean + 10
+        assert ours.mean > theirs.mean
+        assert ends["dp-adamw", "6"].mean > ends["dpzero", "6"].mean + 2
+        assert abs(ends["dpgd-0th", "2"].mean - start.mean) < 0.5
 
 
 def test_larger_clips_want_smaller_step_sizes() -> None:
