@@ -20,7 +20,7 @@ def deployment(statement: Statement) -> dict[str, Any]:
     """Returns the statement's content by section; all numbers and texts are those of the statement.
 
     Epsilon is given as a bracket: `lower` and `upper` are certified bounds on the smallest epsilon that holds at this
-    delta, and the claim is `upper`. `null` (None) stands for a bracket's end that is infinite, which JSON has no number for.
+    delta, and the claim is `upper`. None stands for an infinite end, for which JSON has no number.
     """
     facts, first = statement.facts, statement.costs[0]
     return {
