@@ -109,9 +109,10 @@ GENERATED = {"checks.md", "training-arguments.md"}
 def test_words_of_the_glossary_are_linked_at_first_use(page: Path) -> None:
     text = page.read_text()
     prose = NO_PROSE.sub(lambda skipped: " " * len(skipped[0]), text)
-    for word, name in TERMS.items():
-        used = re.search(rf"(?<![\w-]){word}(?![\w-])", prose, re.IGNORECASE)
-        assert not used or f"](#glossary-{name})" in text[: used.start()], (word, text[: used.start()].count("\n") + 1)
+    found = ((name, re.search(rf"(?<![\w-]){word}(?![\w-])", prose, re.IGNORECASE)) for word, name in TERMS.items())
+    places = [(name, used.start()) for name, used in found if used]
+    unlinked = [(name, place) for name, place in places if f"](#glossary-{name})" not in text[:place]]
+    assert [f"line {text[:place].count(chr(10)) + 1}: {name}" for name, place in unlinked] == []
 
 
 @pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"], ids=_name)

@@ -347,7 +347,7 @@ def differences() -> str:
 def difference_rules() -> str:
     """Return a table of what DPZero's runs measure by each difference rule at equal evaluations of a record's loss, as
     means with 95% intervals over the runs, or without one where there is one run."""
-    lines = []
+    lines: list[list[str]] = []
     for folder in ("difference_rules_certificates", "difference_rules"):
         rows = having(read_rows(RESULTS / folder), law="sphere")
         for (d, rule, k, factor), found in rows.groupby(["d", "difference", "K", "factor"]):
