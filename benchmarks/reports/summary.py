@@ -354,7 +354,7 @@ def difference_rules() -> str:
             certified = found["bound"].iloc[0]
             shown = "none" if pd.isna(certified) else f"{certified:.5f}"
             measured = (_interval(found[column]) for column in ("gradient_squared", "last_gradient_squared"))
-            lines.append([f"{d:,}", rule, str(k), f"{factor:g}", str(len(found)), shown, *measured])
+            lines.append([f"{d:,}", str(rule), str(k), f"{factor:g}", str(len(found)), shown, *measured])
     header = [
         "d",
         "difference",
