@@ -178,7 +178,8 @@ class Told(Answer):
         if at_zero.upper <= target:
             return Bracket(0.0, 0.0, 0.0, at_zero.method)
         rarely = answer(self.composition.attained).epsilon(target, below=below)
-        start = rarely.upper or _above_zero(at_zero, target)
+        typical = answer(self.composition.typical).epsilon(target, below=False)
+        start = max(rarely.upper, typical.upper) or _above_zero(at_zero, target)
         upper, point, _ = upper_crossing([bracket_curve(self.delta)], start, _STEEP, target)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 
@@ -186,7 +187,10 @@ class Told(Answer):
     def noise(question: NoiseQuestion) -> Bracket:
         _, slope = question.start()
         rarely = answer(question.attained.at(1.0)).noise(question.attained)
-        upper, point, _ = upper_crossing([question.curve()], rarely.upper, slope, question.delta, roomy=True)
+        typical = replace(question, at=lambda noise: question.at(noise).typical)
+        typical = replace(typical, bracket=lambda noise, near: answer(typical.at(noise)).delta(question.epsilon, near))
+        start = max(rarely.upper, answer(typical.at(1.0)).noise(typical).upper)
+        upper, point, _ = upper_crossing([question.curve()], start, slope, question.delta, roomy=True)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 
 

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from scipy.special import bdtrc
 
-from dpzero_theory.bisection import last_integer
+from dpzero_theory.bisection import largest_integer, last_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.allocations.mixture import Finite, Mixture
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
@@ -177,17 +177,19 @@ class Mixed(Part):
     """Releases each of which is, with a chance that does not depend on the protected record, of a second, costlier
     kind.
 
-    An observer may know which releases are of the second kind. One of them must cost at least as much as one of the
-    first kind.
+    An observer may know which releases are of the second kind.
 
-    chance: an upper bound on the probability that a release is of the second kind. usual: one release of the first
-    kind. otherwise: one release of the second kind. below: a pair of laws that some data set attains at every release.
-    count: the number of all releases.
+    chance, usual_chance: upper bounds on the probabilities that a release is of the second kind, and of the first.
+    usual: one release of the first kind. otherwise: one release of the second kind. either: a release that costs at
+    least as much as one of either kind. below: a pair of laws that some data set attains at every release. count: the
+    number of all releases.
     """
 
     chance: float
+    usual_chance: float
     usual: Pairs
     otherwise: Pairs | FinitePairs
+    either: Pairs | FinitePairs
     below: Pairs
     count: int
 
@@ -204,9 +206,20 @@ class Mixed(Part):
 
     def more(self, count: int) -> float:
         """An upper bound on the probability that more than `count` of the releases are of the second kind."""
+        return self._over(count, self.chance)
+
+    def fewest(self, tail: float) -> int:
+        """A number of releases of which at least so many are of the second kind, but for a probability of at most
+        `tail` > 0."""
+
+        return largest_integer(lambda k: self._over(self.count - k, self.usual_chance) <= tail, 1, self.count) or 0
+
+    def _over(self, count: int, chance: float) -> float:
+        """An upper bound on the probability that more than `count` of the releases are of a kind that has the
+        probability `chance`."""
         if count >= self.count:
             return 0.0
-        return min(float(bdtrc(count, self.count, self.chance)) * (1 + _BINOMIAL), 1.0)
+        return min(float(bdtrc(count, self.count, chance)) * (1 + _BINOMIAL), 1.0)
 
     def least(self, tail: float) -> int:
         """The least count for which the bound `more(count)` is at most `tail`, a probability."""
@@ -217,15 +230,16 @@ class Mixed(Part):
 
         return last_integer(excess, 1, self.count + 1, self.count * self.chance + 1) or 0
 
-    def told(self, count: int) -> tuple[Part, ...]:
-        """The parts that the releases make up if it is known that exactly `count` of them are of the second kind."""
-        both = (self.otherwise, count), (self.usual, self.count - count)
-        return tuple(part.times(times) for part, times in both if times)
+    def told(self, least: int, most: int) -> tuple[Part, ...]:
+        """Parts that cost at least as much as the releases if at least `least` and at most `most` of them are of the
+        second kind."""
+        kinds = (self.otherwise, least), (self.either, most - least), (self.usual, self.count - most)
+        return tuple(part.times(times) for part, times in kinds if times)
 
     def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
         drawn, kept = (part.log_moment(t, index, bounds)[1] for part in (self.usual, self.otherwise))
         top = max(drawn, kept)
-        mean = (1 - self.chance) * math.exp(drawn - top) + self.chance * math.exp(kept - top)
+        mean = min(self.usual_chance, 1.0) * math.exp(drawn - top) + self.chance * math.exp(kept - top)
         return self.attained.log_moment(t, index, bounds)[0], self.count * (top + math.log(mean) + _MOMENT_ROUNDING)
 
 
@@ -291,13 +305,20 @@ class Composition:
         parts = (part.attained if isinstance(part, Mixed) else part for part in self.parts)
         return replace(self, parts=tuple(parts)) if self.mixed else self
 
-    def told(self, counts: Sequence[int]) -> "Composition":
-        """The composition if it is known how many releases of each `Mixed` part are of that part's second, costlier
-        kind.
+    @property
+    def typical(self) -> "Composition":
+        """The composition if each `Mixed` part has about the mean number of releases of its second kind."""
+        counts = [round(part.count * part.chance) for part in self.mixed]
+        return self.told(counts, counts)
 
-        counts: those numbers, in the order of `mixed`.
+    def told(self, least: Sequence[int], most: Sequence[int]) -> "Composition":
+        """A composition that costs at least as much if it is known how many releases of each `Mixed` part are of that
+        part's second kind.
+
+        least, most: the least and the largest such numbers, in the order of `mixed`.
         """
-        known = (each for part, count in zip(self.mixed, counts, strict=True) for each in part.told(count))
+        ends = zip(self.mixed, least, most, strict=True)
+        known = (each for part, low, high in ends for each in part.told(low, high))
         return replace(self, parts=(*(part for part in self.parts if not isinstance(part, Mixed)), *known))
 
     def directions(self, *, attained: bool = False) -> tuple[Parts, ...]:

@@ -33,7 +33,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     is G (2a - 1)/(a - 1) for noise whose density is within a factor e^G of a Gaussian one.
 
     Three samplings are bounded from above by others. Fixed-size batches under zero-out count as under replace-one. A
-    truncated Poisson step is, with a probability that everyone is told, one with fixed-size batches of the same rate. A
+    truncated Poisson step is, with a probability that everyone is told, one with fixed-size batches. A
     random allocation counts as if its steps were known. For these the lower end is what some data attain, and may be
     far below the upper end, which is the one to rely on.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
-from scipy.special import bdtrc
+from scipy.special import bdtr, bdtrc
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
@@ -34,6 +34,8 @@ _CHANCE_ROUNDING = 1e-15
 """A bound on the relative rounding error of a probability computed with expm1 and log1p."""
 _BINOMIAL = 1e-9
 """A bound on the relative error of scipy's binomial tail probability."""
+_LEAST_FULL = 1e-290
+"""Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it."""
 
 
 @dataclass(frozen=True)
@@ -320,27 +322,36 @@ class TruncatedPoisson(Poisson):
     def _rate(self, sample_rate: object) -> float:
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
-    def _chances(self) -> tuple[float, float]:
-        """Two probabilities, for a batch of at most B records of n.
+    def _chances(self) -> tuple[float, float, float, float]:
+        """Four probabilities, for a batch of at most B records of n.
 
-        The first is an upper bound on the probability that B or more records beside a given one are drawn. The second
-        is a lower bound on the probability that a given record is drawn and kept.
+        The first is an upper bound on the probability that B or more records beside a given one are drawn, so that the
+        batch is full whether or not that record is drawn. The second is an upper bound on the probability of the
+        opposite. The third is an upper bound on the probability that a given record is drawn and kept, given that B or
+        more others are drawn. The fourth is a lower bound on the probability that a given record is drawn and kept.
         """
         q = self.sample_rate
         if self.largest >= self.n:
-            return 0.0, q
-        full = min(float(bdtrc(self.largest - 1, self.n - 1, q)) * (1 + _BINOMIAL), 1.0)
-        used = q * (1 - full) + self.largest / self.n * float(bdtrc(self.largest, self.n, q))
-        return full, used * (1 - _BINOMIAL)
+            return 0.0, 1.0, q, q
+        full = float(bdtrc(self.largest - 1, self.n - 1, q))
+        kept = self.largest / self.n * float(bdtrc(self.largest, self.n, q))
+        if full * (1 - _BINOMIAL) <= _LEAST_FULL:
+            return min(full + _LEAST_FULL, 1.0), 1.0, q, q * (1 - 2 * _LEAST_FULL)
+        usual = float(bdtr(self.largest - 1, self.n - 1, q))
+        more = 1 + _BINOMIAL
+        used = (q * usual + kept) * (1 - 2 * _BINOMIAL)
+        return min(full * more, 1.0), min(usual * more, 1.0), min(kept / full * (1 + 4 * _BINOMIAL), q), used
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        full, used = self._chances()
-        if full == 0:
+        full, usual, when_full, used = self._chances()
+        if self.largest >= self.n:
             return _poisson(noise, self.sample_rate, steps, relation)
         return Mixed(
             chance=full,
+            usual_chance=usual,
             usual=_poisson(noise, self.sample_rate, 1, relation),
-            otherwise=FixedSize(self.sample_rate)._sampled(noise, 1, relation),
+            otherwise=FixedSize(when_full)._sampled(noise, 1, relation),
+            either=FixedSize(self.sample_rate)._sampled(noise, 1, relation),
             below=_poisson(noise, used, 1, relation),
             count=steps,
         )
@@ -353,7 +364,7 @@ class TruncatedPoisson(Poisson):
         return self.n
 
     def chance(self, steps: int) -> tuple[float, str]:
-        return Poisson(self._chances()[1]).chance(steps)[0], "1 - (1 - q')^steps, q' after truncation,"
+        return Poisson(self._chances()[3]).chance(steps)[0], "1 - (1 - q')^steps, q' after truncation,"
 
     def note(self, relation: Relation) -> str:
         return (

@@ -1,48 +1,64 @@
 """delta(epsilon) of histories each of whose releases is of one of two kinds, by chance (`composition.Mixed`).
 
 A step of truncated Poisson batches (at most B of n records) is, with probability w, one in which B or more of the other
-records are drawn. It is then dominated by a step with fixed-size batches of the same rate, and otherwise it is a
-Poisson step (derivation.md, section 10). Which of the two it is does not depend on the record, so everyone may know it.
-The number of truncated steps among T is binomial, and with more of them delta is no smaller, so that
+records are drawn. It then costs at most as much as a step with fixed-size batches of the rate q' with which the record
+is drawn and kept in such a step; otherwise it is a Poisson step of rate q (derivation.md, section 10). A step with
+fixed-size batches of rate q costs at least as much as either. Which of the two kinds a step is does not depend on the
+record, so everyone may know it. The number N of truncated steps among T is binomial. With j_0 < j_1 < ...
 
-    delta <= sum over k of (r_{k-1} - r_k) delta_k,      r_k >= P(more than j_k steps are truncated),  r_{-1} = 1.
+    delta <= P(N > j_last) + P(N < l) + sum over k of (r_{k-1} - r_k) max(delta_0, ..., delta_k),
 
-Here delta_k is that of j_k fixed-size steps and T - j_k Poisson ones, and j_k rises with k (Abel summation). The last
-r_k, for which delta is taken as 1, is added. With several such parts the event is that each has at most j_k truncated
-steps.
+    r_k >= P(N > j_k),    r_{-1} = 1.
+
+Here delta_k is that of the steps if j_{k-1} < N <= j_k: one more than j_{k-1} fixed-size steps at rate q', then steps
+of either kind, as fixed-size steps at rate q, and T - j_k Poisson steps. For k = 0 the number j_{k-1} + 1 is replaced
+by l, below which N is hardly ever. The maximum over the delta_k before does not fall in k, so upper bounds on the
+tails suffice (Abel summation). With several such parts N is a vector: the event of k is that each of its numbers is at
+least that part's l and at most that part's j_k, and all numbers between these count as steps of either kind.
 """
 
 import math
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.composition import Composition
 
-_NEAR, _FAR, _LIKELY = 0.6, 0.1, 0.01
+_NEAR, _FAR, _LIKELY = 0.97, 0.1, 0.01
 """The probability r_k that more steps are truncated is at most _NEAR times the one before while that exceeds _LIKELY,
 and then at most _FAR times it."""
 _LEFT = 1e-7
 """The sum ends where the remaining probability r_k is at most this share of delta."""
 _EXCESS = 3e-4
-"""Several numbers of truncated steps are counted as the largest of them if that adds at most this share of delta."""
-_LEAST_CHANCE = 1e-280
+"""Several numbers of truncated steps are counted together if that adds at most this share of delta."""
+LEAST_CHANCE = 1e-280
 """The sum ends at the latest where the remaining probability, which is added to it, is at most this."""
 
 
-def told(composition: Composition) -> Iterator[tuple[float, Composition]]:
-    """For k = 0, 1, ...: the probability r_k, and the composition whose delta is delta_k.
+def numbers(composition: Composition, left: float) -> tuple[list[int], list[tuple[float, list[int]]]]:
+    """The numbers of truncated steps at which the sum over them is cut, one for each mixed part.
 
-    r_k bounds the probability that some mixed part has more truncated steps than that composition takes for granted.
-    The last r_k is at most 1e-280.
+    left: a probability. The first result is the least numbers l: that some part has fewer truncated steps has at most
+    the probability `left`. The second is, for k = 0, 1, ..., the bound r_k on the probability that some part has more
+    truncated steps than its number j_k, and those numbers. The last r_k is at most `left`.
     """
     mixed, rest = composition.mixed, 1.0
-    while rest > _LEAST_CHANCE:
+    kept: list[tuple[float, list[int]]] = []
+    if len(mixed) == 1:
+        tail = left
+        while tail < _NEAR:
+            count = mixed[0].fewest(tail)
+            if not kept or count > kept[-1][1][0]:
+                kept.append((mixed[0].more(count), [count]))
+            tail = min(tail / _FAR, tail + 1 - _NEAR)
+        rest = kept[-1][0]
+    while rest > left:
         tail = (_NEAR if rest > _LIKELY else _FAR) * rest / len(mixed)
         counts = [part.least(tail) for part in mixed]
         rest = sum(part.more(count) for part, count in zip(mixed, counts, strict=True))
-        yield rest, composition.told(counts)
+        if not kept or counts != kept[-1][1]:
+            kept.append((rest, counts))
+    return [part.fewest(left / len(mixed)) for part in mixed], kept
 
 
 def mixed_delta(composition: Composition, epsilon: float, of: Callable[[Composition, float], Bracket]) -> Bracket:
@@ -51,31 +67,39 @@ def mixed_delta(composition: Composition, epsilon: float, of: Callable[[Composit
 
     of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. The lower end
     is delta of pairs of laws that data attain at every release. The upper end is the sum, over numbers of releases of
-    the second kind, of their probability times delta with so many.
+    the second kind, of their probability times a bound on delta with so many.
     """
-    lower = of(composition.attained, epsilon).lower
-    rests: list[float] = []
-    kept: list[Composition] = []
-    for rest, known in told(composition):
-        rests.append(rest)
-        kept.append(known)
-        if rest <= _LEFT * lower:
+    attained = of(composition.attained, epsilon)
+    left = max(_LEFT * attained.lower, LEAST_CHANCE)
+    least, kept = numbers(composition, left)
+
+    def bound(first: int, last: int) -> Bracket:
+        """The bracket of delta if the numbers of truncated steps are beyond those of `first` and not those of
+        `last`."""
+        fewest = least if first < 0 or len(least) > 1 else [kept[first][1][0] + 1]
+        return of(composition.told(fewest, kept[last][1]), epsilon)
+
+    def share(first: int, last: int) -> float:
+        return (1.0 if first < 0 else kept[first][0]) - kept[last][0]
+
+    # Blocks (first, last] of the cuts, in order, each with its bracket of delta.
+    blocks = [(first, last, bound(first, last)) for first, last in pairwise(sorted({-1, 0, len(kept) - 1}))]
+    while True:
+        tops = list(accumulate((found.upper for _, _, found in blocks), max))
+        upper = math.fsum(share(first, last) * top for (first, last, _), top in zip(blocks, tops, strict=True))
+        halved: list[tuple[int, int, Bracket]] = []
+        for (first, last, found), before, top in zip(blocks, [0.0, *tops], tops, strict=False):
+            # This block's bound also counts for later blocks, up to the next one with a larger bound.
+            chance = math.fsum(share(*block[:2]) for block, other in zip(blocks, tops, strict=True) if other == top)
+            if last - first > 1 and chance * (top - before) > _EXCESS * upper:
+                middle = (first + last) // 2
+                halved += [(first, middle, bound(first, middle)), (middle, last, bound(middle, last))]
+            else:
+                halved.append((first, last, found))
+        if len(halved) == len(blocks):
             break
-    answers: dict[int, Bracket] = {}
-    asked = {0, len(kept) - 1}
-    while asked:
-        answers |= {k: of(kept[k], epsilon) for k in asked}
-        ends = sorted(answers)
-        # Every number of truncated steps between two of the evaluated ones counts as the larger of these.
-        shares = [one - other for one, other in pairwise([1.0, *(rests[k] for k in ends)])]
-        tops = list(accumulate((answers[k].upper for k in ends), max))
-        upper = math.fsum(map(operator.mul, shares, tops))
-        asked = {
-            (a + b) // 2
-            for (a, b), share, (low, high) in zip(pairwise(ends), shares[1:], pairwise(tops), strict=True)
-            if b - a > 1 and share * (high - low) > _EXCESS * upper
-        }
-    value = math.fsum(share * answers[k].value for share, k in zip(shares, ends, strict=True))
-    upper = min((upper + rests[-1]) * (1 + 1e-12) + 5e-324, 1.0)
-    lower = min(lower, upper)
-    return Bracket(lower, min(max(value, lower), upper), upper, answers[0].method)
+        blocks = halved
+    value = math.fsum(share(first, last) * found.value for first, last, found in blocks)
+    upper = min((upper + kept[-1][0] + left) * (1 + 1e-12) + 5e-324, 1.0)
+    lower = min(attained.lower, upper)
+    return Bracket(lower, min(max(value, lower), upper), upper, blocks[0][2].method)

@@ -79,7 +79,15 @@ class RedrawnPoisson(Sampling):
         assert isinstance(otherwise, Pairs | FinitePairs)
         assert isinstance(below, Pairs)
         full = float(stats.binom.sf(self.largest - 1, self.n - 1, self.sample_rate)) * (1 + 1e-9)
-        return Mixed(full, usual, otherwise, below, steps)
+        return Mixed(
+            chance=full,
+            usual_chance=float(stats.binom.cdf(self.largest - 1, self.n - 1, self.sample_rate)) * (1 + 1e-9),
+            usual=usual,
+            otherwise=otherwise,
+            either=otherwise,
+            below=below,
+            count=steps,
+        )
 
     def chance(self, steps: int) -> tuple[float, str]:
         return Poisson(self._used()).chance(steps)

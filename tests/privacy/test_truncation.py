@@ -92,6 +92,27 @@ def test_the_chances_are_those_of_the_binomial_law(largest, n, rate):
     used = float(np.sum(chance * rate * np.minimum(1.0, largest / (m + 1))))
     assert part.below.above[0].sample_rate == pytest.approx(used, rel=1e-8)
     assert part.chance >= chance[largest:].sum()
+    assert part.usual_chance == pytest.approx(float(chance[:largest].sum()), rel=1e-6)
+    given = float(np.sum(chance[largest:] * rate * largest / (m[largest:] + 1)) / chance[largest:].sum())
+    assert part.otherwise.above[0].sample_rate == pytest.approx(given, rel=1e-8)
+
+
+def test_steps_with_hardly_ever_more_than_the_largest_batch_or_fewer_are_counted_apart():
+    """At least `fewest(tail)` and at most `least(tail)` of the steps are truncated, but for a probability of `tail`."""
+    part = release(60, 1000, steps=200).part
+    chance, tail = part.chance, 1e-6
+    low, high = part.fewest(tail), part.least(tail)
+    assert stats.binom.cdf(low - 1, 200, chance) <= tail < stats.binom.cdf(low, 200, chance)
+    assert stats.binom.sf(high, 200, chance) <= tail < stats.binom.sf(high - 1, 200, chance)
+
+
+@pytest.mark.parametrize(
+    ("relation", "largest", "theirs"),
+    [("add-remove", 70, 5.5016), ("replace-one", 60, 9.5140), ("add-remove", 20, 10.2852)],
+)
+def test_the_upper_end_is_below_the_composition_of_mixed_losses(relation, largest, theirs):
+    """The upper end is below what dp-accounting's PLD accountant says of 100 steps at delta 1e-5, for n = 1000."""
+    assert epsilon_of_history([release(largest, 1000, noise=1.0, steps=100, relation=relation)], 1e-5).upper < theirs
 
 
 def test_the_mixture_is_above_the_sum_over_all_numbers_of_truncated_steps():
@@ -100,16 +121,16 @@ def test_the_mixture_is_above_the_sum_over_all_numbers_of_truncated_steps():
     There are three steps, and the binomial sum is made term by term.
     """
     one = release(3, 10, steps=3, rate=0.2)
-    w = one.part.chance
+    w, kept = one.part.chance, one.part.otherwise.above[0].sample_rate
     exact = 0.0
     for count in range(4):
-        parts = [("fixed-size", count), ("poisson", 3 - count)]
-        history = [Release(1.5, k, sampling=s, relation="add-remove", sample_rate=0.2) for s, k in parts if k]
+        parts = [("fixed-size", kept, count), ("poisson", 0.2, 3 - count)]
+        history = [Release(1.5, k, sampling=s, relation="add-remove", sample_rate=q) for s, q, k in parts if k]
         exact += stats.binom.pmf(count, 3, w) * delta_of_history(history, 0.7).upper
     found = delta_of_history([one], 0.7)
     assert exact <= found.upper * (1 + 1e-9)
     assert found.upper <= exact * 1.001
-    rests = [rest for rest, _ in truncation.told(one.composition)]
+    rests = [rest for rest, _ in truncation.numbers(one.composition, 1e-280)[1]]
     assert rests == sorted(rests, reverse=True)
     assert rests[-1] == 0.0
 
@@ -136,14 +157,15 @@ def test_epsilon_is_where_delta_is_met():
 def test_two_kinds_of_truncated_steps_compose():
     """Two kinds of truncated steps compose.
 
-    At epsilon 17.904330 dp-accounting has delta <= 1e-6; ours is sharper, since a cap of 2 records halves the rate.
+    At epsilon 17.904330 dp-accounting has delta <= 1e-6; ours is sharper, since it takes an exchange for no more.
     """
     history = [release(2, 4, noise=1.0, steps=3, rate=0.5), release(2, 3, noise=1.0, steps=2, rate=0.5)]
     found = delta_of_history(history, 17.904330)
     assert 0 < found.lower <= 1e-6 < found.upper < 1e-4
     both = Composition(tuple(r.part for r in history))
-    for _, known in truncation.told(both):
-        assert sum(count for _, count in known.directions()[0]) == 5
+    least, cuts = truncation.numbers(both, 1e-280)
+    for _, most in cuts:
+        assert sum(count for _, count in both.told(least, most).directions()[0]) == 5
 
 
 def test_a_batch_that_holds_all_is_a_poisson_batch():
