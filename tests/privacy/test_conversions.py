@@ -159,11 +159,13 @@ def test_renyi_divergence_of_truncated_batches_counts_what_makes_way(relation):
     )
     exact = divergence(output(1), without, order)
     release = Release(s, 1, sampling="truncated-poisson:1/2", relation=relation, sample_rate=q)
-    plain = Release(s, 1, sampling="poisson", relation=relation, sample_rate=q)
     found = rdp_of_history([release], order)
     assert found.lower <= found.upper
     assert exact <= found.upper
-    assert rdp_of_history([plain], order).upper < found.upper
+    if relation == "add-remove":
+        # what the other record adds by making way is more than a Poisson batch tells of the record itself
+        plain = Release(s, 1, sampling="poisson", relation=relation, sample_rate=q)
+        assert rdp_of_history([plain], order).upper < exact
 
 
 def test_the_lower_end_of_a_random_allocation_is_not_that_of_known_steps():
