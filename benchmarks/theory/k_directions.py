@@ -37,8 +37,10 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def fixed(law: str, k: int, budget: int) -> dict[str, Any]:
-    """Return the row of a law of directions with k directions per step and a budget of evaluations of a record, where 0
-    stands for no cap."""
+    """Return a row of certified bounds for a given number k of directions per step.
+
+    law: the law of the directions, a name of `sphere.DIRECTIONS`. budget: the evaluations of a record's loss, of which
+    a step takes k here; 0 stands for no cap."""
     steps = budget // k if budget else 10**12 // k
     at: dict[str, Any] = {"max_steps": steps, "direction": law, "directions_per_step": k}
     return _row("K", budget, *(prescribe(Problem(n=N, d=d, r=R), GDP, **at) for d in (D, 10**9)))

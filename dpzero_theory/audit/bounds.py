@@ -81,10 +81,10 @@ class OneRun(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """The lower bounds that a threshold test proved over many runs.
+    """The lower bounds that a threshold test proved over many runs, at the confidence that the audit was asked for.
 
     Args:
-        runs: the number of runs that the audit made, on both signs together.
+        runs: the number of runs that the audit made, on both of the two neighbouring data sets together.
         epsilon: the lower bound on epsilon, at the delta of the audit.
         gdp: the lower bound on mu in mu-GDP.
     """

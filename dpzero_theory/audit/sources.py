@@ -130,10 +130,8 @@ def noted_seeds() -> Iterator[list[int]]:
             seeds.append(int(seed))
 
     def noting(real: Any, method: str) -> Any:
-        """Returns a subclass of `real`, a generator's class, that notes seeds.
-
-        Its method of the name `method` notes the seeds it is given.
-        """
+        """Returns a subclass of `real`, a generator's class, whose method of the name `method` appends the seeds that
+        it is given to the yielded list, and then does what it did."""
 
         def noted(self: Any, *seed: Any, **named: Any) -> Any:
             for one in (*seed, *named.values()):

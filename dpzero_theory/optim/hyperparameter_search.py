@@ -209,7 +209,9 @@ def plans_of_search(
         spent = max(_cost(plan.settings.release(times * plan.steps), delta, runs) for plan in plans)
         if spent <= total:
             break
-        one *= (total / spent) ** 2  # a plan's noise may come out a little less than the search needs
+        # Rounding to a lattice can leave the plans' noise a little too small for `total`. Then epsilon of one run is
+        # lowered by twice the share that is missing, and the plans are made again.
+        one *= (total / spent) ** 2
     check.precondition(
         spent <= total, f"target_epsilon must be met by the search; got {total!r}, which costs {spent!r}"
     )

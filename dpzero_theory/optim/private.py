@@ -213,7 +213,7 @@ def make_private_with_epsilon(
         raise ValueError("public_data must be given with clip='public': records that are not private")
     if not public and public_data is not None:
         raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {shown(clip)}")
-    constant: Any = 1.0 if public else clip  # the plan refuses any other text
+    constant: Any = 1.0 if public else clip  # a text other than "public" is refused by the plan
     plan = Plan.for_target(
         n=len(data), target_epsilon=target_epsilon, target_delta=target_delta, steps=steps,
         expected_batch=expected_batch, clip=constant, step_size=step_size, smoothing=smoothing, relation=relation,

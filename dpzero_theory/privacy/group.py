@@ -178,10 +178,11 @@ def _warned(size: int, bracket: Bracket) -> Bracket:
 def group_excess(
     history: Steps, target_epsilon: float, target_delta: float, *, size: int, n: int | None = None
 ) -> float:
-    """By which share a history costs groups of up to `size` records more than (target_epsilon, target_delta).
+    """Compares what a history costs groups of up to `size` records with a target; at most 0 where the target is met.
 
-    It is at most 0 if the group's cost meets the target, as `accountant.excess` is for one record. n: the number of all
-    records, if it is known.
+    It returns the larger of epsilon(target_delta)/target_epsilon - 1 and delta(target_epsilon)/target_delta - 1, with
+    certified upper ends of epsilon and delta for the group; for one record it is `accountant.excess`. n: the number of
+    all records; if None, batches of fixed size are taken to be of as few records as their rate allows.
     """
     made = releases_of(history)
     if _size(made, size, n) == 1:

@@ -47,9 +47,11 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """Returns w_t^T M (y_0 - p N_t) for each direction w_t and each run, shape (S, L).
+        """Returns w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L).
 
-        `push` is p = alpha sigma, step size times standard deviation of the noise, of each run, shape (L,).
+        This is the inner product of a step's own direction with the place that the noise of all steps before it leads
+        to from the starting point y_0. push: p = alpha sigma, the step size times the standard deviation of the noise,
+        of each run, shape (L,).
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))

@@ -229,7 +229,8 @@ def _(full: bool) -> Finding:
         gradient = np.full(d, 1 / math.sqrt(d))
         squares.append(float(np.trace(sphere.projection_outer(gradient))))
         norms.append(float(np.mean(np.abs(sphere.sample_sphere(rng, 4000, d) @ gradient))) * math.sqrt(d))
-        steps.append(2 / squares[-1])  # below this step size a step decreases F on average
+        # with ell = |grad F| = 1, a step of size a changes F on average by a (a E|g|^2/2 - 1), below 0 for smaller a
+        steps.append(2 / squares[-1])
     power, square, step = (math.log(v[-1] / v[0]) / math.log(sizes[-1] / sizes[0]) for v in (norms, squares, steps))
     repaired = abs(power - 0.5) < 0.02 and abs(square - 1) < 1e-9 and abs(step + 1) < 1e-9
     numbers = {"power of d, E|g|": power, "E|g|^2": square, "largest step": step}

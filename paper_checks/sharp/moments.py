@@ -154,8 +154,9 @@ class Configuration:
 
 
 def _configurations() -> Iterator[Configuration]:
-    """Yield configurations with random gradients, then those for which one of the inequalities is closest to
-    equality."""
+    """Yield the records' gradients and the clips on which this file's inequalities for one step are tried.
+
+    First come random gradients, then those for which one of the inequalities is closest to equality."""
     rng = np.random.default_rng(SEED + 1)
     for d in (1, 2, 5, 30, 400):
         for power in (0.0, 1.0, 8.0):

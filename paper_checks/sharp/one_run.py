@@ -107,9 +107,11 @@ def _parameters(q: Prescription) -> dict[str, Any]:
 
 
 def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.WorstCase, dict[str, Any], float]:
-    """Return the loss of section 9's family on which the prescription `q` for the problem `p` does worst, the
-    parameters of the run, and the lower bound on its mean squared gradient in the limit of many steps. `member`
-    restricts the family (see `lower_bound.hardest`)."""
+    """Return a loss on which the prescription `q` for the problem `p` does worst, the parameters of the run, and the
+    lower bound on its mean squared gradient in the limit of many steps.
+
+    The loss is the worst of the family of section 9 of theory/sharp/proof.md, in which some records pull against the
+    others. member: properties that the loss must have, arguments of `theory.sharp.lower_bound.hardest`."""
     at = _parameters(q)
     h = lower_bound.hardest(p, **at, **member)
     given = {key: value for key, value in asdict(h).items() if key not in ("share", "slope", "drift", "bound")}

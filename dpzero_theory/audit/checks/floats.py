@@ -35,9 +35,9 @@ _MEND_GRID = (
 _EQUAL_WITHIN = 1e-7
 """Two numbers of noise count as equal where they are closer than this many standard deviations of the noise."""
 
-_COARSE = (
-    1e-4  # Releases rounded to more than this many standard deviations of the noise are not tested for equal noise
-)
+_COARSE = 1e-4
+"""The largest spacing of rounded releases, in standard deviations of the noise, for which noise is searched for equal
+numbers. On a coarser grid sound noise has equal numbers too."""
 _PAIRS_FACTOR, _PAIRS_MORE = 3, 20
 """How many pairs of equal numbers of noise are allowed.
 

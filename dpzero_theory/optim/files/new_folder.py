@@ -98,7 +98,7 @@ def clear_dead_starts(path: Path) -> None:
     except OSError:
         return
     for place in left:
-        with suppress(OSError):  # that start goes on, or has just ended
+        with suppress(OSError):  # raised where the start still runs and holds its lock, or has just removed its files
             if not any(place.iterdir()):
                 place.rmdir()
                 continue

@@ -223,7 +223,7 @@ def _probed(look: Look, fetch: Alike, records: Indices, lengths: list[int], rows
     order = np.concatenate([ends, order[~np.isin(order, ends)]]).astype(np.int64)
     records = np.resize(records[order], max(len(records), rows))
     kept = draw.random(rows) < 0.5
-    kept[:2] = [True, False][:rows]  # the shortest record stays, and the longest is replaced
+    kept[:2] = [True, False][:rows]  # in the second batch the shortest record stays, and the longest is replaced
     first = look(records[:rows])
     look.weights.require_used()
     compared = _Comparison(look, first)

@@ -320,11 +320,12 @@ def _chernoff(epsilon: float, mixture: Mixture) -> float:
 
 
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
-    """The curve of delta over x, for a root search.
+    """Delta as a function of a number x, for a search of the x at which delta is `target`.
 
-    at: a function from x to the epsilon and the history that x stands for.
-    target: the delta that the search is for.
-    rough: how fine the grids of uncertified estimates are.
+    at: a function from x to an epsilon and a history with random allocations. If epsilon is sought, x is epsilon and
+        the history is always the same; if noise is sought, x is the noise multiplier and epsilon is always the same.
+    target: the delta that is sought. Near it the certified bracket is narrow.
+    rough: how fine the grids are on which the curve's quick estimates, which are no bounds, are computed.
     """
 
     def bracket(x: float, _: float) -> Bracket:

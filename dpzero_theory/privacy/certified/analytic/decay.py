@@ -52,10 +52,10 @@ class Decay:
 
     @cached_property
     def _sizes(self) -> list[tuple[float, float]]:
-        """For each pair an upper bound on the tilted mass of its atom at loss 0, and one on the variation of its loss's
-        density.
+        """For each part (a dominating pair of laws) two upper bounds on its loss after exponential tilting by tau.
 
-        The density is that of the tilted loss, and the variation its total variation.
+        The first is on the probability of the loss 0, the second on the total variation of the density of all other
+        losses. From these it follows how fast the characteristic function falls.
         """
         return [
             (

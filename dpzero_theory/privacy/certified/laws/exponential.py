@@ -45,10 +45,11 @@ def _cuts(bottom: int, levels: int) -> tuple[Array, Array]:
 
 
 def _masses(first: Array, last: Array, bottom: int, centre: int, s: float, gap: float) -> Array:
-    """The masses that one Laplace law gives to the outputs up to `bottom`, to each interval, and to those from 1 on.
+    """The probabilities that Laplace noise gives to the outputs up to `bottom`, to each interval, and to those from 1.
 
-    The intervals are those from `first` to `last`. The law's parameter is s, and its centre is at least `bottom` and
-    inside no interval; `gap` is the lattice spacing, 0 without a lattice.
+    Outputs are in units of the clip. The noise has the density exp(-|x - centre|/s)/(2 s), or on a lattice with spacing
+    `gap` > 0 masses in proportion to it. first, last: the ends of the intervals. The centre is 0, 1 or -1, at least
+    `bottom`, and inside no interval. The first and the last entry of the result are those of the two outer parts.
     """
     near = np.where(first >= centre, first - centre, centre - last)
     inner = np.exp(-near / s) * -np.expm1(-(last + gap - first) / s)

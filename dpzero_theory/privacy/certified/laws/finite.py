@@ -244,7 +244,8 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
     keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
     ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
     keep, more = 1 - backward.error - _ROUNDING, 1 + backward.error + _ROUNDING
-    # `backward` has the complements of these events, so that here P's weight is rounded up and Q's down.
+    # The events of `backward` are complements: where an event is as likely under P as possible, its complement is as
+    # unlikely as possible. So P's probability is rounded up here and Q's down, the opposite of `forward` above.
     far = [(more * b, keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
     segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
     segments.append((1 - ends[-1][0] - far[0][0], 1 - ends[-1][1] - far[0][1]))
