@@ -21,7 +21,7 @@ from tests.optim.trainers.test_arguments import Hub
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 HELPERS = {"reviews.py"}
 ELSEWHERE = {"workbench.py"}  # tests/test_workbench.py has the tests of this example
-KINDS = {"causal_lm.py": "causal"}
+KINDS = {"causal_lm.py": "causal", "sft.py": "causal", "dpo.py": "causal"}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,17 @@ def as_committed(name: str, told: str) -> bool:
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 @pytest.mark.parametrize(
     "name",
-    ["trainer.py", "lora.py", "causal_lm.py", "error_as_loss.py", "quantised_base.py", "starting.py", "users.py"],
+    [
+        "trainer.py",
+        "lora.py",
+        "causal_lm.py",
+        "error_as_loss.py",
+        "quantised_base.py",
+        "starting.py",
+        "users.py",
+        "sft.py",
+        "dpo.py",
+    ],
 )
 def test_a_model_is_trained_and_its_cost_told(
     name: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

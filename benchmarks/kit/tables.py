@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
+from scipy.stats import t as student
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -34,3 +36,12 @@ def paragraphs(*texts: str) -> str:
     """Return the texts as paragraphs, with lines broken at the width of the documentation pages."""
     filled = (textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False) for text in texts)
     return "\n\n".join(filled)
+
+
+def percent(shares: "pd.Series[float]") -> str:
+    """Return the mean of the shares in percent and, with two or more, half of its 95% interval (Student's t)."""
+    values = 100 * shares.to_numpy(dtype=float)
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return f"{values.mean():.1f} +- {half:.1f}"

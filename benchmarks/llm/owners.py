@@ -25,7 +25,8 @@ import torch
 
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
-from benchmarks.kit.rows import having, read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
+from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm.last_norm import (
     CHOSEN,
     DELTA,
@@ -99,6 +100,19 @@ def trained(work: Prepared, at: Cell, clip: float, step_size: float, folder: Pat
         with torch.no_grad():
             for parameter, value in zip(weights, before, strict=True):
                 parameter.copy_(value)
+
+
+def table(folder: Path = RESULTS / "llm_owners") -> str:
+    """Return a table of the noise and the test accuracy of both methods by the number of phrases of an owner."""
+    rows = read_rows(folder).astype({"setting": str})
+    names = {"users": "owners as records", "texts": "phrases as records, noise for groups"}
+    shown = [
+        [f"{owned}", f"{part['owners'].iloc[0]}", names[str(method)], f"{part['noise_multiplier'].iloc[0]:.2f}",
+         f"{part['clip'].iloc[0]:g}", percent(part["test_accuracy"]), f"{len(part)}"]
+        for (owned, method), part in having(rows, setting=CHOSEN).groupby(["owned", "method"], sort=False)
+    ]  # fmt: skip
+    header = ["phrases an owner", "owners", "method", "noise multiplier", "clip", "test accuracy (%)", "runs"]
+    return markdown(header, shown)
 
 
 def _check(parser: Parser, options: Namespace) -> None:

@@ -20,7 +20,8 @@ import torch
 
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
+from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm.last_norm import (
     CHOSEN,
     DELTA,
@@ -68,6 +69,21 @@ def trained(work: Prepared, epsilon: float, step_size: float, folder: Path) -> d
         with torch.no_grad():
             for parameter, value in zip(weights, before, strict=True):
                 parameter.copy_(value)
+
+
+def table(folder: Path = RESULTS / "llm_rewards", beside: Path = RESULTS / "llm_last_norm") -> str:
+    """Return a table of the test accuracy reached with the 0-1 error and with cross-entropy as losses, by epsilon.
+
+    folder: the rows of this experiment. beside: those of `benchmarks.llm.last_norm`.
+    """
+    own, other = (read_rows(path).astype({"setting": str, "epsilon": str}) for path in (folder, beside))
+    lines = []
+    for epsilon in EPSILONS:
+        errors = having(own, setting=CHOSEN, epsilon=epsilon)["test_accuracy"]
+        runs = having(other, setting=CHOSEN, epsilon=epsilon, method="dpzero", n=LARGE)
+        crossed = runs[runs["step"] == runs["step"].max()]["test_accuracy"]
+        lines.append([epsilon, percent(errors), percent(crossed), f"{100 * (errors.mean() - crossed.mean()):+.1f}"])
+    return markdown(["epsilon", "0-1 error", "cross-entropy", "difference"], lines)
 
 
 def _check(parser: Parser, options: Namespace) -> None:

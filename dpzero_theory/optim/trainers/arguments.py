@@ -1,9 +1,12 @@
 """Which of transformers' `TrainingArguments` a private run honours. Every other one must be left at its default.
 
 No argument is ignored silently: a field is in `HONOURED`, or a value other than its default raises ValueError, which
-says what to use instead. A field that this version does not know is refused too.
+says what to use instead. A field that this version does not know is refused too. A value that is given and is the
+default cannot be told from one that is left out. Subclasses of `TrainingArguments` say of fields of their own which are
+honoured and what to use instead of the others (`honoured`, `instead`; see `trainers.trl`).
 """
 
+from collections.abc import Collection
 from dataclasses import fields
 
 from transformers import TrainingArguments
@@ -77,15 +80,23 @@ INSTEAD = {name: instead for instead, names in _REFUSED.items() for name in name
 def defaults(arguments: TrainingArguments) -> TrainingArguments:
     """Return arguments that have all defaults except the output folder and `use_cpu`, which are those of `arguments`.
 
-    It must be called before a Trainer is made, which sets some of the arguments.
+    It must be called before a Trainer is made, which sets some of the arguments. Raises ValueError for TRL's own
+    configurations, whose defaults turn mixed precision on.
     """
-    return type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu, report_to="none")
+    own = type(arguments)
+    if own.__module__.startswith("trl."):
+        raise ValueError(f"args must be a DPZeroSFTConfig or DPZeroDPOConfig of trainers.trl; got TRL's {own.__name__}")
+    return own(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu, report_to="none")
 
 
 def require_honoured(arguments: TrainingArguments, plain: TrainingArguments) -> None:
     """Raise ValueError for the first field that differs from `plain`, the defaults, and would have no effect."""
+    own = type(arguments)
+    honoured: Collection[str] = getattr(own, "honoured", ())
+    instead = {**INSTEAD, **getattr(own, "instead", {})}
     for field in fields(arguments):
         value, default = getattr(arguments, field.name), getattr(plain, field.name)
-        if field.name not in HONOURED and value != default:
-            instead = INSTEAD.get(field.name, "a private run does not know it")
-            raise ValueError(f"{field.name} must be left at {default!r} in TrainingArguments: {instead}; got {value!r}")
+        if field.name not in HONOURED and field.name not in honoured and value != default:
+            use = instead.get(field.name, "a private run does not know it")
+            name = "TrainingArguments" if own is TrainingArguments else own.__name__
+            raise ValueError(f"{field.name} must be left at {default!r} in {name}: {use}; got {value!r}")

@@ -128,7 +128,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         require_honoured(args, self._plain)
         if args.load_best_model_at_end and args.save_only_model:
             raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
-        super().__init__(model, args, **options)
+        super().__init__(model=model, args=args, **options)
         losses = losses_for(self.model) if losses is None else losses
         self._private, self._losses, self._public_evaluation = dict(private), losses, public_evaluation
         self._looked_at: dict[int, object] = {}

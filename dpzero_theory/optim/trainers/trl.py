@@ -1,0 +1,216 @@
+"""Private supervised and preference fine-tuning in the shape of TRL's trainers (the `trl` extra).
+
+    trainer = DPZeroSFTTrainer(
+        model, DPZeroSFTConfig("out", max_length=128), train_dataset=data, processing_class=tokenizer,
+        private=dict(target_epsilon=2, target_delta=1e-5, steps=1000, expected_batch=64, clip=1.0, step_size=1e-2,
+                     smoothing=1e-3, relation="add-remove", sampling="poisson"),
+    )
+    trainer.train()
+
+What TRL does with data is TRL's: chat templates, prompts and completions, which tokens have a loss, truncation,
+collators, and the metrics of evaluations. Training is that of `trainer.DPZeroTrainer`, and `private` and everything
+said there hold here. A record is an entry of the data set, a text or a pair of answers, and so is the unit of privacy,
+unless `owner` names a column: then it is all entries with the same value there, such as all pairs of one prompt or all
+texts of one person (`losses.users`).
+
+Every field of TRL's configurations is used, or must be left at its default, and an error says what to use instead.
+Packing would put several records into one row, of which none could be clipped by itself, and is refused. With
+preferences the reference model is the model as it is given, or without its adapter; its log-probabilities are computed
+once, one pair at a time, and stored by `datasets` in its cache beside the data. They are as secret as the data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from transformers import PreTrainedModel, TrainingArguments
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from dpzero_theory.optim.losses.preferences import preference_losses
+from dpzero_theory.optim.losses.users import by_user
+from dpzero_theory.optim.trainers.arguments import HONOURED
+from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
+
+_OWN_RECORD = "a record must have rows of its own: leave it off, rows are padded"
+_LOSS = "it is part of TRL's gradient training alone"
+_TEXTS = (
+    "model_init_kwargs trust_remote_code chat_template_path dataset_text_field dataset_kwargs dataset_num_proc "
+    "eos_token max_length truncation_mode shuffle_dataset pad_to_multiple_of completion_only_loss "
+    "assistant_only_loss pad_token"
+)
+_PAIRS = (
+    "model_init_kwargs trust_remote_code disable_dropout dataset_num_proc max_length truncation_mode "
+    "pad_to_multiple_of loss_type beta pad_token"
+)
+
+
+class _Config:
+    """What the two configurations share: no autocast and no gradient checkpointing unless they are asked for, which is
+    refused, and a way from TRL's own configuration."""
+
+    honoured: ClassVar[frozenset[str]]
+    instead: ClassVar[Mapping[str, str]]
+
+    @classmethod
+    def from_trl(cls, config: TrainingArguments) -> Self:
+        """Return the configuration with the fields of `config`, TRL's own, that a private run uses.
+
+        What is left behind are the fields about optimiser, batches and precision: `private` says those.
+        """
+        kept = (cls.honoured | HONOURED.keys()) & {field.name for field in fields(config) if field.init}
+        return cls(**{name: getattr(config, name) for name in kept})
+
+
+@dataclass
+class DPZeroSFTConfig(_Config, SFTConfig):
+    """The arguments of `DPZeroSFTTrainer`: those of `trl.SFTConfig`, without mixed precision and checkpointing."""
+
+    bf16: bool | None = False
+    gradient_checkpointing: bool | None = None  # type: ignore[assignment]
+
+    honoured: ClassVar = frozenset(_TEXTS.split())
+    instead: ClassVar = {
+        "packing": _OWN_RECORD,
+        "packing_strategy": _OWN_RECORD,
+        "eval_packing": _OWN_RECORD,
+        "padding_free": _OWN_RECORD,
+        "loss_type": "give losses, one for each record",
+        "router_aux_loss_coef": _LOSS,
+        "activation_offloading": "no activations are kept",
+    }
+
+
+@dataclass
+class DPZeroDPOConfig(_Config, DPOConfig):
+    """The arguments of `DPZeroDPOTrainer`: those of `trl.DPOConfig`, without mixed precision and checkpointing.
+
+    `loss_type` is one of `losses.preferences.PREFERENCES`, and `precompute_ref_log_probs` is always True.
+    """
+
+    bf16: bool | None = False
+    gradient_checkpointing: bool | None = None  # type: ignore[assignment]
+    precompute_ref_log_probs: bool = True
+    precompute_ref_batch_size: int | None = 1
+
+    honoured: ClassVar = frozenset(_PAIRS.split())
+    instead: ClassVar = {
+        "padding_free": _OWN_RECORD,
+        "precompute_ref_log_probs": "they are computed once",
+        "precompute_ref_batch_size": "a pair's numbers must not depend on its neighbours' lengths",
+        "loss_weights": "give one loss_type",
+        "ld_alpha": _LOSS,
+        "f_divergence_type": _LOSS,
+        "f_alpha_divergence_coef": _LOSS,
+        "label_smoothing": _LOSS,
+        "use_weighting": _LOSS,
+        "discopop_tau": _LOSS,
+        "router_aux_loss_coef": _LOSS,
+        "activation_offloading": "no activations are kept",
+        "sync_ref_model": "the reference model is the model at the start",
+        "ref_model_mixup_alpha": "the reference model is the model at the start",
+        "ref_model_sync_steps": "the reference model is the model at the start",
+    }
+
+
+class _Trainer(DPZeroTrainer):
+    """What the two trainers share: the unit of privacy, and a way from TRL's own trainer.
+
+    owner: the name of a column of train_dataset whose equal values belong to one unit of privacy, or None.
+    """
+
+    config: ClassVar[type[Any]]
+    train_dataset: Any
+
+    def __init__(
+        self,
+        model: PreTrainedModel | None,
+        args: Any = None,
+        *,
+        private: Mapping[str, Any],
+        train_dataset: Any = None,
+        owner: str | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(args, self.config):
+            raise ValueError(f"args must be a {self.config.__name__}; got {type(args).__name__}")
+        if owner is not None and owner not in (known := list(getattr(train_dataset, "column_names", ()) or ())):
+            raise ValueError(f"owner must be a column of train_dataset ({', '.join(known)}); got {owner!r}")
+        owners = list(train_dataset[owner]) if owner is not None else []
+        super().__init__(model, args, private=private, train_dataset=train_dataset, **options)
+        if owner is not None:
+            if len(self.train_dataset) != len(owners):
+                rule = "train_dataset must have no entries that TRL leaves out (too long, or without a loss) with owner"
+                raise ValueError(f"{rule}; got {len(owners) - len(self.train_dataset)} of {len(owners)}")
+            self.train_dataset = by_user(self.train_dataset, owners)
+
+    @classmethod
+    def from_trl(cls, trainer: Any, *, private: Mapping[str, Any], **options: Any) -> Self:
+        """Return the private trainer with the model, the data and the arguments of one of TRL's, which has not trained.
+
+        Fields of its arguments about optimiser, batches and precision are left behind (`DPZeroSFTConfig.from_trl`).
+
+        Args:
+            trainer: an `SFTTrainer` or a `DPOTrainer` of TRL.
+            private: the settings of the private run.
+            options: further arguments of this class.
+        """
+        given = {
+            "train_dataset": trainer.train_dataset,
+            "eval_dataset": trainer.eval_dataset,
+            "processing_class": trainer.processing_class,
+            "data_collator": trainer.data_collator,
+        }
+        return cls(trainer.model, cls.config.from_trl(trainer.args), private=private, **{**given, **options})
+
+    def _send_telemetry(self) -> None:
+        """Send nothing, where TRL's trainers tell its makers of their use."""
+
+
+class DPZeroSFTTrainer(_Trainer, SFTTrainer):  # type: ignore[misc]
+    """TRL's `SFTTrainer` whose `train` is a private run.
+
+    Args:
+        model: a causal language model, with or without an adapter.
+        args: a `DPZeroSFTConfig`.
+        private: the settings of the run, as `trainer.DPZeroTrainer` takes them.
+        train_dataset: texts, prompts with completions, or conversations, as `trl.SFTTrainer` takes them.
+        owner: the name of a column of it whose equal values are one unit of privacy; None if each entry is one.
+        options: further arguments of `trl.SFTTrainer` and of `trainer.DPZeroTrainer`, such as eval_dataset,
+            processing_class, peft_config, formatting_func, losses and public_evaluation.
+
+    Raises:
+        ValueError: an argument that a private run would not honour.
+    """
+
+    config = DPZeroSFTConfig
+
+
+class DPZeroDPOTrainer(_Trainer, DPOTrainer):  # type: ignore[misc]
+    """TRL's `DPOTrainer` whose `train` is a private run.
+
+    Args:
+        model: a causal language model, with or without an adapter.
+        args: a `DPZeroDPOConfig`.
+        private: the settings of the run, as `trainer.DPZeroTrainer` takes them.
+        train_dataset: pairs of a chosen and a rejected answer, as `trl.DPOTrainer` takes them.
+        owner: the name of a column of it whose equal values are one unit of privacy; None if each pair is one. With
+            owner="prompt", all pairs of a prompt.
+        options: further arguments of `trl.DPOTrainer` and of `trainer.DPZeroTrainer`, such as eval_dataset,
+            processing_class, peft_config and public_evaluation.
+
+    Raises:
+        ValueError: an argument that a private run would not honour.
+    """
+
+    config = DPZeroDPOConfig
+
+    def __init__(self, model: PreTrainedModel | None, args: Any = None, **options: Any) -> None:
+        if isinstance(args, DPZeroDPOConfig) and options.get("losses") is None:
+            kinds = args.loss_type if isinstance(args.loss_type, list) else [args.loss_type]
+            if len(kinds) != 1:
+                raise ValueError(f"loss_type must be one loss; got {kinds}")
+            options["losses"] = preference_losses(kinds[0], args.beta)
+        super().__init__(model, args, **options)

@@ -1,0 +1,31 @@
+"""Private supervised fine-tuning in the shape of TRL's trainer.  python examples/sft.py MODEL"""
+
+import sys
+
+from datasets import Dataset
+from reviews import reviews
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dpzero_theory.optim.trainers.trl import DPZeroSFTConfig, DPZeroSFTTrainer
+
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+model.requires_grad_(False)
+next(part for name, part in model.named_modules() if name.endswith("norm")).requires_grad_(True)  # the last one
+made = reviews(200)
+rows = [
+    {"prompt": text + ". It was", "completion": " great" if liked else " terrible"}
+    for text, liked in zip(made["text"], made["label"], strict=True)
+]
+trainer = DPZeroSFTTrainer(
+    model, DPZeroSFTConfig("out/sft", max_length=64, report_to="none", save_strategy="no"),
+    train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
+    private={
+        "target_epsilon": 2, "target_delta": 1e-5, "relation": "add-remove", "sampling": "poisson", "steps": 20,
+        "expected_batch": 50, "clip": 4.0, "step_size": 1.0, "smoothing": 1e-2, "directions_per_step": 4,
+        "difference": "forward",
+    },
+)  # fmt: skip
+trainer.train()
+trainer.create_model_card()
+print(f"epsilon {trainer.run.get_epsilon(1e-5):.3f} for {trainer.run.weights.d} weights")

@@ -1,0 +1,199 @@
+"""TRL's trainers trained privately, on a tiny language model of 13 words."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+trl = pytest.importorskip("trl", reason="the trl extra is not installed")
+
+from datasets import Dataset  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402
+
+from dpzero_theory.optim.files.statement import statement_of_folder  # noqa: E402
+from dpzero_theory.optim.losses.preferences import PREFERENCES, preference_losses  # noqa: E402
+from dpzero_theory.optim.losses.task_losses import losses_for  # noqa: E402
+from dpzero_theory.optim.trainers.trainer import DPZeroTrainer  # noqa: E402
+from dpzero_theory.optim.trainers.trl import (  # noqa: E402
+    DPZeroDPOConfig,
+    DPZeroDPOTrainer,
+    DPZeroSFTConfig,
+    DPZeroSFTTrainer,
+)
+from tests.optim.trainers.test_trainer import StopAt  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # TRL's own
+WORDS = ["<pad>", "<eos>", "<unk>", "a", "b", "c", "d", "name", "eats", "place", "good", "bad", "."]
+ARGUMENTS: dict[str, Any] = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
+PRIVATE: dict[str, Any] = {
+    "target_epsilon": 8.0, "target_delta": 1e-3, "steps": 4, "expected_batch": 4, "clip": 1.0, "step_size": 0.3,
+    "smoothing": 1e-2, "relation": "add-remove", "sampling": "full",
+}  # fmt: skip
+TEXTS = [{"prompt": f"name {w}", "completion": f" eats {w} ."} for w in "abcd"]
+PAIRS = [{"prompt": f"name {w}", "chosen": f" good {w} .", "rejected": " bad ."} for w in "aabbccdd"]
+
+
+@pytest.fixture(autouse=True)
+def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the caches of `datasets` in the test's folder, and fails where TRL would tell its makers of its use."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+
+    def told(*args: Any, **options: Any) -> None:
+        raise AssertionError("telemetry was sent")
+
+    monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", told)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(WORDS), num_key_value_heads=2, max_position_embeddings=16, pad_token_id=0, eos_token_id=1,
+            initializer_range=0.5, **sizes,
+        )
+    )  # fmt: skip
+
+
+def tuned(folder: Path, rows: Any = TEXTS, changes: Any = (), **options: Any) -> DPZeroSFTTrainer:
+    arguments = DPZeroSFTConfig(str(folder), **{**ARGUMENTS, **dict(changes)})
+    options = {"private": PRIVATE, "processing_class": tokenizer(), **options}
+    return DPZeroSFTTrainer(model(), arguments, train_dataset=Dataset.from_list(rows), **options)
+
+
+def preferred(folder: Path, changes: Any = (), **options: Any) -> DPZeroDPOTrainer:
+    arguments = DPZeroDPOConfig(str(folder), **{**ARGUMENTS, **dict(changes)})
+    expected = {"expected_batch": 4 if "owner" in options else 8}
+    options = {"private": PRIVATE | expected, "processing_class": tokenizer(), **options}
+    return DPZeroDPOTrainer(model(), arguments, train_dataset=Dataset.from_list(PAIRS), **options)
+
+
+def test_a_text_s_loss_is_that_of_trl_s_trainer_on_it_alone(tmp_path: Path) -> None:
+    rows = [*TEXTS, {"prompt": "name", "completion": " a a b . d ."}]
+    trainer = tuned(tmp_path / "run", rows)
+    batch = trainer.data_collator([trainer.train_dataset[i] for i in range(len(rows))])
+    trainer.model.eval()
+    with torch.no_grad():
+        found = losses_for(trainer.model)(trainer.model, batch)
+        alone = [trainer.data_collator([trainer.train_dataset[i]]) for i in range(len(rows))]
+        theirs = torch.stack([trl.SFTTrainer.compute_loss(trainer, trainer.model, one) for one in alone])
+    assert torch.allclose(torch.as_tensor(found), theirs, rtol=1e-5)
+    assert (batch["labels"] != -100).sum(1).tolist() == [4, 4, 4, 4, 7]  # the completions, with their end
+
+
+@pytest.mark.parametrize("kind", PREFERENCES)
+def test_the_losses_of_pairs_are_on_average_those_of_trl_s_trainer(kind: str, tmp_path: Path) -> None:
+    trainer = preferred(tmp_path / "run", {"loss_type": [kind], "beta": 0.7})
+    batch = trainer.data_collator([trainer.train_dataset[i] for i in range(8)])
+    with torch.no_grad():
+        for weight in trainer.model.parameters():
+            weight += 0.3 * torch.randn_like(weight)  # away from the reference model
+        trainer.model.eval()
+        found = torch.as_tensor(preference_losses(kind, 0.7)(trainer.model, batch))
+        theirs = trl.DPOTrainer.compute_loss(trainer, trainer.model, dict(batch))
+    assert found.shape == (8,)
+    assert found.std() > 1e-3
+    assert found.mean().item() == pytest.approx(theirs.item(), rel=1e-4)
+
+
+def test_both_trainers_make_the_releases_of_their_plans(tmp_path: Path) -> None:
+    for trainer in (tuned(tmp_path / "texts"), preferred(tmp_path / "pairs")):
+        found = trainer.train()
+        assert found.global_step == 4
+        assert found.metrics["epsilon"] <= 8
+        trainer.create_model_card()
+        folder = Path(trainer.args.output_dir)
+        assert "(8, 0.001)" in (folder / "README.md").read_text()
+        assert json.loads((folder / "privacy.json").read_text())
+        assert trainer.run.plan.n == len(trainer.train_dataset)
+
+
+def test_entries_of_one_owner_are_one_unit(tmp_path: Path) -> None:
+    trainer = preferred(tmp_path / "run", owner="prompt")
+    trainer.train()
+    assert trainer.run.plan.n == 4  # eight pairs of four prompts
+    assert "user" in statement_of_folder(Path(tmp_path, "run", "_dpzero")).text()
+
+
+def test_a_stopped_run_goes_on_with_the_same_reference(tmp_path: Path) -> None:
+    preferred(tmp_path / "run", {"save_strategy": "steps", "save_steps": 1}, callbacks=[StopAt(2)]).train()
+    again = preferred(tmp_path / "run", {"save_strategy": "steps", "save_steps": 1})
+    assert again.train(resume_from_checkpoint=True).global_step == 4
+
+
+def test_a_trainer_of_trl_becomes_private(tmp_path: Path) -> None:
+    theirs = trl.SFTTrainer.__new__(trl.SFTTrainer)
+    made = tuned(tmp_path / "made")
+    for name in ("model", "train_dataset", "eval_dataset", "processing_class", "data_collator"):
+        setattr(theirs, name, getattr(made, name))
+    theirs.args = trl.SFTConfig(
+        str(tmp_path / "run"), **ARGUMENTS, bf16=False, gradient_checkpointing=None, learning_rate=1e-3, max_length=9
+    )
+    trainer = DPZeroSFTTrainer.from_trl(theirs, private=PRIVATE)
+    assert trainer.args.max_length == 9
+    assert trainer.train().global_step == 4
+    assert not trainer.args.bf16
+    assert not trainer.args.activation_checkpointing
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"packing": True}, "packing must be left at False in DPZeroSFTConfig: a record must have rows of its own"),
+        ({"learning_rate": 1e-3}, "learning_rate must be left at 2e-05 in DPZeroSFTConfig: .* give step_size"),
+        ({"loss_type": "dft"}, "loss_type must be left at 'nll' in DPZeroSFTConfig: give losses"),
+        ({"activation_checkpointing": True}, "activation_checkpointing must be left at False .*; got True"),
+    ],
+)
+def test_what_a_private_run_does_not_use_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        tuned(tmp_path / "run", changes=changes)
+    assert not (tmp_path / "run" / "_dpzero").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"precompute_ref_log_probs": False}, "precompute_ref_log_probs must be left at True"),
+        ({"loss_type": ["sigmoid", "ipo"], "loss_weights": [1.0, 1.0]}, "loss_type must be one loss"),
+        ({"loss_type": ["nca_pair"]}, "loss_type must be one of sigmoid, hinge, ipo, apo_zero; got 'nca_pair'"),
+        ({"beta": math.nan}, "beta must be"),
+    ],
+)
+def test_what_preferences_do_not_use_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        preferred(tmp_path / "run", changes)
+
+
+def test_an_owner_that_is_no_column_and_trl_s_own_arguments_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"owner must be a column of train_dataset .prompt, completion.; got 'who'"):
+        tuned(tmp_path / "run", owner="who")
+    plain = trl.SFTConfig(str(tmp_path / "run"), **ARGUMENTS, bf16=False, gradient_checkpointing=None)
+    with pytest.raises(ValueError, match="args must be a DPZeroSFTConfig; got SFTConfig"):
+        DPZeroSFTTrainer(model(), plain, train_dataset=Dataset.from_list(TEXTS), private=PRIVATE)
+    with pytest.raises(
+        ValueError, match=r"args must be a DPZeroSFTConfig or DPZeroDPOConfig of trainers.trl; got TRL's"
+    ):
+        DPZeroTrainer(model(), plain, train_dataset=Dataset.from_list(TEXTS), private=PRIVATE)
+
+
+def test_entries_that_trl_leaves_out_are_refused_with_an_owner(tmp_path: Path) -> None:
+    long = {"prompt": " ".join("abcdabcdabcd"), "completion": " a"}
+    with pytest.raises(ValueError, match=r"no entries that TRL leaves out .* got 1 of 5"):
+        tuned(tmp_path / "run", [*TEXTS, long], {"max_length": 8}, owner="prompt")
+
+
+def test_pairs_without_reference_are_refused() -> None:
+    with pytest.raises(ValueError, match="ref_chosen_logps and ref_rejected_logps must be in a batch"):
+        preference_losses()(model(), {"input_ids": torch.ones(2, 3)})
