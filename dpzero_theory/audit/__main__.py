@@ -7,7 +7,8 @@ where a check is violated.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.junit import junit
 from dpzero_theory.audit.page import page
 from dpzero_theory.audit.report import AuditReport
+from dpzero_theory.audit.sarif import sarif
 from dpzero_theory.audit.spec import load
 from dpzero_theory.cli import Parser, Several, extra, integer, number, output_file
 
@@ -38,7 +40,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--false-alarm", type=number(above=0, below=0.5), default=1e-6, help="probability for a sound loop (1e-6)"
     )
-    parser.add_argument("--format", choices=("text", "json", "html", "junit"), default="text")
+    parser.add_argument("--format", choices=("text", "json", "html", "junit", "sarif"), default="text")
     parser.add_argument(
         "--require",
         nargs="+",
@@ -56,8 +58,11 @@ def _parser() -> Parser:
     return parser
 
 
-def _shown(report: AuditReport, form: str) -> str:
-    forms = {"html": page, "json": AuditReport.as_json, "junit": junit, "text": AuditReport.text}
+def _shown(report: AuditReport, form: str, spec: str) -> str:
+    forms: dict[str, Callable[[AuditReport], str]] = {
+        "html": page, "json": AuditReport.as_json, "junit": junit, "sarif": partial(sarif, place=spec),
+        "text": AuditReport.text,
+    }  # fmt: skip
     return forms[form](report)
 
 
@@ -91,8 +96,8 @@ def _line(name: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the audit command on the words `arguments` (those of the process if None).
 
-    Returns the exit status: 1 if a check is violated, 3 if none is but one that `--require` names could not be made,
-    else 0.
+    Returns the exit status: 1 if a check is violated and not waived, 3 if none is but one that `--require` names could
+    not be made, else 0.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -109,11 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\r\033[K", end="", file=sys.stderr)
     if options.page:
         options.page.write_text(page(report))
-    print(_shown(report, options.format))
-    if report.violations:
-        print(f"{parser.prog}: {options.spec}: VIOLATED: {', '.join(report.violations)}", file=sys.stderr)
+    print(_shown(report, options.format, options.spec))
+    if report.unwaived:
+        print(f"{parser.prog}: {options.spec}: VIOLATED: {', '.join(report.unwaived)}", file=sys.stderr)
     missing = report.untested_of(options.require)
-    if missing and not report.violations:
+    if missing and not report.unwaived:
         print(f"{parser.prog}: {options.spec}: NOT TESTED: {', '.join(missing)}", file=sys.stderr)
     return report.exit_code_of(options.require)
 

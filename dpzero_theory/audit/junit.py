@@ -14,9 +14,10 @@ def junit(report: AuditReport) -> str:
     """Returns an audit's report as one JUnit test suite, in XML.
 
     Each check is a test case with the seconds that it took. A violated check is a failure, with what was seen and how
-    to mend it; a check that could not be made is skipped, with the reason.
+    to mend it; a check that could not be made, or whose violation is waived, is skipped, with the reason.
     """
-    counts = {"tests": len(report.entries), "failures": len(report.violations), "skipped": len(report.named(UNTESTED))}
+    skipped = len(report.named(UNTESTED)) + len(report.violations) - len(report.unwaived)
+    counts = {"tests": len(report.entries), "failures": len(report.unwaived), "skipped": skipped}
     suite = ElementTree.Element(
         "testsuite",
         {"name": "dpzero_theory.audit", "time": f"{report.seconds:.3f}"} | {k: str(v) for k, v in counts.items()},
@@ -25,7 +26,10 @@ def junit(report: AuditReport) -> str:
         verdict, name = entry.verdict, entry.check.name
         case = {"classname": "dpzero_theory.audit", "name": name, "time": f"{entry.seconds:.3f}"}
         inside = ElementTree.SubElement(suite, "testcase", case)
-        if verdict.status == VIOLATED:
+        if name in report.waived and verdict.status == VIOLATED:
+            message = f"waived ({report.waived[name]}): {verdict.says}"
+            ElementTree.SubElement(inside, "skipped", {"message": _clean(message)})
+        elif verdict.status == VIOLATED:
             cause = report.cause_of(name)
             text = f"may follow from {cause}: mend that first" if cause else f"mend: {verdict.mend}"
             ElementTree.SubElement(inside, "failure", {"message": _clean(verdict.says)}).text = _clean(text)

@@ -3,8 +3,8 @@
 import json
 import math
 import textwrap
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpzero_theory.audit.claim import Claim, View
@@ -33,6 +33,8 @@ class AuditReport:
         entries: the verdict of each check, in the order in which the checks were made.
         runs, seconds: the number of runs and the time of the whole audit.
         false_alarm: an upper bound on the probability that any check here reports a sound loop as violating its claim.
+        waived: the reasons, by the names of checks, for which a violation is accepted, or a check need not be made. The
+            report shows them, and the exit status does not count these checks.
     """
 
     claim: Claim
@@ -41,6 +43,7 @@ class AuditReport:
     runs: int
     seconds: float
     false_alarm: float
+    waived: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Verdict:
         return next(entry.verdict for entry in self.entries if entry.check.name == name)
@@ -53,6 +56,11 @@ class AuditReport:
     def violations(self) -> list[str]:
         """The names of the checks that report a violation of the claim."""
         return self.named(VIOLATED)
+
+    @property
+    def unwaived(self) -> list[str]:
+        """The names of the violated checks that are not waived."""
+        return [name for name in self.violations if name not in self.waived]
 
     @property
     def causes(self) -> list[str]:
@@ -88,12 +96,12 @@ class AuditReport:
         `required` has names of checks; "core" among them stands for the core checks, and "none" for none.
         """
         wanted = set(required) | (set(self.core_untested) if "core" in required else set())
-        return [name for name in self.named(UNTESTED) if name in wanted]
+        return [name for name in self.named(UNTESTED) if name in wanted and name not in self.waived]
 
     def exit_code_of(self, required: Collection[str]) -> int:
-        """Returns the exit status of the audit's command: 1 if any check is violated, else 3 if one of the `required`
-        checks (as for `untested_of`) could not be made, else 0."""
-        return 1 if self.violations else CORE_UNTESTED if self.untested_of(required) else 0
+        """Returns the exit status of the audit's command: 1 if any check is violated and not waived, else 3 if one of
+        the `required` checks (as for `untested_of`) could not be made, else 0."""
+        return 1 if self.unwaived else CORE_UNTESTED if self.untested_of(required) else 0
 
     @property
     def exit_code(self) -> int:
@@ -104,10 +112,13 @@ class AuditReport:
     def summary(self) -> str:
         """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
         counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
-        held, bad, rest = counts.values()
+        held, violated, rest = counts.values()
+        bad = f"{violated} violated"
+        if spared := violated - len(self.unwaived):
+            bad += f" ({spared} of them waived)"
         missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
         return (
-            f"{held} checks held, {bad} violated, {rest} could not be tested; a loop that does as claimed is reported"
+            f"{held} checks held, {bad}, {rest} could not be tested; a loop that does as claimed is reported"
             f" with probability at most {self.false_alarm:g}. {self.runs} runs, {self.seconds:.1f} s."
             + (missing if self.core_untested else "")
         )
@@ -125,6 +136,9 @@ class AuditReport:
                 lines.append(f"{'':35}may follow from {cause}: mend that first, then audit again")
             elif verdict.mend:
                 lines += textwrap.wrap(f"{'':35}mend: {verdict.mend}", _TABLE_WIDTH, subsequent_indent=" " * 41)
+            if reason := self.waived.get(entry.check.name):
+                needed = "waived" if verdict.status != HELD else "a waiver is not needed; it says"
+                lines += textwrap.wrap(f"{'':35}{needed}: {reason}", _TABLE_WIDTH, subsequent_indent=" " * 41)
         return "\n".join([*lines, "", self.summary])
 
     @property
@@ -141,6 +155,7 @@ class AuditReport:
         """Returns the report as JSON, evidence included; numbers that are not finite become null."""
         content = {
             "violated": self.violations,
+            "waived": dict(self.waived),
             "causes": self.causes,
             "held": self.named(HELD),
             "could_not_be_tested": self.named(UNTESTED),

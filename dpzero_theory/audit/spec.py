@@ -26,6 +26,9 @@ This is a TOML file. Its paths and modules are looked for in its own folder firs
     [variations."four micro-batches"]        # further settings under which the claim must hold
     micro_batches = 4
 
+    [waivers]                                # checks that do not count for the exit status, each with its reason
+    steps = "the service stops runs at midnight; see issue 12"
+
 In its place MODULE:FUNCTION may name a function without arguments that returns a `Spec`.
 """
 
@@ -35,7 +38,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +47,12 @@ import numpy as np
 from dpzero_theory import check
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.conformance import check as conformance
+from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Train, command
 from dpzero_theory.audit.report import AuditReport
 
-_TABLES = ("claim", "view", "settings", "variations")
+_TABLES = ("claim", "view", "settings", "variations", "waivers")
 _KEYS = ("train", "command", "records", *_TABLES)
 _MOST_BYTES_OF_SPEC = 1 << 20  # At most this many bytes of a TOML file with a specification are read
 
@@ -64,6 +68,8 @@ class Spec:
         view: what an attacker sees.
         settings: what the loop is given beside the claim's numbers.
         variations: further settings under which the claim must hold, by a name for the report.
+        waivers: reasons by the names of checks, see `AuditReport.waived`. Raises ValueError for a name that is no check
+            or a reason that is empty.
     """
 
     train: Train
@@ -72,15 +78,23 @@ class Spec:
     view: View = field(default_factory=View)
     settings: Mapping[str, Any] = field(default_factory=dict)
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    waivers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, reason in self.waivers.items():
+            check.choice("waivers", name, [one.name for one in every()])
+            if not isinstance(reason, str) or not reason.strip():
+                raise ValueError(f"waivers must have a reason for {name}; got {check.shown(reason)}")
 
     def audit(self, **how: Any) -> AuditReport:
         """Audits the loop and returns the report.
 
         `how` are further keyword arguments of `conformance.check`, such as `runs`.
         """
-        return conformance(
+        report = conformance(
             self.train, self.records, self.claim, self.view, self.settings, variations=self.variations, **how
         )
+        return replace(report, waived=dict(self.waivers))
 
 
 def load(text: str) -> Spec:
@@ -118,9 +132,8 @@ def _spec(content: dict[str, Any], folder: Path) -> Spec:
     with _importing(folder):
         train = _function("train", content["train"]) if "train" in content else command(_words(content, folder))
         records = _records(content.get("records"), folder)
-    return Spec(
-        train, records, claim, _made(View, "view", view), content.get("settings", {}), content.get("variations", {})
-    )
+    rest = {name: content.get(name, {}) for name in ("settings", "variations", "waivers")}
+    return Spec(train, records, claim, _made(View, "view", view), **rest)
 
 
 def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
