@@ -54,7 +54,9 @@ class _ByName(MetaPathFinder, Loader):
         """Return the code that `python -m benchmarks.NAME` runs, where `fullname` is "benchmarks.NAME": it calls
         `python -m benchmarks NAME` with the same flags."""
         words = f"[{fullname.removeprefix(__name__ + '.')!r}, *sys.argv[1:]]"
-        return compile(f"import sys, benchmarks.__main__ as b; sys.exit(b.main({words}))", f"<{fullname}>", "exec")
+        # a worker process that is spawned executes this too, under another __name__, and must not begin again
+        begin = f"import sys, benchmarks.__main__ as b; sys.exit(b.main({words}))"
+        return compile(f"if __name__ == '__main__':\n    {begin}", f"<{fullname}>", "exec")
 
 
 if not any(type(finder).__name__ == _ByName.__name__ for finder in sys.meta_path):

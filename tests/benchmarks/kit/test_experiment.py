@@ -164,3 +164,19 @@ def test_a_command_of_a_module_runs_what_the_name_runs(tmp_path: Path) -> None:
     words = ("benchmarks.least_loss", "--out", str(tmp_path))
     assert forks.run("-m", *words).returncode == 0
     assert read_manifest(tmp_path)["command"].startswith("python -m benchmarks.least_loss --out")
+
+
+def test_a_spawned_worker_of_a_command_by_its_short_name_does_not_begin_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A spawned process executes the code of its parent's main module, under the name __mp_main__."""
+    begun: list[list[str]] = []
+    monkeypatch.setattr("benchmarks.__main__.main", lambda words: begun.append(words) or 0)
+    monkeypatch.setattr(sys, "argv", ["", "--quick"])
+    finder = next(one for one in sys.meta_path if type(one).__name__ == "_ByName")
+    code = finder.get_code("benchmarks.accounting")  # type: ignore[attr-defined]
+    exec(code, {"__name__": "__mp_main__"})
+    assert begun == []
+    with pytest.raises(SystemExit):
+        exec(code, {"__name__": "__main__"})
+    assert begun == [["accounting", "--quick"]]
