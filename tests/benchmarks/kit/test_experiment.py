@@ -3,6 +3,7 @@
 It measures the cells of an experiment once each, in order, in one process or several, and reports them at the end.
 """
 
+import sys
 from argparse import Namespace
 from dataclasses import replace
 from importlib import import_module
