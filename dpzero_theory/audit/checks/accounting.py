@@ -36,7 +36,13 @@ def accounting(lab: Lab, level: float) -> Verdict:
         return violated(
             f"the loop reports epsilon {reported:.4g}, and spends {least:.4g}", "report what is spent", **plot
         )
-    return held(f"{said} cost epsilon {cost.upper:.4g}, {claim.epsilon:g} is claimed", **plot)
+    warning = ""
+    if claim.delta * claim.n >= 1:
+        warning = (
+            f"; warning: delta {claim.delta:g} is not below 1/n = {1 / claim.n:.3g}, so that publishing one of the"
+            " records whole would meet the claim: choose a delta well below 1/n"
+        )
+    return held(f"{said} cost epsilon {cost.upper:.4g}, {claim.epsilon:g} is claimed{warning}", **plot)
 
 
 def _spent(lab: Lab) -> float:
