@@ -323,9 +323,9 @@ def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *
     """Delta as a function of a number x, for a search of the x at which delta is `target`.
 
     at: a function from x to an epsilon and a history with random allocations. If epsilon is sought, x is epsilon and
-        the history is always the same; if noise is sought, x is the noise multiplier and epsilon is always the same.
-    target: the delta that is sought. Near it the certified bracket is narrow.
-    rough: how fine the grids are on which the curve's quick estimates, which are no bounds, are computed.
+    the history is always the same; if noise is sought, x is the noise multiplier and epsilon is always the same.
+    target: the delta that is sought, near which the certified bracket is narrow. rough: how fine the grids are on which
+    the curve's quick estimates, which are no bounds, are computed.
     """
 
     def bracket(x: float, _: float) -> Bracket:
