@@ -27,8 +27,20 @@ def _parser() -> Parser:
     size.add_argument("--quick", action="store_true", help="small samples and grids, about half a minute (default)")
     size.add_argument("--full", action="store_true", help="larger samples and grids, and the sharpened theorem")
     parser.add_argument("--format", choices=sorted(report.FORMATS), default="table")
-    parser.add_argument("--only", nargs="+", action=Several, metavar="ID", help="these claims only")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        action=Several,
+        metavar="ID",
+        help='these claims only: ids, or what the paper prints, such as "Table 2"',
+    )
     return parser
+
+
+def _names(claim: registry.Claim) -> set[str]:
+    """Return the names by which --only finds a claim, in small letters: id, label, and what the label is printed as."""
+    names = {claim.id, claim.label, registry.PRINTED.get(claim.label, "")}
+    return {name.lower() for name in names if name}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,10 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.full:
         claims += sharpened.register()
     if options.only:
-        known = {claim.id for claim in claims}
-        if unknown := [id for id in options.only if id not in known]:
-            parser.error(f"--only must be ids of claims; got {check.shown(unknown[0])}")
-        claims = [claim for claim in claims if claim.id in options.only]
+        known = {name for claim in claims for name in _names(claim)}
+        if unknown := [name for name in options.only if name.lower() not in known]:
+            rule = '--only must be ids of claims, or what the paper prints and claims are about, such as "Table 2"'
+            parser.error(f"{rule}; got {check.shown(unknown[0])}")
+        asked = {name.lower() for name in options.only}
+        claims = [claim for claim in claims if asked & _names(claim)]
     start, results = time.perf_counter(), []
     for done, result in enumerate(registry.run(claims, options.full), 1):
         results.append(result)

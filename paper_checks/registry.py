@@ -33,6 +33,21 @@ NOT_TESTABLE = "not testable here"
 STATUSES = ("verified", "corrected", "contradicted", NOT_TESTABLE)
 REMARK = "remark"
 KINDS = ("definition", "identity", "bound", "rate", "privacy", "parameter", "table arithmetic", "experiment", REMARK)
+_NUMBERED = {
+    "Table": """tab:compare tab:dpzero-mezo tab:dpero-dpgd tab:opt-cls tab:opt-gen tab:toy-param tab:noise tab:llm-param
+        tab:others tab:opt-param tab:opt-memory""",
+    "Figure": "fig:toy_grad fig:toy_loss fig:clip_lr",
+    "Theorem": "thm:d-dependent thm:d-dependent-rank thm:d-free",
+    "Corollary": "cor:pl-d cor:pl-d-rank cor:pl-free",
+    "Algorithm": "algo:d-dependent algo:d-free",
+}
+PRINTED = {
+    label: f"{kind} {number}"
+    for kind, labels in _NUMBERED.items()
+    for number, label in enumerate(labels.split(), start=1)
+}
+"""The names under which the paper prints what its source labels, such as "Table 2" for tab:dpzero-mezo: LaTeX numbers
+each kind in the order of the source."""
 CLAIMS = Path(__file__).with_name("claims.toml")
 
 
@@ -73,6 +88,12 @@ class Claim:
     correction: str = ""
     reason: str = ""
     command: str = ""
+
+    @property
+    def where(self) -> str:
+        """The paper's label, and what it is printed as if it has a number: "Table 2, tab:dpzero-mezo"."""
+        printed = PRINTED.get(self.label)
+        return f"{printed}, {self.label}" if printed else self.label
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.status not in STATUSES:

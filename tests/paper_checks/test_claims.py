@@ -291,3 +291,16 @@ def test_the_command_runs() -> None:
 )
 def test_plain_text_mathematics_is_made_readable(text: str, html: str) -> None:
     assert mathml.readable(text) == html
+
+
+def test_claims_are_found_by_what_the_paper_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner.main(["--only", "table 3", "lm:composition", "--format", "json"]) == 0
+    found = {one["id"] for one in json.loads(capsys.readouterr().out)["claims"]}
+    known = {claim.id for claim in registry.load_claims() if claim.label in ("tab:dpero-dpgd", "lm:composition")}
+    assert found == known
+    assert len(found) == 10
+    assert {registry.PRINTED[name] for name in ("tab:others", "thm:d-free", "fig:clip_lr")} == {
+        "Table 9",
+        "Theorem 3",
+        "Figure 3",
+    }

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from functools import lru_cache
 
+import numpy as np
 from torch import Tensor
 
 from dpzero_theory import check
@@ -101,8 +102,21 @@ class _Adam(Update):
         mean, square = kept
         mean.mul_(self.first).add_(estimate.mul(1 - self.first))
         square.mul_(self.second).add_(estimate.mul_(estimate).mul_(1 - self.second))
-        size = square.div(1 - _power(self.second, release + 1)).sqrt_().add_(_LEAST)
+        size = _root(square.div(1 - _power(self.second, release + 1))).add_(_LEAST)
         return estimate.copy_(mean).div_(1 - _power(self.first, release + 1)).div_(size)
+
+
+def _root(values: Tensor) -> Tensor:
+    """Return the square roots, in the memory of `values`, each rounded once.
+
+    On a processor torch takes them from a library whose last bit differs by processor, and often is wrong; numpy takes
+    the processor's own instruction.
+    """
+    if values.device.type != "cpu":
+        return values.sqrt_()
+    held = values.numpy()
+    np.sqrt(held, out=held)
+    return values
 
 
 @lru_cache(maxsize=8)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from dpzero_theory.optim.files.replay import Moves
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.step.update import UPDATES
+from dpzero_theory.optim.step.update import UPDATES, _root
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from tests.optim.small import Logistic, data, losses, plan
@@ -111,3 +112,13 @@ def test_adams_powers_are_rounded_once() -> None:
     estimate, *kept = (torch.tensor([value], dtype=torch.float64) for value in (0.0, mean, square))
     found = UPDATES["adam:0.5,0.99999"].direction(estimate, kept, release).item()
     assert found == 0.5 * mean / (1 - powers[0]) / (math.sqrt(0.99999 * square / (1 - powers[1])) + 1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_adams_square_roots_are_rounded_once(dtype: torch.dtype) -> None:
+    """Adam's square roots are correctly rounded, so that replays on other processors have the same bits."""
+    values = torch.rand(3000, generator=torch.Generator().manual_seed(0), dtype=dtype) * 10
+    with localcontext(Context(prec=40)):
+        exact = torch.tensor([float(Decimal(value).sqrt()) for value in values.tolist()], dtype=torch.float64)
+    # rounding 40 digits to float64 and then to float32 is rounding once, but for ties that no square root meets
+    assert torch.equal(_root(values), exact.to(dtype))
