@@ -23,7 +23,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,26 @@ def _require_settings(private: object) -> None:
     settings(private, known, required)
 
 
+@contextmanager
+def _without_backward(model: object) -> Iterator[None]:
+    """Within the context transformers takes a model for one that is not quantised.
+
+    A Trainer refuses a base whose quantised kernels have no backward pass (GGUF, for instance), with or without
+    adapters. A private run needs none; it trains the parameters with requires_grad, which must be floating-point.
+    """
+    if not getattr(model, "is_quantized", False):
+        yield
+        return
+    own = vars(model)
+    kept = {"is_quantized": own["is_quantized"]} if "is_quantized" in own else {}
+    own["is_quantized"] = False
+    try:
+        yield
+    finally:
+        own.pop("is_quantized", None)
+        own.update(kept)
+
+
 class DPZeroTrainer(Trainer):  # type: ignore[misc]
     """A Trainer whose `train` is a private run. `run` is that `Run` once training has begun.
 
@@ -128,7 +149,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         require_honoured(args, self._plain)
         if args.load_best_model_at_end and args.save_only_model:
             raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
-        super().__init__(model=model, args=args, **options)
+        with _without_backward(model):
+            super().__init__(model=model, args=args, **options)
         losses = losses_for(self.model) if losses is None else losses
         self._private, self._losses, self._public_evaluation = dict(private), losses, public_evaluation
         self._looked_at: dict[int, object] = {}

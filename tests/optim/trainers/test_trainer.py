@@ -1,6 +1,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -276,3 +277,23 @@ def test_a_trainer_hands_out_nothing_of_the_records(tmp_path: Path) -> None:
         assert not saved["bert.embeddings.seen"].any()
         assert not saved["bert.embeddings.largest"].any()
     assert all(torch.equal(now, before) for now, before in held)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an attribute that transformers renames
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_adapters_on_a_base_without_a_backward_pass_are_trained(wrapped: bool, tmp_path: Path) -> None:
+    """Quantised kernels without a backward pass, as those of GGUF, are refused by a Trainer and trained beside here."""
+    peft = pytest.importorskip("peft", reason="the dev extra is not installed")
+    base = model()
+    base.is_quantized = True
+    base.hf_quantizer = SimpleNamespace(is_trainable=False, quantization_config=SimpleNamespace(quant_method="gguf"))  # type: ignore[assignment]
+    if wrapped:
+        base = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "run"), report_to="none", use_cpu=True, save_strategy="no"
+    )
+    with pytest.raises(ValueError, match="quantiz"):
+        transformers.Trainer(base, arguments)
+    run = DPZeroTrainer(base, arguments, train_dataset=ROWS, private=PRIVATE)
+    assert run.train().global_step == PRIVATE["steps"]
+    assert base.is_quantized
