@@ -146,6 +146,8 @@ def independence(lab: Lab, level: float) -> Verdict:
     if p < level:
         mend = (
             "draw new noise for every step, every coordinate and every run; never seed or copy the generator in a loop"
+            " (noise that is correlated on purpose, as in DP-FTRL and BandMF, is not audited here; privacy.matrix says"
+            " what it costs)"
         )
         return violated(f"the noise is not independent: {name}", mend, p_value=p)
     seen = 6 / np.sqrt(max(values[:, 1:].size, 1)) if steps > 1 else 6 / np.sqrt(values.size)
