@@ -19,7 +19,7 @@ from scipy.stats import t as student
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
-from benchmarks.llm import owners, rewards
+from benchmarks.llm import chat, owners, rewards
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.last_norm_tasks import table as tasks_table
 from benchmarks.llm.only_d import table as steps_table
@@ -483,6 +483,7 @@ TABLES = {
     "last_norm": last_norm,
     "last_norm_tasks": last_norm_tasks,
     "only_d": only_d,
+    "llm_chat": chat.table,
     "llm_rewards": rewards.table,
     "llm_owners": owners.table,
     "users": users.table,
