@@ -36,8 +36,10 @@ _ROUNDING = 1e-10
 def sensitivity(encoder: ArrayLike, *, times: int = 1, apart: int = 1, cyclic: bool = False) -> float:
     """Return an upper bound on the sensitivity of an encoder, in clips, where a record is there or contributes nothing.
 
-    It is the bound above for cyclic steps, for one step a record, and for banded encoders. Else it is larger: for each
-    step t the sum over u is taken over the set with t for which it is largest.
+    With the columns C_t of the encoder, the bound is the root of the largest sum of |<C_t, C_u>| over the steps t and u
+    of one record. For cyclic steps, one step a record, and banded encoders it is computed exactly. In other cases it
+    would need all sets of steps, and what is returned is larger: for each t, the sum over u takes the steps of the
+    record with t for which that sum is largest.
 
     Args:
         encoder: C, a real matrix of shape (m, T) with 1 <= T <= 4096.

@@ -64,8 +64,9 @@ class Products:
 
     Attributes:
         data: w_t^T y_i with the samples y_i, shape (S, n).
-        grams: w_t^T M w_s, shape (S, S), for each metric M, of which the first is the identity.
-        starts: for each set of runs, its `Start` in each metric.
+        grams: w_t^T M w_s, shape (S, S), for each of the matrices M in whose norms ||x||_M the runs are measured. The
+            first is the identity.
+        starts: for each set of runs and each M, the inner products of the directions with where these runs start.
     """
 
     data: Tensor

@@ -52,7 +52,7 @@ def removed(c: Array, directions: int) -> Removed:
     """The bounds at clips c > 0 for K = `directions` random signs."""
     law = Projection(directions, math.inf)
     steepness = np.maximum(directions * c - (directions - 1) / c, math.sqrt(directions))  # about -(log density)' at c
-    apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)  # the units of the h and of the theta
+    apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)  # h and theta are tried in multiples of these
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
     second = np.minimum(square(law, 1.0, c, np.array(tried)).min(axis=0), 1)
     tilts = np.multiply.outer(_TILTS, tilt)
@@ -72,9 +72,12 @@ def removed(c: Array, directions: int) -> Removed:
 
 
 def square(law: Projection, length: Array | float, c: Array, apart: Array) -> Array:
-    """An upper bound on E(length v - c)_+^2 for random signs: 4/(27 h) E(length v_inf - c + h)_+^3.
+    """An upper bound on E(length v - c)_+^2, where v = ||U^T a||/sqrt(K) for a unit vector a and K random signs U.
 
-    law: that of v_inf. apart: h > 0; where it is larger than c, c takes its place.
+    It is 4/(27 h) E(length v_inf - c + h)_+^3, where v_inf is that length for Gaussian directions, and h > 0 is free.
+
+    law: that of v_inf. length: the vector's length in place of 1. c: the clips, > 0. apart: h; where it is larger than
+    c, c takes its place.
     """
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]
