@@ -11,7 +11,7 @@ chosen answer has become likelier, relative to the rejected one, than it was bef
 
 Trained is one number for each token of the vocabulary, added to the model's logits (49,152 of them, 0 at the start).
 The layers below are frozen and run once. DPZero and AdamW take as many steps on batches as large on average. The step
-size is the best of three by the loss of descriptions that are neither trained on nor reported, in one run each, at
+size is the best of two by the loss of descriptions that are neither trained on nor reported, in one run each, at
 epsilon = 2; the clip comes from gradient norms of such descriptions. Both take these as public.
 """
 
@@ -49,10 +49,11 @@ LONGEST = {"prompt": 72, "answer": 32}
 """The most tokens of a prompt and of an answer; records with more are left out."""
 SHORTER = 5
 """How many words fewer the chosen answer of a pair has at least."""
-STEPS, BATCH, DIRECTIONS, DELTA, BETA, SMOOTHING = 60, 32, 8, 1e-5, 0.5, 1e-2
+STEPS, DIRECTIONS, DELTA, BETA, SMOOTHING = 60, 8, 1e-5, 0.5, 1e-2
+BATCHES = {"sft": 32, "dpo": 16}
 CLIPS = {"sft": 0.5, "dpo": 1.0}
-STEP_SIZES = {("sft", "dpzero"): (4.0, 8.0, 16.0), ("dpo", "dpzero"): (1.0, 3.0, 10.0)}
-LEARNING_RATES = (0.01, 0.03, 0.1)
+STEP_SIZES = {("sft", "dpzero"): (8.0, 16.0), ("dpo", "dpzero"): (2.0, 4.0)}
+LEARNING_RATES = (0.03, 0.1)
 RUNS = (("dpzero", "2"), ("dpzero", "8"), ("adamw", "none"))
 CHOSEN = "chosen"
 """The setting of the runs that are reported."""
@@ -176,7 +177,7 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
     states = work.parts[part]
     losses, wins = [], []
     with torch.no_grad():
-        for rows in torch.split(torch.arange(len(states)), BATCH):
+        for rows in torch.split(torch.arange(len(states)), 32):
             batch = states[rows]
             losses.append(torch.as_tensor(work.losses(work.tail, batch)))
             if "reference" in batch:
@@ -194,9 +195,9 @@ def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path, step
     if at["method"] == "dpzero":
         run = make_private_with_epsilon(
             work.tail, work.losses, data, target_epsilon=float(at["epsilon"]), target_delta=DELTA, clip=CLIPS[task],
-            relation="add-remove", steps=steps, expected_batch=BATCH, smoothing=SMOOTHING, sampling="poisson",
+            relation="add-remove", steps=steps, expected_batch=BATCHES[task], smoothing=SMOOTHING, sampling="poisson",
             direction="rademacher", step_size=lambda step: size * (1 - step / steps), difference="forward",
-            directions_per_step=DIRECTIONS, folder=folder, micro_batch=4 * BATCH,
+            directions_per_step=DIRECTIONS, folder=folder, micro_batch=4 * BATCHES[task],
         )  # fmt: skip
         run.run()
         run.close()
@@ -207,7 +208,7 @@ def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path, step
         for step in range(steps):
             optimizer.param_groups[0]["lr"] = size * (1 - step / steps)
             optimizer.zero_grad()
-            batch = data[torch.from_numpy(draws.choice(len(data), BATCH, replace=False))]
+            batch = data[torch.from_numpy(draws.choice(len(data), BATCHES[task], replace=False))]
             torch.as_tensor(work.losses(work.tail, batch)).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     found = {"n": len(data), "step_size": size, "loss_before": before, **cost}
@@ -285,7 +286,7 @@ EXPERIMENT = Experiment(
     seeds=lambda options: range(options.seeds + 1),
     dtype="float32",
     settings={
-        "model": MODEL, "steps": STEPS, "batch": BATCH, "directions": DIRECTIONS, "clips": str(CLIPS),
+        "model": MODEL, "steps": STEPS, "batches": str(BATCHES), "directions": DIRECTIONS, "clips": str(CLIPS),
         "smoothing": SMOOTHING, "difference": "forward", "delta": DELTA, "beta": BETA, "sampling": "poisson",
         "relation": "add-remove", "trained": "one number for each token, added to the logits",
     },

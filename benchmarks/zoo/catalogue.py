@@ -31,12 +31,18 @@ def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
 
 @cache
 def claim(
-    sampling: str = "poisson", relation: str = "add-remove", less: float = 1.0, batch: float = BATCH, n: int = N
+    sampling: str = "poisson",
+    relation: str = "add-remove",
+    less: float = 1.0,
+    batch: float = BATCH,
+    n: int = N,
+    steps: int = STEPS,
 ) -> Claim:
     """Return the claim of a loop with the zoo's noise: the accountant's upper bound on its epsilon, times `less`. With
-    less < 1 the claim is false. `batch` is the expected batch size and n the number of records."""
+    less < 1 the claim is false. `batch` is the expected batch size, n the
+    number of records, and `steps` the number of steps."""
     batch = n if sampling == "full" else batch
-    release = Release(NOISE, STEPS, sampling=sampling, relation=relation, sample_rate=batch / n)
+    release = Release(NOISE, steps, sampling=sampling, relation=relation, sample_rate=batch / n)
     epsilon = epsilon_of_history([release], DELTA).upper * (1 + 1e-6) * less
     return Claim(
         epsilon=epsilon,
@@ -45,7 +51,7 @@ def claim(
         sampling=sampling,
         n=n,
         batch=batch,
-        steps=STEPS,
+        steps=steps,
         noise_multiplier=NOISE,
         clip=1.0,
     )
@@ -64,6 +70,7 @@ class Specimen:
         variations: further settings under which the claim must hold, by a name.
         finite: whether the audit may assume that records have no NaN or infinity.
         runs: about how many runs a check's statistic may use.
+        adaptive: whether the loop follows its releases otherwise than through the weights.
         title: the name in reports; that of `make` if empty.
         repeats: how often the benchmark audits the loop.
     """
@@ -76,6 +83,7 @@ class Specimen:
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     finite: bool = False
     runs: int = 60
+    adaptive: bool = False
     title: str = ""
     repeats: int = 3
 
@@ -90,7 +98,7 @@ class Specimen:
 
     @property
     def view(self) -> View:
-        return View(seed=self.seed, records="finite" if self.finite else "any")
+        return View(seed=self.seed, records="finite" if self.finite else "any", adaptive=self.adaptive)
 
     @property
     def all_settings(self) -> dict[str, Any]:
@@ -103,6 +111,10 @@ def _fixed() -> Claim:
 
 def _full() -> Claim:
     return claim("full", "replace-one")
+
+
+def _one_step() -> Claim:
+    return claim("full", steps=1)
 
 
 def _ordered() -> Claim:
@@ -234,4 +246,7 @@ SOUND = (
     Specimen(sound.WeightsInDoublePrecision, repeats=20, title="dp-sgd, weights and their digests are seen"),
     Specimen(sound.FromRandomWeights, repeats=20, title="dp-sgd, weights from a random start are seen"),
     Specimen(sound.InSinglePrecision, repeats=20, title="dp-sgd, weights of single precision are seen"),
+    Specimen(sound.AdaptiveClip, adaptive=True, repeats=20, title="dp-sgd, an adaptive clip that is paid for"),
+    Specimen(sound.Momentum, repeats=20, title="dp-sgd, momentum and a falling step size"),
+    Specimen(sound.CorrelatedNoise, claimed=_one_step, repeats=20, title="dp-sgd, correlated noise as one step"),
 )

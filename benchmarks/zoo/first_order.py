@@ -36,11 +36,14 @@ class FirstOrder:
             self.step = step
             batch = self.batch()
             releases.append(self.release(self.records[batch]))
-            self.weights = self.weights - float(settings["step_size"]) * releases[-1]
+            self.weights = self.moved(releases[-1])
             if self.stops():
                 break
         self.finish()
         return {"releases": np.array(releases), **self.outputs}
+
+    def moved(self, release: Array) -> Array:
+        return self.weights - float(self.settings["step_size"]) * release
 
     def prepared(self, records: Array) -> Array:
         return np.asarray(records, dtype=np.float64)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad, vmap
 
-from benchmarks.zoo.first_order import Array, FirstOrder, Settings
+from benchmarks.zoo.first_order import Array, FirstOrder, Settings, fresh
+from dpzero_theory.privacy.matrix import sensitivity
 
 
 def _loss(weights: Tensor, features: Tensor, label: Tensor) -> Tensor:
@@ -98,3 +99,80 @@ class WeightsInDoublePrecision(FirstOrder):
         Path("chain.txt").write_text(f"step {self.step}: {self.chain.hex()}")
         Path("chain.bin").write_bytes(bytes(4) + self.chain)
         return False
+
+
+class AdaptiveClip(FirstOrder):
+    """A sound loop whose clip follows a quantile of the gradients' lengths, by a noised count that is paid for (Andrew
+    et al., arXiv 1905.03871).
+
+    A step's sum, in units of its clip, and the count of short gradients are one Gaussian release together. It returns
+    them in units in which all their noise has the claimed standard deviation, so that a record adds at most one clip.
+    """
+
+    QUANTILE, RATE, COUNT_NOISE = 0.5, 0.3, 4.0  # the count's noise is 4 noise multipliers
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        self.adapted = 0.5
+        return super().__call__(records, seed, settings)
+
+    def clip(self) -> float:
+        return self.adapted
+
+    def release(self, rows: Array) -> Array:
+        gradients, noise = self.gradients(rows), float(self.settings["noise_multiplier"])
+        of_sum, of_count = noise / np.sqrt(1 - (2 * self.COUNT_NOISE) ** -2), noise * self.COUNT_NOISE
+        lengths = np.sqrt((np.minimum(np.abs(gradients), 1e120) ** 2).sum(axis=1))
+        total = self.clipped(gradients).sum(axis=0) / self.clip() + of_sum * self.source.normal(size=gradients.shape[1])
+        short = float((lengths <= self.clip()).sum() - len(rows) / 2 + of_count * self.source.normal())
+        size = self.denominator(rows)
+        self.outputs.setdefault("clips", []).append(self.clip())
+        self.change = -float(self.settings["step_size"]) * self.clip() * total / size
+        self.adapted *= float(np.exp(-self.RATE * (short / size + 0.5 - self.QUANTILE)))
+        return np.append(total * (noise / of_sum), short / self.COUNT_NOISE) * float(self.settings["clip"]) / size
+
+    def moved(self, release: Array) -> Array:
+        return self.weights + self.change
+
+
+class Momentum(FirstOrder):
+    """A sound loop with momentum and a falling step size, which returns its releases and shows its last weights."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        self.velocity = np.zeros(records.shape[1] - 1)
+        return super().__call__(records, seed, settings)
+
+    def moved(self, release: Array) -> Array:
+        self.velocity = 0.9 * self.velocity + release
+        return self.weights - float(self.settings["step_size"]) / (1 + self.step) * self.velocity
+
+    def finish(self) -> None:
+        self.outputs["final"] = self.weights
+
+
+class CorrelatedNoise(FirstOrder):
+    """A sound loop with correlated noise (a matrix mechanism, arXiv 2306.08153), which returns its whole run as one
+    step.
+
+    Of its steps, whose clipped sums are the rows of G, it releases C G + Z, for the encoder C that is best for prefix
+    sums and noise Z that is independent. It moves the weights by G + C^-1 Z.
+    """
+
+    INNER = 6
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        rows, inner = self.prepared(records), self.INNER
+        self.records, self.settings, self.source = rows, settings, fresh()
+        falling = np.cumprod([1.0, *((2 * k - 1) / (2 * k) for k in range(1, inner))])
+        encoder = np.array([[falling[t - u] if u <= t else 0.0 for u in range(inner)] for t in range(inner)])
+        self.each = float(settings["clip"]) / sensitivity(encoder, times=inner)
+        self.weights = np.zeros(rows.shape[1] - 1)
+        noise = float(settings["noise_multiplier"]) * float(settings["clip"])
+        drawn = noise * self.source.normal(size=(inner, self.weights.size))
+        added, sums = np.linalg.solve(encoder, drawn), []
+        for step in range(inner):
+            sums.append(self.total(rows))
+            self.weights = self.weights - float(settings["step_size"]) * (sums[-1] + added[step]) / len(rows)
+        return {"releases": (encoder @ np.array(sums) + drawn).reshape(1, -1) / float(settings["batch"])}
+
+    def clip(self) -> float:
+        return self.each

@@ -105,12 +105,16 @@ class View:
         records: "finite" where something before the loop refuses NaN and infinity record by record, else "any".
         hidden: names of outputs of the loop that the attacker does not see.
         names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}.
+        adaptive: whether a step may follow earlier releases otherwise than through the weights, such as a clip that
+            adapts to a noised count, which is part of the release. Two runs are then asked for what one record may
+            change up to the first step in which they differ; what comes after it follows from what was released.
     """
 
     seed: str = "public"
     records: str = "any"
     hidden: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         check.choice("seed", self.seed, SEEDS)

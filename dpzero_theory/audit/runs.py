@@ -271,7 +271,7 @@ def same(a: Array, b: Array) -> bool:
     """Whether two arrays are equal up to rounding, and up to the tiny noise of runs that are almost without noise."""
     if a.shape != b.shape:
         return False
-    most = _RELATIVE_ROUNDING * float(np.abs(a).max(initial=0.0))
+    most = _RELATIVE_ROUNDING * float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
     return bool(np.allclose(a, b, rtol=_RELATIVE_ROUNDING, atol=most, equal_nan=True))
 
 

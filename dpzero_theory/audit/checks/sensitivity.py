@@ -110,7 +110,7 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
 
     `lab` makes experiments on the audited loop.
     """
-    unit, nothing = lab.runs.unit_of_all, _without_effect(lab)
+    nothing = _without_effect(lab)
     for name, data in _bases(lab):
         base = lab.runs.at_start(data)
         if base is None or not np.isfinite(base).all():
@@ -119,13 +119,13 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
             others = {f"exchanged for extreme {k}": r for k, r in enumerate(datasets.extremes(lab.loop.records))}
             for what, record in others.items():
                 rows = lab.runs.at_start(datasets.replaced(data, place, record))
-                yield _Move(f"{name}, record {place} {what}", _clips(rows, base, unit), 2.0)
+                yield _Move(f"{name}, record {place} {what}", _clips(lab, rows, base), 2.0)
             if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
                 rows = lab.runs.at_start(datasets.removed(data, place))
-                yield _Move(f"{name}, record {place} removed", _clips(rows, base, unit), 1.0)
+                yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
             elif nothing is not None:
                 rows = lab.runs.at_start(datasets.replaced(data, place, nothing))
-                yield _Move(f"{name}, record {place} exchanged for one without effect", _clips(rows, base, unit), 1.0)
+                yield _Move(f"{name}, record {place} exchanged for one without effect", _clips(lab, rows, base), 1.0)
 
 
 def _without_effect(lab: Lab) -> Any:
@@ -155,19 +155,32 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
     for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS))):
         for run in runs:
             if base is not None and base.releases is not None and run is not None and run.releases is not None:
-                clips = _clips(lab.runs.comparable(run), lab.runs.comparable(base), lab.runs.unit_of_all)
+                clips = _clips(lab, lab.runs.comparable(run), lab.runs.comparable(base))
                 yield _Move(f"one record exchanged, with noise that is the same, draw {number}", clips, 2.0)
 
 
-def _clips(rows: Array | None, base: Array, unit: float) -> float:
+def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
     """Returns the largest change of a step's release between two data sets, in clips; 0 where they cannot be compared.
 
-    `rows` and `base` are the releases on the two data sets, one row a step. They cannot be compared where `rows` is
-    None (the loop refused the data), has another shape, or is not finite. `unit` is one clip in the unit of a release.
+    `rows` and `base` are the releases on the two data sets, one row a step, with all records in every batch. They
+    cannot be compared where `rows` is None (the loop refused the data), has another shape, or is not finite. Of an
+    adaptive loop, the steps are compared up to the first one that changes.
     """
     if rows is None or rows.shape != base.shape or not np.isfinite(rows).all():
         return 0.0
-    return float(norms(rows - base).max()) / unit
+    return float(_until_first(lab, norms(rows - base) / lab.runs.unit_of_all).max())
+
+
+def _until_first(lab: Lab, moved: Array) -> Array:
+    """Returns changes of releases, with those of an adaptive loop set to 0 after the first step that changes.
+
+    `moved` has the changes in clips, with the steps along its axis 0. `lab` knows whether the loop is adaptive.
+    """
+    if not lab.view.adaptive:
+        return moved
+    changes = (moved > _NO_EFFECT).astype(np.int64)
+    before: NDArray[np.int64] = np.cumsum(changes, axis=0) - changes
+    return np.where(before > 0, 0.0, moved)
 
 
 def moves(lab: Lab, level: float) -> Verdict:
@@ -180,7 +193,8 @@ def moves(lab: Lab, level: float) -> Verdict:
         return untested(NOT_REPEATABLE)
     tried = [*_neighbours(lab), *_coupled(lab)]
     if lab.influence.scan is not None:
-        tried.append(_Move("batches as claimed, one record exchanged", float(lab.influence.scan.moved.max()), 2.0))
+        moved = max(float(_until_first(lab, each).max()) for each in lab.influence.scan.moved)
+        tried.append(_Move("batches as claimed, one record exchanged", moved, 2.0))
     worst = max(tried, key=lambda move: move.clips / move.allowed, default=None)
     if worst is None or worst.clips == 0:
         return untested("no record that was tried moves a release")
@@ -213,13 +227,13 @@ def finite(lab: Lab, level: float) -> Verdict:
         return untested("records are said to be finite")
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
-    base, tried, unit = lab.runs.at_start(), 0, lab.runs.unit_of_all
+    base, tried = lab.runs.at_start(), 0
     for record in datasets.poisoned(lab.loop.records[0]):
         rows = lab.runs.at_start(datasets.replaced(lab.loop.records, 0, record))
         if rows is None or base is None:
             continue
         tried += 1
-        if not np.isfinite(rows).all() or rows.shape != base.shape or _clips(rows, base, unit) > 2 + _CLIP_ROUNDING:
+        if not np.isfinite(rows).all() or rows.shape != base.shape or _clips(lab, rows, base) > 2 + _CLIP_ROUNDING:
             mend = "map what is not finite to a fixed value within the clip, record by record, before the sum"
             return violated("a record with NaN or infinity makes the release something else than a clipped sum", mend)
     if not tried:

@@ -20,7 +20,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(chat, "pretrained_folder", lambda name: tmp_path)
     monkeypatch.setattr(chat, "cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(chat, "PARTS", {task: {"train": 12, "dev": 4, "test": 4} for task in chat.TASKS})
-    for name, value in {"STEPS": 3, "BATCH": 6, "DIRECTIONS": 2, "LEARNING_RATES": (0.1, 0.0),
+    for name, value in {"STEPS": 3, "BATCHES": {"sft": 6, "dpo": 6}, "DIRECTIONS": 2, "LEARNING_RATES": (0.1, 0.0),
                         "STEP_SIZES": {("sft", "dpzero"): (1.0,), ("dpo", "dpzero"): (1.0,)}}.items():  # fmt: skip
         monkeypatch.setattr(chat, name, value)
     lines = ["mr,ref"]
