@@ -70,7 +70,7 @@ class Specimen:
         variations: further settings under which the claim must hold, by a name.
         finite: whether the audit may assume that records have no NaN or infinity.
         runs: about how many runs a check's statistic may use.
-        adaptive: whether the loop follows its releases otherwise than through the weights.
+        adaptive: names of outputs, as in `audit.claim.View`.
         title: the name in reports; that of `make` if empty.
         repeats: how often the benchmark audits the loop.
     """
@@ -83,7 +83,7 @@ class Specimen:
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     finite: bool = False
     runs: int = 60
-    adaptive: bool = False
+    adaptive: tuple[str, ...] = ()
     title: str = ""
     repeats: int = 3
 
@@ -219,6 +219,7 @@ FAULTS = (
     Specimen(choices.NoiseOfHashedSeed, "noise-from-directions"),
     Specimen(choices.NoiseOfPythonsGenerator, "noise-from-directions"),
     Specimen(choices.NoiseOfMovedSeed, "noise-from-directions"),
+    Specimen(unnoticed.AdaptsByExactCount, "un-noised", adaptive=("clips",)),
     Specimen(choices.NoiseOfTurnedSeed, "noise-from-directions"),
     Specimen(choices.AlwaysTheFirst, "batches"),
     Specimen(first.FirstOrder, "accounting", lambda: claim(less=0.9), title="ClaimsLess"),
@@ -246,7 +247,7 @@ SOUND = (
     Specimen(sound.WeightsInDoublePrecision, repeats=20, title="dp-sgd, weights and their digests are seen"),
     Specimen(sound.FromRandomWeights, repeats=20, title="dp-sgd, weights from a random start are seen"),
     Specimen(sound.InSinglePrecision, repeats=20, title="dp-sgd, weights of single precision are seen"),
-    Specimen(sound.AdaptiveClip, adaptive=True, repeats=20, title="dp-sgd, an adaptive clip that is paid for"),
+    Specimen(sound.AdaptiveClip, adaptive=("clips",), repeats=20, title="dp-sgd, an adaptive clip that is paid for"),
     Specimen(sound.Momentum, repeats=20, title="dp-sgd, momentum and a falling step size"),
     Specimen(sound.CorrelatedNoise, claimed=_one_step, repeats=20, title="dp-sgd, correlated noise as one step"),
 )

@@ -128,10 +128,11 @@ class AdaptiveClip(FirstOrder):
         self.outputs.setdefault("clips", []).append(self.clip())
         self.change = -float(self.settings["step_size"]) * self.clip() * total / size
         self.adapted *= float(np.exp(-self.RATE * (short / size + 0.5 - self.QUANTILE)))
-        return np.append(total * (noise / of_sum), short / self.COUNT_NOISE) * float(self.settings["clip"]) / size
+        unit = float(self.settings["clip"]) / size
+        return np.asarray(np.append(total * (noise / of_sum), short / self.COUNT_NOISE) * unit)
 
     def moved(self, release: Array) -> Array:
-        return self.weights + self.change
+        return np.asarray(self.weights + self.change)
 
 
 class Momentum(FirstOrder):

@@ -189,3 +189,22 @@ class HalfNoiseInWeights(FirstOrder):
 
     def std(self) -> float:
         return 0.5 * super().std()
+
+
+class AdaptsByExactCount(FirstOrder):
+    """A loop with a fault: its clip follows a quantile of the gradients' lengths by a count of short ones that has no
+    noise. It is said to adapt to releases alone, and releases are in units of the step's clip."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        self.adapted = 0.5
+        return super().__call__(records, seed, settings)
+
+    def clip(self) -> float:
+        return self.adapted
+
+    def release(self, rows: Array) -> Array:
+        lengths = np.sqrt((np.minimum(np.abs(self.gradients(rows)), 1e120) ** 2).sum(axis=1))
+        found = super().release(rows) / self.clip()
+        self.outputs.setdefault("clips", []).append(self.clip())
+        self.adapted *= float(np.exp(-0.3 * ((lengths <= self.clip()).sum() / self.denominator(rows) - 0.5)))
+        return found

@@ -105,20 +105,23 @@ class View:
         records: "finite" where something before the loop refuses NaN and infinity record by record, else "any".
         hidden: names of outputs of the loop that the attacker does not see.
         names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}.
-        adaptive: whether a step may follow earlier releases otherwise than through the weights, such as a clip that
-            adapts to a noised count, which is part of the release. Two runs are then asked for what one record may
-            change up to the first step in which they differ; what comes after it follows from what was released.
+        adaptive: names of outputs with what a step takes from earlier releases beside the weights, such as the clip of
+            each step where it follows a noised count. How much one record changes is then measured up to the first
+            step that it changes, since later ones may follow from that release. The attacker sees these outputs, so
+            what they take from the records without noise is found as for any output.
     """
 
     seed: str = "public"
     records: str = "any"
     hidden: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-    adaptive: bool = False
+    adaptive: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check.choice("seed", self.seed, SEEDS)
         check.choice("records", self.records, RECORDS)
+        if unseen := [name for name in self.adaptive if not self.sees(name)]:
+            raise ValueError(f"adaptive must name outputs that the attacker sees; got {unseen[0]!r}, which is hidden")
 
     def sees(self, name: str) -> bool:
         """Whether the attacker sees the loop's output called `name`."""

@@ -169,7 +169,7 @@ class AuditReport:
                 "records": self.view.records,
                 "hidden": list(self.view.hidden),
                 "names": dict(self.view.names),
-                "adaptive": self.view.adaptive,
+                "adaptive": list(self.view.adaptive),
             },
             "checks": [
                 {

@@ -126,8 +126,9 @@ def _spec(content: dict[str, Any], folder: Path) -> Spec:
     if ("train" in content) == ("command" in content):
         raise ValueError("spec must have either train or command")
     view = dict(content.get("view", {}))
-    if "hidden" in view:
-        view["hidden"] = tuple(view["hidden"])
+    for name in ("hidden", "adaptive"):
+        if name in view:
+            view[name] = tuple(view[name])
     claim = _made(Claim, "claim", content.get("claim", {}))
     with _importing(folder):
         train = _function("train", content["train"]) if "train" in content else command(_words(content, folder))

@@ -51,7 +51,7 @@ def small(claim: Claim) -> Claim:
     """
     if claim.n > 100:
         return claim
-    changed = replace(claim, n=N, batch=claim.batch * N / claim.n, steps=STEPS)
+    changed = replace(claim, n=N, batch=claim.batch * N / claim.n, steps=min(claim.steps, STEPS))
     costs = [epsilon_of_history([c.release()], c.delta).upper for c in (claim, changed)]
     return replace(changed, epsilon=claim.epsilon * costs[1] / costs[0])
 

@@ -43,3 +43,8 @@ def test_views() -> None:
         View(seed="hidden")
     with pytest.raises(ValueError, match="records must be one of"):
         View(records="numbers")
+
+
+def test_what_a_loop_adapts_to_must_be_seen() -> None:
+    with pytest.raises(ValueError, match=r"^adaptive must name outputs that the attacker sees; got 'clips'"):
+        View(hidden=("clips",), adaptive=("clips",))

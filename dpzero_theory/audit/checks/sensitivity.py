@@ -41,7 +41,8 @@ _NO_EFFECT = 1e-6  # A release whose length is below this many clips counts as 0
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum over a batch
 _MEND_SENSITIVITY = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
-    " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm"
+    " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm; if"
+    " a clip follows what was released, return it and name it in the view's `adaptive`"
 )
 
 
@@ -191,6 +192,8 @@ def moves(lab: Lab, level: float) -> Verdict:
     """
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
+    if missing := [name for name in lab.view.adaptive if name not in lab.runs.base.shown]:
+        return untested(f"the output {missing[0]!r} is missing: return what each step took from earlier releases")
     tried = [*_neighbours(lab), *_coupled(lab)]
     if lab.influence.scan is not None:
         moved = max(float(_until_first(lab, each).max()) for each in lab.influence.scan.moved)

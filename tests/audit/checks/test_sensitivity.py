@@ -3,13 +3,16 @@
 Loops with faults are tested in `test_zoo`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from benchmarks.zoo.catalogue import SOUND, Specimen
+from benchmarks.zoo.sound import AdaptiveClip, CorrelatedNoise, Momentum
 from benchmarks.zoo.zeroth_order import Array, ZerothOrder
 from dpzero_theory.audit.checks.sensitivity import _less_often_clipped
-from tests.audit.small import require_sound
+from tests.audit.small import audit, require_sound
 
 WEIGHTS = [one for one in SOUND if "weights" in one.name and "digests" not in one.name]
 
@@ -22,6 +25,28 @@ def test_sound_loops_that_show_weights_are_not_reported(specimen: Specimen, repe
     Their weights never stay quite where they are, and records a million times as large would show that.
     """
     require_sound(specimen, "sensitivity", "not-finite", "denominator", "batches", "noise-size", repeat=repeat)
+
+
+NEED_A_WORD = [one for one in SOUND if one.make in (AdaptiveClip, CorrelatedNoise, Momentum)]
+
+
+@pytest.mark.parametrize("specimen", NEED_A_WORD, ids=lambda specimen: specimen.make.__name__)
+def test_sound_loops_that_return_their_releases_in_units_of_the_claim_are_not_reported(specimen: Specimen) -> None:
+    """Adaptive clips, correlated noise and momentum pass, with what the tutorial says that such loops return."""
+    report = audit(specimen)
+    assert report.violations == [], report.text()
+    assert report.core_untested == []
+
+
+def test_an_adaptive_clip_is_asked_for_what_it_took() -> None:
+    """Without a word a clip that adapts is reported, with what to say; a named output that is missing is asked for."""
+    specimen = next(one for one in SOUND if one.make is AdaptiveClip)
+    silent = audit(replace(specimen, adaptive=()), "sensitivity")["sensitivity"]
+    assert silent.status == "violated"
+    assert "name it in the view's `adaptive`" in silent.mend
+    missing = audit(replace(specimen, adaptive=("scales",)), "sensitivity")["sensitivity"]
+    assert missing.status == "could not be tested"
+    assert "'scales' is missing" in missing.says
 
 
 class _SometimesHalf(ZerothOrder):
