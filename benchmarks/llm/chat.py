@@ -224,7 +224,8 @@ def table(folder: Path = RESULTS / "llm_chat") -> str:
     lines = []
     for task in TASKS:
         for method, epsilon in RUNS:
-            runs = having(rows, task=task, method=method, epsilon=epsilon)
+            if not len(runs := having(rows, task=task, method=method, epsilon=epsilon)):
+                continue
             loss, wins = runs["test_loss"], 100 * runs["test_wins"]
             lines.append(
                 [
