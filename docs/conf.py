@@ -71,9 +71,23 @@ def _modules_to_reference(app, included, _parent, content):
     content[0] = re.sub(r"\]: ((?!\S*tests/)\S+)\.py$", page, content[0], flags=re.MULTILINE)
 
 
+def _fold_long_tables(_app, _page, content):
+    """A table from rows with more than 12 lines is folded; the text before it says what it shows."""
+
+    def fold(match):
+        lines = match[3].count("\n") - 2
+        if lines <= 12:
+            return match[0]
+        summary = f"<summary>Show the table ({lines} lines)</summary>"
+        return f"{match[1]}<details>{summary}\n\n{match[3]}\n</details>\n{match[4]}"
+
+    content[0] = re.sub(r"(<!-- (\w+) -->\n\n)((?:\|.*\n)+)(\n<!-- /\2 -->)", fold, content[0])
+
+
 def setup(app):
     import house  # beside this file
 
     house.draw(HERE / "_static")
     app.connect("autodoc-process-docstring", _as_written, priority=100)
     app.connect("include-read", _modules_to_reference)
+    app.connect("source-read", _fold_long_tables)

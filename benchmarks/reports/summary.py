@@ -395,13 +395,14 @@ def alternatives() -> str:
     rows = read_rows(RESULTS / "accounting")
     noise = rows[(rows["n"] == 1024) & (rows["epsilon"] == 2)].set_index("accountant")
     steps = read_rows(RESULTS / "optimizer_step")
-    step = steps[(steps["size"] == "roberta-base") & (steps["batch"] == 8)].set_index("method")
+    step = having(steps, size="roberta-base", batch=8).set_index("method")
+    tiny = having(steps, size="tiny", method="private-rademacher").set_index("batch")["ratio"]
 
     def cost(name: str) -> str:
         return f"{noise['noise_multiplier'][name]:.5f} in {noise['cpu_seconds'][name]:.3g} s"
 
     def time(name: str) -> str:
-        return f"{step['ratio'][name]:.2f} and {step['peak_to_inference'][name]:.2f}"
+        return f"{step['ratio'][name]:.2f}; {step['peak_to_inference'][name]:.2f}"
 
     return markdown(
         ["what", "here", "elsewhere", "command"],
@@ -413,9 +414,11 @@ def alternatives() -> str:
                 "`python -m benchmarks.accounting --preset compare`",
             ],
             [
-                "RoBERTa-base, batch 8, on a CPU: a step in times of two forward passes, peak memory in inferences",
-                f"private, random signs: {time('private-rademacher')}",
-                f"four passes in place, as published: {time('four-pass')}; AdamW, not private: {time('adamw')}",
+                "RoBERTa-base, batch 8, CPU: seconds of a step over those of two forward passes; peak memory over that"
+                " of one forward pass",
+                f"private, random signs: {time('private-rademacher')} (seconds for a tiny RoBERTa, where a step's own"
+                f" work is large beside a forward pass: {tiny[8]:.2f}, at batch 64 {tiny[64]:.2f})",
+                f"four passes in place, as published: {time('four-pass')}. AdamW, not private: {time('adamw')}",
                 "`python -m benchmarks.optimizer_step --preset cpu`",
             ],
             [
