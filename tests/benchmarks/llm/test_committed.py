@@ -90,7 +90,7 @@ def test_the_summary_that_the_figure_shows_is_that_of_the_rows() -> None:
 
 def test_no_private_method_answers_the_prompts_of_a_small_opt() -> None:
     lines = summary(table_of("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls")).set_index("row")["mean"]
-    page = (ROOT / "docs" / "results" / "language-models.md").read_text()
+    page = (ROOT / "docs" / "results" / "small-models.md").read_text()
     assert f"AdamW reaches {lines['AdamW']:.1f}%" in page
     assert f"{lines.drop('AdamW').max():.1f}% at most" in page
     assert f"{lines['DP-AdamW (6)']:.1f}% great and {lines['Zero-Shot']:.1f}% terrible" in page

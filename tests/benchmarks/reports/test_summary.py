@@ -19,7 +19,7 @@ def test_what_is_said_beside_the_table_of_language_models() -> None:
     """The results page says that DP-LoRA is below DPZero on TREC here, and above it in the paper."""
     said = TABLES["language_models"]()
     trec = said[said.index("other order than the paper's") :].split("SST-2")[0]
-    page = " ".join((RESULTS.parents[1] / "docs/results/language-models.md").read_text().split())
+    page = " ".join((RESULTS.parents[1] / "docs/results/small-models.md").read_text().split())
     assert "on TREC DP-LoRA is below DPZero at both epsilon here, and above it there" in page
     assert all(f"DPZero ({epsilon}) over DP-LoRA ({epsilon})" in trec for epsilon in (2, 6))
 

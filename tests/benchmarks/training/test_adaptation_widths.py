@@ -82,7 +82,7 @@ def test_a_case_that_was_not_run_is_left_out() -> None:
 
 
 def test_the_numbers_in_words_on_the_page_are_those_of_the_rows() -> None:
-    page = " ".join((RESULTS.parents[1] / "docs" / "results" / "language-models.md").read_text().split())
+    page = " ".join((RESULTS.parents[1] / "docs" / "results" / "small-models.md").read_text().split())
     ranks, rows, made = (read_rows(RESULTS / name) for name in ("adaptation_widths", "adaptation", "pretrain"))
     assert f"with {ranks['d'].max() / ranks['d'].min():.1f} times the weights" in page
     started = rows[(rows["family"] == "opt") & (rows["step"] == 0)].groupby("width")["test_perplexity"].first()
