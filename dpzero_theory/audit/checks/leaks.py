@@ -43,6 +43,9 @@ _LEAK_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1
 _LEAK_DRAWS = 3
 """How many draws of the noise coupled runs, which have equal noise on different data, are compared under."""
 
+_DROWNING = 1e6
+"""The multiple of the claimed noise at which one record changes all releases by less than rounding is taken to do."""
+
 _LEAK_SEED = 2027  # The seed with which the random record is drawn that replaces every record in one of the data sets
 
 
@@ -189,7 +192,8 @@ def _beyond(lab: Lab) -> Position | None:
 
     What stands there is computed from more than the releases. The data sets differ in one record, which is clipped in
     both and 1024 times as large in one. As 1024 is a power of two, the clipped contribution is the same to the last
-    bit, in the first step at least. `lab` makes experiments on the audited loop.
+    bit, in the first step at least. Or the record is turned round, or an extreme one, and the noise, which is the same
+    on both, is so large that the releases are equal up to rounding. `lab` makes experiments on the audited loop.
     """
     if lab.runs.repeatable is None:
         return None
@@ -198,10 +202,17 @@ def _beyond(lab: Lab) -> Position | None:
         [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in (1.0, LARGER)] * 2
         for record in (*clipped, *datasets.extremes(lab.loop.records))
     ]
-    every = [data for worlds in pairs for data in worlds]
-    for numbers, how in ((range(_LEAK_DRAWS), {}), (range(1), {"steps": 1})):
-        for number, outputs in zip(numbers, coupled(lab.runs, every, numbers, **how), strict=False):
-            for k, worlds in enumerate(pairs):
+    turned = [datasets.scaled(lab.loop.records[0], -1.0), *datasets.extremes(lab.loop.records)]
+    drowned = [[lab.loop.records, datasets.replaced(lab.loop.records, 0, record)] * 2 for record in turned]
+    loud = {"noise_multiplier": lab.claim.noise_multiplier * _DROWNING}
+    for tried, numbers, how in (
+        (pairs, range(_LEAK_DRAWS), {}),
+        (pairs, range(1), {"steps": 1}),
+        (drowned if lab.runs.noise_obeyed else [], range(_LEAK_DRAWS), loud),
+    ):
+        every = [data for worlds in tried for data in worlds]
+        for number, outputs in zip(numbers, coupled(lab.runs, every, numbers, **how) if tried else (), strict=False):
+            for k, worlds in enumerate(tried):
                 places = differing(outputs[4 * k : 4 * k + 4])
                 if places and (sure := places & _differing_again(lab, worlds[:2], number, how)):
                     return min(sure)

@@ -124,6 +124,11 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
             if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
                 rows = lab.runs.at_start(datasets.removed(data, place))
                 yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
+                # A loop that clips groups of records has as many of them for n - 1 records as for n - 2
+                less = datasets.removed(data, len(data) - 1)
+                before, rows = (lab.runs.at_start(world) for world in (less, datasets.removed(less, place)))
+                if before is not None and np.isfinite(before).all():
+                    yield _Move(f"{name}, the last record and record {place} removed", _clips(lab, rows, before), 1.0)
             elif nothing is not None:
                 rows = lab.runs.at_start(datasets.replaced(data, place, nothing))
                 yield _Move(f"{name}, record {place} exchanged for one without effect", _clips(lab, rows, base), 1.0)
