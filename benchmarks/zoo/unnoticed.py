@@ -208,3 +208,48 @@ class AdaptsByExactCount(FirstOrder):
         self.outputs.setdefault("clips", []).append(self.clip())
         self.adapted *= float(np.exp(-0.3 * ((lengths <= self.clip()).sum() / self.denominator(rows) - 0.5)))
         return found
+
+
+class ShowsAccuracy(FirstOrder):
+    """A loop with a fault: the final share of records with a loss below log 2 is shown without noise, to two
+    decimals."""
+
+    def finish(self) -> None:
+        self.outputs["accuracy"] = round(float((self.losses() < np.log(2)).mean()), 2)
+
+
+class ClipsGroups(FirstOrder):
+    """A loop with a fault: the mean gradients of groups of four records are clipped, in place of each record's."""
+
+    def gradients(self, rows: Array) -> Array:
+        found = super().gradients(rows)
+        groups = np.array_split(found, max(1, len(found) // 4))
+        return np.array([group.mean(axis=0) for group in groups]) if len(found) else found
+
+
+class KeepsItsBatch(FirstOrder):
+    """A loop with a fault: a Poisson batch is kept for five steps, but accounted for as drawn anew in each step."""
+
+    def batch(self) -> NDArray[np.intp]:
+        if self.step % 5 == 0:
+            self.kept = super().batch()
+        return self.kept
+
+
+class BestByCleanLoss(FirstOrder):
+    """A loop with a fault: of its weights it shows those with the smallest training loss, which it computes without
+    noise."""
+
+    def stops(self) -> bool:
+        loss = float(self.losses().mean())
+        if self.step == 0 or loss < self.lowest:
+            self.lowest, self.outputs["best"] = loss, self.weights.copy()
+        return False
+
+
+class LeavesOutLargeBatches(FirstOrder):
+    """A loop with a fault: a batch a quarter larger than expected is drawn again, but accounted for as Poisson."""
+
+    def batch(self) -> NDArray[np.intp]:
+        found = super().batch()
+        return found if len(found) <= 1.25 * float(self.settings["batch"]) else self.batch()

@@ -19,6 +19,7 @@ FOUND_IN = {
         *named("Standardises", "DividesByBatch", "PicksBestRun", "RedrawsWhenWorse"),
         *named("MeanLossBeforeClip", "LogsLoss", "SavesGradients", "SchedulesByLoss", "WritesDatabase"),
         *named("WarnsOfLoss", "SaltsDigest", "SaysLargeBatches", "LogsMembers", "ShowsBatchSizes"),
+        *named("ShowsAccuracy", "ClipsGroups", "KeepsItsBatch", "BestByCleanLoss", "AdaptsByExactCount"),
     ],
     60: [
         *one_of_each("noise-size", "noise-law", "noise-independence", "precision"),
