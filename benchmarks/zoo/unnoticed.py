@@ -240,6 +240,8 @@ class BestByCleanLoss(FirstOrder):
     """A loop with a fault: of its weights it shows those with the smallest training loss, which it computes without
     noise."""
 
+    lowest = np.inf
+
     def stops(self) -> bool:
         loss = float(self.losses().mean())
         if self.step == 0 or loss < self.lowest:

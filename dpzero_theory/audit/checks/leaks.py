@@ -43,8 +43,11 @@ _LEAK_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1
 _LEAK_DRAWS = 3
 """How many draws of the noise coupled runs, which have equal noise on different data, are compared under."""
 
-_DROWNING = 1e6
-"""The multiple of the claimed noise at which one record changes all releases by less than rounding is taken to do."""
+_DROWNING = 1e10
+"""The multiple of the claimed noise at which releases on all data sets are equal up to rounding.
+
+With the small step size of coupled runs, weights then move about ten times as far as they do in training.
+"""
 
 _LEAK_SEED = 2027  # The seed with which the random record is drawn that replaces every record in one of the data sets
 
@@ -192,8 +195,8 @@ def _beyond(lab: Lab) -> Position | None:
 
     What stands there is computed from more than the releases. The data sets differ in one record, which is clipped in
     both and 1024 times as large in one. As 1024 is a power of two, the clipped contribution is the same to the last
-    bit, in the first step at least. Or the record is turned round, or an extreme one, and the noise, which is the same
-    on both, is so large that the releases are equal up to rounding. `lab` makes experiments on the audited loop.
+    bit, in the first step at least. Or one record or all are others, and the noise, which is the same on
+    both, is so large that the releases are equal up to rounding. `lab` makes experiments on the audited loop.
     """
     if lab.runs.repeatable is None:
         return None
@@ -202,8 +205,15 @@ def _beyond(lab: Lab) -> Position | None:
         [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in (1.0, LARGER)] * 2
         for record in (*clipped, *datasets.extremes(lab.loop.records))
     ]
-    turned = [datasets.scaled(lab.loop.records[0], -1.0), *datasets.extremes(lab.loop.records)]
-    drowned = [[lab.loop.records, datasets.replaced(lab.loop.records, 0, record)] * 2 for record in turned]
+    turned = datasets.scaled(lab.loop.records[0], -1.0)
+    others = [
+        datasets.replaced(lab.loop.records, 0, record) for record in (turned, *datasets.extremes(lab.loop.records))
+    ]
+    alike = datasets.random_like(lab.loop.records[0], np.random.default_rng(_LEAK_SEED), 1.0)
+    drowned = [
+        [lab.loop.records, data] * 2
+        for data in (*others, datasets.each_scaled(lab.loop.records, -1.0), datasets.filled(lab.loop.records, alike))
+    ]
     loud = {"noise_multiplier": lab.claim.noise_multiplier * _DROWNING}
     for tried, numbers, how in (
         (pairs, range(_LEAK_DRAWS), {}),
