@@ -17,6 +17,7 @@ from typing import Any
 from dpzero_theory.privacy.mechanism import MECHANISMS, CoarseLaplace
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
+from dpzero_theory.privacy.stated import Randomised, randomised_response
 from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
 
 RELATIONS = {
@@ -41,10 +42,11 @@ class UnsupportedEvent(ValueError):
 def history_from_event(event: object, relation: str) -> list[Release]:
     """The history that a `dp_accounting.DpEvent` describes.
 
-    These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, PoissonSampledDpEvent of a
-    Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a Gaussian event, TruncatedSubsampledGaussianDpEvent,
-    and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A Laplace event stands for the release of one
-    number. A noise multiplier is taken as the noise over the per-record clip, for every relation.
+    These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, RandomizedResponseDpEvent,
+    PoissonSampledDpEvent of a Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a Gaussian event,
+    TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A Laplace
+    event stands for the release of one number. A noise multiplier is taken as the noise over the per-record clip, for
+    every relation.
 
     Args:
         event: the event; it is recognised by the names of its class and fields.
@@ -87,6 +89,8 @@ def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
             yield _release(event, event.event, relation, count, lambda: FixedSize(rate))
         case "TruncatedSubsampledGaussianDpEvent":
             yield from _truncated(event, relation, count)
+        case "RandomizedResponseDpEvent":
+            yield _answers(event, relation, count)
         case _:
             yield _release(event, event, relation, count, FullBatch)
 
@@ -108,6 +112,18 @@ def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None
         yield None
     else:
         yield Release(event.noise_multiplier, count, sampling=drawn, relation=relation)
+
+
+def _answers(event: Any, relation: str, count: int) -> Release | None:
+    """The releases that `count` repetitions of a RandomizedResponseDpEvent stand for, or None where it always tells.
+
+    relation: the name of a `Relation`, which must be `replace-one`. With the event's probability p the answer is any of
+    the k categories, the true one among them.
+    """
+    if Relation.of(relation) is not Relation.REPLACE_ONE:
+        raise UnsupportedEvent(event, f"{type(event).__name__} with {relation}, not replace-one")
+    categories, random = event.num_buckets, event.noise_parameter
+    return randomised_response(categories, 1 - random + random / categories, steps=count) if random else None
 
 
 _NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
@@ -147,9 +163,9 @@ def merged(releases: Iterable[Release]) -> tuple[Release, ...]:
 def event_from_history(history: Steps) -> Any:
     """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
 
-    Gaussian noise is converted with full, Poisson (truncated or not) and fixed-size batches, and Laplace noise with
-    full and Poisson ones. A discrete Gaussian release becomes a Gaussian event; the probabilities of the two differ by
-    a factor of at most e^G with the G of `discrete.discrete_gap`.
+    Gaussian noise is converted with full, Poisson (truncated or not) and fixed-size batches, Laplace noise with full
+    and Poisson ones, and randomised response. A discrete Gaussian release becomes a Gaussian event; the probabilities
+    of the two differ by a factor of at most e^G with the G of `discrete.discrete_gap`.
 
     Raises:
         ValueError: a sampling or noise law that no event describes, or an argument that is not a history.
@@ -169,6 +185,8 @@ def _noise(dp: Any, release: Release) -> Any:
     law = MECHANISMS[release.mechanism]
     if isinstance(law, CoarseLaplace):
         return dp.dp_event.DiscreteLaplaceDpEvent(1 / (release.noise_multiplier * law.levels), law.levels)
+    if isinstance(law, Randomised):
+        return dp.dp_event.RandomizedResponseDpEvent(law.random, law.categories)
     if law.name == "laplace":
         return dp.LaplaceDpEvent(release.noise_multiplier)
     if law.name in ("gaussian", "discrete-gaussian"):

@@ -1,0 +1,190 @@
+"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private steps and randomised response.
+
+    history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), randomised_response(4, 0.7, steps=10)]
+    epsilon_of_history(history, delta=1e-5)
+
+Their privacy losses are composed with all others, so the history costs less than the sum of the parts' epsilons. No
+noise of these laws is drawn here: they say what somebody else's step cost.
+"""
+
+import math
+import re
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
+from dpzero_theory.privacy.noise import NoiseSource
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import FullBatch
+from dpzero_theory.privacy.step import Release
+
+_MOST_COMPOSED = 2**24
+"""The largest number of equal steps that are composed."""
+_LARGEST_EPSILON = 100.0
+"""The largest epsilon of one step."""
+_NUMBER = r"[0-9.eE+-]+"
+
+
+class _Stated(Mechanism):
+    """A mechanism with finitely many privacy losses, which are known. Its name is `family:NUMBER,NUMBER`."""
+
+    family: str
+    noise = "stated"
+    lattice = False
+    exactness = "not drawn: a statement of what another mechanism's step costs"
+    coordinates = 1
+    samplings = ("full",)
+
+    def pair(self) -> FinitePair:
+        """The pair of laws that dominates one step, the same in both directions."""
+        raise NotImplementedError
+
+    def pure(self) -> float:
+        """The pure epsilon of one step, infinite if it has none."""
+        raise NotImplementedError
+
+    def require_noise(self, releases: Counted) -> None:
+        check.integer("steps", releases.steps, at_most=_MOST_COMPOSED)
+
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        one = self.pair()
+        return Cost(gaussian=False, epsilon=releases.steps * self.pure(), pairs=(one, one))
+
+    def scale(self, noise_multiplier: float, levels: int) -> float:
+        raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
+
+    def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
+        raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
+
+
+class Approximate(_Stated):
+    """A step that is (e, d)-private, and of which nothing else is known.
+
+    The dominating pair has four outcomes: the losses infinity and minus infinity, each with probability d, and e and
+    -e, which share the rest in the ratio e^e to 1 (Kairouz, Oh and Viswanath, arXiv 1311.0776).
+    """
+
+    family = "approximate"
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self.epsilon = check.real("epsilon", epsilon, at_least=0, at_most=_LARGEST_EPSILON)
+        self.delta = check.real("delta", delta, at_least=0, below=1)
+        if self.epsilon == self.delta == 0:
+            raise ValueError("epsilon or delta must be positive; got 0 and 0, a step that shows nothing")
+        self.name = f"{self.family}:{self.epsilon!r},{self.delta!r}"
+
+    def pair(self) -> FinitePair:
+        high = (1 - self.delta) / (1 + math.exp(-self.epsilon))
+        low = (1 - self.delta) * math.exp(-self.epsilon) / (1 + math.exp(-self.epsilon))
+        return _pair(self.epsilon, high, low, infinite=self.delta)
+
+    def pure(self) -> float:
+        return math.inf if self.delta else self.epsilon
+
+
+class Randomised(_Stated):
+    """Randomised response: of k categories the true one with probability `truth`, else another one, each as likely.
+
+    The dominating pair of two records in different categories has the losses e, 0 and -e with e = log(truth (k - 1)/(1
+    - truth)).
+    """
+
+    family = "randomised-response"
+
+    def __init__(self, categories: int, truth: float) -> None:
+        self.categories = check.integer("categories", categories, at_least=2, at_most=10**9)
+        self.truth = check.real("truth", truth, above=1 / self.categories, below=1)
+        self.name = f"{self.family}:{self.categories},{self.truth!r}"
+
+    @property
+    def random(self) -> float:
+        """The probability p with which the answer is drawn from all k categories alike: truth = 1 - p + p/k."""
+        return (1 - self.truth) * self.categories / (self.categories - 1)
+
+    def pair(self) -> FinitePair:
+        other = (1 - self.truth) / (self.categories - 1)
+        return _pair(self.pure(), self.truth, other, none=(self.categories - 2) * other)
+
+    def require_noise(self, releases: Counted) -> None:
+        super().require_noise(releases)
+        if releases.relation is not Relation.REPLACE_ONE:
+            raise ValueError(f"relation must be replace-one with {self.family}; got {releases.relation}")
+
+    def pure(self) -> float:
+        return math.log(self.truth) - math.log1p(-self.truth) + math.log(self.categories - 1)
+
+
+def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: float = 0.0) -> FinitePair:
+    """A pair of laws with the losses `loss` and -loss, 0 and infinity, the same in both directions.
+
+    high, low: the probabilities of `loss` and of -loss under the first law. none: that of the loss 0. infinite: that of
+    the loss infinity, which the pair below leaves out.
+    """
+    up, down = (1 + 1e-15), (1 - 1e-15)
+    if loss == 0:
+        return FinitePair(
+            np.array([0.0]), np.array([(high + low + none) * up]), infinite, *(np.array([high + low + none]),) * 2
+        )
+    losses, p, q = [-loss, loss], [low, high], [high, low]
+    if none:
+        losses, p, q = [-loss, 0.0, loss], [low, none, high], [high, none, low]
+    above = np.nextafter(np.array(losses), np.inf)
+    return FinitePair(above, np.array(p) * up, infinite, np.array(p) * down, np.array(q))
+
+
+def _named(law: type[Approximate] | type[Randomised], arguments: str) -> Mechanism:
+    """The mechanism for the text after the colon of its name. Raises ValueError."""
+    if not re.fullmatch(f"{_NUMBER},{_NUMBER}", arguments):
+        raise ValueError(f"mechanism must be {law.family}:NUMBER,NUMBER; got {arguments!r}")
+    first, second = arguments.split(",")
+    try:
+        return Approximate(float(first), float(second)) if law is Approximate else Randomised(int(first), float(second))
+    except ValueError as error:
+        raise ValueError(f"mechanism must be {law.family} with its numbers; got {arguments!r} ({error})") from None
+
+
+for _law in (Approximate, Randomised):
+    MECHANISMS.register_family(_law.family, partial(_named, _law))
+
+
+def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation: str) -> Release:
+    """Return steps that are each (epsilon, delta)-private, of any mechanism, as part of a history.
+
+    Args:
+        epsilon: of one step, in [0, 100].
+        delta: of one step, in [0, 1); not 0 where epsilon is.
+        steps: their number, >= 1; each may depend on what was released before.
+        relation: which data sets are neighbours in that statement; it must be the history's.
+
+    Returns:
+        A release with all records in each step. What it costs is exact for the costliest such mechanism (randomised
+        response with a part that shows everything), so for no mechanism more; the lower end of a bracket leaves the
+        shown part out.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    return _release(Approximate(epsilon, delta), steps, relation)
+
+
+def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Release:
+    """Return answers by randomised response, as part of a history with the relation replace-one.
+
+    Args:
+        categories: k >= 2, from which a record's answer is.
+        truth: the probability of the record's own category, in (1/k, 1). Each other one has (1 - truth)/(k - 1).
+        steps: how often each record answers, with new randomness, >= 1.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    return _release(Randomised(categories, truth), steps, str(Relation.REPLACE_ONE))
+
+
+def _release(law: Mechanism, steps: int, relation: str) -> Release:
+    return Release(1.0, steps, sampling=FullBatch(), relation=relation, mechanism=law.name)
