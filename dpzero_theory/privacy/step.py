@@ -10,7 +10,7 @@ describe a step in words and numbers (`poisson` and 0.0625 for `Poisson(1 / 16)`
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Required, TypedDict, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.privacy.composition import Composition, Part
@@ -48,6 +48,17 @@ class Step:
     relation: Relation
     mechanism: str = "gaussian"
     coordinates: int = 1
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            noise: float,
+            sampling: Sampling,
+            relation: Relation | str,
+            mechanism: str = "gaussian",
+            coordinates: int = 1,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         law = MECHANISMS[self.mechanism]
