@@ -24,6 +24,7 @@ class Registry(Mapping[str, T]):
         self.argument = argument
         self._values: dict[str, T] = {}
         self._families: dict[str, Callable[[str], T]] = {}
+        self._unlisted: set[str] = set()
 
     def register(self, value: T) -> T:
         """Add a value under its attribute `name`, and return the value. Raises ValueError for a name that is taken."""
@@ -32,17 +33,20 @@ class Registry(Mapping[str, T]):
         self._values[value.name] = value
         return value
 
-    def register_family(self, name: str, member: Callable[[str], T]) -> None:
+    def register_family(self, name: str, member: Callable[[str], T], *, listed: bool = True) -> None:
         """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
-        NAME is `name`. Iteration over the registry leaves the members of families out.
+        NAME is `name`. Iteration over the registry leaves the members of families out. With listed=False, `families`
+        and error messages leave out the name too: such a family is for those who know of it.
         """
         self._families[name] = member
+        if not listed:
+            self._unlisted.add(name)
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names of the families of values (added by `register_family`), in the order of registration."""
-        return tuple(self._families)
+        """The names of the listed families of values (added by `register_family`), in the order of registration."""
+        return tuple(name for name in self._families if name not in self._unlisted)
 
     def __getitem__(self, name: str) -> T:
         if name in self:
@@ -50,7 +54,7 @@ class Registry(Mapping[str, T]):
         family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
         if family in self._families:
             return self._families[family](arguments)
-        known = dict.fromkeys((*self._values, *self._families))
+        known = dict.fromkeys((*self._values, *self.families))
         return self._values[check.choice(self.argument, name, tuple(known))]
 
     def __contains__(self, name: object) -> bool:

@@ -241,6 +241,8 @@ def table(folder: Path = RESULTS / "llm_chat") -> str:
 
 
 def _check(parser: Parser, options: Namespace) -> None:
+    if options.data is None:
+        parser.error(f"--data must be given, a folder with {FILE}")
     with parser.refusals():
         pretrained_folder(MODEL)
     options.work = {}
@@ -275,7 +277,7 @@ EXPERIMENT = Experiment(
     name="llm.chat",
     about=__doc__,
     flags=[
-        flag("--data", type=input_folder(), required=True, help=f"folder with {FILE}"),
+        flag("--data", type=input_folder(), help=f"folder with {FILE}"),
         flag("--seeds", type=integer(1, 100), default=3, help="runs of each kind that are reported"),
     ],
     folder="llm_chat",

@@ -21,7 +21,7 @@ from benchmarks.kit.timing import timed
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.mechanism import MECHANISMS, CoarseLaplace, DiscreteGaussian
+from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 from dpzero_theory.privacy.step import Release
@@ -31,8 +31,6 @@ COUNT = 2000
 LATTICES = 200
 SECONDS = 8.0
 """The processor seconds after which a setting is given up; its row says then that it took too long."""
-LATTICE_LAWS = (DiscreteGaussian.family, CoarseLaplace.family)
-"""The families of noise laws whose names have the number of lattice units to a clip."""
 _SELDOM = ("random-allocation", "truncated-poisson")
 """The samplings that are drawn a quarter as often as the others, because a question to the accountant about them
 takes seconds."""
@@ -79,7 +77,7 @@ def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
 def _mechanism(name: str, rng: _Draw) -> str:
     """Return the text that names a mechanism to the accountant; for discrete noise with a random number of lattice
     points per clip."""
-    return f"{name}:{2 ** int(rng.integers(0, 13))}" if name in LATTICE_LAWS else name
+    return f"{name}:{2 ** int(rng.integers(0, 13))}" if name in MECHANISMS.families else name
 
 
 def settings(count: int) -> list[dict[str, Any]]:
@@ -87,7 +85,7 @@ def settings(count: int) -> list[dict[str, Any]]:
     again."""
     rng = np.random.default_rng(SEED)
     found: list[dict[str, Any]] = []
-    laws = [*MECHANISMS, *(name for name in LATTICE_LAWS if name not in MECHANISMS)]
+    laws = [*MECHANISMS, *(name for name in MECHANISMS.families if name not in MECHANISMS)]
     kinds = [kind for kind in SAMPLINGS.values() for _ in range(1 if kind.name in _SELDOM else 4)]
     while len(found) < count:
         kind = kinds[int(rng.integers(len(kinds)))]
@@ -177,13 +175,16 @@ def lattices(count: int) -> list[dict[str, Any]]:
         found.append(
             {
                 "setting": number + 1,
-                "mechanism": f"{LATTICE_LAWS[number % len(LATTICE_LAWS)]}:{round(2**power)}",
+                "mechanism": f"{_LATTICE_LAWS[number % len(_LATTICE_LAWS)]}:{round(2**power)}",
                 "relation": str(list(Relation)[int(rng.integers(len(Relation)))]),
                 "noise_multiplier": float(10 ** rng.uniform(-1, 1)),
                 "epsilon_share": float(rng.uniform(0.02, 0.98)),
             }
         )
     return found
+
+
+_LATTICE_LAWS = tuple(name for name in MECHANISMS.families if MECHANISMS[f"{name}:1"].lattice)
 
 
 def _above(law: str, first: int, scale: float) -> float:

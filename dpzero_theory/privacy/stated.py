@@ -149,7 +149,7 @@ def _named(law: type[Approximate] | type[Randomised], arguments: str) -> Mechani
 
 
 for _law in (Approximate, Randomised):
-    MECHANISMS.register_family(_law.family, partial(_named, _law))
+    MECHANISMS.register_family(_law.family, partial(_named, _law), listed=False)
 
 
 def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation: str) -> Release:

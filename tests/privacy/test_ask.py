@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.privacy.ask import LATTICE_LAWS
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier, settled
@@ -25,7 +24,7 @@ from dpzero_theory.privacy.step import Drawing, Release
 
 SLOW = ("random-allocation", "truncated-poisson", "fixed-size")
 """Samplings with which a question may take seconds; for these a few steps of one plan for each noise law are tested."""
-LAWS = [*MECHANISMS, *(f"{name}:{levels}" for name in LATTICE_LAWS for levels in (1, 64))]
+LAWS = [*MECHANISMS, *(f"{name}:{levels}" for name in MECHANISMS.families for levels in (1, 64))]
 
 
 def _allocation(draw: Callable[..., Any], q: float) -> tuple[str, float]:

@@ -90,6 +90,12 @@ def test_what_cannot_be_stated_is_refused_in_one_line() -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_the_names_of_stated_laws_are_not_offered_as_noise() -> None:
+    assert "approximate" not in MECHANISMS.families
+    with pytest.raises(ValueError, match=r"discrete-laplace; got 'approximately'$"):
+        MECHANISMS["approximately"]
+
+
 def test_randomised_response_as_an_event_of_dp_accounting() -> None:
     dp = pytest.importorskip("dp_accounting", reason="the compare extra is not installed")
     history = [randomised_response(4, 0.7, steps=5)]

@@ -19,7 +19,7 @@ def test_settings_are_the_same_again_and_of_all_kinds():
     assert more[:20] == first
     assert {s["sampling"].partition(":")[0] for s in more} == set(SAMPLINGS)
     assert {s["relation"] for s in more} == set(Relation)
-    assert {s["mechanism"].partition(":")[0] for s in more} == {*MECHANISMS, *ask.LATTICE_LAWS}
+    assert {s["mechanism"].partition(":")[0] for s in more} == {*MECHANISMS, *MECHANISMS.families}
     for s in more:
         assert 1 <= s["steps"] <= 10**6
         assert 1e-9 <= s["sample_rate"] <= 1
