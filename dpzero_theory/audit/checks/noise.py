@@ -20,6 +20,10 @@ _MIDDLE = (0.1, 0.25, 0.5, 1.0)
 
 _LAGS = 40  # Numbers of noise fewer than this many steps, or coordinates of a step, apart are tested for correlation
 _EQUAL_DIGITS = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
+_STEP_SIZE = (
+    "; here releases are computed from weights, as if every step had the setting step_size: if it has not, since it"
+    " follows a schedule, return `releases`, and if it follows the records, pay for what it takes from them"
+)
 _MEND_SIZE = (
     "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
     " every coordinate; divide it by the same denominator as the sum, and by nothing else"
@@ -78,7 +82,7 @@ def size(lab: Lab, level: float) -> Verdict:
         if p * len(samples) < level:
             return violated(
                 f"noise of {std:.3g} times the standard deviation that is claimed, {where}, {name}",
-                _MEND_SIZE,
+                _MEND_SIZE + (_STEP_SIZE if lab.loop.from_weights else ""),
                 p_value=p * len(samples),
                 worlds=seen,
             )
