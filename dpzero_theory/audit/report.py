@@ -109,6 +109,16 @@ class AuditReport:
         return self.exit_code_of(("core",))
 
     @property
+    def outcome(self) -> str:
+        """The result of the audit in one sentence: what is violated, or what could not be tested, or no fault."""
+        if self.unwaived:
+            return f"Violated: {', '.join(self.causes)}."
+        waived = f" What is violated is waived: {', '.join(self.violations)}." if self.violations else ""
+        if missing := self.untested_of(("core",)):
+            return f"No fault was found, but the claim is not defended: {', '.join(missing)} could not be tested.{waived}"
+        return f"No fault was found.{waived}"
+
+    @property
     def summary(self) -> str:
         """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
         counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
@@ -124,8 +134,8 @@ class AuditReport:
         )
 
     def text(self) -> str:
-        """Returns the report as text: the claim, a table of verdicts, and the summary."""
-        lines = [self.claim_line, ""]
+        """Returns the report as text: the outcome, the claim, a table of verdicts, and the summary."""
+        lines = [*textwrap.wrap(self.outcome, _TABLE_WIDTH), self.claim_line, ""]
         for entry in self.ordered:
             verdict, cause = entry.verdict, self.cause_of(entry.check.name)
             said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
@@ -154,6 +164,7 @@ class AuditReport:
     def as_json(self) -> str:
         """Returns the report as JSON, evidence included; numbers that are not finite become null."""
         content = {
+            "outcome": self.outcome,
             "violated": self.violations,
             "waived": dict(self.waived),
             "causes": self.causes,

@@ -101,6 +101,11 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
         worlds.items(), (lab.runs.all_records | lab.runs.frozen, lab.runs.all_records, {})
     ):
         yield what, [records, data], changes
+    for record in datasets.poisoned(records[0]) if lab.view.records == "any" else ():
+        data = datasets.replaced(records, 0, record)
+        base = lab.runs.attempt(data, seed=SEED, **lab.runs.all_records, **lab.runs.frozen)
+        if base is not None and base.releases is not None and np.isfinite(base.releases).all():
+            yield "whether a record is finite", [records, data], lab.runs.all_records | lab.runs.frozen
 
 
 def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Position]) -> list[Position]:

@@ -69,6 +69,14 @@ def from_seed(lab: Lab, level: float) -> Verdict:
     return untested(f"the noise is a function of {source}{which}: as secret as that is said to be{few}")
 
 
+def follow_seed(lab: Lab) -> bool:
+    """Whether some number of the noise is a function of the loop's seed alone, as runs of `lab` with one seed show."""
+    if alike(*(lab.loop.run(seed=_SAME_SEED, world=world) for world in (6, 7))):
+        return True
+    drawn = _drawn_again(lab, (6, 7))
+    return drawn is not None and bool(drawn.any())
+
+
 def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
     """Returns for each number of a run's noise whether it is the same in all runs with equal seeds.
 
