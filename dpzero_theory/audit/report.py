@@ -115,7 +115,9 @@ class AuditReport:
             return f"Violated: {', '.join(self.causes)}."
         waived = f" What is violated is waived: {', '.join(self.violations)}." if self.violations else ""
         if missing := self.untested_of(("core",)):
-            return f"No fault was found, but the claim is not defended: {', '.join(missing)} could not be tested.{waived}"
+            return (
+                f"No fault was found, but the claim is not defended: {', '.join(missing)} could not be tested.{waived}"
+            )
         return f"No fault was found.{waived}"
 
     @property

@@ -22,6 +22,7 @@ A batch is small below the first quantile and large above the second one.
 """
 _MEMBERS = 16  # Whether batches depend on the seed is seen from this many records where the loop does not return them
 _CHANGES = 1e-6  # A record counts as in a batch there if another one in its place changes the step by as many clips
+_OUTSIDE = 1e-2  # A record that is not in a batch may change the step by this many clips, by rounding
 _STREAMS = (1, 2)  # Numbers of the known streams of random bytes that are read in turn for that
 _WHOLE_NUMBER = 0.05
 """Sizes of batches that were measured are used if all of them are this close to whole numbers of records."""
@@ -129,11 +130,12 @@ def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
         "what neighbouring batches share": (included[:, 0:steps:2], included[:, 1:steps:2]),
         "what batches of two runs share": (included[0:runs:2], included[1:runs:2]),
     }
-    return {
-        name: exact.overlaps(int((first & second).sum()), first.shape[0] * first.shape[1], np.asarray(pmf))
-        for name, (first, second) in pairs.items()
-        if first.shape[0] * first.shape[1]
-    }
+    tests = {}
+    for name, (first, second) in pairs.items():
+        if overlaps := (first & second).sum(axis=2).ravel().tolist():
+            tests[name] = exact.overlaps(sum(overlaps), len(overlaps), np.asarray(pmf))
+            tests[f"how much it differs, {name}"] = exact.dispersion(np.array(overlaps), np.asarray(pmf))
+    return tests
 
 
 def full(included: Included, rate: float) -> dict[str, float]:
@@ -261,6 +263,8 @@ def law(lab: Lab, level: float) -> Verdict:
     if seen is None:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")
     claimed, rate = lab.claim.sampling, lab.claim.sample_rate
+    if (outside := _outside(lab)) is not None:
+        return violated(outside, "let a step depend on no records but those of its batch; or account for full batches")
     if claimed not in LAWS:
         return untested(f"batches of sampling {claimed} have no test here")
     tests = LAWS[claimed](seen.included, rate)
@@ -282,6 +286,21 @@ def law(lab: Lab, level: float) -> Verdict:
         f"{count} chances of a record to be drawn; the rate within about {6 * np.sqrt(rate * (1 - rate) / count):.3f}"
     )
     return held(f"batches are {claimed} as far as {seen.how} show", power=power, p_value=p, **plot)
+
+
+def _outside(lab: Lab) -> str | None:
+    """Says that a record changes steps whose batch, as the loop of `lab` returns it, does not have it; None if none."""
+    scan = lab.influence.scan
+    if scan is None or lab.runs.base.batches is None or lab.claim.sample_rate == 1:
+        return None
+    for seed, moved in zip(scan.seeds, scan.moved, strict=True):
+        batches = (lab.loop.run(**lab.runs.with_batches(seed)).batches or [])[: len(moved)]
+        for step, batch in enumerate(batches):
+            others = np.setdiff1d(np.arange(lab.claim.n), batch)
+            if others.size and moved[step, others].max() > _OUTSIDE:
+                record = int(others[np.argmax(moved[step, others])])
+                return f"record {record} changes step {step}, whose batch, as the loop returns it, does not have it"
+    return None
 
 
 def secret(lab: Lab, level: float) -> Verdict:

@@ -96,7 +96,8 @@ def _nearly_clipped(lab: Lab) -> Any:
     Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
     `lab` makes experiments on the audited loop.
     """
-    first, tried = lab.loop.records[0], np.linspace(*map(math.log, _SCALE_RANGE), _SCALES)
+    first, (low, high) = lab.loop.records[0], map(math.log, _SCALE_RANGE)
+    tried = np.linspace(low, high, _SCALES).tolist()
     # From below, since a loop with a wrong clip may shorten large records below the clip again
     reached = next((k for k in range(1, _SCALES) if _share(lab, first, math.exp(tried[k])) >= _NEARLY), _SCALES - 1)
     low, high = tried[reached - 1], tried[reached]
