@@ -153,7 +153,7 @@ def clipping_probability(problem: Problem, T: ArrayLike, threshold: ArrayLike) -
 def dpgd_0th(problem: Problem, gdp: float) -> Inequality:
     """The inequality for Algorithm 1 under Assumption asp:smooth, for Theorem 1 (thm:d-dependent) and Corollary 1.
 
-    gdp is the mu > 0 of Gaussian DP of the whole run.
+    problem has the constants, and gdp is the mu > 0 of Gaussian DP of the whole run.
     """
     return Inequality(problem, gdp, growth=problem.d, trace=problem.d, clips=False)
 
@@ -161,7 +161,7 @@ def dpgd_0th(problem: Problem, gdp: float) -> Inequality:
 def dpgd_0th_rank(problem: Problem, gdp: float) -> Inequality:
     """The inequality for Algorithm 1 under Assumption asp:rank, for Theorem 2 (thm:d-dependent-rank) and Corollary 2.
 
-    gdp is the mu > 0 of Gaussian DP of the whole run.
+    problem has the constants, and gdp is the mu > 0 of Gaussian DP of the whole run.
     """
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=False)
 
@@ -169,6 +169,6 @@ def dpgd_0th_rank(problem: Problem, gdp: float) -> Inequality:
 def dpzero(problem: Problem, gdp: float) -> Inequality:
     """The inequality for Algorithm 2 under Assumption asp:rank, for Theorem 3 (thm:d-free) and Corollary 3.
 
-    gdp is the mu > 0 of Gaussian DP of the whole run.
+    problem has the constants, and gdp is the mu > 0 of Gaussian DP of the whole run.
     """
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=True)

@@ -220,7 +220,8 @@ def prescribe(
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
     """The clip of the given algorithm divided by the clip of a sample's scalars that has the same effect.
 
-    It is 1 for Algorithm 2, which clips scalars. Algorithm 1 clips the vector s u, so it is ||u|| = sqrt(d).
+    It is 1 for Algorithm 2, which clips scalars. Algorithm 1 clips the vector s u, so it is ||u|| = sqrt(d); then
+    PreconditionError is raised unless the `direction` law has that length always, and unless `directions`, K, is 1.
     """
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
@@ -257,8 +258,9 @@ def at_point(
     """The prescription at clip C = c L sqrt(K), step size alpha/ell, noise sigma = unit C and sampling rate `rate`,
     with the certificate of these parameters as its bound.
 
-    search: the problem, the law of the directions and K. The smoothing is the largest that raises the bound by at most
-        the share `SMOOTHING_SHARE` of it, and 0 with a difference rule that shifts no weights.
+    search: has the problem, the law of the directions and K. steps: T. gdp, relation: mu of the whole run, and which
+        data sets are neighbours; these two are only recorded. difference: the difference rule. The smoothing is the
+        largest that raises the bound by at most the share `SMOOTHING_SHARE`, and 0 with a rule that shifts no weights.
     """
     p = search.problem
     directions = search.directions
@@ -317,7 +319,10 @@ def at_point(
 
 
 def _unbounded(p: Problem) -> tuple[str, ...]:
-    """The sentence that says what a problem without L assumes of its gradients, if it is one."""
+    """What the problem p assumes of its gradients in place of a Lipschitz constant, as one sentence in a tuple.
+
+    The tuple is empty where p has a Lipschitz constant.
+    """
     where = "at every point of the run the mean over samples of"
     if p.gradient_moment is not None:
         power, value = p.gradient_moment

@@ -1,8 +1,8 @@
 """The sharpened theorem for one run: a bound on its mean of ||grad F_S(x_t)||^2 that fails with small probability.
 
 The theorem bounds the mean over runs, but a user makes only one. Under its assumptions, with full batches and exact
-Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], with probability at least 1 -
-delta
+Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], kept being the constant of
+`constants`, with probability at least 1 - delta
 
     (1/T) sum_t ||grad F_S(x_t)||^2
         <= (1/kappa) [ gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_{0 <= G <= L} (kappa G^2 - Psi_theta(G)) ].
@@ -119,8 +119,10 @@ class StepMoments:
     trace: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """The parts of Psi_theta(G) = kept G^2 - lost(G) for theta = `exponent`: the number kept, the levels of G, and
-        lost at each level. lost(G) rises with G, and is infinite where no bound is proved.
+        """The parts of the module's Psi_theta(G) = kept G^2 - lost(G) for theta = `exponent`.
+
+        Returns the number kept, the values of G at which lost is computed, and lost at each of them, in units where L =
+        ell = 1. lost(G) rises with G, and is infinite where no bound is proved. problem: the constants of the run.
         """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
         g, k, directions = _GRADIENT_LEVELS, self.mean, self.directions

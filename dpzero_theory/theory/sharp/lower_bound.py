@@ -103,7 +103,7 @@ def hardest(
     width = forward
 
     def kept(h: np.ndarray) -> np.ndarray:
-        """E[min(h v, c) v] for each h: what clipping at c leaves of a gradient of norm h, v as in `Projection`."""
+        """E[min(h v, c) v] for each h: what clipping at c leaves of a gradient of norm h; v has the law `law`."""
         safe = np.maximum(h, 1e-12)
         values: np.ndarray = safe * (1 - law.excess(c / safe, (1, 1))[0])
         return values

@@ -24,12 +24,11 @@ takes the time of one to two evaluations, so that the exact rule is not compared
 
 
 def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
-    """A function that returns the noise multiplier with which T Poisson-sampled releases are (epsilon, delta)-DP.
+    """A function (q_s, T, relation) -> the noise multiplier with which T releases are (epsilon, delta)-DP.
 
-    The function takes the sampling rate q_s, the number of releases T and the neighbouring relation.
-
-    What it returns is the upper end, which is safe to rely on, of the bracket by
-    `privacy.calibration.calibrate_noise_multiplier`; errors raised there are not caught.
+    q_s is the rate of Poisson sampling, and relation says which data sets are neighbours. The noise multiplier is the
+    upper end, which is safe to rely on, of the bracket by `privacy.calibration.calibrate_noise_multiplier`; errors
+    raised there are not caught.
     """
 
     def noise_multiplier(rate: float, steps: int, relation: Relation) -> float:
@@ -99,7 +98,7 @@ def prescribe_poisson(
     search_of = cache(lambda k: SmallestBound(p, direction, k))
 
     def allowed(rate: float, k: int) -> float:
-        """The number of steps that the caps on evaluations allow, not rounded."""
+        """The number of steps T that the caps on evaluations allow at this rate and K = k, not rounded."""
         return min(evaluations / (rate * p.n * k), points / (rate * p.n * rule.points(k)))
 
     def most_steps(rate: float, k: int) -> int:
@@ -159,9 +158,10 @@ def prescribe_for_points(
 ) -> Prescription:
     """The rate of Poisson batches, K, T and the difference rule with the smallest certificate for a budget of points.
 
-    A point is one evaluation of one sample's loss. Each of `ANY_LOSS` gets its best parameters by `prescribe_poisson`
-    with the noise of the accountant under replace-one, and the rule with the smaller certificate is returned. It is
-    proved at whatever is returned, as in `prescribe_poisson`.
+    A point is one evaluation of one sample's loss. The rules that need no derivative, central and forward differences,
+    get their best parameters by `prescribe_poisson` with the noise of the accountant under replace-one, and the
+    prescription with the smaller certificate is returned. The certificate is proved at the returned parameters, also
+    where the search has missed the best ones.
 
     Args:
         problem: the constants.

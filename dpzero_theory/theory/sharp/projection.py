@@ -39,7 +39,7 @@ class Projection:
 
     @property
     def constant(self) -> bool:
-        """Whether v = 1 always."""
+        """Whether v = 1 always, which is so at D = K."""
         return self.dimension == self.directions
 
     @property
