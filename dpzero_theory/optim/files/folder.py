@@ -231,7 +231,8 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
 def _transcript(path: Path) -> Transcript:
     """Open the transcript of the folder at `path`, and return it. Raises TranscriptError for a damaged one.
 
-    Where only records are damaged that no payment has seen, the message says how to do without them.
+    Where the last payment in the ledger notes no record beyond the undamaged ones, or there is no ledger, the message
+    says how to go on without the damaged ones.
     """
     try:
         return Transcript.open(path / TRANSCRIPT)

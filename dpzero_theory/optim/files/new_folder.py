@@ -59,7 +59,8 @@ def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
 def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
     """Make a folder beside `path`, in which the new folder is filled, and a locked file in it.
 
-    Returns both. The lock says to other starts that this process is alive. mode: the new folder's permissions.
+    Returns the folder beside `path` and the open file. The lock says to other starts that this process is alive. mode:
+    the new folder's permissions.
     """
     while True:
         place = path.with_name(f"_{path.name:.200}.{os.urandom(8).hex()}.new")
@@ -73,7 +74,7 @@ def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
             except BaseException:
                 alive.close()
                 raise
-        except (FileNotFoundError, BlockingIOError):  # another start removed it before it was locked
+        except (FileNotFoundError, BlockingIOError):  # another start has removed it, or is about to
             if not path.parent.is_dir():
                 raise
         except BaseException:
@@ -108,7 +109,10 @@ def clear_dead_starts(path: Path) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a new file that its owner alone can read, whatever the umask. Raises OSError, also where that cannot be."""
+    """Write `content` into a new file at `path` that its owner alone can read, whatever the umask.
+
+    Raises OSError, and ValueError where the file system lets others read the file all the same.
+    """
     with opened(path, "xb", 0o600) as file:
         os.fchmod(file.fileno(), 0o600)
         require_secret(path)

@@ -72,6 +72,8 @@ class BatchSum:
     def _counted(self, release: int, records: Indices) -> NDArray[np.float64]:
         """Return the differences of some records, shape (records, K), with 0 for a record whose loss or reading raises.
 
+        release, records: the numbers of these.
+
         Where something raises, the records are evaluated one by one, so that nobody sees the error and no other record
         is left out. But where a forward needs all ranks the error is raised: a rank that ends a forward early would
         leave the others waiting.
