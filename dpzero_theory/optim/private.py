@@ -1,4 +1,4 @@
-"""Start or resume a run on a torch module, private by construction or by name not private.
+"""Start or resume a run on a torch module: a private one, or one that is made by a function named "not private".
 
     import torch
     from torch.utils.data import TensorDataset
@@ -201,8 +201,8 @@ def make_private_with_epsilon(
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
             or losses that `make_private` refuses.
-        FileExistsError, FileNotFoundError: for the folder's files.
-        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
+        LedgerError, TranscriptError: the folder's files are damaged, do not fit together, or are in use.
     """
     _require_folder(folder)
     require_module(module)
@@ -283,9 +283,10 @@ def make_private(
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            losses that are not one for each record, or not its own, parameters that they do not read.
-        FileExistsError, FileNotFoundError: for the folder's files.
-        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
+            losses that are not one for each record or depend on other records, trained parameters that they do not
+            read.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
+        LedgerError, TranscriptError: the folder's files are damaged, do not fit together, or are in use.
     """
     _require_folder(folder)
     require_plan(plan)
@@ -343,7 +344,7 @@ def make_from_seed_not_private(
 
     Raises:
         ValueError: an argument outside its range, a setting that is not the resumed run's, or losses that are refused.
-        FileExistsError, FileNotFoundError: for the folder's files.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         TranscriptError: the transcript is damaged or in use.
     """
     require_plan(plan)
@@ -370,8 +371,8 @@ def _make(
     """Test the losses, create or open the folder's files, and return the run.
 
     sources: where noise, batches and directions come from. budget: what the run may cost; None where no ledger is kept.
-    folder: where the files are; None where none are kept. execution: settings that do not change the plan. The other
-    arguments are those of `make_private`.
+    folder: where the files are; None where none are kept. execution: settings that do not change the plan. module,
+    losses, data, plan: as in `make_private`. Raises what that raises.
     """
     execution = execution.checked(len(plan.difference_rule.points(range(plan.directions_per_step), plan.smoothing)))
     collate = execution.collate

@@ -74,7 +74,7 @@ def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
             except BaseException:
                 alive.close()
                 raise
-        except (FileNotFoundError, BlockingIOError):  # another start has removed it, or is about to
+        except (FileNotFoundError, BlockingIOError):  # another start has removed this folder, or locked it to do so
             if not path.parent.is_dir():
                 raise
         except BaseException:

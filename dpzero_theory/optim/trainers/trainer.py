@@ -73,7 +73,7 @@ _NO_OPTIONS = {
 
 
 def _require_settings(private: object) -> None:
-    """Raise ValueError for anything but the settings of a run inside a Trainer."""
+    """Raise ValueError unless `private` is a mapping with the settings of a run inside a Trainer (`DPZeroTrainer`)."""
     if not isinstance(private, Mapping):
         raise ValueError(
             f"private must be a mapping of settings, such as dict(target_epsilon=2, ...); got {private!r:.60}"
