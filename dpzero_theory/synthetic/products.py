@@ -196,8 +196,8 @@ def _joint_loop(
 ) -> Tensor:
     """Does what `step_loop` does with K directions a step, whose differences are clipped jointly.
 
-    Each run moves by alpha/K (clipped mean + shift) along each direction. K is `directions_per_step`; the other
-    arguments are those of `coefficients`, and `data` is not sorted.
+    Returns how far each run moves along each direction, alpha/K (clipped mean + shift), shape (S, L). K is
+    `directions_per_step`; the other arguments are those of `coefficients`, and `data` is not sorted.
     """
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):

@@ -202,7 +202,8 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     batches depend on one another (`Sampling.lasting`) copies are refused, since both used the same batches.
 
     folders: of runs with one neighbouring relation; nothing is written in them. delta: the delta of the bound, in
-    (0, 1); 0 where the noise has a pure epsilon. Raises ValueError, LedgerError, TranscriptError and OSError.
+    (0, 1); 0 where the noise has a pure epsilon. Raises ValueError for other arguments, and what `both` raises where
+    files cannot be read or do not fit together.
     """
     payments: dict[tuple[str, int], set[str]] = defaultdict(set)
     shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)

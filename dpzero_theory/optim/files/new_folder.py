@@ -131,7 +131,10 @@ def require_secret(path: Path) -> None:
 
 
 def resolved(path: Path) -> Path:
-    """The path of a folder without links, so that a link to a folder is the folder itself. Raises OSError."""
+    """Return the path of a folder without symbolic links, so that a link to a folder gives the folder itself.
+
+    Raises OSError where the path leads nowhere, as where links go in a circle.
+    """
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:

@@ -70,7 +70,8 @@ def public_key(path: Path) -> str:
 def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
     """Sign a run's folder as it is with a private key; an earlier signature is replaced.
 
-    claimed: the run's privacy statement, whose first epsilon and delta are signed. Raises OSError.
+    claimed: the run's privacy statement, whose first epsilon and delta are signed. Raises OSError where a file cannot
+    be read or written.
     """
     values = {**_signed(folder, claimed), "key": key.public_key().public_bytes_raw().hex()}
     line = {**values, "signature": key.sign(json.dumps(values).encode()).hex()}

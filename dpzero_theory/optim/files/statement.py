@@ -131,7 +131,8 @@ _OF_USERS = (
 def statement_of_folder(folder: Path) -> Statement:
     """Return the privacy statement of the run in a folder; the run may be going on.
 
-    Raises LedgerError, TranscriptError and OSError.
+    Raises LedgerError or TranscriptError where the files are damaged or do not fit together, and OSError where one
+    cannot be read.
     """
     return statement(*both(folder))
 

@@ -144,7 +144,7 @@ class Transcript:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> Self:
-        """Start a transcript at `path` with this header, and return it open. Raises FileExistsError."""
+        """Start a transcript at `path` with this header, and return it open. Raises FileExistsError if it is there."""
         journal, line = Journal.create(path, TranscriptError), header.line()
         journal.append(line)
         return cls(journal, header, 0, hashlib.sha256(line).digest())
