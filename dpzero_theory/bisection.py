@@ -144,7 +144,8 @@ class LogSecant:
     def move(self, value: float) -> None:
         """Move `x` to where a line through the function at x, `value`, with the present slope is 0.
 
-        Where that is outside of [low, high], x becomes the middle of it, in log x.
+        Where that is outside of (low, high), x becomes the middle of it in log x or, as long as one of these ends is
+        not found, is doubled or halved.
         """
         self.low, self.high = (self.x, self.high) if value > 0 else (self.low, self.x)
         self._last = self.x, value

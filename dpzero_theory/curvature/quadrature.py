@@ -159,7 +159,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
     """Returns sum_j p_j(x)^2 for the orthonormal polynomials p_0, ..., p_k of the k Lanczos steps `tri`.
 
-    The summation stops early once it exceeds `enough`.
+    The summation stops early once the sum exceeds `enough`.
     """
     off = np.append(tri.off_diagonal, tri.last)
     before, now, total = 0.0, 1.0, 1.0

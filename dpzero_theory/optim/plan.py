@@ -337,7 +337,7 @@ class Plan:
 
     @cached_property
     def law(self) -> Mechanism | None:
-        """The law of the noise for this number of levels; None where there is no noise."""
+        """The law of the noise for the plan's number of levels; None where there is no noise."""
         return _law(self.rule, self.noise, self.levels)
 
     @cached_property

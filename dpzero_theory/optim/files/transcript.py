@@ -126,7 +126,7 @@ class Content(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the header line as it stands in the file, `Header.digest` of the day it was written."""
+        """The SHA-256 of the header line as it stands in the file, which `Header.digest` was when it was written."""
         return self.checks[0].hex()
 
     def state_before(self, release: int) -> str:
@@ -170,7 +170,10 @@ class Transcript:
         return _state(self._count, self._check)
 
     def require_writable(self) -> None:
-        """Raise TranscriptError if nothing can be written: after `close`, a fork, an interrupt, or a foreign change."""
+        """Raise TranscriptError if nothing can be written.
+
+        That is so after `close`, a fork, or an interrupted write, and where something else moved or changed the file.
+        """
         self._journal.require_writable()
 
     def append(self, release: int, sums: Sums, *, sync: bool = True) -> None:

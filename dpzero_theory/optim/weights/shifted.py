@@ -231,7 +231,7 @@ class Shifted(TorchDispatchMode):
         """Shift nothing from now on, and leave torch's stack of modes. Safe to repeat."""
         self.places = {}
         if self in _get_current_dispatch_mode_stack():
-            # what lies above are modes that the losses have entered and, as they were cut short, not left
+            # above this mode lie modes that the losses have entered and, as they were cut short, not left
             while _get_current_dispatch_mode_stack()[-1] is not self:
                 _pop_mode()
             try:

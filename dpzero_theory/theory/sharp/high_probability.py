@@ -119,7 +119,7 @@ class StepMoments:
     trace: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """The parts of the module's Psi_theta(G) = kept G^2 - lost(G) for theta = `exponent`.
+        """The parts of the module's Psi_theta(G) = kept G^2 - lost(G), G = ||grad F_S||, for theta = `exponent`.
 
         Returns the number kept, the values of G at which lost is computed, and lost at each of them, in units where L =
         ell = 1. lost(G) rises with G, and is infinite where no bound is proved. problem: the constants of the run.

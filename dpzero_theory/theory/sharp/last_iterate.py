@@ -65,7 +65,7 @@ class LastIteratePrescription(Prescription):
     """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's text.
 
     Attributes:
-        gradient_bound: 2 ell bound, the bound on E||grad F_S(x_T)||^2.
+        gradient_bound: 2 ell times `bound`, which bounds E||grad F_S(x_T)||^2.
     """
 
     gradient_bound: float

@@ -119,7 +119,7 @@ def hardest(
         return values
 
     def needed(slope: float) -> float:
-        """The gap F_S(x_0) - F_S^* of a slope G = `slope` that lasts as long as the run."""
+        """The gap F_S(x_0) - F_S^* of the problem whose slope is G = `slope` and lasts as long as the run."""
         length = path * max(float(drifts(slope).min()), 0.0) + longer * math.sqrt(path * variance)
         return slope * (length + width / 2)
 

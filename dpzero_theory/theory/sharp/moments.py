@@ -62,7 +62,8 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
     """The constants at the clips c where the samples' mean of ||grad f_i||^m is at most A^m, as the problem p says.
 
-    k: the constants where all gradients have norm at most A. direction, directions: the law of the directions, and K.
+    A is the unit of gradients. k: the constants where all gradients have norm at most A. direction, directions: the law
+    of the directions, and K.
     """
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
@@ -83,7 +84,7 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
 def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
     """The constants at the clips c where the samples' mean of (||grad f_i|| - t)_+ is at most share t.
 
-    k: the constants where all gradients have norm at most t. r: the effective rank. share: the s of the module's text.
+    t is the unit of gradients. k: the constants where all gradients have norm at most t. r: the effective rank.
     """
     return replace(
         k,

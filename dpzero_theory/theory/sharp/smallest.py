@@ -210,9 +210,7 @@ def clip_share(clip: float, p: Problem, directions: int) -> float:
 class SmallestBound:
     """The smallest bound over the step size alpha and the clip C for smoothing lambda -> 0, one problem and one K.
 
-    problem: the constants. direction: the law of the directions, one of `constants.LAWS`. directions: K. In the methods
-    steps is T, rate the Poisson sampling rate, and the noise is given by `variance` = sigma^2/C^2 or, where T is free,
-    by `unit` = sigma/(C sqrt(T)).
+    problem: the constants. direction: the law of the directions, one of `constants.LAWS`. directions: K.
 
     The best alpha has a closed form; the best C = c L sqrt(K) is sought on a grid that is refined three times. With
     K > 1 the grid of c is denser near 1, where the norm of K scalars of a unit gradient concentrates.
@@ -233,15 +231,21 @@ class SmallestBound:
         self.constants = self.at(self.clips)
 
     def at(self, clips: Array) -> Constants:
-        """The constants of a step for this problem, law and K at the clips c = C/(L sqrt(K))."""
+        """The constants (`constants.Constants`) for this problem, law and K at the clips c = C/(L sqrt(K))."""
         return constants_of(self.problem, clips, self.direction, self.directions)
 
     def coarse(self, steps: int, variance: float, rate: float) -> Array:
-        """The square root of the smallest bound over alpha at each clip of the first grid."""
+        """The square root of the smallest bound over the step size, at each clip of the first grid.
+
+        steps: T. variance: sigma^2/C^2. rate: of Poisson sampling, 1 for full batches.
+        """
         return self._values(self.clips, self.constants, steps, variance, rate)[0]
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
-        """The clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound."""
+        """The clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound.
+
+        steps: T. variance: sigma^2/C^2. rate: of Poisson sampling, 1 for full batches.
+        """
         clips, k = self.clips, self.constants
         for _ in range(3):
             y, _ = self._values(clips, k, steps, variance, rate)
@@ -253,14 +257,20 @@ class SmallestBound:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """The square root of the smallest bound on the first grid of clips, for full batches and T -> infinity."""
+        """The square root of the smallest bound on the first grid of clips, for full batches and T -> infinity.
+
+        unit: sigma/(C sqrt(T)), which stays the same as T grows.
+        """
         free = np.zeros_like(self.clips)
         k = self.constants
         terms = Terms(k.kept, free, k.bias, free, self.problem.r * (unit * self.clips) ** 2)
         return float(smallest_root(terms, relative_gap(self.problem)).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """The smallest T, to 0.1%, whose bound is at most (1 + share) times the bound for T -> infinity."""
+        """The smallest T, to 0.1%, whose bound is at most (1 + share) times the bound for T -> infinity.
+
+        unit: sigma/(C sqrt(T)), the same for every T.
+        """
         target = math.sqrt(1 + share) * self.limit(unit)
 
         def enough(steps: int) -> bool:
