@@ -41,9 +41,9 @@ class Inequality:
     Attributes:
         problem: the constants.
         gdp: mu of the whole run.
-        growth: the k of the module: d for Theorem 1, r + 2 for Theorems 2 and 3.
-        trace: the s of the module, d or r. It comes from E[z' H z] = s ell sigma^2 or less, where z is the noise and H
-            bounds the Hessian.
+        growth: k in the factor 1 - 2 k ell alpha: d for Theorem 1, r + 2 for Theorems 2 and 3.
+        trace: s in the noise's term ell alpha s sigma^2/2, d or r. It comes from E[z' H z] = s ell sigma^2 or less,
+            where z is the noise and H bounds the Hessian.
         clips: whether clipping may happen (Algorithm 2), or C = L d rules it out (Algorithm 1).
     """
 

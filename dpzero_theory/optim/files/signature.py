@@ -123,7 +123,10 @@ def signer(folder: Path, claimed: Statement) -> str:
 
 
 def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
-    """Return what is signed, by the names that the module lists: digests of the folder's files, and the claim."""
+    """Return what is signed: the entries format, run, transcript, ledger and claim that the module's docstring shows.
+
+    claimed: the run's privacy statement, whose first epsilon and delta are the claim.
+    """
     first = claimed.costs[0]
     transcript = content(folder / TRANSCRIPT)
     return {

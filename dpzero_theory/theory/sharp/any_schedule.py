@@ -26,7 +26,7 @@ WORST_EXPONENT = 1.2564312086261697  # The x > 0 at which (1 - e^(-x))^2/x is la
 
 
 def curvature_share(x: Array | float) -> Array:
-    """(1 - e^(-x))^2/x for each x > 0: the factor of the module's text by which the curved coordinates count."""
+    """(1 - e^(-x))^2/x for each x > 0: the factor by which the curved coordinates count in the last iterate's bound."""
     at = np.asarray(x, dtype=float)
     share: Array = np.expm1(-at) ** 2 / at
     return share

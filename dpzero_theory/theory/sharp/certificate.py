@@ -67,12 +67,14 @@ ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algo
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """The bound of the module's theorem at given parameters, with the three numbers that it is computed from.
+    """The bound of the sharpened theorem at given parameters, with the three numbers that it is computed from.
+
+    The bound is ((p + sqrt(p^2 + 4 q K))/(2 q))^2; the module's docstring says how q, p and K follow from parameters.
 
     Attributes:
-        progress: q of the module, which has no unit; the bound is finite only where q > 0.
-        drift: p of the module, in the unit of the gradient.
-        floor: the K of the module that is not the number of directions, in the unit of the squared gradient.
+        progress: q, which has no unit; the bound is finite only where q > 0.
+        drift: p, in the unit of the gradient.
+        floor: K, here not the number of directions, in the unit of the squared gradient.
         bound: the bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
         vacuous: whether bound >= L^2, which holds with no algorithm (`Problem.steepest` squared where there is no L).
     """

@@ -35,7 +35,9 @@ the part that clipping at c removes; so a search for a tangent goes no farther."
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of the module at one or several clips c, in units of L; those that are arrays have the shape of c.
+    """The constants with which the four inequalities of the module's docstring hold, by the names that they have there.
+
+    They are for one or several clips c, in units of L; those that are arrays have the shape of c.
 
     `smooth_first` and `smooth_second` bound the effect of the finite differences' error, per unit of e = ell lambda/2:
     if e_U is the error of the clipped mean of the samples' differences, then E|e_U'U'g|/K <= e smooth_first G and

@@ -185,8 +185,9 @@ def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMomen
 def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCertificate:
     """A bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
-    It is the smallest of three: the module's bound over a grid of theta and kappa, which depends on the parameters
-    alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which always holds.
+    It is the smallest of three: the theorem's bound over a grid of its free numbers theta and kappa, which depends on
+    the parameters alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which always
+    holds.
 
     Args:
         problem: the constants.

@@ -62,7 +62,9 @@ _Y_LEVELS = np.geomspace(1e-6, 10.0, 300)  # the values of the theorem's free pa
 
 @dataclass(frozen=True, kw_only=True)
 class LastIteratePrescription(Prescription):
-    """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's text.
+    """A prescription whose bound is on E[F_S(x_T) - F_S^*].
+
+    In this mean only runs count whose iterates stay where the assumptions hold, as the module's docstring says.
 
     Attributes:
         gradient_bound: 2 ell times `bound`, which bounds E||grad F_S(x_T)||^2.
@@ -84,8 +86,9 @@ def certify_last_iterate(
     directions_per_step: int = 1,
     difference: str = "central",
 ) -> float:
-    """The bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the module's y. It is infinite
-    if no y gives a rho in [0, 1).
+    """The bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the theorem's free number y.
+
+    It is infinite if no y gives a contraction rho in [0, 1).
 
     Args:
         problem: the constants, with `pl`.
@@ -315,9 +318,9 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 def _bound(
     p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, log_ratio: Array, levels: Array
 ) -> Array:
-    """The bound of the module for each entry of `alpha`, in units of L^2/ell: the smallest over y in `levels`.
+    """The theorem's bound for each entry of `alpha`, in units of L^2/ell: the smallest over y in `levels`.
 
-    p: the problem. terms: the coefficients of the module's q, p and M. steps: T. variance: that of the last step's
+    p: the problem. terms: the coefficients of the theorem's q, p and M. steps: T. variance: that of the last step's
         noise in units of K L^2. log_ratio: the log of the noise ratio.
     """
     alpha, ratio = alpha[:, None], log_ratio[:, None]

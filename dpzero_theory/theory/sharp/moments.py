@@ -97,9 +97,11 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 
 @functools.lru_cache(maxsize=4096)
 def suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
-    """Upper bounds on b_m and w_m of the module, where m is `power`.
+    """Upper bounds on the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x), where m is `power`.
 
-    d: dimension. r: effective rank. direction, directions: the law of the directions, and K.
+    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient: from its product with the mean
+    gradient, and in the norm by which a step is measured. d: dimension. r: effective rank. direction, directions: the
+    law of the directions, and K.
 
     beta and omega fall as x grows, so x^(m-1) beta(x) on a cell is at most its value with the upper end of the cell
     in the power and the lower end in beta. Random signs have closed forms, from (v - x)_+ x^(m-1) <= kappa v^m with
