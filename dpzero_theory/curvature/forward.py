@@ -77,7 +77,7 @@ def measure_forward(
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: no curvature is seen at this width.
+        PreconditionError: the estimate of ||A||_F^2 for the Hessian A at this width is 0.
     """
     h, count = check.real("width", width, above=0), check.integer("directions", directions, at_least=2)
 

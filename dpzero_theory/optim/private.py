@@ -192,7 +192,8 @@ def make_private_with_epsilon(
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: whether to go on with the run in the folder: True, False, or "moved" for a folder that was copied.
         paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1.
-        isolation: how a record's loss is kept its own: "probed", or "exact" for its last bits too.
+        isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
+            records at the start, or "exact", to the last bit, by fixed shapes of batches too.
 
     Returns:
         The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what is
@@ -275,8 +276,8 @@ def make_private(
         paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1; the disk is waited for twice
             for all of them together. After a crash up to so many releases stay paid for though they were not made, and
             after a power failure the transcript may lack as many (but none that a checkpoint has).
-        isolation: how a record's loss is kept its own: "probed", or "exact" for its last bits too; see
-            `losses.isolation`.
+        isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
+            records at the start, or "exact", to the last bit, by fixed shapes of batches too; see `losses.isolation`.
 
     Returns:
         The run, at its start or where it was.

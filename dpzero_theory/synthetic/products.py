@@ -150,7 +150,7 @@ def coefficients(
     Args:
         data: w_t^T y_i with the n samples y_i, shape (S, n).
         gram: w_t^T w_s, shape (S, S).
-        own: w_t^T (y_0 - p N_t), shape (S, L), see `Start.own`.
+        own: w_t^T (y_0 - p N_t), shape (S, L), where y_0 is a run's start and p N_t the noise before; see `Start.own`.
         alpha: the step size of each run, shape (L,).
         limit: the clip of each difference, shape (S, L): C, or C/||u_t|| where C bounds ||difference * u_t|| (Algorithm
             1).

@@ -22,7 +22,9 @@ _ALIVE, _NEW = "alive", "new"
 
 @contextmanager
 def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
-    """Give a new folder to fill. When the block is done it is at `path`, on disk; after an exception it is gone.
+    """A context manager that gives its block a new folder to fill.
+
+    When the block is done the folder is at `path`, on disk; after an exception it is gone.
 
     mode: the folder's permissions, less the umask. Until it is in its place only its owner can look into it. Raises
     FileExistsError where `path` is there and not empty, ValueError and OSError where it cannot be made.

@@ -60,7 +60,8 @@ class Header:
     fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
     precision: how half-precision weights are rounded when they move, a name in `precision.PRECISIONS`.
     private: whether noise and batches come from the operating system, and not from a seed.
-    isolation: how a record's loss was kept its own, see `losses.isolation`; empty if it was not looked at.
+    isolation: how it was made sure that a record's loss depends on no other record, a name in
+        `losses.isolation.ISOLATIONS`; empty if it was not tested.
     layout, losses, records: digests of the parameters, the loss function and the data set, see `losses.identity`.
     software: the versions with which the run was begun.
     unit: what a record is, where it is not one entry of the data set, see `losses.users`.

@@ -39,7 +39,7 @@ class BatchSum:
 
         release: its number, which says along which directions. batch: the numbers of the records. Each rank evaluates
         some of the micro-batches. Where a forward needs all ranks, those without a micro-batch left evaluate one again
-        and leave it out.
+        and leave out its result.
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule = self._plan, self._plan.rule

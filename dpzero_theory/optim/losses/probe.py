@@ -170,8 +170,8 @@ def probe(
     """Test that the losses keep records apart, in fewer than ten evaluations of a micro-batch as the run makes it.
 
     weights: the trainable ones of the module. losses, data, collate: the run's loss function, records, and the function
-    that makes a batch of records. plan: what the run does. rows: the number of records in a micro-batch. mode: how a
-    record's loss is kept its own, a name in `isolation.ISOLATIONS`.
+    that makes a batch of records. plan: what the run does. rows: the number of records in a micro-batch. mode: how
+    it is made sure that a record's loss depends on no other record, a name in `isolation.ISOLATIONS`.
 
     Returns what was measured. Raises ValueError in one line that says what was seen, or what the losses raise
     (`evaluable`). The module's buffers are then as they were.

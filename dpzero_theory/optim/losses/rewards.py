@@ -38,7 +38,8 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
     lambda must be so large that answers change; 0.1 to 0.3 is usual where a direction's entries are about 1 in size.
 
     Args:
-        reward: see `Reward`.
+        reward: a function (answers, batch) -> one number from 0 (worst) to 1 (best) for each record, made of the record
+            and its answer alone. answers: the texts of the answers. batch: the collated batch.
         tokenizer: of transformers; its `decode` and `eos_token_id` are used.
         tokens: the largest number of tokens of an answer, at least 1.
         temperature: T > 0 of the distribution that answers are drawn from; or 0 for the most likely token each time.

@@ -36,10 +36,10 @@ def last_iterate_limit(problem: Problem, gdp: float, *, clip: float = 1.0, relat
     """The bound on E||grad F_S(x_T)||^2 below which no schedule of step sizes and noises is certified, in the limit of
     many samples and steps.
 
-    It is the least over S of gap/S + r ell S (2 c L/(n mu))^2 (1 - e^(-x))^2/x, where x is what makes the second part
-    largest: `WORST_EXPONENT`, or the nearest x for which k = r ell S/x is between r and d - 1. In large dimension it is
-    4 (0.4073 gap r ell)^(1/2) c L/(n mu). At finite n it is a limit and no bound. Where d is below about r ell S/1.26
-    it says less, because k is at most d - 1. Where r > d - 1, r is replaced by d - 1.
+    It is the least over S, the sum of the step sizes, of gap/S + r ell S (2 c L/(n mu))^2 (1 - e^(-x))^2/x. x is what
+    makes the second part largest: `WORST_EXPONENT`, or the nearest x for which k = r ell S/x is between r and d - 1. In
+    large dimension the least is 4 (0.4073 gap r ell)^(1/2) c L/(n mu). At finite n it is a limit and no bound. Where d
+    is below about r ell S/1.26 it says less, because k is at most d - 1. Where r > d - 1, r is replaced by d - 1.
 
     Args:
         problem: n, d, r, lipschitz, smoothness and gap are used.

@@ -62,8 +62,10 @@ class SharpLaw:
     Attributes:
         name: the name of the law in `sphere.DIRECTIONS`, or `frame`.
         constants: (c, d, r, K) -> the constants; their `smooth_first` and `smooth_second` are for samples of any rank.
-        curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3], each divided by its value for the Gaussian law.
-        largest: (d, K) -> the largest value of ||U'g||/(G sqrt(K)); a larger clip c has no effect.
+        curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H with 0 <= H <= I,
+            each divided by its value for the Gaussian law.
+        largest: (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of norm G; a
+            larger clip c has no effect.
         most: d -> the largest number K of directions a step.
         removed: (c, d, r, K) -> upper bounds on the shares of a unit gradient that clipping at c removes, see
             `_Invariant.removed`; None for random signs, whose largest shares have closed forms.

@@ -77,8 +77,9 @@ class RunCertificate:
         bound: with probability at least 1 - delta the run's mean of ||grad F_S(x_t)||^2, t = 0, ..., T - 1, is at most
             this.
         failure: delta.
-        exponent: the theta with the smallest bound on a grid, in units of one over the loss. It is 0 if the bound comes
-            from Markov's inequality for the bound on the mean over runs, or is L^2, because these are smaller.
+        exponent: the theorem's theta with the smallest bound on a grid, in units of one over the loss. It is 0 if the
+            bound comes from Markov's inequality for the bound on the mean over runs, or is L^2, because these are
+            smaller.
         vacuous: whether bound >= L^2, which always holds.
     """
 

@@ -71,8 +71,8 @@ def prescribe_poisson(
             `poisson_noise(epsilon, delta)`.
         max_evaluations: a cap on q_s n K T, the expected number of differences of single samples; this or max_points
             must be given.
-        max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses, with
-            `points` of the difference rule.
+        max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses. points(K)
+            is how many of one sample a step takes: 2 K with central differences, K + 1 with the other rules.
         max_steps: a cap on T.
         expected_batch: q_s n, if the rate q_s is not to be searched.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.

@@ -33,6 +33,9 @@ _TILTS_ACROSS = np.geomspace(0.5, 1.6, 4)
 class Removed:
     """Upper bounds on moments of phi(y), for all unit vectors a and e, at one or several clips c.
 
+    U are K vectors of random signs, y = U'a, w = U'e and v = ||y||/sqrt(K). phi(y) is what clipping y to norm c sqrt(K)
+    removes from it.
+
     Attributes:
         second: on E||phi(y)||^2/K = E(v - c)_+^2.
         fourth: on E||phi(y)||^4/K^2 = E(v - c)_+^4.
