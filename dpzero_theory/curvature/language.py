@@ -140,7 +140,7 @@ def tiny(family: str, samples: int | None, seed: int) -> Task:
 
     `family` is "roberta" or "opt". The task's samples (`samples` of them, 256 if None) are random sequences of 12
     tokens, and a sample's label is the parity of its fourth token; weights and samples are drawn with `seed`. Raises
-    ValueError.
+    ValueError for another family.
     """
     from transformers import AutoModel, OPTConfig, RobertaConfig
 

@@ -186,9 +186,10 @@ def _entry(tail: nn.Module) -> _Entry:
 
 
 class _Bottom:
-    """The frozen layers at the bottom of a model, which computes their hidden states, once for each record.
+    """Runs the frozen layers at the bottom of a model, to compute the hidden states of records.
 
-    It also makes the tail, the module that runs the layers above from hidden states that are given (see `cached`).
+    The object also makes the tail: the rest of the model, which is called with such hidden states (see `cached`).
+    model: the whole model.
     """
 
     def __init__(self, model: nn.Module) -> None:

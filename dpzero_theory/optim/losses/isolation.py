@@ -81,7 +81,7 @@ def examine(
     tested. points_at_once: how many points the run evaluates in one pass; above 1, two records must get the losses in
     one pass that each point gives by itself. Layers that are streamed are called as a step calls them.
 
-    Raises ValueError, or what the losses raise; the module is then as it was.
+    Raises ValueError where the losses do not keep records apart, or what they raise; the module is then as it was.
     """
     evaluation = Evaluation(losses, fetcher(data, collate))
     places, few = np.unique(np.arange(_TRIED) * plan.n // _TRIED), min(2, micro_batch)
