@@ -1,4 +1,4 @@
-"""Start or resume a run on a torch module: a private one, or one that is made by a function named "not private".
+"""Start or resume a run on a torch module: a private one, or one by a function whose name says that it is not private.
 
     import torch
     from torch.utils.data import TensorDataset

@@ -1,7 +1,7 @@
 """A folder that is there whole or not at all, and files in it that only their owner can read.
 
 A new folder is filled beside its place, in `_NAME.*.new`, and renamed when it is done. What a killed start leaves there
-is removed by the next start or resumption at that place, which knows it by its lock: that of a dead process is free.
+is removed by the next start or resumption at that place: the lock on a file in it is free, as its process is dead.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""A record's loss must be its own: how a run looks at this before it begins, and how it is kept so.
+"""A record's loss must depend on that record alone: how a run tests this before it begins, and how it stays so.
 
 What is clipped is the difference of one record, so a neighbouring data set may change no other record's. That holds if
 the losses give record i a number that depends on record i and the weights alone. `probe.probe` evaluates a few records,

@@ -1,4 +1,4 @@
-"""Evaluations of a few records, and their comparison: whether the losses give each record a number of its own.
+"""Evaluations of a few records, and their comparison: whether each record's loss depends on that record alone.
 
 `losses.isolation` says what is looked at, and why.
 """
