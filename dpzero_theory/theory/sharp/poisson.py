@@ -1,4 +1,4 @@
-"""The sharpened theorem with Poisson mini-batches: the best parameters under a cap on gradient evaluations."""
+"""The sharpened theorem with Poisson mini-batches: the best parameters under a cap on evaluations of losses."""
 
 import math
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def prescribe_poisson(
     directions_per_step: int | str = 1,
     difference: str = "central",
 ) -> Prescription:
-    """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
+    """The Poisson mini-batch parameters with the smallest certificate under a cap on differences or losses evaluated.
 
     For each rate q_s, T is the largest number of steps that the caps allow. The rates tried are apart by the factor
     1.5. The search begins at the rate that would be best with the noise by the central limit theorem, which takes no
