@@ -60,8 +60,7 @@ class Header:
     fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
     precision: how half-precision weights are rounded when they move, a name in `precision.PRECISIONS`.
     private: whether noise and batches come from the operating system, and not from a seed.
-    isolation: how it was made sure that a record's loss depends on no other record, a name in
-        `losses.isolation.ISOLATIONS`; empty if it was not tested.
+    isolation: how it was made sure that a record's loss depends on no other record (`ISOLATIONS`); empty if not at all.
     layout, losses, records: digests of the parameters, the loss function and the data set, see `losses.identity`.
     software: the versions with which the run was begun.
     unit: what a record is, where it is not one entry of the data set, see `losses.users`.
