@@ -1,4 +1,4 @@
-"""Start or resume a run on a torch module, private by construction or by name not private.
+"""Start or resume a run on a torch module: a private one, or one by a function whose name says that it is not private.
 
     import torch
     from torch.utils.data import TensorDataset
@@ -192,7 +192,8 @@ def make_private_with_epsilon(
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: whether to go on with the run in the folder: True, False, or "moved" for a folder that was copied.
         paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1.
-        isolation: how a record's loss is kept its own: "probed", or "exact" for its last bits too.
+        isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
+            records at the start, or "exact", to the last bit, by fixed shapes of batches too.
 
     Returns:
         The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what is
@@ -201,8 +202,8 @@ def make_private_with_epsilon(
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
             or losses that `make_private` refuses.
-        FileExistsError, FileNotFoundError: for the folder's files.
-        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
+        LedgerError, TranscriptError: the folder's files are damaged, do not fit together, or are in use.
     """
     _require_folder(folder)
     require_module(module)
@@ -275,17 +276,18 @@ def make_private(
         paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1; the disk is waited for twice
             for all of them together. After a crash up to so many releases stay paid for though they were not made, and
             after a power failure the transcript may lack as many (but none that a checkpoint has).
-        isolation: how a record's loss is kept its own: "probed", or "exact" for its last bits too; see
-            `losses.isolation`.
+        isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
+            records at the start, or "exact", to the last bit, by fixed shapes of batches too; see `losses.isolation`.
 
     Returns:
         The run, at its start or where it was.
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            losses that are not one for each record, or not its own, parameters that they do not read.
-        FileExistsError, FileNotFoundError: for the folder's files.
-        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
+            losses that are not one for each record or depend on other records, trained parameters that they do not
+            read.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
+        LedgerError, TranscriptError: the folder's files are damaged, do not fit together, or are in use.
     """
     _require_folder(folder)
     require_plan(plan)
@@ -343,7 +345,7 @@ def make_from_seed_not_private(
 
     Raises:
         ValueError: an argument outside its range, a setting that is not the resumed run's, or losses that are refused.
-        FileExistsError, FileNotFoundError: for the folder's files.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         TranscriptError: the transcript is damaged or in use.
     """
     require_plan(plan)
@@ -370,8 +372,8 @@ def _make(
     """Test the losses, create or open the folder's files, and return the run.
 
     sources: where noise, batches and directions come from. budget: what the run may cost; None where no ledger is kept.
-    folder: where the files are; None where none are kept. execution: settings that do not change the plan. The other
-    arguments are those of `make_private`.
+    folder: where the files are; None where none are kept. execution: settings that do not change the plan. module,
+    losses, data, plan: as in `make_private`. Raises what that raises.
     """
     execution = execution.checked(len(plan.difference_rule.points(range(plan.directions_per_step), plan.smoothing)))
     collate = execution.collate

@@ -82,7 +82,7 @@ def deployment(statement: Statement) -> dict[str, Any]:
 
 
 def _ends(bracket: Bracket) -> dict[str, float | None]:
-    """Returns both ends of a bracket by name."""
+    """Returns both ends of a bracket under the names lower and upper; None stands for an infinite one."""
     return {
         name: end if math.isfinite(end) else None for name, end in (("lower", bracket.lower), ("upper", bracket.upper))
     }

@@ -202,7 +202,8 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     batches depend on one another (`Sampling.lasting`) copies are refused, since both used the same batches.
 
     folders: of runs with one neighbouring relation; nothing is written in them. delta: the delta of the bound, in
-    (0, 1); 0 where the noise has a pure epsilon. Raises ValueError, LedgerError, TranscriptError and OSError.
+    (0, 1); 0 where the noise has a pure epsilon. Raises ValueError for other arguments, and what `both` raises where
+    files cannot be read or do not fit together.
     """
     payments: dict[tuple[str, int], set[str]] = defaultdict(set)
     shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
@@ -231,7 +232,8 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
 def _transcript(path: Path) -> Transcript:
     """Open the transcript of the folder at `path`, and return it. Raises TranscriptError for a damaged one.
 
-    Where only records are damaged that no payment has seen, the message says how to do without them.
+    Where the last payment in the ledger notes no record beyond the undamaged ones, or there is no ledger, the message
+    says how to go on without the damaged ones.
     """
     try:
         return Transcript.open(path / TRANSCRIPT)

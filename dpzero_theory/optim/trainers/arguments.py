@@ -90,7 +90,10 @@ def defaults(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def require_honoured(arguments: TrainingArguments, plain: TrainingArguments) -> None:
-    """Raise ValueError for the first field that differs from `plain`, the defaults, and would have no effect."""
+    """Raise ValueError for the first field of the arguments that would have no effect and is not at its default.
+
+    plain: arguments with all defaults (`defaults`).
+    """
     own = type(arguments)
     honoured: Collection[str] = getattr(own, "honoured", ())
     instead = {**INSTEAD, **getattr(own, "instead", {})}

@@ -73,7 +73,7 @@ _NO_OPTIONS = {
 
 
 def _require_settings(private: object) -> None:
-    """Raise ValueError for anything but the settings of a run inside a Trainer."""
+    """Raise ValueError unless `private` is a mapping with the settings of a run inside a Trainer (`DPZeroTrainer`)."""
     if not isinstance(private, Mapping):
         raise ValueError(
             f"private must be a mapping of settings, such as dict(target_epsilon=2, ...); got {private!r:.60}"
@@ -405,7 +405,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             return
         output = Path(self.args.output_dir)
         folder = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if folder.exists():  # of this run too, before it went back to an earlier checkpoint
+        if folder.exists():  # this run wrote it before it went back to an earlier checkpoint
             shutil.rmtree(folder)
         best = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
         if self.state.best_global_step and (best.exists() or best == folder):

@@ -48,8 +48,11 @@ _PAIRS = (
 
 
 class _Config:
-    """What the two configurations share: no autocast and no gradient checkpointing unless they are asked for, which is
-    refused, and a way from TRL's own configuration."""
+    """What the two configurations share: how to make one from TRL's own, `from_trl`.
+
+    In both, autocast and gradient checkpointing are off, and a trainer refuses a configuration that turns them on.
+    honoured: the fields of TRL's that a private run uses. instead: for other fields, what to use in their place.
+    """
 
     honoured: ClassVar[frozenset[str]]
     instead: ClassVar[Mapping[str, str]]
@@ -58,7 +61,7 @@ class _Config:
     def from_trl(cls, config: TrainingArguments) -> Self:
         """Return the configuration with the fields of `config`, TRL's own, that a private run uses.
 
-        What is left behind are the fields about optimiser, batches and precision: `private` says those.
+        The fields about optimiser, batches and precision are left out: the trainer's argument `private` says those.
         """
         kept = (cls.honoured | HONOURED.keys()) & {field.name for field in fields(config) if field.init}
         return cls(**{name: getattr(config, name) for name in kept})
@@ -116,7 +119,7 @@ class DPZeroDPOConfig(_Config, DPOConfig):
 
 
 class _Trainer(DPZeroTrainer):
-    """What the two trainers share: the unit of privacy, and a way from TRL's own trainer.
+    """What the two trainers share: the unit of privacy, and `from_trl`, which makes one from TRL's own trainer.
 
     owner: the name of a column of train_dataset whose equal values belong to one unit of privacy, or None.
     """
@@ -150,7 +153,7 @@ class _Trainer(DPZeroTrainer):
     def from_trl(cls, trainer: Any, *, private: Mapping[str, Any], **options: Any) -> Self:
         """Return the private trainer with the model, the data and the arguments of one of TRL's, which has not trained.
 
-        Fields of its arguments about optimiser, batches and precision are left behind (`DPZeroSFTConfig.from_trl`).
+        Fields of its arguments about optimiser, batches and precision are left out (`DPZeroSFTConfig.from_trl`).
 
         Args:
             trainer: an `SFTTrainer` or a `DPOTrainer` of TRL.
@@ -166,7 +169,7 @@ class _Trainer(DPZeroTrainer):
         return cls(trainer.model, cls.config.from_trl(trainer.args), private=private, **{**given, **options})
 
     def _send_telemetry(self) -> None:
-        """Send nothing, where TRL's trainers tell its makers of their use."""
+        """Send nothing, in place of TRL's method that tells the makers of TRL that a trainer is used."""
 
 
 class DPZeroSFTTrainer(_Trainer, SFTTrainer):  # type: ignore[misc]
