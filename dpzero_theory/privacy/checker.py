@@ -59,7 +59,7 @@ class Gaussian:  # noise of standard deviation s
 
 
 @dataclass(frozen=True)
-class Laplace:  # noise with density exp(-|x|/s)/(2 s); the ratio of two shifted densities is constant beyond both
+class Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities have a constant ratio beyond both means
     s: arb
 
     def beyond(self, c: arb, centre: int) -> arb:

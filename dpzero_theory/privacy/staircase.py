@@ -72,7 +72,7 @@ class Staircase:
     """
 
     def __init__(self, scale: Fraction) -> None:
-        """Make the staircase for sigma = `scale`, 0 < sigma <= 2^56."""
+        """Make the sampler of P[x] proportional to exp(-x^2/(2 sigma^2)), for sigma = `scale`, 0 < sigma <= 2^56."""
         self._rate = 1 / (2 * scale**2)  # the log of the law's mass at m is -m^2 times this
         self._sigma = max(float(scale), 1e-9)  # a smaller sigma refuses everything but 0, as 1e-9 does
         self.bits = max(0, math.floor(scale).bit_length() - 7)
@@ -172,7 +172,7 @@ class Staircase:
 
 @lru_cache(maxsize=8)
 def staircase(scale: Fraction) -> Staircase:
-    """The sampler for sigma = `scale`. It takes 0.4 ms to make, so the last eight samplers are kept."""
+    """The sampler with the parameter sigma = `scale`. It takes 0.4 ms to make, so the last eight samplers are kept."""
     return Staircase(scale)
 
 

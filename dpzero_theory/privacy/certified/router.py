@@ -348,8 +348,9 @@ class _DirectionCurve:
         """The log of a rough delta at x if there are many releases and the record is in few of their batches; else
         None.
 
-        Else `estimate` takes little time. In the first case the estimate on a contour often fails. Where it does not,
-        it is kept for `estimate`, and None is returned too.
+        If there are few releases, or many batches with the record, `estimate` itself takes little time. Otherwise the
+        estimate on a contour often fails. Where it succeeds, it is kept for the next call of `estimate` at this x, and
+        None is returned here.
         """
         self._move(x)
         epsilon, parts, gdp = self._at(x)
