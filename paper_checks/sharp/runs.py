@@ -69,8 +69,9 @@ def runs() -> Checked:
 
 
 def unbounded_runs() -> Checked:
-    """Section 11 of the proof: in whole runs on losses whose gradients no constant of use bounds, the mean squared
-    gradient plus 3 standard errors is below the certificate for their second or fourth moment, or their mean excess.
+    """Section 11 of the sharpened theorem's proof: in whole runs on losses whose gradients no constant of use bounds,
+    the mean squared gradient plus 3 standard errors is below the certificate for their second or fourth moment, or
+    their mean excess.
 
     There are 24 runs for each of these and each law of directions, on 400 pseudo-Huber losses whose steepest gradients
     have a Pareto law: the longest is about five times the root mean square.
@@ -101,8 +102,9 @@ def unbounded_runs() -> Checked:
 
 
 def other_shapes() -> Checked:
-    """Section 14 of the proof: in whole runs with directions B^(1/2) u the mean of g'B g, g the gradient of F, plus 3
-    standard errors, is below the certificate for B^(1/2) H B^(1/2) and the gradients' norms after B^(1/2).
+    """Section 14 of the sharpened theorem's proof: in whole runs with directions B^(1/2) u the mean of g'B g, g the
+    gradient of F, plus 3 standard errors, is below the certificate for B^(1/2) H B^(1/2) and the gradients' norms after
+    B^(1/2).
 
     There are 24 runs for each law of directions and each B = H^power, on pseudo-Huber losses with d = 12.
     """
@@ -150,9 +152,9 @@ def _mean_squares(
 
 
 def last_iterate() -> Checked:
-    """Section 8 of the proof: over 4,000 runs on pseudo-Huber losses, the mean of F(x_T) - F* at the last iterate
-    x_T is below its certified bound. Runs that leave the ball on which the PL inequality holds count as 0, as in the
-    bound."""
+    """Section 8 of the sharpened theorem's proof: over 4,000 runs on pseudo-Huber losses, the mean of F(x_T) - F* at
+    the last iterate x_T is below its certified bound. Runs that leave the ball on which the PL inequality holds count
+    as 0, as in the bound."""
     rng = np.random.default_rng(SEED + 12)
     worst, shares = -math.inf, []
     for d, schedule, k in ((3, "constant", 1), (12, "shrinking", 1), (12, "shrinking", 4)):
