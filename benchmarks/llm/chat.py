@@ -153,7 +153,7 @@ def _paired(tail: nn.Module, states: States) -> States:
 
 
 def log_probabilities(tail: nn.Module, batch: Any) -> Tensor:
-    """Return the log-probability of each row's labelled tokens."""
+    """Return for each row of a batch the log-probability of its labelled tokens, summed over them, shape (rows,)."""
     labels = batch["labels"][:, 1:]
     logits = tail(**{name: value for name, value in batch.items() if name != "labels"}).logits[:, :-1].float()
     each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
@@ -161,7 +161,8 @@ def log_probabilities(tail: nn.Module, batch: Any) -> Tensor:
 
 
 def margins(tail: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """Return by how much the log-probabilities of the chosen and of the rejected answers have grown."""
+    """Return by how much the log-probabilities of the chosen and of the rejected answers, one of each in a pair, have
+    grown since before training."""
     rows = {name: value.flatten(0, 1) for name, value in batch.items() if name != "reference"}
     chosen, rejected = (log_probabilities(tail, rows).view(-1, 2) - batch["reference"]).unbind(1)
     return chosen, rejected
@@ -187,7 +188,11 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
 
 
 def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path, steps: int = STEPS) -> dict[str, Any]:
-    """Train from a bias of 0 by the cell's method, and return what was reached."""
+    """Train from a bias of 0 by the cell's method. Returns the measured columns of the row: the losses and win rates on
+    the dev and test records afterwards, the test loss before, and for DPZero the epsilon spent and the noise.
+
+    size: the first step size, which falls linearly to 0. folder: for the files of a private run.
+    """
     with torch.no_grad():
         work.bias.zero_()
     before, _ = evaluated(work, "test")

@@ -191,7 +191,12 @@ def _answered(labels: Tensor, option: int) -> Tensor:
 
 
 def trained(work: Prepared, at: Cell, step_size: float, after: Callable[[int], None]) -> dict[str, Any]:
-    """Train by the cell's method; `after` is called with the number of steps made. Returns what the run cost."""
+    """Train by the cell's method. `after` is called with the number of steps made, with 0 first and then after each
+    step.
+
+    Returns for a private method `epsilon_upper`, an upper bound on the epsilon that the run spent at DELTA, and its
+    `noise_multiplier`; an empty dictionary for any other method.
+    """
     data = first(work.parts["train"], at["n"])
     after(0)
     if at["method"] in ("zero-shot", "few-shot"):
@@ -236,9 +241,10 @@ def _dp_adamw(
     work: Prepared, data: States, at: Cell, step_size: float, after: Callable[[int], None]
 ) -> dict[str, float]:
     """Train by DP-AdamW: each record's gradient is clipped, and Gaussian noise is added to their sum over a secret
-    Poisson batch. Returns what the run cost.
+    Poisson batch.
 
-    The noise is in float32, by a generator that the operating system seeds.
+    The noise is in float32, by a generator that the operating system seeds. `after` is called after each step with the
+    number of steps made. Returns `epsilon_upper` and `noise_multiplier`, as `trained` does.
     """
     optimizer, steps, clip = _adamw(work, step_size), _steps(at), float(at["clip"])
     (gain,) = optimizer.param_groups[0]["params"]

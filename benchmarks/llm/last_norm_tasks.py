@@ -134,7 +134,7 @@ def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = Fals
 
 
 class _Works:
-    """The models with their records, of which the last one is kept."""
+    """Makes the model with a task's records when asked for it, and keeps the one that was asked for last."""
 
     def __init__(self, data: Path | None) -> None:
         self._data, self._key, self._norm = data, ("", ""), 0.0

@@ -156,7 +156,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Work:
-    """The model and its records. Hidden states are computed when they are asked for the first time."""
+    """The model and its records. Hidden states and gradient norms are computed when first needed, and kept."""
 
     def __init__(self, data: Path | None) -> None:
         self.model = load(MODEL)

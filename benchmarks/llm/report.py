@@ -24,7 +24,8 @@ def last_step(c: Configuration) -> int:
 
 
 class _Lines:
-    """The last row of each run in `rows`, by its configuration; numbers are compared as numbers."""
+    """The last row of each run in `rows`, found by the run's configuration. Values are compared as numbers where they
+    are numbers, so that 1e-6 finds 0.000001."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self._rows = rows

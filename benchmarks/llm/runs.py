@@ -140,9 +140,13 @@ def trained(
     folder: Path,
     after_step: Callable[[int], None],
 ) -> tuple[Privacy | None, str]:
-    """Train by the configuration's method; returns what that cost, and how per-record gradients were made.
+    """Train by the configuration's method.
 
-    after_step: called with the number of steps made after each step, and once more where a zeroth-order run goes on.
+    Returns the privacy of the run, None for a method that is not private, and how the gradients of single records were
+    made, in words, "" for a method without them.
+
+    after_step: called after each step with the number of steps made, and once at the start where a zeroth-order run is
+    resumed.
     """
     if c.method == "zero-shot":
         after_step(0)
