@@ -68,7 +68,8 @@ def load_tokenizer(name: str) -> Any:
 def random_model(
     config: PreTrainedConfig, kind: str, *, seed: int, dtype: str = "float32", device: str = "cpu"
 ) -> nn.Module:
-    """Return a model with random weights, made on `device` in `dtype`, without a copy in main memory."""
+    """Return a model of this kind (one of `tasks.KINDS`) and configuration with random weights, made on `device` in
+    `dtype`, without a copy in main memory."""
     torch.manual_seed(seed)
     with torch.device(device):
         module: nn.Module = _FAMILIES[check.choice("kind", kind, _FAMILIES)].from_config(

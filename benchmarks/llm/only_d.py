@@ -199,7 +199,8 @@ class Work:
         return top
 
     def gradient_norm(self, trained: Trained) -> float:
-        """Return the median gradient norm G of the public records at the model's weights."""
+        """Return the median norm G of the public records' gradients with respect to the trained weights, at the
+        start."""
         if trained not in self._norms:
             records = self.states(trained.layers)
             self._norms[trained] = public_clip(
@@ -223,9 +224,8 @@ def _mean_loss(work: Work, top: Top, states: States) -> float:
 def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
     """Tune privately until the mean loss on held-out records has fallen by DROP. Returns the row of the run.
 
-    scale: the step size in units of 1/G^2.
-
-    Its `steps` are interpolated between evaluations, and left out if the loss has not fallen by so much.
+    trained: which weights are trained. scale: the step size in units of 1/G^2. The row's column `steps`, after how many
+    steps the loss had fallen so far, is interpolated between evaluations, and left out if it never had.
     """
     begun = time.perf_counter()
     records, top = work.states(trained.layers), work.top(trained)

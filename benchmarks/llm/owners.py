@@ -59,7 +59,8 @@ METHODS = ("users", "texts")
 
 @lru_cache
 def noise(method: str, owned: int) -> float:
-    """Return the noise multiplier, in clips on a step's sum, of a run that protects owners of `owned` phrases each."""
+    """Return the noise multiplier, in clips on a step's sum, of a run that protects owners of `owned` phrases each.
+    method: "users" or "texts"."""
     return group_noise(
         target_epsilon=EPSILON, target_delta=DELTA, size=owned if method == "texts" else 1, steps=STEPS,
         sampling="poisson", sample_rate=RATE, relation="add-remove",

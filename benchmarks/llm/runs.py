@@ -44,7 +44,8 @@ class RunResult:
 
 
 def run_folder(parent: Path, configuration: Configuration) -> Path:
-    """Return the folder of a zeroth-order run's ledger, transcript and checkpoint: one for each configuration."""
+    """Return the folder below `parent` for a zeroth-order run's ledger, transcript and checkpoint: one for each
+    configuration."""
     text = json.dumps(configuration.key(), sort_keys=True)
     return parent / hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -66,7 +67,8 @@ def execute(
     found: Splits | None = None,
     announce: Callable[[str], None] = lambda line: None,
 ) -> RunResult:
-    """Train and evaluate; the language model itself stays as it is.
+    """Make the run of the configuration: train a copy of the language model and evaluate it. Returns its rows and
+    privacy.
 
     folder: the parent of `run_folder`, from which an interrupted zeroth-order run resumes. data: a folder of local
     files, else Hugging Face. rows: records in one forward pass. evaluations: how often the dev records are evaluated on

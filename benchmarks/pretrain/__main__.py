@@ -62,7 +62,8 @@ def stream(found: Sequence[str], words: Any) -> Tensor:
 def train(module: nn.Module, work: Reading, width: int, place: Path, say: Callable[[int], None]) -> float:
     """Pretrain, going on from the checkpoint file `place` if it exists; returns the seconds of training in all.
 
-    say: called with the number of steps made, now and then.
+    work: what the model is trained on. width: that of the model, which determines the step size. say: called with the
+    number of steps made, each time a checkpoint is saved.
     """
     parameters = list(module.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=0.128 / width, betas=(0.9, 0.98), weight_decay=0.01)

@@ -248,7 +248,8 @@ def whole_run(part: str, case: int) -> dict[str, Any]:
 
     The loss is the member "mean", "long" or "burst" of `benchmarks.optimality`, in turn. `case` is the seed. If `part`
     is "runs", directions are Gaussian and runs are reduced to few coordinates; if it is "laws", directions from the
-    sphere, signs or frames are drawn in full, in d = 128. """
+    sphere, signs or frames are drawn in full, in d = 128.
+    """
     several = part == "laws"
     rng = np.random.default_rng([case, 98 if several else 99])
     law = LAWS[case // 6 % 3] if several else "gaussian"

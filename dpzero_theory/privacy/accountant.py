@@ -100,8 +100,8 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
 
 
 def _telling(reductions: Sequence[_Reduced]) -> Sequence[_Reduced]:
-    """The given forms of a history that bound its cost: the last is left out if its pure epsilon is infinite and there
-    are others."""
+    """Those of the forms `reductions` of a history that bound its cost: the last is left out if its pure epsilon is
+    infinite and there are others."""
     return reductions[:-1] if len(reductions) > 1 and reductions[-1].epsilon == math.inf else reductions
 
 
@@ -308,7 +308,8 @@ def _history_epsilon(history: Steps, delta: float, *, below: bool = True) -> Bra
 
 
 def _by_pairs(reductions: Sequence[_Reduced], target: float, below: bool) -> Iterator[Bracket]:
-    """The brackets of epsilon at delta = `target`, by those of the given forms of a history for which one is certified.
+    """The brackets of epsilon at delta = `target`, by those of the forms `reductions` of a history for which one is
+    certified.
 
     Just below the pure epsilon, delta falls to 0 abruptly, and a very small target may not be resolved there. below:
     whether the lower ends are needed.

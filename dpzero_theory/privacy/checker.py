@@ -117,8 +117,8 @@ def number(source: dict[str, object], name: str, least: float, most: float) -> f
 
 
 def read_part(part: object) -> tuple[int, list[Divergence], arb]:
-    """One entry of a history: how many of its steps may hold a record, one's divergences, and the gap g to continuous
-    noise. All steps' noise on a fine lattice is within a factor e^g of a function of continuous noise, so that
+    """Read a history's entry: how many of its steps may hold a record, one step's divergences, and the gap g to
+    continuous noise. All steps' noise on a fine lattice is within a factor e^g of a function of continuous noise, so
     delta(epsilon) <= e^g delta'(epsilon - 2 g), delta' for continuous noise. Raises Refused for an unknown kind."""
     if not isinstance(part, dict) or set(part) != PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(PART))}, and nothing else")

@@ -331,6 +331,7 @@ def without_lipschitz(kind: str = "sphere") -> Checked:
     three levels.
 
     It is nearly an equality where a few gradients are equal, the others are 0, and the clip is (m-1)/m of their norm.
+    `kind` is the law of the directions U.
     """
     worst = -math.inf
     for k in TRIED:
