@@ -104,7 +104,7 @@ def _large(found: Splits, epsilon: float, folder: Path) -> None:
 
 
 def _small(options: Namespace) -> int:
-    """Run `python -m benchmarks.llm` with the recipe of the encoder."""
+    """Run `python -m benchmarks.llm` with the encoder's chosen configuration, and return its exit status."""
     defaults = vars(Configuration())
     given = {name: value for name, value in vars(recipe()).items() if value != defaults[name] and value is not None}
     own = ("out", "small")

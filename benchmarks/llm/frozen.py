@@ -91,7 +91,8 @@ def _sharing(module: Any) -> Any:
 
 
 class _Memory:
-    """The hidden states, or their mean, that the frozen layers give each row of token ids; computed once."""
+    """The hidden states that the frozen layers give each row of token ids, or their mean over the tokens; they are
+    computed when the row first comes, and kept."""
 
     def __init__(self, bottom: nn.Module, pad: int, pooled: bool, known: dict[tuple[int, ...], Tensor]) -> None:
         self._bottom = bottom

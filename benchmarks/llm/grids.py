@@ -24,7 +24,7 @@ _APPENDIX = {"dpgd-0th:2": 67.0, "dpzero:2": 82.0}
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, written METHOD[:EPSILON[:DIRECTION]]."""
+    """A row of a table, written METHOD[:EPSILON[:DIRECTION]], such as dpzero:2:sphere."""
 
     text: str
 

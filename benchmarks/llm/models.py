@@ -50,8 +50,9 @@ def load(
 ) -> LanguageModel:
     """Load a pretrained model in evaluation mode, with its tokenizer.
 
-    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: the kind that
-    the model was trained as, if left out. tokenizer: a folder or an id; the model's own, if left out.
+    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: one of
+    `tasks.KINDS`; None for the kind that the model was trained as. tokenizer: a folder or an id; None for the model's
+    own.
     """
     place = _place(name)
     chosen = kind or _kind(AutoConfig.from_pretrained(place))

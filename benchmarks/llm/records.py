@@ -34,8 +34,8 @@ class Selection:
     """Which records train.
 
     per_class: so many of each class (the paper's masked tasks: 512). total: so many in all (the paper's causal tasks:
-    1,000). Without either, all records train. min_words: only records with at least so many words in their texts. The
-    rule looks at one record at a time. dev, test: at most so many of each.
+    1,000). Without either, all records train. min_words: only records with at least so many words in their texts;
+    whether one is taken does not depend on the others. dev, test: at most so many of each.
     """
 
     per_class: int | None = None

@@ -94,7 +94,7 @@ def _share(step: int, steps: int) -> float:
 
 def _batch(work: Reading, step: int) -> dict[str, Tensor]:
     """Return the batch of a step: blocks of tokens that begin at random places, drawn with the number of the step as
-    the seed; for a masked model with masks."""
+    the seed. For a masked model a share of the tokens is replaced by the mask."""
     source = torch.Generator().manual_seed(step)
     begins = torch.randint(len(work.stream) - BLOCK + 1, (ROWS, 1), generator=source)
     ids = work.stream[begins + torch.arange(BLOCK)]

@@ -229,7 +229,7 @@ def summary(rows: pd.DataFrame) -> str:
 
 
 def committed() -> pd.DataFrame:
-    """Return the rows under benchmarks/results of all presets, the named choices of task and weights."""
+    """Return the committed rows (under benchmarks/results) of all presets in one table."""
     folders = dict.fromkeys(preset.folder for preset in PRESETS.values())
     return pd.concat([read_rows(RESULTS / folder) for folder in folders], ignore_index=True)
 
