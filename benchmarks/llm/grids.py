@@ -51,7 +51,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One table at one preset, with the fields that it has in tables.toml, where they are explained."""
+    """One table at one preset: its runs, as tables.toml has them, which explains the settings at its beginning.
+
+    evaluations: how often a run is evaluated. grid_seeds: how many seeds, the first ones, run every setting of a grid.
+    """
 
     name: str
     preset: str

@@ -79,7 +79,8 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class MemoryCell:
-    """One model and method. rows: records in one forward pass."""
+    """One model and method, measured as a `MemoryTable` says. weights: which weights are trained. rows: records in one
+    forward pass."""
 
     model: str
     method: str

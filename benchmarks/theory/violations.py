@@ -169,7 +169,8 @@ def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature:
 
 def one_step(part: str, case: int) -> dict[str, Any]:
     """Return the row of a random problem of a part, after its sample gradients have been changed step by step so that
-    the ratio of what happens to what the theorem allows grows. `case` is the seed."""
+    the ratio of what happens to what the theorem allows grows. `part` is "quadrature", "spheres" or "enumeration", as
+    the module says, and `case` is the seed."""
     rng = np.random.default_rng([case, len(part)])
     if part == "spheres":
         law, k = "sphere", int(2 ** rng.integers(1, 7))
