@@ -102,7 +102,8 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
         Poisson with Gaussian noise; otherwise it is that of one record.
 
     Raises:
-        ValueError: an argument outside its range; more records than can be removed from fixed-size batches, n - B.
+        ValueError: an argument outside its range; with fixed-size batches of B records a `size` above n - B, the most
+            records that can be removed.
     """
     made = releases_of(history)
     k, eps = _size(made, size, n), check.real("epsilon", epsilon, at_least=0)

@@ -60,8 +60,8 @@ _CHUNK = 1 << 14
 
 
 class Staircase:
-    """A sampler of the discrete Gaussian law for one sigma, by rejection: proposals come from a staircase above the
-    law.
+    """A sampler of the discrete Gaussian law, P[x] proportional to exp(-x^2/(2 sigma^2)), for one sigma, by rejection:
+    proposals come from a staircase above the law.
 
     steps: M, the number of steps of the staircase.
     bits: the logarithm to base 2 of w, the width of a step.
@@ -159,7 +159,8 @@ class Staircase:
     def _accept(self, magnitude: int, factor: Fraction, v: int, bits: int, words: Iterator[int]) -> bool:
         """Whether a number v in [0, 1) is below factor exp(-magnitude^2/(2 sigma^2)), decided exactly.
 
-        The first `bits` binary digits of the number are the integer `v`; further ones come from `words`.
+        sigma is that of the sampled law. The first `bits` binary digits of the number are the integer `v`; further ones
+        come from `words`.
         """
         while True:
             low, high = exp_bounds(magnitude**2 * self._rate, bits)

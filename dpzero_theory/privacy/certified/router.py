@@ -279,7 +279,7 @@ class _DirectionCurve:
 
     def __init__(self, parts_at: Callable[[float], tuple[float, Parts, float]]) -> None:
         """Take the function from x to what it stands for: epsilon, the pairs with their numbers of releases, and mu of
-        the rest."""
+        the full-batch releases beside them."""
         self._at = parts_at
         self._router = Router()
         self._x = 0.0
@@ -367,7 +367,7 @@ class _DirectionCurve:
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
-    """The curve of delta over x, for a root search.
+    """The curve of delta over x, which is epsilon or the noise, for a root search.
 
     parts_at: a function from x to what it stands for: epsilon, the pairs with their numbers of releases, and mu of the
     full-batch releases beside them.
