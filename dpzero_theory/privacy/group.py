@@ -273,7 +273,10 @@ def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release
 
 
 def _fewest_records(sample_rate: float) -> int:
-    """The smallest n for which sample_rate times n is a whole number, up to 1e-9: the denominator of a convergent."""
+    """The smallest n for which sample_rate times n is a whole number >= 1, up to 1e-9.
+
+    It is the denominator of a convergent of the continued fraction of sample_rate.
+    """
     rest, before, last = Fraction(sample_rate), (0, 1), (1, 0)
     while True:
         whole = math.floor(rest)

@@ -97,7 +97,8 @@ def matrix_release(
 
     Args:
         encoder, times, apart, cyclic: see `sensitivity`.
-        noise_multiplier: the standard deviation of Z's entries over the clip, > 0.
+        noise_multiplier: the standard deviation of the noise (of the entries of Z in the module's docstring) over the
+            clip, > 0.
         relation: which data sets are neighbours. With replace-one a contribution changes by up to two clips.
 
     Returns:

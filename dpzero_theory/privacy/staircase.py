@@ -133,8 +133,9 @@ class Staircase:
         """For each proposal whether v < p, the test by which it is accepted. For proposals from the tail the answer is
         meaningless.
 
-        magnitude, step: the absolute values of the proposals and their steps. The binary digits of v are `leading`,
-        then `more`, then as many as are needed from `read`.
+        v is a random number and p the probability of acceptance (module's docstring). magnitude, step: the absolute
+        values of the proposals and their steps. The binary digits of v are `leading`, then `more`, then as many as are
+        needed from `read`.
         """
         v = (leading + more * 2.0**-64) * 2.0**-self.digits
         p = self.height / self.counts[step] * np.exp(-0.5 * (magnitude / self._sigma) ** 2)
