@@ -256,8 +256,9 @@ def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a table of the steps to the target by trained weights and s, with 95% intervals of the mean of their
-    logarithm over the runs (Student's t), and below it the slope of log steps against log d for each s."""
+    """Return a table of the steps to the target by trained weights and s (the step size is s/G^2), with 95% intervals
+    of the mean of their logarithm over the runs (Student's t), and below it the slope of log steps against log d for
+    each s."""
     scales = sorted(rows["scale"].unique())
     lines = []
     for d, part in rows.groupby("d"):
@@ -277,7 +278,7 @@ def _steps(steps: pd.Series) -> str:
 
 
 def fitted(rows: pd.DataFrame, scale: float) -> tuple[float, float, float] | None:
-    """Return the least-squares slope of log steps against log d over all runs with this s, and the ends of its 95%
+    """Return the least-squares slope of log steps against log d over all runs with s = `scale`, and the ends of its 95%
     interval by Student's t; None if some run did not reach the target, or if there are fewer than three."""
     mine = rows[rows["scale"] == scale]
     if mine["steps"].isna().any() or len(mine) < 3:

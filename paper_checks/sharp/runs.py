@@ -200,14 +200,14 @@ class _Huber:
     widths: Array | float = 1.0
 
     def losses(self, points: Array) -> Array:
-        """Return each sample's loss, shape (m, n), at points of shape (m, d)."""
+        """Return each of n samples' loss at each of m points, shape (m, n); `points` has shape (m, d)."""
         ones = np.ones(len(self.centers))
         square = np.square(self.widths)
         values: Array = square * np.sqrt(1 + 2 * sum_quadratic(points, self.centers, ones, self.spectrum) / square)
         return values
 
     def gradient(self, points: Array) -> Array:
-        """Return the gradient of the mean loss, shape (m, d), at points of shape (m, d)."""
+        """Return the gradient of the mean loss at each of m points, shape (m, d), as `points` is."""
         weights = np.square(self.widths) / self.losses(points)
         mean: Array = self.spectrum * (
             points * weights.mean(axis=1)[:, None] - weights @ self.centers / len(self.centers)

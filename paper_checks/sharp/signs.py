@@ -24,7 +24,7 @@ SHAPES = ((1, 1), (1, 2), (1, 3), (1, 6), (1, 11), (2, 2), (2, 5), (3, 3), (4, 3
 
 @cache
 def _patterns(k: int, d: int) -> Array:
-    """Return all sign patterns as directions U', shape (2^(K d), K, d)."""
+    """Return all patterns of signs that `k` directions in R^d can have, shape (2^(k d), k, d)."""
     return np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
 
 
