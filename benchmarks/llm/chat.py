@@ -82,7 +82,8 @@ class Prepared(NamedTuple):
 def answers(data: Path, task: str) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """Return the records by split: a prompt and its answer or, for "dpo", its chosen and its rejected answer.
 
-    data: the folder of the E2E file. One split after the other takes whole restaurants, in an order that is fixed.
+    data: the folder of the E2E file. task: "sft" or "dpo". One split after the other takes whole restaurants, in an
+    order that is fixed.
     """
     with (data / FILE).open(newline="") as file:
         rows = sorted((row["mr"], row["ref"].strip()) for row in csv.DictReader(file))
@@ -105,7 +106,8 @@ def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def prepared(data: Path, task: str, folder: Path) -> Prepared:
-    """Return what a run of the task needs. data: the folder of the E2E file. folder: where hidden states are kept."""
+    """Return what a run of the task ("sft" or "dpo") needs. data: the folder of the E2E file. folder: where hidden
+    states are kept."""
     model = load(MODEL, dtype="float32")
     model.module.requires_grad_(False)
     old: Any = model.module.get_output_embeddings()  # type: ignore[operator]
@@ -125,7 +127,11 @@ def prepared(data: Path, task: str, folder: Path) -> Prepared:
 
 
 def _tokens(tokenizer: Any, pad: int, records: Sequence[tuple[str, tuple[str, ...]]]) -> list[dict[str, Tensor]]:
-    """Return each prompt with each of its answers, padded on the right; tokens of an answer have a label."""
+    """Return for each prompt with each of its answers the token ids, attention mask and labels, padded on the right to
+    one length with the token `pad`. Only the tokens of the answer have a label.
+
+    records: pairs of a prompt and its answers.
+    """
     rows, length = [], sum(LONGEST.values())
     for prompt, texts in records:
         before = tokenizer(prompt)["input_ids"][: LONGEST["prompt"]]
@@ -140,7 +146,10 @@ def _tokens(tokenizer: Any, pad: int, records: Sequence[tuple[str, tuple[str, ..
 
 
 def _paired(tail: nn.Module, states: States) -> States:
-    """Return a data set of pairs, each with both answers' states and their log-probabilities before training."""
+    """Return a data set of pairs, each with both answers' states and their log-probabilities before training.
+
+    tail: the model above its frozen layers. states: two rows for each pair, the chosen answer first.
+    """
     with torch.no_grad():
         before = torch.cat(
             [log_probabilities(tail, states[rows]) for rows in torch.split(torch.arange(len(states)), 64)]
@@ -153,7 +162,8 @@ def _paired(tail: nn.Module, states: States) -> States:
 
 
 def log_probabilities(tail: nn.Module, batch: Any) -> Tensor:
-    """Return the log-probability of each row's labelled tokens."""
+    """Return for each row of a batch the log-probability of its labelled tokens, summed over them, shape (rows,). tail:
+    the model above its frozen layers, whose states the batch has."""
     labels = batch["labels"][:, 1:]
     logits = tail(**{name: value for name, value in batch.items() if name != "labels"}).logits[:, :-1].float()
     each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
@@ -161,19 +171,20 @@ def log_probabilities(tail: nn.Module, batch: Any) -> Tensor:
 
 
 def margins(tail: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """Return by how much the log-probabilities of the chosen and of the rejected answers have grown."""
+    """Return by how much the log-probabilities of the chosen and of the rejected answers have grown since before
+    training, one number of each for every pair of the batch. tail: the model above its frozen layers."""
     rows = {name: value.flatten(0, 1) for name, value in batch.items() if name != "reference"}
     chosen, rejected = (log_probabilities(tail, rows).view(-1, 2) - batch["reference"]).unbind(1)
     return chosen, rejected
 
 
 def preferred(tail: nn.Module, batch: Any) -> Tensor:
-    """The loss of direct preference optimisation of each pair of a batch."""
+    """Return the loss of direct preference optimisation of each pair of a batch, shape (pairs,)."""
     return PREFERENCES["sigmoid"](*margins(tail, batch), BETA)
 
 
 def evaluated(work: Prepared, part: str) -> tuple[float, float]:
-    """Return the mean loss of a split's records, and their win rate (0 where records are no pairs)."""
+    """Return the mean loss of the records of the split `part`, and their win rate (0 where records are no pairs)."""
     states = work.parts[part]
     losses, wins = [], []
     with torch.no_grad():
@@ -187,7 +198,11 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
 
 
 def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path, steps: int = STEPS) -> dict[str, Any]:
-    """Train from a bias of 0 by the cell's method, and return what was reached."""
+    """Train from a bias of 0 by the cell's method. Returns the measured columns of the row: the losses and win rates on
+    the dev and test records afterwards, the test loss before, and for DPZero the epsilon spent and the noise.
+
+    size: the first step size, which falls linearly to 0. folder: for the files of a private run.
+    """
     with torch.no_grad():
         work.bias.zero_()
     before, _ = evaluated(work, "test")

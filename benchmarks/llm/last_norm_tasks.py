@@ -113,7 +113,8 @@ def asked(name: str, prompt: str) -> Task:
 
 
 def texts(name: str, data: Path | None) -> dict[str, list[Record]]:
-    """Return the records of a task by split, of which no two in `train` and `dev` have the same texts."""
+    """Return the records of a task by split, of which no two in `train` and `dev` have the same texts. data: a folder
+    of local files, or None for Hugging Face."""
     size = SIZES[name]
     found = splits(task(name), Selection(total=2 * (size.train + size.dev), dev=0, test=size.test), 0, data)
     distinct = list({tuple(record.texts.values()): record for record in found.train}.values())
@@ -134,7 +135,7 @@ def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = Fals
 
 
 class _Works:
-    """The models with their records, of which the last one is kept."""
+    """Makes the model with a task's records when asked for it, and keeps the one that was asked for last."""
 
     def __init__(self, data: Path | None) -> None:
         self._data, self._key, self._norm = data, ("", ""), 0.0
@@ -161,8 +162,8 @@ def step_sizes(method: str) -> tuple[float, ...]:
 
 
 def best(rows: pd.DataFrame, name: str, prompt: str, method: str) -> int:
-    """Return the index of the setting with the highest dev accuracy of a method's runs with seed 0 on a task, the first
-    of equal ones."""
+    """Return the index of the setting with the highest dev accuracy among a method's runs with seed 0 on a task with a
+    prompt, the first of equal ones. rows: the results so far."""
     mine = rows[(rows["task"] == name) & (rows["prompt"] == prompt) & (rows["method"] == method) & (rows["seed"] == 0)]
     return int(mine.sort_values(["dev_accuracy", "setting"], ascending=[False, True])["setting"].iloc[0])
 
@@ -207,7 +208,7 @@ class End(NamedTuple):
 
 
 def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], End]:
-    """Return what the reported runs say, by task, prompt, method and epsilon."""
+    """Return the test accuracy of the reported runs in `rows`, by task, prompt, method and epsilon."""
     shown = rows[rows["setting"].astype(str) == CHOSEN]
     found = {}
     for (name, prompt, method, epsilon), part in shown.groupby(["task", "prompt", "method", "epsilon"]):
@@ -237,7 +238,7 @@ def _label(method: str, epsilon: str) -> str:
 
 def _order(found: dict[tuple[str, str, str, str], End], name: str, prompt: str) -> str:
     """Return a line with the differences of neighbours in the paper's order on one task with one prompt. An order does
-    not hold where the difference is negative by more than its interval."""
+    not hold where the difference is negative by more than its interval. found: what `ends` returns."""
     parts = []
     for lower, upper in pairwise(ORDER):
         if (name, prompt, *lower) in found and (name, prompt, *upper) in found:

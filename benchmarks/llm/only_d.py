@@ -156,7 +156,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Work:
-    """The model and its records. Hidden states are computed when they are asked for the first time."""
+    """The model and its records. Hidden states and gradient norms are computed when first needed, and kept."""
 
     def __init__(self, data: Path | None) -> None:
         self.model = load(MODEL)
@@ -199,7 +199,8 @@ class Work:
         return top
 
     def gradient_norm(self, trained: Trained) -> float:
-        """Return the median gradient norm G of the public records at the model's weights."""
+        """Return the median norm G of the public records' gradients with respect to the trained weights, at the
+        start."""
         if trained not in self._norms:
             records = self.states(trained.layers)
             self._norms[trained] = public_clip(
@@ -223,9 +224,8 @@ def _mean_loss(work: Work, top: Top, states: States) -> float:
 def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
     """Tune privately until the mean loss on held-out records has fallen by DROP. Returns the row of the run.
 
-    scale: the step size in units of 1/G^2.
-
-    Its `steps` are interpolated between evaluations, and left out if the loss has not fallen by so much.
+    trained: which weights are trained. scale: the step size in units of 1/G^2. The row's column `steps`, after how many
+    steps the loss had fallen so far, is interpolated between evaluations, and left out if it never had.
     """
     begun = time.perf_counter()
     records, top = work.states(trained.layers), work.top(trained)
@@ -256,8 +256,9 @@ def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a table of the steps to the target by trained weights and s, with 95% intervals of the mean of their
-    logarithm over the runs (Student's t), and below it the slope of log steps against log d for each s."""
+    """Return a table of the steps to the target by trained weights and s (the step size is s/G^2), with 95% intervals
+    of the mean of their logarithm over the runs (Student's t), and below it the slope of log steps against log d for
+    each s."""
     scales = sorted(rows["scale"].unique())
     lines = []
     for d, part in rows.groupby("d"):
@@ -277,7 +278,7 @@ def _steps(steps: pd.Series) -> str:
 
 
 def fitted(rows: pd.DataFrame, scale: float) -> tuple[float, float, float] | None:
-    """Return the least-squares slope of log steps against log d over all runs with this s, and the ends of its 95%
+    """Return the least-squares slope of log steps against log d over all runs with s = `scale`, and the ends of its 95%
     interval by Student's t; None if some run did not reach the target, or if there are fewer than three."""
     mine = rows[rows["scale"] == scale]
     if mine["steps"].isna().any() or len(mine) < 3:

@@ -139,7 +139,7 @@ def shapes() -> str:
 
 def optimizer_directions() -> str:
     """Return a table of private training with the parameters that the theory prescribes for measured constants: one
-    direction per step beside the best K at equal evaluations (`benchmarks.prescription`)."""
+    direction per step beside the best number of them at equal evaluations (`benchmarks.prescription`)."""
     lines = []
     for task in ("digits", "digits_long"):
         rows = read_rows(RESULTS / f"prescription_{task}")
@@ -334,8 +334,8 @@ def one_pass() -> str:
 
 
 def differences() -> str:
-    """Return a table of the certified bounds of each difference rule at its best K, by the law of the directions and
-    the evaluations of each record."""
+    """Return a table of the certified bounds of each difference rule at its best number K of directions per step, by
+    the law of the directions and the evaluations of each record."""
     rows = having(read_rows(RESULTS / "differences"), chosen="best")
     names = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs", "frame": "frame"}
     lines = []

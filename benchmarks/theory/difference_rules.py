@@ -69,7 +69,7 @@ FOLDERS = {
 
 @lru_cache(maxsize=1)
 def _loss(place: Place) -> tuple[PseudoHuber, Problem]:
-    """Return the place's loss and its constants at the start 0."""
+    """Return the pseudo-Huber loss on data of the place's size, and its constants for runs that start at 0."""
     data = gaussian_data(np.random.default_rng([place.n, place.d]), place.n, place.d)
     loss = PseudoHuber(data, paper_spectrum("c", place.d))
     gap = loss.gap(np.zeros(loss.d))
@@ -78,7 +78,8 @@ def _loss(place: Place) -> tuple[PseudoHuber, Problem]:
 
 @lru_cache(maxsize=256)
 def _at(place: Place, difference: str, law: str, k: int | str) -> Any:
-    """Return the theorem's prescription with k directions a step, or with the best number of them."""
+    """Return the sharpened theorem's prescription at a place for a difference rule and a law of the directions, with k
+    of them a step, or the best number of them if k is "best"."""
     return prescribe(
         _loss(place)[1],
         float(gdp_from_epsilon(place.epsilon, DELTA)),

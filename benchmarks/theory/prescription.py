@@ -290,7 +290,8 @@ def summary(folder: Path) -> str:
 
 
 def _again(row: Row) -> list[dict[str, Any]]:
-    """Make a committed row again. Only rows of the digits can be, because their data comes with a package."""
+    """Make a committed row of a task on digits again; other tasks are not in REMAKES, because no package has their
+    data. The list is empty if the row's choice is none of `choices` any more."""
     setting, work = SETTINGS[row["task"]], digits()
     file = problem_file.read(RESULTS / "curvature_problems" / "mlp-digits-16.json")
     before = evaluate(work.module(), work)

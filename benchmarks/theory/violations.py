@@ -53,13 +53,16 @@ LAWS = ("sphere", "rademacher", "frame")
 
 
 def quadrature(gradients: Array, weights: Array, clip: float, law: str, d: int, k: int) -> tuple[Array, Array]:
-    """Return E[m'U'g]/(K a) and the moments that make up E[m'U'HUm], for sample gradients a_i e (with weights in the
-    mean) along one eigenvector e of the Hessian H. The matrix U has the K directions as columns, and m is the clipped
-    mean of the samples' K scalars. law is the directions' law, in R^d, and k = K.
+    """Return E[m'U'g]/(K a) and the moments that make up E[m'U'HUm]/K^2, for sample gradients a_i e along one
+    eigenvector e of the Hessian H, with the mean g = a e. The matrix U has the K directions as columns, and m is the
+    mean of the samples' K scalars, which are clipped to norm c sqrt(K).
 
-    Here y = U'e has length ||y|| = v sqrt(K), and m = f(v) y/||y|| with f(v) the mean of sign(a) min(|a| v, c), where c
-    is the clip. Returned are E[f v] and the moments (E[f^2 v^2], E[f^2 w_1]). With the eigenvalue h of e and the trace
-    R of H, the second moment is h E[f^2 v^2] + (R - h) E[f^2 w_1], the part along e plus the part across it.
+    Here y = U'e has length ||y|| = v sqrt(K), and m = sqrt(K) f(v) y/||y|| with f(v) the mean of sign(a_i) min(|a_i| v,
+    c). Returned are E[f v] and the moments (E[f^2 v^2], E[f^2 w_1]), where w_1 is the mean, at the same v, of
+    (y'U'e')^2/(K ||y||^2) for a unit vector e' orthogonal to e. With the eigenvalue h of e and the trace R of H, the
+    second moment is h E[f^2 v^2] + (R - h) E[f^2 w_1], the part along e plus the part across it.
+
+    gradients: the a_i. weights: those of the samples in the mean. clip: c. law: that of the directions in R^d. k: K.
     """
     v, w1, mass = _law(law, d, k, tuple(clip / abs(a) for a in gradients if a != 0))
     f = sum(w * np.sign(a) * np.minimum(abs(a) * v, clip) for w, a in zip(weights, gradients, strict=True))
@@ -75,8 +78,8 @@ def _nodes() -> tuple[Array, Array]:
 
 def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
     """Return a quadrature rule for v = ||U'e||/sqrt(K), for K = `k` directions U of a law and a unit vector e in R^d:
-    its nodes v, at each node the mean square of a step's component across e over that along e, and the masses. The rule
-    is Gauss-Legendre between the points `kinks`, at which clipping begins."""
+    its nodes v, at each node the mean of (e'UU'f)^2/(K ||U'e||^2) for a unit vector f orthogonal to e, and the masses.
+    The rule is Gauss-Legendre between the points `kinks`, at which clipping begins."""
     gaussian = law == "gaussian"
     if not gaussian and d == k:
         one = np.ones(1)
@@ -166,7 +169,8 @@ def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature:
 
 def one_step(part: str, case: int) -> dict[str, Any]:
     """Return the row of a random problem of a part, after its sample gradients have been changed step by step so that
-    the ratio of what happens to what the theorem allows grows. `case` is the seed."""
+    the ratio of what happens to what the theorem allows grows. `part` is "quadrature", "spheres" or "enumeration", as
+    the module says, and `case` is the seed."""
     rng = np.random.default_rng([case, len(part)])
     if part == "spheres":
         law, k = "sphere", int(2 ** rng.integers(1, 7))
@@ -233,14 +237,20 @@ def one_step(part: str, case: int) -> dict[str, Any]:
 
 
 def _ratio(cost: float, progress: float, floor: float, g: float) -> float:
-    """Return 1 - (floor - progress - cost)/(G^2 + floor), where the bracket is how far the theorem's inequality is from
-    being violated. Above 1 it is violated. `g` is the gradient norm G."""
+    """Return 1 - (floor - progress - cost)/(G^2 + floor), which is above 1 if the theorem's inequality cost <= floor -
+    progress is violated. cost: the expected change of F in a step, over the step size. progress, floor: the terms of
+    the theorem with and without the gradient norm G, which is `g`."""
     return 1 - (floor - progress - cost) / (g * g + floor + 1e-9)
 
 
 def whole_run(part: str, case: int) -> dict[str, Any]:
-    """Return the row of a prescription whose parameters are multiplied by random factors, with runs on the worst loss
-    of the family at these parameters. `case` is the seed, and `part` is "runs" or "laws"."""
+    """Return the row of a random prescription, whose step size and clip are multiplied by random factors in every
+    second case, with runs at these parameters on a loss of `problems.worst_case` that is hard for them.
+
+    The loss is the member "mean", "long" or "burst" of `benchmarks.optimality`, in turn. `case` is the seed. If `part`
+    is "runs", directions are Gaussian and runs are reduced to few coordinates; if it is "laws", directions from the
+    sphere, signs or frames are drawn in full, in d = 128.
+    """
     several = part == "laws"
     rng = np.random.default_rng([case, 98 if several else 99])
     law = LAWS[case // 6 % 3] if several else "gaussian"

@@ -168,7 +168,8 @@ def reported(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def plain(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that compare K alone: those without momentum, Adam, weight decay or schedule."""
+    """Return the rows that compare the number K of directions per step alone: those without momentum, Adam, weight
+    decay or schedule."""
     return rows[(rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")]
 
 
@@ -208,8 +209,8 @@ def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tu
 
 def summary(rows: pd.DataFrame) -> str:
     """Return a text with a line for each task and variant: the accuracy of the reported seeds in percent, its standard
-    error, and the step size and clip. The lines after these have the chosen K for each task and number of
-    evaluations."""
+    error, and the step size and clip. The lines after these have the chosen number K of directions per step for each
+    task and number of evaluations."""
     lines = []
     for cell, found in reported(rows).groupby(list(CELL), sort=True):
         values = 100 * found["accuracy"].to_numpy(float)
@@ -229,7 +230,7 @@ def summary(rows: pd.DataFrame) -> str:
 
 
 def committed() -> pd.DataFrame:
-    """Return the rows under benchmarks/results of all presets, the named choices of task and weights."""
+    """Return the committed rows (under benchmarks/results) of all presets in one table."""
     folders = dict.fromkeys(preset.folder for preset in PRESETS.values())
     return pd.concat([read_rows(RESULTS / folder) for folder in folders], ignore_index=True)
 

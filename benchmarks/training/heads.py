@@ -198,7 +198,7 @@ def _products(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def _directions(directions: Directions, release: int, k: int, sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return the directions u_k of the release with this number, shape (K, d). sizes: the numbers of weights of the
+    """Return the `k` directions of the release with this number, shape (k, d). sizes: the numbers of weights of the
     parameters, whose sum is d."""
     u = torch.empty(k, sum(sizes), dtype=dtype)
     for index in range(k):

@@ -70,7 +70,7 @@ class AuditReport:
     def cause_of(self, name: str) -> str:
         """Returns the name of a violated check whose fault may be the cause of the violation of the check `name`.
 
-        The cause itself has no further cause. It is empty where there is none.
+        The cause itself has no further cause. Where there is no cause the returned text is empty.
         """
         bad = {entry.check.name: entry.check for entry in self.entries if entry.verdict.status == VIOLATED}
         above = [one for one in (bad[name].follows if name in bad else ()) if one in bad]

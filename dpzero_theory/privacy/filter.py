@@ -81,7 +81,10 @@ class Filter:
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """For each order t the sum of log moments that may be spent: t epsilon + log delta - log c(t) - log m."""
+        """For each order t the sum of log moments that may be spent: t epsilon + log delta - log c(t) - log m.
+
+        m is the number of orders; c(t) is the function of the module's docstring.
+        """
         return tuple(_limit(t, self.epsilon, self.delta / len(self.orders)) for t in self.orders)
 
     def has_room(self, history: Steps) -> bool:

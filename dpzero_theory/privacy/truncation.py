@@ -25,8 +25,8 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.composition import Composition
 
 _NEAR, _FAR, _LIKELY = 0.97, 0.1, 0.01
-"""The probability r_k that more steps are truncated is at most _NEAR times the one before while that exceeds _LIKELY,
-and then at most _FAR times it."""
+"""The bound r_k on the probability that more than j_k steps are truncated is at most _NEAR times r_{k-1} while r_{k-1}
+exceeds _LIKELY, and then at most _FAR times it."""
 _LEFT = 1e-7
 """The sum ends where the remaining probability r_k is at most this share of delta."""
 _EXCESS = 3e-4
@@ -74,8 +74,8 @@ def mixed_delta(composition: Composition, epsilon: float, of: Callable[[Composit
     least, kept = numbers(composition, left)
 
     def bound(first: int, last: int) -> Bracket:
-        """The bracket of delta if the numbers of truncated steps are beyond those of `first` and not those of
-        `last`."""
+        """The bracket of delta if the numbers of truncated steps are at most those of the cut with index `last`, and
+        not all at most those of the cut `first` (for -1: at least `least`)."""
         fewest = least if first < 0 or len(least) > 1 else [kept[first][1][0] + 1]
         return of(composition.told(fewest, kept[last][1]), epsilon)
 

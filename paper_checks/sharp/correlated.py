@@ -15,9 +15,10 @@ from paper_checks.outcome import SEED, Checked, clip_jointly, within
 
 
 def crossed_terms() -> Checked:
-    """Section 13 of the proof: with fresh random signs as directions U_t and any fixed noises z_0, z_1, z_2, the means
-    of z_t'U_t'g(x_t) and of z_t'U_t'H U_t m_t over all sign patterns are 0, with clipping and a mean gradient g that is
-    not linear in x. Here m_t is the mean of the samples' clipped slopes, and H the curvature matrix.
+    """Section 13 of the sharpened theorem's proof: with fresh random signs as directions U_t and any fixed noises z_0,
+    z_1, z_2, the means of z_t'U_t'g(x_t) and of z_t'U_t'H U_t m_t over all sign patterns are 0, with clipping and a
+    mean gradient g that is not linear in x. Here m_t is the mean of the samples' clipped slopes, and H the curvature
+    matrix.
 
     The patterns of three steps in two dimensions with two directions each are enumerated, for 40 losses.
     """
@@ -43,8 +44,9 @@ def crossed_terms() -> Checked:
 
 
 def independent_noise() -> Checked:
-    """Section 13 of the proof: for 400 random covariances S of the noise, and records used in random sets of steps,
-    some signs of a record's contributions cost at least as much privacy as independent noise of the same variances."""
+    """Section 13 of the sharpened theorem's proof: for 400 random covariances S of the noise, and records used in
+    random sets of steps, some signs of a record's contributions cost at least as much privacy as independent noise of
+    the same variances."""
     rng = np.random.default_rng(SEED + 41)
     worst, gained = 0.0, math.inf
     for _ in range(400):
@@ -62,9 +64,9 @@ def independent_noise() -> Checked:
 
 
 def full_batches() -> Checked:
-    """Section 13 of the proof: for 60 random covariances S there are independent noises of variances 1/y_t, not above S
-    in any direction, whose cost is at most pi/2 times that of S for the worst signs, and at most that of S for the
-    worst unit vectors of contributions in many dimensions."""
+    """Section 13 of the sharpened theorem's proof: for 60 random covariances S there are independent noises of
+    variances 1/y_t, not above S in any direction, whose cost is at most pi/2 times that of S for the worst signs, and
+    at most that of S for the worst unit vectors of contributions in many dimensions."""
     rng = np.random.default_rng(SEED + 42)
     ratios, above, slack = [], -math.inf, 0.0
     for _ in range(60):

@@ -280,10 +280,11 @@ def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
 
 
 def _apart(a: Token | None, b: Token | None, exact: bool) -> bool:
-    """Whether two numbers or words, `a` and `b`, differ by more than rounding explains.
+    """Whether what two runs show at one position differs by more than rounding explains.
 
-    `exact` says whether the releases of the runs that showed them are equal to the last bit. Only then is a difference
-    between binary chunks, which rounding may change as a whole, counted.
+    `a` and `b` are the two different numbers or words there, None where a run shows nothing at that position; the
+    answer is False if either is None. `exact` says whether the releases of the two runs are equal to the last bit. Only
+    then is a difference between binary chunks, which rounding may change as a whole, counted.
     """
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _LEAK_ROUNDING * (1 + abs(a))

@@ -30,7 +30,7 @@ _SEARCHED_BITS = 32  # A secret seed of which fewer bits than this matter can be
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _MOST_NOTED = 4096  # The check considers only this many of the first seeds that a run gives to random generators
 _DIRECTIONS_LONG = 4
-"""Noise is searched for in about this many times d first numbers of a generator, d being the model's dimension."""
+"""Noise is searched for in about the first 4 d numbers that a generator draws, where d is the model's dimension."""
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:

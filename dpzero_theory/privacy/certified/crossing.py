@@ -276,7 +276,7 @@ def _bisected(
 def _near(slope: float) -> float:
     """The largest difference between log delta and the log of the target at an end that is near enough.
 
-    slope: d log delta / d log x there.
+    An end is one of the bracket of x, which is what is searched for. slope: d log delta / d log x there.
     """
     return max(_FINE_STEP * abs(slope), _LEAST_MISS)
 

@@ -135,8 +135,8 @@ class _Law:
 
 @dataclass(frozen=True)
 class _Laws:
-    """The laws, under P and under Q, of the sum over one epoch of the steps' density ratios Y_i, on a grid with this
-    `spacing`.
+    """The laws of the sum over one epoch of the steps' density ratios Y_i, on a grid with this `spacing`: under P, with
+    the record, and under Q, without it.
 
     Y_i = exp((2 x_i - 1)/(2 s^2)) for the output x_i of step i and the noise s.
     upper: the two laws for the upper end of delta, in which P's mass at each point is Q's times the density ratio
@@ -258,7 +258,8 @@ def _on_loss_grid(laws: _Laws, t: int, released: int, width: float, floor: int) 
     """The four laws (upper P, upper Q, lower P, lower Q) of an epoch, moved from the grid of ratios to the grid of
     losses jH.
 
-    H = `width` and j >= floor. The epoch has t steps, of which the first `released` are released.
+    P is with the record, Q without it; H = `width` and j >= floor. The epoch has t steps, of which the first `released`
+    are released.
     """
     rest = 1 - released / t
     grid = laws.upper[0].first + np.arange(len(laws.upper[0].mass), dtype=np.float64)
@@ -286,8 +287,8 @@ class _Composed:
     """Four laws of the total privacy loss, on multiples of `width`: under P and under Q, first for the upper end of
     delta.
 
-    The third and the fourth are those under P and under Q for the lower end. rounding: a bound on the relative error of
-    the masses. shift: a bound on the error of the losses.
+    P is with the record, Q without it. The third and the fourth are those under P and under Q for the lower end.
+    rounding: a bound on the relative error of the masses. shift: a bound on the error of the losses.
     """
 
     width: float

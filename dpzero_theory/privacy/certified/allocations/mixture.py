@@ -125,8 +125,8 @@ def _on_grid(
 ) -> Bracket:
     """The bracket of delta(epsilon) of the history `mixture` on a grid of losses: the larger of those of `directions`.
 
-    directions: 0 is (P, Q) and 1 is (Q, P). delta: a rough delta; outputs whose probability is the share
-    `_LEFT_OUT_SHARE` of it are left out. accuracy: how fine the grid is.
+    directions: 0 is (P, Q), with the record under P, and 1 is (Q, P). delta: a rough delta; outputs whose probability
+    is the share `_LEFT_OUT_SHARE` of it are left out. accuracy: how fine the grid is.
     """
     steps = max(math.fsum(run.steps for run in mixture.runs), 1)
     log_cut = math.log(delta) + math.log(_LEFT_OUT_SHARE)
@@ -158,7 +158,7 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """The bracket of delta(epsilon) for one direction, (P, Q) or (Q, P), on a grid of losses.
+    """The bracket of delta(epsilon) for one direction on a grid of losses: (P, Q), with the record under P, or (Q, P).
 
     A closed form is used if there is one release only, or if no total loss exceeds epsilon. finite, parts: the finite
     pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch releases beside them.
@@ -301,8 +301,8 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
 def _chernoff(epsilon: float, mixture: Mixture) -> float:
     """An upper bound on delta(epsilon) of the history `mixture`: the larger of both directions' Chernoff bounds.
 
-    Each of these is the smallest over several tilts tau. The result is 1 if the history has random allocations, whose
-    moments are not computed.
+    Each of these is the smallest over several tau > 0 of a bound that rests on E e^{tau L}, with L the total loss. The
+    result is 1 if the history has random allocations, whose moments are not computed.
     """
     worst = float(bool(mixture.runs))
     for index in (0, 1):

@@ -189,8 +189,9 @@ def _powers(
 def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
     """The pair of laws with finitely many outcomes that is dominated, from probabilities of events under P and under Q.
 
-    powers: lists of such probabilities, as `_powers` returns them. Events for which another one has more P and less Q
-    are dropped; the rest are joined until P/Q falls from each to the next.
+    P is the first law of the pair that is bounded, Q the second. powers: lists of such probabilities, as `_powers`
+    returns them. Events for which another one has more P and less Q are dropped; the rest are joined until P/Q falls
+    from each to the next.
     """
     p, q = (np.concatenate([one[k] for one in powers]) for k in (0, 1))
     order = np.lexsort((-p, q))

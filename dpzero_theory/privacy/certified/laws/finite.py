@@ -73,7 +73,7 @@ class FinitePair:
         return lower, (lower + upper) / 2, min(upper, 1.0)
 
     def trimmed(self, share: float) -> "FinitePair":
-        """The pair without its largest losses, which have at most the probability `share` under P.
+        """The pair without its largest losses, which have at most the probability `share` under P, the first law.
 
         In the pair that dominates, their weight is added to `infinite`; in the pair below, their outputs are dropped.
         """
@@ -86,8 +86,8 @@ class FinitePair:
     def parted(self, share: float) -> tuple["FinitePair", "FinitePair"] | None:
         """The pair in two parts: first the outputs with smaller losses, then those with the largest losses.
 
-        The latter have at most the probability `share` under P. Neither part has total weight 1, and `infinite` is in
-        neither. None is returned if one part would be empty.
+        The latter have at most the probability `share` under P, the first law. Neither part has total weight 1, and
+        `infinite` is in neither. None is returned if one part would be empty.
         """
         kept = int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share))
         if not 0 < kept < len(self.loss):
@@ -214,8 +214,8 @@ def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]
 
 
 def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The outputs `points`, each as (P's weight, Q's weight), merged until the quotient P over Q falls from each to the
-    next.
+    """The outputs `points` of a pair of laws (P, Q), each as (P's weight, Q's weight), merged until the quotient of the
+    two falls from each to the next.
 
     Only neighbours are merged. That is post-processing, so that a pair that was dominated is still dominated.
     """
