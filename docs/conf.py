@@ -29,6 +29,7 @@ html_theme = "furo"
 html_title = "dpzero_theory"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
+html_js_files = ["phone.js"]
 default_role = "code"
 smartquotes = False
 nitpicky = False
@@ -37,6 +38,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 napoleon_use_rtype = False
 copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 
 
 def _as_written(_app, _what, _name, _object, _options, lines):
