@@ -1,8 +1,8 @@
 // On a narrow screen the text of long sections is closed until it is asked for, by a click or by a link that leads into it.
 document.addEventListener("DOMContentLoaded", () => {
   if (window.innerWidth >= 700 || document.body.scrollHeight < 8000) return;
-  for (const section of document.querySelectorAll("article section section")) {
-    const text = [...section.children].filter((part) => !/^(SPAN|H\d|SECTION)$/.test(part.tagName));
+  for (const section of [...document.querySelectorAll("article section section")].reverse()) {
+    const text = [...section.children].filter((part) => !/^(SPAN|H\d)$/.test(part.tagName));
     const height = text.reduce((sum, part) => sum + part.offsetHeight, 0);
     if (height < 500) continue;
     const fold = document.createElement("details");
