@@ -8,6 +8,7 @@ grid where the last step of the grid still gained more than 5%, so that a larger
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -38,9 +39,9 @@ def draw(selected: pd.DataFrame) -> Figure:
                 axis.plot(line.index[capped], line["mean"][capped], linestyle="none", **RING)
         axis.set(xscale="log", yscale="log", title=title, xlabel="dimension $d$")
     log_ticks(axes[0].yaxis)
-    axes[0].set_ylabel(r"$\|\nabla F_S\|$ at the end")
+    axes[0].set_ylabel(r"$\|\nabla F_S\|$, mean and standard error")
     label_panels(axes)
-    grey = {"color": "#555555", "marker": "o"}
+    grey: dict[str, Any] = {"color": "#555555", "marker": "o"}
     marks = [
         *(Line2D([], [], **look.line(label=label)) for label, look in METHODS.values()),
         Line2D([], [], label=OUTPUTS["tau"], **grey),
