@@ -27,8 +27,34 @@ myst_heading_anchors = 3
 templates_path = ["_templates"]
 html_theme = "furo"
 html_title = "dpzero_theory"
+FONT = "system-ui, sans-serif"
+html_theme_options = {  # the look of dpzero_theory/templates/base.html, of which statements, audits and claims are made
+    "light_css_variables": {
+        "font-stack": FONT,
+        "color-foreground-primary": "#1f2328",
+        "color-foreground-secondary": "#59636e",
+        "color-background-border": "#d1d9e0",
+        "color-background-secondary": "#f6f8fa",
+        "color-code-background": "#f6f8fa",
+        "color-brand-primary": "#0072b2",
+        "color-brand-content": "#0072b2",
+        "color-brand-visited": "#0072b2",
+    },
+    "dark_css_variables": {
+        "color-foreground-primary": "#e6edf3",
+        "color-foreground-secondary": "#9198a1",
+        "color-background-primary": "#0d1117",
+        "color-background-secondary": "#151b23",
+        "color-background-border": "#3d444d",
+        "color-code-background": "#151b23",
+        "color-brand-primary": "#58a6ff",
+        "color-brand-content": "#58a6ff",
+        "color-brand-visited": "#58a6ff",
+    },
+}
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
+html_js_files = ["phone.js"]
 default_role = "code"
 smartquotes = False
 nitpicky = False
@@ -37,6 +63,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 napoleon_use_rtype = False
 copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 
 
 def _as_written(_app, _what, _name, _object, _options, lines):

@@ -274,7 +274,9 @@ def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
                 continue
             x = [item[variable] for item in mine]
             label = f"{id}, {calibration}"
-            axes.plot(x, [m["bound"] for m in mine], style, color=color, marker=marker, markersize=4, label=label)
+            face = color if calibration == "paper" else "white"
+            look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "markerfacecolor": face}
+            axes.plot(x, [m["bound"] for m in mine], style, label=label, **look)
         best = [item for item in rows if item["id"] == id and item["minimised"] is not None]
         best = [item for item in best if item["calibration"] == best[-1]["calibration"]]
         if best:
@@ -290,5 +292,5 @@ def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
         )
     axes.set(xscale="log", yscale="log", xlabel=variable, ylabel="bound on " + " or ".join(guarantees))
     axes.grid(which="major", color="0.9", linewidth=0.6)
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.09, 0.5))
+    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.09, 0.5), handlelength=4)
     save(figure, path, dpi=200)

@@ -1,9 +1,9 @@
 """What the audits find, and what they can see.  python -m figures.audit
 
-The figure audit_zoo has a row for every faulty loop of `benchmarks.audit_zoo` and a column for every check. A cell is
-orange if the check says "violated" in the first audit, with a dot if it is the check that must find this fault; light
-blue if it says "held"; white if it could not test. Below the line are the sound loops. At the right it says in how many
-of its audits a fault was found by that check, or a sound loop was reported by any check.
+The figure audit_zoo has a row for every check that must find a fault of `benchmarks.audit_zoo`, with the number of
+loops that have such a fault, and a last row for the sound loops; it has a column for every check. A cell is the share
+of the row's audits in which the column's check says "violated". At the right it says in how many of the audits the
+fault was found by the check that must find it, and how many audits of sound loops reported anything.
 
 The figure audit_bounds has two panels. (a) Lower bounds on epsilon of the Gaussian mechanism, over its exact epsilon,
 against the number of runs, or of canaries in one run (`benchmarks.lower_bounds` at mu = 1/2). They are medians of 200
@@ -20,17 +20,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, output_folder
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
-VIOLATED, HELD, UNTESTED = "#E69F00", "#cfe6f5", "#ffffff"
-CODES = {"untested": 0, "held": 1, "VIOLATED": 2}
 _OTHERS = ("loop", "repeat", "finds", "found", "said", "violated", "runs", "wall_s", "cpu_s", "status")
 BOUNDS = {
     "attack, gdp": "many runs, Clopper-Pearson",
@@ -47,37 +43,37 @@ POWERS = {
 
 
 def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
-    """Return the figure of the verdict of every check on every loop, those with a fault above and the sound ones
-    below."""
+    """Return the figure of which checks report which kinds of faults. The arguments have the rows of
+    `benchmarks.audit_zoo` for faulty and for sound loops."""
     checks = [name for name in faults.columns if name not in _OTHERS]
-    by_check = faults.sort_values("finds", key=lambda c: c.map(checks.index), kind="stable")
-    kinds = [each.groupby("loop", sort=False) for each in (by_check, sound)]
-    table = pd.concat([each.head(1) for each in kinds])
-    counts = pd.concat([each["found"].agg(lambda found: f"{(found == 'yes').sum()} of {len(found)}") for each in kinds])
-    cells = table[checks].replace(CODES).to_numpy(dtype=float)
-    figure, axes = plt.subplots(figsize=(PAGE, 0.115 * len(table) + 1.4))
+    kinds = [(name, faults[faults["finds"] == name]) for name in checks if (faults["finds"] == name).any()]
+    shares = [(part[checks] == "VIOLATED").mean() for _, part in kinds] + [(sound[checks] == "VIOLATED").mean()]
+    names = [f"{name} ({part['loop'].nunique()})" for name, part in kinds]
+    said = [f"{(part['found'] == 'yes').sum()} of {len(part)} found" for _, part in kinds]
+    names.append(f"sound loops ({sound['loop'].nunique()})")
+    said.append(f"{(sound['found'] == 'yes').sum()} of {len(sound)} reported")
+    figure, axes = plt.subplots(figsize=(PAGE, 4.3))
     axes.grid(False)
-    axes.imshow(cells, cmap=ListedColormap([UNTESTED, HELD, VIOLATED]), vmin=0, vmax=2, aspect="auto")
-    for row, finds in enumerate(table["finds"].fillna("")):
-        axes.text(len(checks) - 0.3, row, counts.iloc[row], fontsize=4.5, va="center")
-        if finds:
-            axes.plot(checks.index(finds), row, "o", color="black", markersize=2.6)
-    axes.axhline(len(kinds[0]) - 0.5, color="black", linewidth=0.8)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for row, text in enumerate(said):
+        axes.text(len(checks) - 0.3, row, text, fontsize=6, va="center")
+        if row < len(kinds):
+            axes.plot(checks.index(kinds[row][0]), row, "o", color="white", markersize=3)
+    axes.axhline(len(kinds) - 0.5, color="black", linewidth=0.8)
     axes.set_xticks(range(len(checks)), checks, rotation=60, ha="left", fontsize=6)
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(table)), table["loop"], fontsize=5)
+    axes.set_yticks(range(len(names)), names, fontsize=6)
+    axes.set_ylabel("the check that must find the fault (loops with it)")
+    axes.set_title("the check that reports it")
     axes.tick_params(length=0)
     axes.set_xticks(np.arange(len(checks) + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(len(table) + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(len(names) + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=0.6)
     axes.tick_params(which="minor", length=0)
-    marks = [
-        Patch(facecolor=VIOLATED, label="violated"),
-        Patch(facecolor=HELD, label="held"),
-        Patch(facecolor=UNTESTED, edgecolor="#bbbbbb", label="could not be tested"),
-        Line2D([], [], marker="o", color="black", linestyle="", markersize=3, label="the check that must find it"),
-    ]
-    figure.legend(handles=marks, loc="outside lower center", ncols=4)
+    dot = Line2D([], [], marker="o", color="#08306b", markerfacecolor="white", linestyle="", markersize=4)
+    label = 'share of audits that say "violated"'
+    figure.colorbar(image, ax=axes, location="bottom", label=label, aspect=50, shrink=0.5, pad=0.02)
+    axes.legend([dot], ["must find it"], loc="upper left", bbox_to_anchor=(-0.2, 1.2), fontsize=6)
     return figure
 
 
@@ -106,8 +102,10 @@ def power(axes: Axes, table: pd.DataFrame) -> None:
     for k, (method, label) in enumerate(POWERS.items()):
         rows = table[(table["method"] == method) & (table["claimed"] == 1.0)].sort_values("share")
         axes.plot(rows["share"], rows["q95"], **series(k).line(label=label))
-    axes.set(yscale="log", xlabel="share of the noise that is there", ylabel="needed with probability 95%")
-    axes.set_title("mu = 1 claimed of a run, error 1e-6")
+    axes.set(
+        yscale="log", xlabel="share of the noise that is there", ylabel="numbers or pairs that refute it"
+    )
+    axes.set_title("missing noise: mu = 1 claimed, error 1e-6")
     axes.legend(loc="upper left")
 
 

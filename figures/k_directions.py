@@ -1,12 +1,9 @@
 """K directions a step: certified and measured, at equal evaluations.  python -m figures.k_directions
 
 (a) Certified bounds on ||grad F||^2 against K at the paper's setting (`benchmarks.k_directions`, directions on the
-sphere), a line for each number of evaluations of a record; a star marks the best K. (b) Runs beside certificates on the
-pseudo-Huber loss in mode (c), with eigenvalues 1/i, and with ten times the paper's evaluations
-(`benchmarks.certificates --preset directions`): the mean over the run and the last iterate, means over seeds with
-standard errors. (c) A point for every problem and epsilon of `benchmarks.certificates`: the factors by which the best K
-lowers the bound (across) and the measured mean over the run (up), with standard errors. On the line both fall by the
-same factor.
+sphere), a line for each number of evaluations of a record; a star marks the best K. (b) A point for every problem and
+epsilon of `benchmarks.certificates`: the factors by which the best K lowers the bound (across) and the measured mean
+over the run (up), with standard errors. On the line both fall by the same factor.
 """
 
 import sys
@@ -42,18 +39,16 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
     return table[table["directions_per_step"] > 1].reset_index()
 
 
-def draw(certified: pd.DataFrame, long: pd.DataFrame, cells: pd.DataFrame) -> Figure:
-    """Return the figure. certified has the rows of `benchmarks.k_directions`; long and cells have those of
-    `benchmarks.certificates`, with the presets directions and full."""
-    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9))
+def draw(certified: pd.DataFrame, cells: pd.DataFrame) -> Figure:
+    """Return the figure. certified has the rows of `benchmarks.k_directions`; cells has those of
+    `benchmarks.certificates` with the preset full."""
+    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.0))
     _draw_certified(axes[0], certified)
-    _draw_measured(axes[1], long)
-    _draw_gains(axes[2], gains(cells))
-    for axis in axes[:2]:
-        axis.set(xscale="log", yscale="log", xlabel="$K$, directions a step")
-        ks = sorted(long["directions_per_step"].unique()) if axis is axes[1] else (1, 4, 16, 64, 256)
-        axis.set_xticks(ks, [str(k) for k in ks])
-        axis.minorticks_off()
+    _draw_gains(axes[1], gains(cells))
+    axes[0].set(xscale="log", yscale="log", xlabel="$K$, directions a step")
+    ks = (1, 4, 16, 64, 256)
+    axes[0].set_xticks(ks, [str(k) for k in ks])
+    axes[0].minorticks_off()
     label_panels(axes)
     return figure
 
@@ -66,22 +61,11 @@ def _draw_certified(axis: Axes, rows: pd.DataFrame) -> None:
         axis.plot(line["K"], line["bound"], **series(index).line(label=text))
         low = line.sort_values("bound", kind="stable").iloc[0]
         axis.plot(low["K"], low["bound"], "*", color=series(index).color, markersize=9, zorder=5)
-    axis.set(title="certified", ylabel=r"$\|\nabla F_S\|^2$", ylim=(1.5e-3, 0.6))
-    axis.legend(loc="upper left", fontsize=6, handlelength=2)
-
-
-def _draw_measured(axis: Axes, rows: pd.DataFrame) -> None:
-    table = rows.groupby("directions_per_step")
-    look = series(3)
-    hollow = look.line(label="certified", markerfacecolor="white", markeredgecolor=look.color, markeredgewidth=1)
-    axis.plot(table["bound"].first(), **hollow)
-    for index, (column, text) in enumerate(
-        {"gradient_squared": "mean over the run", "last_gradient_squared": "last iterate"}.items()
-    ):
-        found = table[column].agg(["mean", "sem"])
-        axis.errorbar(found.index, found["mean"], yerr=found["sem"], **series(index).line(label=text))
-    axis.set(title=f"runs, {int(rows['steps'].max()):,} evaluations")
-    axis.set_ylim(3e-4, 2e-2)
+    axis.set(
+        title="certified, at equal evaluations (star: best $K$)",
+        ylabel=r"certified $\|\nabla F_S\|^2$",
+        ylim=(1.5e-3, 0.6),
+    )
     axis.legend(loc="upper left", fontsize=6, handlelength=2)
 
 
@@ -93,7 +77,9 @@ def _draw_gains(axis: Axes, table: pd.DataFrame) -> None:
     line = [1.0, 1.05 * float(table["bound"].max())]
     axis.plot(line, line, color="0.4", linewidth=0.8, label="as certified")
     axis.axhline(1, color="0.4", linewidth=0.8, linestyle=(0, (1, 1.5)), label="no gain")
-    axis.set(title="$K = 1$ over the best $K$", xlabel="certified", ylabel="measured, mean over the run")
+    axis.set(
+        title="$K = 1$ over the best $K$", xlabel="ratio of the certificates", ylabel="ratio of the measured means"
+    )
     axis.legend(loc="upper right", fontsize=6, handlelength=1.5)
 
 
@@ -102,7 +88,7 @@ _parser, main = command(
     __doc__,
     draw,
     "k_directions",
-    tables=("k_directions", "certificates_directions", "certificates"),
+    tables=("k_directions", "certificates"),
 )
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """The paper's synthetic figures from our sweep.  python -m figures.synthetic
 
 The figures synthetic_gradient and synthetic_loss are the paper's fig:toy_grad and fig:toy_loss: the best values of the
-grid of parameters against the dimension, for the paper's three spectra (modes), on training and test samples; losses
-are divided by the least expected loss.
-synthetic_wide continues them to larger dimensions, once there are rows. synthetic_slopes compares the fitted growth of
-the gradient norm with the exponents of Table tab:compare. synthetic_grid_MODE shows the whole grid at one dimension.
-synthetic_choices shows what changes with the choices that the paper leaves open.
+grid of parameters against the dimension, for the paper's three spectra (modes). Gradient norms are on training and test
+samples. Losses are divided by the least expected loss, and on training samples alone, since on test samples they are
+the same within half a percent. synthetic_slopes compares the fitted growth of the gradient norm with the exponents of
+Table tab:compare. synthetic_grid shows the whole grid at one dimension.
 """
 
 import math
@@ -28,15 +27,6 @@ METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
 LOOKS = dict(zip(METHODS, (series(0), series(1), series(2)), strict=True))
 MODES = {"a": r"$\mathrm{tr}(A)=O(d)$", "b": r"$\mathrm{tr}(A)=O(\sqrt{d})$", "c": r"$\mathrm{tr}(A)=O(\log d)$"}
 SAMPLES = {"train": "training", "test": "test"}
-OUTPUTS = {"last": "last", "average": "average", "tau": r"$x_\tau$"}
-CHOICES: dict[tuple[str, str], dict[str, Any]] = {
-    ("zero", "paper"): {"markerfacecolor": None, "marker": "o"},
-    ("zero", "exact"): {"markerfacecolor": None, "marker": "D"},
-    ("normal", "paper"): {"markerfacecolor": "white", "marker": "o"},
-    ("normal", "exact"): {"markerfacecolor": "white", "marker": "D"},
-}
-"""The marker for each start x_0 and noise calibration. Filled markers: x_0 = 0; open ones: x_0 from N(0, I). Discs: the
-noise that the paper states; diamonds: the least noise with the same privacy."""
 
 DOTS = (0, (1, 1))
 LINE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": "-"}
@@ -54,17 +44,19 @@ def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[
     Filled markers are the last iterate, open ones the mean over iterates. Bars are standard errors over seeds, where
     each seed has the parameters that are best on the others; a ring marks parameters on an edge of the grid that costs
     more than 5%. lines are black lines for the training sample, by mode (spectrum) and d; told is their text in the
-    legend.
+    legend. Losses are drawn on the training sample alone.
     """
-    figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.6), sharex=True, sharey="col")
-    for line, (on, sample) in zip(grid, SAMPLES.items(), strict=True):
+    samples = SAMPLES if what == "gradient" else {"train": SAMPLES["train"]}
+    size = (PAGE, 0.8 + 1.9 * len(samples))
+    figure, grid = plt.subplots(len(samples), 3, figsize=size, sharex=True, sharey="col", squeeze=False)
+    for line, (on, sample) in zip(grid, samples.items(), strict=True):
         for axis, mode in zip(line, MODES, strict=True):
             for method in METHODS:
                 _curves(axis, _cells(selected, mode, method, what), method, on)
             axis.set(xscale="log", yscale="log", title=MODES[mode])
         name = r"$\|\nabla F\|$" if what == "gradient" else "loss / least loss"
         line[0].set_ylabel(f"{sample} {name}")
-    for axis in grid[1]:
+    for axis in grid[-1]:
         axis.set_xlabel("dimension $d$")
     for axis in grid.flat:
         log_ticks(axis.xaxis)
@@ -75,7 +67,7 @@ def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[
     for axis, mode in zip(grid[0], MODES, strict=True):
         axis.plot(lines[mode].index, lines[mode], **LINE)
     label_panels(grid.flat)
-    _curve_legend(figure, selected, told)
+    _curve_legend(figure, selected, f"{told} (top row)" if len(samples) > 1 else told)
     return figure
 
 
@@ -114,11 +106,11 @@ def _curve_legend(figure: Figure, selected: pd.DataFrame, told: str = "") -> Non
     mean = Line2D([], [], color="#555555", marker="o", markerfacecolor="white", linewidth=0.8, linestyle=DOTS)
     ring = Line2D([], [], linestyle="none", **RING)
     bars = ", standard errors" if max(seeds.values()) > 1 else ""
-    marks = [f"last iterate{bars}", r"mean over iterates ($x_\tau$)", "a wider grid might gain over 5%"]
+    marks = [f"last iterate{bars}", r"mean over iterates ($x_\tau$)", "a larger grid might gain over 5%"]
     lines = [*handles, last, mean, ring]
     if told:
         lines.append(Line2D([], [], **LINE))
-        marks.append(f"{told} (top row)")
+        marks.append(told)
     figure.legend(lines, [*names, *marks], loc="outside upper center", ncols=3)
 
 
@@ -240,71 +232,6 @@ def _power(value: float) -> str:
     return f"$10^{{{round(math.log10(value))}}}$"
 
 
-def draw_wide(selected: pd.DataFrame) -> Figure:
-    """Return the figure of the best training gradient norm of one seed, for DPZero and DPGD-0th, in dimensions up to
-    the paper's largest and beyond. selected has the rows of `benchmarks.selection`."""
-    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9), sharex=True)
-    for axis, mode in zip(axes, MODES, strict=True):
-        for method in METHODS:
-            _curves(axis, _cells(selected, mode, method, "gradient"), method, "own_train")
-        axis.axvline(2_000, color="#888888", linewidth=0.6)
-        axis.set(xscale="log", yscale="log", title=MODES[mode], xlabel="dimension $d$")
-        log_ticks(axis.yaxis)
-    axes[0].set_ylabel(r"training $\|\nabla F\|$")
-    axes[0].annotate("paper's largest $d$", (2_000, 0.02), xycoords=("data", "axes fraction"), fontsize=6, ha="right")
-    label_panels(axes)
-    _curve_legend(figure, selected)
-    return figure
-
-
-def draw_choices(selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
-    """Return the figure of what the choices that the paper leaves open change, for one seed: the best training gradient
-    norm at the largest dimension, and its slope in d. selected has the rows of `benchmarks.selection`, and slopes those
-    of `benchmarks.slopes`."""
-    rows = selected[selected["measured"] == "gradient"]
-    figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.2), sharex=True)
-    largest = rows[rows["d"] == rows["d"].max()]
-    fits = slopes[(slopes["measured"] == "gradient_train") & (slopes["range"] == "all")]
-    for column, mode in enumerate(MODES):
-        for number, (method, look) in enumerate(LOOKS.items()):
-            for place, output in enumerate(OUTPUTS):
-                for step, ((start, calibration), style) in enumerate(CHOICES.items()):
-                    x = place + 0.36 * (number - 0.5) + 0.07 * (step - 1.5)
-                    values = (
-                        _chosen(largest[largest["output"] == output], mode, method, start, calibration)["train"].min(),
-                        _chosen(fits[fits["output"] == output], mode, method, start, calibration)["slope"].min(),
-                    )
-                    for axis, value in zip(grid[:, column], values, strict=True):
-                        axis.plot(x, value, **_mark(look.color, style))
-        grid[0, column].set(yscale="log", title=MODES[mode])
-        log_ticks(grid[0, column].yaxis)
-        grid[1, column].axhline(0, color="#888888", linewidth=0.6)
-        grid[1, column].set_xticks(range(len(OUTPUTS)), list(OUTPUTS.values()))
-        grid[1, column].set_xlabel("iterate that is measured")
-    grid[0, 0].set_ylabel(rf"best $\|\nabla F\|$ at $d$ = {rows['d'].max():,}")
-    grid[1, 0].set_ylabel(f"slope in $\\log d$, from {rows['d'].min()}")
-    label_panels(grid.flat)
-    present = _present(rows)
-    handles = [Line2D([], [], color=LOOKS[m].color, linewidth=4) for m in present]
-    shapes = [Line2D([], [], **_mark("#555555", style)) for style in CHOICES.values()]
-    names = [
-        f"{'$x_0 = 0$' if start == 'zero' else '$x_0$ normal'}, {calibration} noise" for start, calibration in CHOICES
-    ]
-    title = "one seed, settings chosen on it"
-    figure.legend([*handles, *shapes], [*present.values(), *names], loc="outside upper center", ncols=3, title=title)
-    return figure
-
-
-def _mark(color: str, style: dict[str, Any]) -> dict[str, Any]:
-    face = style.get("markerfacecolor") or color
-    return {"color": color, "linestyle": "none", "markersize": 4, **style, "markerfacecolor": face}
-
-
-def _chosen(table: pd.DataFrame, mode: str, method: str, start: str, calibration: str) -> pd.DataFrame:
-    where = (table["mode"] == mode) & (table["method"] == method)
-    return table[where & (table["start"] == start) & (table["calibration"] == calibration)]
-
-
 def _common(rows: pd.DataFrame, mode: str) -> int:
     """Return the largest dimension for which every method has rows with this spectrum (`mode`)."""
     return int(rows[rows["mode"] == mode].groupby("method")["d"].max().min())
@@ -334,15 +261,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ones = {mode: values / values for mode, values in least.items()}
     told = r"least loss, $\mathrm{tr}(A)/2$"
     save(draw_best(in_units(paper, least), "loss", ones, told), "synthetic_loss", options.out)
-    for mode in MODES:
-        save(draw_grid(rows, mode, _common(rows, mode)), f"synthetic_grid_{mode}", options.out)
+    save(draw_grid(rows, "c", _common(rows, "c")), "synthetic_grid", options.out)
     save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)
-    wide = selected[selected["sweep"] == "wide"]
-    if len(wide):
-        start = paper[(paper["seed"] == 0) & (paper["method"] != "dpgd")]
-        save(draw_wide(pd.concat([start, wide], ignore_index=True)), "synthetic_wide", options.out)
-    choices = selected[selected["sweep"] == "choices"]
-    save(draw_choices(choices, slopes[slopes["sweep"] == "choices"]), "synthetic_choices", options.out)
     return 0
 
 

@@ -218,11 +218,7 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
     "figures.certificates": [("--rows", ["--rows", "folder"])],
     "figures.curvature": [("--rows", ["--rows", "folder"])],
     "figures.demo": [("--rows", ["--rows", "folder"])],
-    "figures.dimension": [
-        ("--rows", ["--rows", "folder"]),
-        ("--slopes", ["--slopes", "folder"]),
-        ("--selection", ["--selection", "folder"]),
-    ],
+    "figures.dimension": [("--selection", ["--selection", "folder"])],
     "figures.k_directions": [("--rows", ["--rows", "folder"])],
     "figures.llm": [("--accuracy", ["--accuracy", "folder"]), ("--clip-lr", ["--clip-lr", "folder"])],
     "figures.synthetic": [("--rows", ["--rows", "folder"])],

@@ -50,7 +50,7 @@ def test_what_a_page_shows_runs(
         if kind == "python":
             exec(compile(block, _name(page), "exec"), names)
             continue
-        for line in block.splitlines():
+        for line in block.replace("\\\n", "").splitlines():
             prompt, python, dash, module, *arguments = shlex.split(line)
             assert (prompt, python, dash) == ("$", "python", "-m")
             before = set(tmp_path.iterdir())
@@ -121,6 +121,21 @@ def test_links_outside_the_site_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
         assert (page.parent / link).exists(), link
+
+
+SCREEN = 80
+"""The columns of code that every page shows without cutting a line, on a screen 1,280 pixels wide."""
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=_name)
+def test_no_line_of_code_is_wider_than_the_screen(page: Path) -> None:
+    """What is pasted has lines of at most 80 columns; what a command prints may scroll inside its frame."""
+    text = page.read_text()
+    fenced = re.compile(r"^(```+)([^\n]*)\n(.*?)^\1$", re.M | re.S)
+    blocks = [found[3] for found in fenced.finditer(text) if not found[2].startswith(("text", "{"))]
+    indented = [line for line in fenced.sub("", text).splitlines() if line.startswith("    ")]
+    lines = [line for block in blocks for line in block.splitlines()] + indented
+    assert [line for line in lines if len(line) > SCREEN] == []
 
 
 def test_every_figure_is_on_a_page_of_results() -> None:

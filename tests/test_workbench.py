@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dpzero_theory.params import main
+from dpzero_theory.privacy.__main__ import main as privacy
 
 pytest.importorskip("marimo", reason="the workbench extra is not installed")
 
@@ -26,9 +27,14 @@ pytestmark = [
 ]
 
 
+def _words(command: str) -> list[str]:
+    """Returns the words of a command that the page shows, without those that start Python and the module."""
+    return shlex.split(command.replace("\\\n", ""))[3:]
+
+
 def _said(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Returns the calculator's answer, with the exact calibration, to a command that the page shows."""
-    assert main([*shlex.split(command)[3:], "--format", "json"]) == 0
+    assert main([*_words(command), "--format", "json"]) == 0
     (answer,) = [one for one in json.loads(capsys.readouterr().out)["results"] if one["calibration"] == "exact"]
     return dict(answer)
 
@@ -38,7 +44,13 @@ def test_what_is_shown_is_what_the_command_says(capsys: pytest.CaptureFixture[st
     answer = _said(shown["command"], capsys)
     assert shown["found"].bound == answer["bound"]
     assert (shown["found"].steps, shown["found"].clip) == (answer["steps"], answer["clip"])
+    copied: dict[str, Any] = {}
+    exec(shown["code"], copied)
+    assert copied["plan"] == shown["found"]
+    capsys.readouterr()
     noise = shown["multipliers"]
+    assert privacy([*_words(shown["noise_command"]), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["noise_multiplier"] == noise["poisson"][2]
     assert all(a > b for kind in noise for a, b in zip(noise[kind], noise[kind][1:], strict=False))
     assert all(poisson < full for poisson, full in zip(noise["poisson"], noise["full"], strict=True))
 

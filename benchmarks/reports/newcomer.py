@@ -34,7 +34,7 @@ def quickstarts(text: str) -> Iterator[tuple[str, list[list[str]]]]:
             if kind == "python":
                 found.append(["-c", block])
             else:
-                found += [shlex.split(line)[2:] for line in block.splitlines()]
+                found += [shlex.split(line)[2:] for line in block.replace("\\\n", "").splitlines()]
         if found:
             yield title, found
 

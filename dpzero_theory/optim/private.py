@@ -4,17 +4,21 @@
     from torch.utils.data import TensorDataset
     from dpzero_theory.optim.private import make_private_with_epsilon
 
-    torch.manual_seed(0)                 # the same weights and records again, should the run be resumed
+    # the same weights and records again, should the run be resumed
+    torch.manual_seed(0)
     features = torch.randn(1000, 20)
     data = TensorDataset(features, (features[:, 0] > 0).long())
     model = torch.nn.Linear(20, 2)
 
     def losses(model, batch):
-        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        return torch.nn.functional.cross_entropy(
+            model(batch[0]), batch[1], reduction="none"
+        )
 
     run = make_private_with_epsilon(
-        model, losses, data, target_epsilon=2, target_delta=1e-5, steps=100, expected_batch=200, clip=1.0,
-        step_size=0.1, smoothing=1e-3, relation="add-remove", sampling="poisson", folder="run",
+        model, losses, data, target_epsilon=2, target_delta=1e-5,
+        steps=100, expected_batch=200, clip=1.0, step_size=0.1, smoothing=1e-3,
+        relation="add-remove", sampling="poisson", folder="run",
     )
     run.run()
     print(run.get_epsilon(1e-5))

@@ -13,7 +13,8 @@ _HEAD = """\
 
 What tests each step of [the proof](sharpened-theorem.md), apart from the unit tests. A check compares the statement
 with sampling, quadrature or enumeration; its seeds, sizes and thresholds are fixed beforehand.
-`python -m paper_checks.sharp` runs them all, in a few minutes.
+`python -m paper_checks.sharp` runs them all, in a few minutes; `python -m paper_checks --full --only sharp-NAME` runs
+the check NAME. Each entry links to its code.
 
 This page is written by `python -m paper_checks.sharp --page`, from the docstrings of the checks.
 """
@@ -21,20 +22,23 @@ This page is written by `python -m paper_checks.sharp --page`, from the docstrin
 
 def page(checks: Mapping[str, Callable[[], Checked]]) -> str:
     """Return the page for these checks, given by name, in Markdown."""
-    return "\n".join([_HEAD, *(_entry(name, check) for name, check in checks.items())])
+    first: dict[str, str] = {}
+    return "\n".join([_HEAD, *(_entry(name, check, first) for name, check in checks.items())])
 
 
-def _entry(name: str, check: Callable[[], Checked]) -> str:
+def _entry(name: str, check: Callable[[], Checked], first: dict[str, str]) -> str:
+    """Return a check's entry. One that repeats another for other directions refers to it; `first` is filled with the
+    name under which each function was met first."""
     function, kinds = (check.func, check.args) if isinstance(check, partial) else (check, ())
     module = function.__module__.replace(".", "/") + ".py"
-    law = "".join(f" Here for `{kind}` directions." for kind in kinds)
-    return f"""\
-## `{name}`
-
-{_sentence(function)}{law}
-
-`{function.__name__}` in [{module}](../../{module}), run by `python -m paper_checks --full --only sharp-{name}`.
-"""
+    key = f"{module}:{function.__name__}"
+    if key in first:
+        (kind,) = kinds
+        said = f"As [`{first[key]}`](#{first[key]}), for `{kind}` directions."
+    else:
+        first[key] = name
+        said = f"{_sentence(function)} [Code: `{function.__name__}`](../../{module})"
+    return f"## `{name}`\n\n{said}\n"
 
 
 def _sentence(function: Callable[..., Checked]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.sweeps.slopes import interval, slope
-from figures import certificates, equal_evaluations, k_directions, synthetic
+from figures import audit, certificates, dimension, equal_evaluations, k_directions, synthetic
 from figures.style import use_style
 
 
@@ -157,14 +157,12 @@ def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
     figures = [
         equal_evaluations.draw(*equal),
         certificates.draw(read_rows(RESULTS / "certificates")),
-        k_directions.draw(
-            *(read_rows(RESULTS / name) for name in ("k_directions", "certificates_directions", "certificates"))
-        ),
+        k_directions.draw(*(read_rows(RESULTS / name) for name in ("k_directions", "certificates"))),
         synthetic.draw_best(selected["synthetic"], "gradient", synthetic.at_infinity(selected["limit"]), "limit"),
         synthetic.draw_grid(rows, "c", int(rows["d"].min())),
         synthetic.draw_slopes(slopes[slopes["sweep"] == "synthetic"]),
-        synthetic.draw_wide(selected["wide"]),
-        synthetic.draw_choices(selected["choices"], slopes[slopes["sweep"] == "choices"]),
+        dimension.draw(read_rows(RESULTS / "selection")),
+        audit.matrix(*(read_rows(RESULTS / name) for name in ("audit_zoo", "audit_zoo_sound"))),
     ]
     for figure in figures:
         figure.draw_without_rendering()

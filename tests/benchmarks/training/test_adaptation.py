@@ -4,13 +4,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.models import LanguageModel, random_model
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import FAMILIES, config
 from benchmarks.training import adaptation
 from benchmarks.training.adaptation import Case, Questions, chosen, grid, one_run
-from figures import adaptation as figure
 
 SENTENCES = [
     f"who {verb} the {thing} ?" for verb in ("made", "saw", "was") for thing in ("film", "war", "moon", "king")
@@ -122,13 +120,3 @@ def test_nothing_is_chosen_among_settings_that_were_not_all_run() -> None:
     rows = rows_of(case, [3.0, 2.0, 4.0], [])
     with pytest.raises(ValueError, match="rows must hold every setting"):
         chosen(rows[rows["step_size"] != 8e-3], case)
-
-
-def test_the_figure_shows_the_runs_that_the_tables_show() -> None:
-    rows = read_rows(RESULTS / "adaptation")
-    shown, drawn = adaptation.reported(rows), figure.ends(rows)
-    last = shown[shown["step"] == shown["steps"]]
-    complete = drawn.merge(last[list(adaptation.CELL[:4])].drop_duplicates())
-    both = [found.sort_values(list(adaptation.CELL))["test_perplexity"].tolist() for found in (last, complete)]
-    assert len(last) > 20
-    assert both[0] == both[1]
