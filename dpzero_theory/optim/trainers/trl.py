@@ -139,7 +139,13 @@ class _Trainer(DPZeroTrainer):
         if owner is not None and owner not in (known := list(getattr(train_dataset, "column_names", ()) or ())):
             raise ValueError(f"owner must be a column of train_dataset ({', '.join(known)}); got {owner!r}")
         owners = list(train_dataset[owner]) if owner is not None else []
-        super().__init__(model, args, private=private, train_dataset=train_dataset, **options)
+        try:
+            super().__init__(model, args, private=private, train_dataset=train_dataset, **options)
+        except KeyError as error:
+            known = list(getattr(train_dataset, "column_names", ()) or ())
+            raise ValueError(
+                f"train_dataset must have what TRL reads; got no {error} in its columns {', '.join(known)}"
+            ) from None
         if owner is not None:
             if len(self.train_dataset) != len(owners):
                 rule = "train_dataset must have no entries that TRL leaves out (too long, or without a loss) with owner"
