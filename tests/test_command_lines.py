@@ -359,7 +359,13 @@ def _endless(words: list[str]) -> int:
 
 def _weight(command: str) -> int:
     """Returns the order of importing a command: torch and transformers come last, since forks copy what is imported."""
-    return 2 if ".llm" in command or "trainers" in command else 1 if command.startswith("benchmarks") or "curvature" in command else 0
+    return (
+        2
+        if ".llm" in command or "trainers" in command
+        else 1
+        if command.startswith("benchmarks") or "curvature" in command
+        else 0
+    )
 
 
 def run(main: Any, tested: list[list[str]]) -> list[dict[str, Any]]:
