@@ -32,7 +32,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import Trainer, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
@@ -151,6 +151,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
         with _without_backward(model):
             super().__init__(model=model, args=args, **options)
+        # A model with an adapter (peft) is no PreTrainedModel, and saves the adapter alone.
+        quantizer = getattr(self.model, "hf_quantizer", None) if isinstance(self.model, PreTrainedModel) else None
+        if args.save_strategy != SaveStrategy.NO and quantizer is not None and not quantizer.is_serializable():
+            method = quantizer.quantization_config.quant_method
+            raise ValueError(
+                "model must be one that can be saved, or save_strategy 'no'; got a base quantised by"
+                f" {getattr(method, 'value', method)}, which cannot: train an adapter on it (peft)"
+            )
         losses = losses_for(self.model) if losses is None else losses
         self._private, self._losses, self._public_evaluation = dict(private), losses, public_evaluation
         self._looked_at: dict[int, object] = {}
