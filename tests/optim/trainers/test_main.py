@@ -89,7 +89,7 @@ def test_a_stopped_run_goes_on(place: Path) -> None:
         ({"model_name_or_path": "./nowhere"}, (), "nowhere"),
         ({"datasets": None}, (), "datasets or dataset_name must be given; got neither"),
         ({"data": "nothing"}, (), "nothing.jsonl"),
-        ({"data": "wrong"}, (), "train_dataset must have what TRL reads; got no 'text' in its columns words"),
+        ({"data": "wrong"}, (), "train_dataset must have what TRL reads; got KeyError 'text' with its columns words"),
         ({"eval_strategy": "steps", "eval_steps": 1}, (), "the data must have a split 'test'; got train"),
         ({"ignore_bias_buffers": True}, (), "ignore_bias_buffers must be left out"),
         ({"owner": "writer"}, (), "owner must be a column of train_dataset"),
