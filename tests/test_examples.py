@@ -19,7 +19,7 @@ from tests.benchmarks.llm.tiny import tiny, tokenizer
 from tests.optim.trainers.test_arguments import Hub
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-HELPERS = {"reviews.py"}
+HELPERS = {"reviews.py", "notebooks.py"}
 ELSEWHERE = {"workbench.py"}  # tests/test_workbench.py has the tests of this example
 KINDS = {"causal_lm.py": "causal", "sft.py": "causal", "dpo.py": "causal"}
 

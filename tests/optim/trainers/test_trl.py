@@ -73,11 +73,11 @@ def tuned(folder: Path, rows: Any = TEXTS, changes: Any = (), **options: Any) ->
     return DPZeroSFTTrainer(model(), arguments, train_dataset=Dataset.from_list(rows), **options)
 
 
-def preferred(folder: Path, changes: Any = (), **options: Any) -> DPZeroDPOTrainer:
+def preferred(folder: Path, changes: Any = (), rows: Any = PAIRS, **options: Any) -> DPZeroDPOTrainer:
     arguments = DPZeroDPOConfig(str(folder), **{**ARGUMENTS, **dict(changes)})
     expected = {"expected_batch": 4 if "owner" in options else 8}
     options = {"private": PRIVATE | expected, "processing_class": tokenizer(), **options}
-    return DPZeroDPOTrainer(model(), arguments, train_dataset=Dataset.from_list(PAIRS), **options)
+    return DPZeroDPOTrainer(model(), arguments, train_dataset=Dataset.from_list(rows), **options)
 
 
 def test_a_text_s_loss_is_that_of_trl_s_trainer_on_it_alone(tmp_path: Path) -> None:
