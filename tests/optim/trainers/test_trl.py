@@ -216,10 +216,10 @@ def test_data_that_trl_cannot_use_are_one_line(rows: Any, said: str, tmp_path: P
     assert "\n" not in str(found.value)
 
 
-@pytest.mark.parametrize("evaluated", [None, "one", "several"])
-def test_public_records_are_prepared_as_the_private_ones(evaluated: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("evaluated", ["one", "several"])
+def test_public_records_are_prepared_as_the_private_ones(evaluated: str, tmp_path: Path) -> None:
     others = Dataset.from_list([{**pair, "chosen": " good name ."} for pair in PAIRS])
-    given = {None: None, "one": others, "several": {"a": others}}[evaluated]
+    given = {"one": others, "several": {"a": others}}[evaluated]
     public = Dataset.from_list([{**pair, "rejected": " bad place ."} for pair in PAIRS])
     asked = dict.fromkeys(("clip", "step_size", "smoothing"), "public")
     trainer = preferred(
@@ -228,7 +228,7 @@ def test_public_records_are_prepared_as_the_private_ones(evaluated: str | None, 
     assert trainer.train().global_step == PRIVATE["steps"]
     assert 0 < trainer.run.plan.clip != PRIVATE["clip"]
     found = trainer.eval_dataset
-    assert found is None if evaluated is None else len(found["a"] if evaluated == "several" else found) == len(PAIRS)
+    assert len(found["a"] if evaluated == "several" else found) == len(PAIRS)
 
 
 def test_pairs_without_reference_are_refused() -> None:
