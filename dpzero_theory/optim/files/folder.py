@@ -48,11 +48,12 @@ OF_TRAINER = "_dpzero"
 
 
 class Budget(NamedTuple):
-    """What a run may cost at most, (epsilon, delta), and how many releases one entry of the ledger pays for."""
+    """What a run may cost at most, (epsilon, delta), and how many releases one entry of the ledger pays for; None for
+    as many as when the run was begun."""
 
     epsilon: float
     delta: float
-    paid_at_once: int
+    paid_at_once: int | None
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Folder:
                     target_delta=budget.delta,
                     settings=header.plan.settings,
                     steps=header.plan.steps,
-                    block=budget.paid_at_once,
+                    block=budget.paid_at_once or 1,
                     run=header.digest,
                     unit=header.unit,
                 ).close()
@@ -254,7 +255,7 @@ def _require_there(path: Path) -> None:
 
 
 def _require_budget(account: Account, budget: Budget) -> None:
-    if account.block != budget.paid_at_once:
+    if budget.paid_at_once not in (None, account.block):
         raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {budget.paid_at_once}")
     for name, begun, given in (
         ("target_delta", account.target_delta, budget.delta),

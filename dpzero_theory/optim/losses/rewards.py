@@ -76,7 +76,10 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
 
 def _rewards(given: Any, count: int) -> Tensor:
     """Returns the rewards as a tensor of shape (count,), or raises ValueError where they are not numbers in [0, 1]."""
-    values = torch.as_tensor(given, dtype=torch.float64).cpu()
+    try:
+        values = torch.as_tensor(given, dtype=torch.float64).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"reward must return one number for each of {count} records; got {given!r:.60}") from None
     if values.shape != (count,):
         raise ValueError(f"reward must return one number for each of {count} records; got shape {tuple(values.shape)}")
     if not bool(((values >= 0) & (values <= 1)).all()):

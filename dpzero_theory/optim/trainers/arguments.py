@@ -1,9 +1,9 @@
 """Which of transformers' `TrainingArguments` a private run honours. Every other one must be left at its default.
 
-No argument is ignored silently: a field is in `HONOURED`, or a value other than its default raises ValueError, which
-says what to use instead. A field that this version does not know is refused too. A value that is given and is the
-default cannot be told from one that is left out. Subclasses of `TrainingArguments` say of fields of their own which are
-honoured and what to use instead of the others (`honoured`, `instead`; see `trainers.trl`).
+A field is in `HONOURED`, or a value other than its default raises ValueError, which says what to use instead. A field
+that this version does not know is refused too. A value that is given and is the default cannot be told from one that is
+left out. Subclasses of `TrainingArguments` say of fields of their own which are honoured and what to use instead of the
+others (`honoured`, `instead`; see `trainers.trl`).
 """
 
 from collections.abc import Collection

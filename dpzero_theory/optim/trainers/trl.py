@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
+from datasets import Dataset
 from transformers import PreTrainedModel, TrainingArguments
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -34,6 +35,8 @@ from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.trainers.arguments import HONOURED
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
+_PUBLIC = "public_data"
+"""The name, among the settings of a run, of the records from which starting values are computed."""
 _OWN_RECORD = "a record must have rows of its own: leave it off, rows are padded"
 _LOSS = "it is part of TRL's gradient training alone"
 _TEXTS = (
@@ -126,6 +129,7 @@ class _Trainer(DPZeroTrainer):
 
     config: ClassVar[type[Any]]
     train_dataset: Any
+    eval_dataset: Any
 
     def __init__(
         self,
@@ -139,10 +143,30 @@ class _Trainer(DPZeroTrainer):
     ) -> None:
         if not isinstance(args, self.config):
             raise ValueError(f"args must be a {self.config.__name__}; got {type(args).__name__}")
-        if owner is not None and owner not in (known := list(getattr(train_dataset, "column_names", ()) or ())):
+        known = list(getattr(train_dataset, "column_names", ()) or ())
+        if owner is not None and owner not in known:
             raise ValueError(f"owner must be a column of train_dataset ({', '.join(known)}); got {owner!r}")
+        if not isinstance(train_dataset, Dataset) or not len(train_dataset):
+            got = "an empty one" if isinstance(train_dataset, Dataset) else type(train_dataset).__name__
+            raise ValueError(f"train_dataset must be a datasets.Dataset with entries; got {got}")
         owners = list(train_dataset[owner]) if owner is not None else []
-        super().__init__(model, args, private=private, train_dataset=train_dataset, **options)
+        public = private.get(_PUBLIC) if isinstance(private, Mapping) else None
+        evaluated = options.get("eval_dataset")
+        if public is not None:  # TRL prepares it as it does evaluation sets
+            named = evaluated if isinstance(evaluated, dict) else {"": evaluated} if evaluated is not None else {}
+            options["eval_dataset"] = {**named, _PUBLIC: public}
+        try:
+            super().__init__(model, args, private=private, train_dataset=train_dataset, **options)
+        except (KeyError, AttributeError) as error:
+            raise ValueError(
+                f"train_dataset must have what TRL reads; got {type(error).__name__} {error} with its columns"
+                f" {', '.join(known)}"
+            ) from error
+        if public is not None:
+            self._private[_PUBLIC] = self.eval_dataset.pop(_PUBLIC)
+            self.eval_dataset = self.eval_dataset if isinstance(evaluated, dict) else self.eval_dataset.get("")
+        if not len(self.train_dataset):
+            raise ValueError("train_dataset must have entries that TRL keeps (not too long, with a loss); got none")
         if owner is not None:
             if len(self.train_dataset) != len(owners):
                 rule = "train_dataset must have no entries that TRL leaves out (too long, or without a loss) with owner"
