@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import AutoModelForSequenceClassification, RobertaConfig
 
+from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.first_order import add_lora
 from benchmarks.llm.models import DTYPES, configuration
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
@@ -24,6 +26,10 @@ Step = Callable[[], None]
 BASE = "two-forwards"
 PUBLIC, PRIVATE = "rademacher", "private-rademacher"
 METHODS = (BASE, *DIRECTIONS, PRIVATE, "four-pass", "adamw", "dp-adamw")
+TUNING = (BASE, PRIVATE, "four-pass", "adamw", "dp-adamw", "dp-adamw-ghost", "lora", "dp-lora")
+"""The methods by which a pretrained model is tuned; the last two train adapters of rank 8 beside frozen weights."""
+OWN = TUNING[4:]
+"""The methods that have a model of their own, because they put hooks or adapters into it."""
 SMOOTHING, STEP_SIZE = 1e-3, 1e-7
 SMALL = {
     "tiny": RobertaConfig(
@@ -69,7 +75,10 @@ class Bench:
             return self._ours(method, private=False)
         if method == PRIVATE:
             return self._ours(PUBLIC, private=True)
-        steps = {BASE: self._forwards, "four-pass": self._four_pass, "adamw": self._adamw, "dp-adamw": self._dp_adamw}
+        steps = {
+            BASE: self._forwards, "four-pass": self._four_pass, "adamw": self._adamw, "dp-adamw": self._dp_adamw,
+            "dp-adamw-ghost": self._ghost_clipping, "lora": self._lora, "dp-lora": self._dp_lora,
+        }  # fmt: skip
         return steps[method]()
 
     def _forwards(self) -> Step:
@@ -115,7 +124,7 @@ class Bench:
         return lambda: _void(run.step())
 
     def _four_pass(self) -> Step:
-        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        parameters = _trained(self.module)
         self.module.eval()
         seeds = iter(range(10**9))
 
@@ -137,30 +146,36 @@ class Bench:
         return step
 
     def _adamw(self) -> Step:
-        optimizer = torch.optim.AdamW(self.module.parameters(), lr=STEP_SIZE)
+        return self._adamw_on(self.module)
+
+    def _lora(self) -> Step:
+        return self._adamw_on(self._adapted())
+
+    def _adamw_on(self, module: nn.Module) -> Step:
+        optimizer = torch.optim.AdamW(_trained(module), lr=STEP_SIZE)
 
         def step() -> None:
-            self.module.train()
-            _losses(self.module, self._batch).mean().backward()  # type: ignore[no-untyped-call]
+            module.train()
+            _losses(module, self._batch).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
-            self.module.eval()
+            module.eval()
 
         return step
 
     def _dp_adamw(self) -> Step:
+        # a model of its own, so that the hooks of Opacus do not slow the other methods
+        return self._dp_adamw_on(classification_model(self._case, self._device))
+
+    def _dp_lora(self) -> Step:
+        return self._dp_adamw_on(self._adapted())
+
+    def _dp_adamw_on(self, own: nn.Module) -> Step:
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
-        # a model of its own, so that the hooks of Opacus do not slow the other methods
-        own = classification_model(self._case, self._device).train()
-        wrapped = GradSampleModule(own)
-        optimizer = DPOptimizer(
-            torch.optim.AdamW(wrapped.parameters(), lr=STEP_SIZE),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-            expected_batch_size=len(self._data),
-        )
+        wrapped = GradSampleModule(own.train(), strict=False)
+        optimizer = DPOptimizer(torch.optim.AdamW(_trained(wrapped), lr=STEP_SIZE), **self._noise())
 
         def step() -> None:
             _losses(own, self._batch).mean().backward()  # type: ignore[no-untyped-call]
@@ -168,6 +183,39 @@ class Bench:
             optimizer.zero_grad()
 
         return step
+
+    def _ghost_clipping(self) -> Step:
+        """A step of DP-AdamW that finds the norms of the records' gradients without the gradients, and then goes
+        backward once more (Opacus' ghost clipping)."""
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+        from opacus.optimizers import DPOptimizerFastGradientClipping
+        from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+
+        own = classification_model(self._case, self._device).train()
+        clip = self._noise()["max_grad_norm"]
+        wrapped = GradSampleModuleFastGradientClipping(own, strict=False, max_grad_norm=clip)
+        adamw = torch.optim.AdamW(wrapped.parameters(), lr=STEP_SIZE)
+        optimizer = DPOptimizerFastGradientClipping(adamw, **self._noise())
+
+        def step() -> None:
+            DPTensorFastGradientClipping(wrapped, optimizer, _losses(own, self._batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def _noise(self) -> dict[str, Any]:
+        return {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": len(self._data)}
+
+    def _adapted(self) -> nn.Module:
+        """Return a model of its own whose weights are frozen, with adapters beside its query and value matrices."""
+        own: nn.Module = classification_model(self._case, self._device)
+        add_lora(own, Configuration(lora_rank=8))
+        return own
+
+
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def _void(_: object) -> None:

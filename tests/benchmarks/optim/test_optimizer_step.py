@@ -4,6 +4,7 @@ They test the rows of a case, the ratios of times taken in one turn, and the com
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pandas as pd
@@ -13,8 +14,8 @@ import torch
 pytest.importorskip("transformers")
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.optim import optimizer_step
-from benchmarks.optim.optimizer_methods import StepCase
+from benchmarks.optim import optimizer_methods, optimizer_step
+from benchmarks.optim.optimizer_methods import TUNING, StepCase
 from benchmarks.optim.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, measure
 
 TINY = StepCase("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "four-pass", "adamw"))
@@ -71,13 +72,14 @@ def test_a_peak_that_was_not_seen_leaves_its_ratios_empty(monkeypatch: pytest.Mo
 
 
 def test_every_method_of_every_preset_is_known() -> None:
-    assert {method for cases in PRESETS.values() for case in cases for method in case.methods} == set(METHODS)
+    assert {method for cases in PRESETS.values() for case in cases for method in case.methods} == {*METHODS, *TUNING}
     assert all(case.methods[0] == BASE for cases in PRESETS.values() for case in cases)
 
 
 def test_methods_that_hold_too_much_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer_step, "_available_megabytes", lambda: 1.0)
-    assert optimizer_step._tried("cpu", optimizer_step._peak_megabytes, TINY, "cpu", "rademacher") == "out of memory"
+    told = optimizer_step._tried("cpu", optimizer_step._peak_megabytes, TINY, "cpu", "rademacher")
+    assert told == "out of memory: weights, gradients and optimizer state alone are 0.0 GiB"
 
 
 def test_a_method_that_cannot_run_is_a_row_that_says_why_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,3 +147,42 @@ def test_recorded_peaks_are_those_of_inference() -> None:
     assert (ours.loc[ours["size"] == "roberta-base", "peak_to_inference"] < 1.05).all()
     base = inference.loc[pd.MultiIndex.from_frame(ours[["size", "batch", "device"]])].to_numpy()
     assert (ours["peak_mb"] - ours["largest_mb"] - 8 < 1.05 * base).all()
+
+
+@pytest.mark.parametrize("method", ["dp-adamw", "dp-adamw-ghost"])
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_private_steps_move_by_the_mean_of_clipped_gradients(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without noise and with plain gradient steps, all weights of a Llama move by the mean of the records' clipped
+    gradients, each found by a backward pass of its own."""
+    pytest.importorskip("opacus")
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                         num_key_value_heads=1, intermediate_size=24, pad_token_id=2)  # fmt: skip
+    models: list[Any] = []
+    build = optimizer_methods.classification_model
+
+    def kept(case: StepCase, device: str) -> Any:
+        models.append(build(case, device))
+        return models[-1]
+
+    monkeypatch.setattr(optimizer_methods, "configuration", lambda name: (config, "causal"))
+    monkeypatch.setattr(optimizer_methods, "classification_model", kept)
+    noise = {"noise_multiplier": 0.0, "max_grad_norm": 0.5, "expected_batch_size": 3}
+    monkeypatch.setattr(optimizer_methods.Bench, "_noise", lambda self: noise)
+    monkeypatch.setattr(torch.optim, "AdamW", torch.optim.SGD)
+    monkeypatch.setattr(optimizer_methods, "STEP_SIZE", 1.0)
+    with ExitStack() as stack:
+        bench = optimizer_methods.Bench(StepCase("a-llama", 3, 6), "cpu", stack)
+        step = bench.step(method)
+        step()
+    (plain, moved), (tokens, labels) = models, bench._batch
+    old = list(plain.parameters())
+    rows = [
+        torch.autograd.grad(optimizer_methods._losses(plain, (tokens[i, None], labels[i, None])), old) for i in range(3)
+    ]
+    scales = [min(1.0, 0.5 / float(torch.cat([part.flatten() for part in row]).norm())) for row in rows]
+    assert min(scales) < 1
+    for index, (before, after) in enumerate(zip(old, moved.parameters(), strict=True)):
+        mean = sum(row[index] * scale for row, scale in zip(rows, scales, strict=True)) / 3
+        torch.testing.assert_close(before - after, mean, rtol=1e-3, atol=1e-6)
