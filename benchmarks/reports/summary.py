@@ -267,8 +267,8 @@ def last_norm_tasks() -> str:
 
 def only_d() -> str:
     """Return a table of the steps of DPZero on a pretrained language model to a fixed fall of the loss, by the weights
-    that are trained, and the slope of log steps against log d."""
-    return steps_table(read_rows(RESULTS / "llm_only_d"))
+    that are trained, with the effective rank r, and the slope of log steps against log d."""
+    return steps_table(read_rows(RESULTS / "llm_only_d"), read_rows(RESULTS / "llm_only_d_rank"))
 
 
 HEADS = {
