@@ -142,10 +142,10 @@ def test_recorded_peaks_are_those_of_inference() -> None:
     left out.
     """
     rows = read_rows(RESULTS / "optimizer_step")
-    inference = rows[rows["method"] == BASE].set_index(["size", "batch", "device"])["peak_mb"]
+    inference = rows[rows["method"] == BASE].set_index(["size", "batch", "dtype", "device"])["peak_mb"]
     ours = rows[rows["method"].isin(["gaussian", "sphere", "rademacher", "private-rademacher"])]
     assert (ours.loc[ours["size"] == "roberta-base", "peak_to_inference"] < 1.05).all()
-    base = inference.loc[pd.MultiIndex.from_frame(ours[["size", "batch", "device"]])].to_numpy()
+    base = inference.loc[pd.MultiIndex.from_frame(ours[["size", "batch", "dtype", "device"]])].to_numpy()
     assert (ours["peak_mb"] - ours["largest_mb"] - 8 < 1.05 * base).all()
 
 
