@@ -52,7 +52,10 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
 EXPERIMENT = Experiment(
     name="llm.only_d_rank",
     about=__doc__,
-    flags=[flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")],
+    flags=[
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--layers", nargs="+", type=int, choices=(0, 1, 2), default=[0, 1, 2], help="how many of the last layers"),
+    ],
     folder="llm_only_d_rank",
     key=("trained",),
     fields=("d", "records", "products", *(f"{name}{end}" for name in NUMBERS for end in ("_low", "", "_high"))),
@@ -63,7 +66,7 @@ EXPERIMENT = Experiment(
         "level": 0.95, "tokens": only_d.LENGTH,
     },
     check=only_d.EXPERIMENT.check,
-    cells=lambda options: [{"trained": name} for name in only_d.TRAINED],
+    cells=lambda options: [{"trained": name} for name, of in only_d.TRAINED.items() if of.layers in options.layers],
     measure=_measure,
     told=lambda at, rows: (
         "{0}, d = {d:,}: r {r:.3g} ({r_low:.3g} to {r_high:.3g})".format(at["trained"], **rows[0])

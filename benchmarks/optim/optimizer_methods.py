@@ -26,10 +26,6 @@ Step = Callable[[], None]
 BASE = "two-forwards"
 PUBLIC, PRIVATE = "rademacher", "private-rademacher"
 METHODS = (BASE, *DIRECTIONS, PRIVATE, "four-pass", "adamw", "dp-adamw")
-TUNING = (BASE, PRIVATE, "four-pass", "adamw", "dp-adamw", "dp-adamw-ghost", "lora", "dp-lora")
-"""The methods by which a pretrained model is tuned; the last two train adapters of rank 8 beside frozen weights."""
-OWN = TUNING[4:]
-"""The methods that have a model of their own, because they put hooks or adapters into it."""
 SMOOTHING, STEP_SIZE = 1e-3, 1e-7
 SMALL = {
     "tiny": RobertaConfig(
@@ -45,13 +41,15 @@ SMALL = {
 @dataclass(frozen=True)
 class StepCase:
     """What a step is measured on: the size of the model, the number of records in the batch, their length in tokens,
-    the dtype of the weights, and the names of the methods to measure."""
+    the dtype of the weights, the names of the methods to measure, and whether the frozen matrices beside which adapters
+    are trained are kept as 8-bit integers."""
 
     size: str
     batch: int
     length: int
     dtype: str = "float32"
     methods: tuple[str, ...] = METHODS
+    quantised: bool = False
 
 
 class Bench:
@@ -62,6 +60,8 @@ class Bench:
         self._stack = stack
         self._case, self._device = case, device
         self.module = classification_model(case, device)
+        if case.quantised:
+            quantise(self.module.requires_grad_(False))
         generator = torch.Generator().manual_seed(1)
         vocabulary = self.module.get_input_embeddings().weight.shape[0]
         tokens = torch.randint(5, vocabulary, (case.batch, case.length), generator=generator)
@@ -78,6 +78,7 @@ class Bench:
         steps = {
             BASE: self._forwards, "four-pass": self._four_pass, "adamw": self._adamw, "dp-adamw": self._dp_adamw,
             "dp-adamw-ghost": self._ghost_clipping, "lora": self._lora, "dp-lora": self._dp_lora,
+            "private-lora": self._private_lora,
         }  # fmt: skip
         return steps[method]()
 
@@ -151,6 +152,10 @@ class Bench:
     def _lora(self) -> Step:
         return self._adamw_on(self._adapted())
 
+    def _private_lora(self) -> Step:
+        self.module = self._adapted()
+        return self._ours(PUBLIC, private=True)
+
     def _adamw_on(self, module: nn.Module) -> Step:
         optimizer = torch.optim.AdamW(_trained(module), lr=STEP_SIZE)
 
@@ -208,14 +213,53 @@ class Bench:
         return {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": len(self._data)}
 
     def _adapted(self) -> nn.Module:
-        """Return a model of its own whose weights are frozen, with adapters beside its query and value matrices."""
+        """Return a model of its own whose weights are frozen, with adapters of rank 8 beside its query and value
+        matrices; of 8-bit integers where the case says so."""
         own: nn.Module = classification_model(self._case, self._device)
         add_lora(own, Configuration(lora_rank=8))
+        if self._case.quantised:
+            quantise(own)
         return own
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+class _Product(torch.autograd.Function):
+    """x W^T for a frozen matrix W of 8-bit integers times a scale a row; W is made again for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, integers: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(integers, scale)
+        return x @ (integers * scale).T
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        integers, scale = ctx.saved_tensors
+        return gradient @ (integers * scale), None, None
+
+
+class Integers(nn.Module):
+    """A frozen linear layer without bias whose weights are kept as 8-bit integers, with a scale for each row."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.register_buffer("integers", (layer.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _Product.apply(x, self.integers, self.scale)  # type: ignore[no-untyped-call]
+        return out
+
+
+def quantise(module: nn.Module) -> None:
+    """Put layers of integers in the place of the module's frozen linear layers without bias."""
+    for part in list(module.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, nn.Linear) and child.bias is None and not child.weight.requires_grad:
+                setattr(part, name, Integers(child))
 
 
 def _void(_: object) -> None:

@@ -6,8 +6,6 @@
     four-pass            the published way: u drawn again from a seed four times, the weights perturbed in place
     adamw                forward, backward, AdamW
     dp-adamw             the same with Opacus: per-sample gradients, clipped and noised
-    dp-adamw-ghost       the same with Opacus' ghost clipping: norms of per-sample gradients, and a second backward
-    lora, dp-lora        AdamW and DP-AdamW on adapters of rank 8 beside the query and value matrices
 
 Here x are the weights and u is a step's direction. Models have random weights and a classifier of two classes; the loss
 of a record is its cross entropy. The methods take turns in one process, and a ratio of two methods' times is taken
@@ -23,7 +21,6 @@ the allocator's peak.
 
     python -m benchmarks.optimizer_step --preset cpu
     python -m benchmarks.optimizer_step --preset lengths --turns 5     (9 batches of 1 to 64 records, 16 to 256 tokens)
-    python -m benchmarks.optimizer_step --preset smollm2 --turns 2     (SmolLM2-135M in float32 and bfloat16)
     python -m benchmarks.optimizer_step --device cuda --preset gpu     (one GPU of 141 GB for the largest)
 """
 
@@ -49,12 +46,10 @@ from benchmarks.llm.models import DTYPES
 from benchmarks.optim.optimizer_methods import (
     BASE,
     METHODS,
-    OWN,
     PRIVATE,
     PUBLIC,
     SMOOTHING,
     STEP_SIZE,
-    TUNING,
     Bench,
     Step,
     StepCase,
@@ -96,9 +91,6 @@ PRESETS = {
         for batch in (1, 8, 64)
         for length in (16, 64, 256)
     ],
-    "smollm2": [
-        StepCase("smollm2", batch, 16, dtype, TUNING) for dtype in ("float32", "bfloat16") for batch in (8, 1, 64)
-    ],
     "gpu": [
         StepCase("roberta-large", 64, 128, "float32"),
         StepCase("roberta-large", 64, 128, "bfloat16"),
@@ -108,8 +100,7 @@ PRESETS = {
 }
 """The models and batches that each preset measures. RoBERTa is measured at the paper's batch of 64, and on the CPU also
 at smaller ones; OPT is measured at the paper's batch of 8. The preset `lengths` measures direction laws at several
-batches and lengths, beside the published step. `smollm2` measures ways to tune a pretrained model, whose configuration
-must have been made (`python -m benchmarks.pretrained smollm2`)."""
+batches and lengths, beside the published step."""
 
 
 def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
@@ -121,9 +112,7 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
     """
     memory = {method: _tried(device, _peak_megabytes, case, device, method) for method in case.methods}
     runs = [method for method in case.methods if not isinstance(memory[method], str)]
-    alone = {method: [BASE, method] for method in (PRIVATE, *TUNING[3:])}
-    if PUBLIC in case.methods:
-        alone[PRIVATE] = [BASE, PUBLIC, PRIVATE]
+    alone = {PRIVATE: [BASE, PUBLIC, PRIVATE], "adamw": [BASE, "adamw"], "dp-adamw": [BASE, "dp-adamw"]}
     together = [method for method in runs if method not in alone]
     samples: dict[str, dict[str, list[tuple[float, float]]]] = {}
     failed = {method: why for method, why in memory.items() if isinstance(why, str)}
@@ -155,11 +144,11 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
             "ratio_high": rounded(max(ratios)),
             "wall_ratio": rounded(statistics.median(wall / other for (_, wall), (_, other) in pairs)),
             "peak_mb": round(megabytes, 1),
-            "peak_to_inference": _share(megabytes, inference),
+            "peak_to_inference": share(megabytes, inference),
             "largest_mb": round(largest, 1),
-            "peak_less_largest_to_inference": _share(megabytes - largest, inference),
+            "peak_less_largest_to_inference": share(megabytes - largest, inference),
         }
-        if method == PRIVATE and PUBLIC in samples[method]:
+        if method == PRIVATE:
             public = [busy for busy, _ in samples[method][PUBLIC]]
             ratio, error = median_ratio([busy for busy, _ in own], public)
             row |= {"to_non_private": rounded(ratio), "to_non_private_error": rounded(error)}
@@ -204,8 +193,8 @@ def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer 
     released."""
     try:
         return work(*arguments)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        return "out of memory" + (f": {error}" if isinstance(error, MemoryError) and str(error) else "")
+    except (torch.OutOfMemoryError, MemoryError):
+        return "out of memory"
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:200]
     finally:
@@ -217,8 +206,8 @@ def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
     the method needs. `case` has the model and batch; the device is "cpu" or "cuda"."""
     if device == "cuda":
         return _peak_of_steps(case, device, method, 1)
-    if (needed := _needed_megabytes(case, method)) > 0.5 * _available_megabytes():
-        raise MemoryError(f"weights, gradients and optimizer state alone are {needed / 1024:.1f} GiB")
+    if _needed_megabytes(case, method) > 0.25 * _available_megabytes():
+        raise MemoryError
     return in_new_process(_peak_of_steps, case, device, method, torch.get_num_threads())
 
 
@@ -234,7 +223,7 @@ def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> fl
         before = reset_peak(device)
         bench = Bench(case, device, stack)
         step = bench.step(method)
-        if method in OWN:
+        if method == "dp-adamw":
             del bench.module
         for _ in range(2 if "adamw" in method else 1):  # the first step of AdamW only creates the optimizer's state
             step()
@@ -245,8 +234,8 @@ def _needed_megabytes(case: StepCase, method: str) -> float:
     """Return a lower bound, in MiB, on the memory that the method needs for weights, gradients and optimizer state, so
     that no attempt is made that must fail. `case` has the model and batch."""
     parameters, _ = _sizes(case)
-    copies = {"adamw": 4, "dp-adamw": 6 + case.batch, "dp-adamw-ghost": 6}.get(method, 1)
-    return copies * parameters * DTYPES[case.dtype].itemsize / 2**20
+    copies = {"adamw": 4, "dp-adamw": 6 + case.batch}.get(method, 1)
+    return copies * parameters * 4 / 2**20
 
 
 def _available_megabytes() -> float:
@@ -270,7 +259,7 @@ def _release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _share(megabytes: float, inference: float) -> float | None:
+def share(megabytes: float, inference: float) -> float | None:
     """Return the memory of a method over that of inference, both in MiB, or None if the memory of inference was too
     small to be seen."""
     return rounded(megabytes / inference) if inference > 0 else None

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.optim import optimizer_methods, optimizer_step
-from benchmarks.optim.optimizer_methods import TUNING, StepCase
+from benchmarks.optim.optimizer_methods import StepCase
 from benchmarks.optim.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, measure
 
 TINY = StepCase("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "four-pass", "adamw"))
@@ -72,14 +72,13 @@ def test_a_peak_that_was_not_seen_leaves_its_ratios_empty(monkeypatch: pytest.Mo
 
 
 def test_every_method_of_every_preset_is_known() -> None:
-    assert {method for cases in PRESETS.values() for case in cases for method in case.methods} == {*METHODS, *TUNING}
+    assert {method for cases in PRESETS.values() for case in cases for method in case.methods} == set(METHODS)
     assert all(case.methods[0] == BASE for cases in PRESETS.values() for case in cases)
 
 
 def test_methods_that_hold_too_much_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer_step, "_available_megabytes", lambda: 1.0)
-    told = optimizer_step._tried("cpu", optimizer_step._peak_megabytes, TINY, "cpu", "rademacher")
-    assert told == "out of memory: weights, gradients and optimizer state alone are 0.0 GiB"
+    assert optimizer_step._tried("cpu", optimizer_step._peak_megabytes, TINY, "cpu", "rademacher") == "out of memory"
 
 
 def test_a_method_that_cannot_run_is_a_row_that_says_why_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
