@@ -25,7 +25,7 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 PUBLIC = "public"
 NUMBERS = ("norm", "trace", "absolute_trace", "r")
-EFFORT = Effort(search=16, probes=6, steps=4)
+EFFORT = Effort(search=12, probes=4, steps=4)
 AT_ONCE = 32
 """How many records are differentiated together."""
 
