@@ -25,7 +25,7 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 PUBLIC = "public"
 NUMBERS = ("norm", "trace", "absolute_trace", "r")
-EFFORT = Effort(search=12, probes=4, steps=4)
+EFFORT = Effort(search=12, probes=16, steps=4)
 AT_ONCE = 32
 """How many records are differentiated together."""
 
@@ -54,7 +54,7 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-        flag("--layers", nargs="+", type=int, choices=(0, 1, 2), default=[0, 1, 2], help="how many of the last layers"),
+        flag("--trained", nargs="+", choices=tuple(only_d.TRAINED), default=list(only_d.TRAINED), help="some of them"),
     ],
     folder="llm_only_d_rank",
     key=("trained",),
@@ -66,7 +66,7 @@ EXPERIMENT = Experiment(
         "level": 0.95, "tokens": only_d.LENGTH,
     },
     check=only_d.EXPERIMENT.check,
-    cells=lambda options: [{"trained": name} for name, of in only_d.TRAINED.items() if of.layers in options.layers],
+    cells=lambda options: [{"trained": name} for name in options.trained],
     measure=_measure,
     told=lambda at, rows: (
         "{0}, d = {d:,}: r {r:.3g} ({r_low:.3g} to {r_high:.3g})".format(at["trained"], **rows[0])

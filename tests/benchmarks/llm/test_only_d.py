@@ -102,15 +102,13 @@ def test_the_table_has_means_of_logarithms_and_the_slope() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
-def test_the_rank_is_that_of_the_whole_hessian(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_is_that_of_the_whole_hessian(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Hessian in the norms of the last layer, by differences of gradients, has the norm and trace of the rows."""
-    monkeypatch.setattr(only_d, "TRAINED", {"norms": only_d.Trained(1, "norms")})
     monkeypatch.setattr(only_d_rank, "EFFORT", only_d_rank.Effort(search=48, probes=8, steps=16))
-    out = tmp_path / "rank"
-    assert only_d_rank.EXPERIMENT.main([f"--data={small}", f"--out={out}"]) == 0
-    (row,) = read_rows(out).to_dict("records")
+    norms = only_d.Trained(1, "norms")
+    row = only_d_rank.measured(only_d.Work(small, ["public"]), norms)
     work = only_d.Work(small)
-    states, top = work.states(1)["public"], work.top(only_d.TRAINED["norms"]).double()
+    states, top = work.states(1)["public"], work.top(norms).double()
     weights = [p for p in top.parameters() if p.requires_grad]
     batch = {name: x.double() if x.is_floating_point() else x for name, x in states[torch.arange(8)].items()}
 
@@ -135,7 +133,7 @@ def test_the_rank_is_that_of_the_whole_hessian(small: Path, tmp_path: Path, monk
     assert row["absolute_trace"] == pytest.approx(float(values.sum()), rel=0.02)
     assert row["r"] == pytest.approx(float(values.sum() / values.max()), rel=0.02)
     assert row["r_low"] <= row["r"] <= row["r_high"]
-    assert "norms | 48 |" in only_d.table(_one_run(48), read_rows(out))
+    assert "norms | 48 |" in only_d.table(_one_run(48), pd.DataFrame([row]))
 
 
 def _one_run(d: int) -> pd.DataFrame:
