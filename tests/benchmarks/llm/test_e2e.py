@@ -20,7 +20,7 @@ def test_bleu_is_that_of_the_paper() -> None:
     """BLEU (Papineni and others 2002) is the geometric mean of the clipped shares of 1 to 4 words that match, times
     exp(1 - r/c) where the answers are shorter, c words, than the references next in length, r words."""
     answers = ["the cat sat on the mat", "a b c d e"]
-    references = [["the cat sat on a mat"], ["a b c d e f g", "x y"]]
+    references = [["the cat sat on a mat"], ["x y", "a b c d e f g"]]
     matches, words, r, c = (5 + 5, 3 + 4, 2 + 3, 1 + 2), (6 + 5, 5 + 4, 4 + 3, 3 + 2), 6 + 7, 6 + 5
     shares = [one / of for one, of in zip(matches, words, strict=True)]
     found = e2e.bleu(answers, references)
