@@ -221,32 +221,53 @@ def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], End]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a table of the test accuracy of every method by task and prompt, and below it the paper's order."""
+    """Return a table of the test accuracy of every method by task and prompt."""
     found = ends(rows)
-    asks = [(name, prompt) for name in SIZES for prompt in WAYS if (name, prompt, "zero-shot", NONE) in found]
+    asks = _asks(found)
     lines = [
         [_label(*method), *(found[*ask, *method].text() if (*ask, *method) in found else "-" for ask in asks)]
         for method in METHODS
     ]
     heads = ["method (epsilon)", *(f"{task(name).title}, {prompt}" for name, prompt in asks)]
-    return "\n\n".join([markdown(heads, lines), "\n".join(_order(found, *ask) for ask in asks)])
+    return markdown(heads, lines)
+
+
+def _asks(found: dict[tuple[str, str, str, str], End]) -> list[tuple[str, str]]:
+    return [(name, way) for name in ("sst2", *SIZES) for way in WAYS if (name, way, "zero-shot", NONE) in found]
 
 
 def _label(method: str, epsilon: str) -> str:
     return LABELS[method] + ("" if epsilon == NONE else f" ({epsilon})")
 
 
-def _order(found: dict[tuple[str, str, str, str], End], name: str, prompt: str) -> str:
-    """Return a line with the differences of neighbours in the paper's order on one task with one prompt. An order does
-    not hold where the difference is negative by more than its interval. found: what `ends` returns."""
-    parts = []
-    for lower, upper in pairwise(ORDER):
-        if (name, prompt, *lower) in found and (name, prompt, *upper) in found:
-            one, other = found[name, prompt, *lower], found[name, prompt, *upper]
+def order(rows: pd.DataFrame) -> str:
+    """Return a table, by task and prompt, of the differences in test accuracy between neighbours in the paper's order,
+    in points, with 95% intervals.
+
+    A difference holds or fails where its interval is above or below 0; otherwise it is open.
+    """
+    found = ends(rows)
+    steps = list(pairwise(ORDER))
+    lines = []
+    for name, prompt in _asks(found):
+        cells = []
+        for lower, upper in steps:
+            one, other = found.get((name, prompt, *lower)), found.get((name, prompt, *upper))
+            if one is None or other is None:
+                cells.append("-")
+                continue
             gap, half = other.mean - one.mean, math.hypot(one.half, other.half)
-            wrong = "" if gap >= -half else " (does not hold)"
-            parts.append(f"{_label(*lower)} to {_label(*upper)} {gap:+.1f} +- {half:.1f}{wrong}")
-    return f"- {task(name).title}, {prompt}: {', '.join(parts)}"
+            verdict = "holds" if gap > half else "fails" if gap < -half else "open"
+            cells.append(f"{gap:+.1f} +- {half:.1f}, {verdict}")
+        lines.append([f"{task(name).title}, {prompt}", *cells])
+    return markdown(["task, prompt", *(f"{_label(*lower)} to {_label(*upper)}" for lower, upper in steps)], lines)
+
+
+def sst2(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the ends of the runs of `benchmarks.llm.last_norm` on the most records, as rows of a task here."""
+    large = rows[rows["n"] == last_norm.LARGE]
+    last = large[large["step"] == large.groupby("method")["step"].transform("max")]
+    return last.assign(task=last_norm.TASK, prompt="paper")
 
 
 def _check(parser: Parser, options: Namespace) -> None:
@@ -302,7 +323,7 @@ EXPERIMENT = Experiment(
     cells=_cells,
     measure=_measure,
     told=_told,
-    summary=lambda out: table(read_rows(out)),
+    summary=lambda out: f"{table(read_rows(out))}\n\n{order(read_rows(out))}",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import math
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -156,9 +156,10 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Work:
-    """The model and its records. Hidden states and gradient norms are computed when first needed, and kept."""
+    """The model and its records, of which the splits that `parts` names are kept. Hidden states and gradient norms are
+    computed when first needed, and kept."""
 
-    def __init__(self, data: Path | None) -> None:
+    def __init__(self, data: Path | None, parts: Sequence[str] = ("train", "public", "stopping")) -> None:
         self.model = load(MODEL)
         prompter = Prompter(task(TASK), self.model.kind, self.model.tokenizer, 2 * LENGTH)
         self.options = tuple(ids[0] for ids in prompter.classes())
@@ -169,7 +170,7 @@ class Work:
         ends = {"train": (0, N), "public": (N, N + HELD_OUT), "stopping": (N + HELD_OUT, N + 2 * HELD_OUT)}
         if len(padding) < N + 2 * HELD_OUT:
             raise ValueError(f"data must hold {N + 2 * HELD_OUT} phrases that fit; got {len(padding)}")
-        self._texts = {part: padding[start:end] for part, (start, end) in ends.items()}
+        self._texts = {part: padding[start:end] for part, (start, end) in ends.items() if part in parts}
         self._states: dict[int, dict[str, States]] = {}
         self._norms: dict[Trained, float] = {}
 
@@ -255,17 +256,22 @@ def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def table(rows: pd.DataFrame) -> str:
-    """Return a table of the steps to the target by trained weights and s (the step size is s/G^2), with 95% intervals
-    of the mean of their logarithm over the runs (Student's t), and below it the slope of log steps against log d for
-    each s."""
+def table(rows: pd.DataFrame, ranks: pd.DataFrame | None = None) -> str:
+    """Return a table of the steps to the target by trained weights and s (the step size is s/G^2), with 95% intervals of the mean of their
+    logarithm over the runs (Student's t), and below it the slope of log steps against log d for each s.
+
+    ranks: the rows of `benchmarks.llm.only_d_rank`, whose r stands beside d.
+    """
     scales = sorted(rows["scale"].unique())
     lines = []
+    measured_ranks = {} if ranks is None else {row["d"]: row for row in ranks.to_dict("records")}
     for d, part in rows.groupby("d"):
+        rank = measured_ranks.get(d)
+        r = f"{rank['r']:.2g} ({rank['r_low']:.2g} to {rank['r_high']:.2g})" if rank else "-"
         cells = [_steps(part[part["scale"] == scale]["steps"]) for scale in scales]
         name, norm = part["trained"].iloc[0], part["gradient_norm"].iloc[0]
-        lines.append([str(name), f"{d:,}", f"{norm:.2g}", *cells])
-    heads = ["trained", "d", "G", *(f"steps, s = {scale:g}" for scale in scales)]
+        lines.append([str(name), f"{d:,}", r, f"{norm:.2g}", *cells])
+    heads = ["trained", "d", "r", "G", *(f"steps, s = {scale:g}" for scale in scales)]
     return "\n\n".join([markdown(heads, lines), *filter(None, (_slope(rows, scale) for scale in scales))])
 
 

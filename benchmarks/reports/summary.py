@@ -19,11 +19,12 @@ from scipy.stats import t as student
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
-from benchmarks.llm import chat, owners, rewards
+from benchmarks.llm import chat, e2e, owners, rewards
+from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
-from benchmarks.llm.last_norm_tasks import table as tasks_table
 from benchmarks.llm.only_d import table as steps_table
 from benchmarks.llm.report import report
+from benchmarks.optim import tuning_step
 from benchmarks.privacy import accounting_tables, users
 from benchmarks.reports import newcomer, sentences
 from benchmarks.sweeps import rank_tables, synthetic_tables
@@ -260,15 +261,20 @@ def last_norm() -> str:
 
 
 def last_norm_tasks() -> str:
-    """Return a table of the accuracy of every method on a pretrained language model, by task and prompt, and below it
-    the paper's order of the methods."""
-    return tasks_table(read_rows(RESULTS / "llm_last_norm_tasks"))
+    """Return a table of the accuracy of every method on a pretrained language model, by task and prompt."""
+    return last_norm_tasks_rows.table(read_rows(RESULTS / "llm_last_norm_tasks"))
+
+
+def methods_order() -> str:
+    """Return a table of the differences between neighbours in the paper's order of methods, by task and prompt."""
+    tasks, one = read_rows(RESULTS / "llm_last_norm_tasks"), read_rows(RESULTS / "llm_last_norm")
+    return last_norm_tasks_rows.order(pd.concat([last_norm_tasks_rows.sst2(one), tasks]))
 
 
 def only_d() -> str:
     """Return a table of the steps of DPZero on a pretrained language model to a fixed fall of the loss, by the weights
-    that are trained, and the slope of log steps against log d."""
-    return steps_table(read_rows(RESULTS / "llm_only_d"))
+    that are trained, with the effective rank r, and the slope of log steps against log d."""
+    return steps_table(read_rows(RESULTS / "llm_only_d"), read_rows(RESULTS / "llm_only_d_rank"))
 
 
 HEADS = {
@@ -485,8 +491,11 @@ TABLES = {
     "opt_prompts": opt_prompts,
     "last_norm": last_norm,
     "last_norm_tasks": last_norm_tasks,
+    "methods_order": methods_order,
     "only_d": only_d,
+    "tuning_step": tuning_step.table,
     "llm_chat": chat.table,
+    "llm_e2e": e2e.table,
     "llm_rewards": rewards.table,
     "llm_owners": owners.table,
     "users": users.table,
