@@ -80,7 +80,8 @@ class Found(NamedTuple):
 def found(rows: pd.DataFrame) -> list[Found]:
     """Return every rule and number of directions in the rows of one task and number of evaluations."""
     cells = []
-    for (difference, k), cell in rows.groupby(["difference", "directions"]):
+    for _, cell in rows.groupby(["difference", "directions"]):
+        difference, k = cell[["difference", "directions"]].to_numpy()[0]
         alpha, clip, merit = chosen(cell)
         ran = cell[cell["seed"].isin(REPORTED) & (cell["step_size"] == alpha) & (cell["clip"] == clip)]
         cells.append(Found(str(difference), int(k), merit, 100 * ran["accuracy"].to_numpy(float)))
