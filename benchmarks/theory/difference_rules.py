@@ -1,10 +1,11 @@
 """DPZero by each difference rule, at equal evaluations of a record's loss.  python -m benchmarks.difference_rules
 
-The loss is pseudo-Huber, with spectrum (c) unless a place says otherwise; relation replace-one, delta 1e-6, full batches, starting at 0. Runs end when
-every record's loss has been evaluated `points` times (a derivative counts as one evaluation, though it takes the time
-of one to two). Clip, noise, smoothing and step size are those of the sharpened theorem for the rule, the law of the
-directions, their number K and `points`; `factor` multiplies the step size, and `bound` is the certificate of the
-parameters that are run. `best_k` is the theorem's K of the smallest certificate. There are these places:
+The loss is pseudo-Huber, with spectrum (c) unless a place says otherwise; relation replace-one, delta 1e-6, full
+batches, starting at 0. Runs end when every record's loss has been evaluated `points` times (a derivative counts as one
+evaluation, though it takes the time of one to two). Clip, noise, smoothing and step size are those of the sharpened
+theorem for the rule, the law of the directions, their number K and `points`; `factor` multiplies the step size, and
+`bound` is the certificate of the parameters that are run. `best_k` is the theorem's K of the smallest certificate.
+There are these places:
 
 - certificates (n = 1,000, d = 200, epsilon 8): every rule with every law of the directions, K = 1 and K = best_k. The
 measured means are to be below the certificates.
