@@ -369,6 +369,17 @@ def difference_rules() -> str:
     return markdown(header, lines)
 
 
+def gradient_moment() -> str:
+    """Return a table of certificates with a released moment of gradient norms, beside those with a known moment and
+    with a Lipschitz constant."""
+    rows = read_rows(RESULTS / "gradient_moment")
+    lines = [
+        [f"{n:,}", f"{m:g}", f"{b:g}", f"{share:.1%}", f"{upper:.4g}", *(f"{bound:.4f}" for bound in bounds)]
+        for n, m, b, share, upper, *bounds in rows.drop(columns="status").itertuples(index=False)
+    ]
+    return markdown(["n", "m", "B", "part of mu^2", "released bound", "certificate", "moment known", "L = B"], lines)
+
+
 def _interval(values: "pd.Series[float]") -> str:
     if len(values) == 1:
         return f"{values.iloc[0]:.5f}"
@@ -471,6 +482,7 @@ TABLES = {
     "calculator": calculator,
     "differences": differences,
     "difference_rules": difference_rules,
+    "gradient_moment": gradient_moment,
     "certificates": certificates,
     **sentences.TABLES,
     "directions": directions,

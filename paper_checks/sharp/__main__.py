@@ -63,6 +63,8 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "runs": runs.runs,
     "unbounded-floors": moments.unbounded_floors,
     "unbounded-runs": runs.unbounded_runs,
+    "no-private-bound": promises.no_private_bound,
+    "moment-nearby": promises.moment_nearby,
     "other-shapes": runs.other_shapes,
     "best-shape": promises.best_shape,
     "family": one_run.family_keeps_the_assumption,

@@ -298,6 +298,9 @@ def test_half_a_certificate_without_lipschitz_is_below_the_runs(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("check", "stated", "wrong"),
     [
+        (promises.no_private_bound, "1 - delta - grown * beta", "1 - grown * beta"),
+        (promises.no_private_bound, "(1 - beta - delta) / grown", "1 - beta"),
+        (promises.moment_nearby, "** (1 / m)", "** (1.1 / m)"),
         (schedules.last_iterate_value, "curvature_share(x)", "curvature_share(x) * 1.001"),
         (schedules.last_iterate_value, "d=10**6, r=8.178", "d=10**6, r=8.3"),
         (schedules.any_schedule, "** 2 / h**2", "** 2 * 1.01 / h**2"),
@@ -319,7 +322,7 @@ def test_half_a_certificate_without_lipschitz_is_below_the_runs(monkeypatch: pyt
         (runs.other_shapes, "r=float((shape * h).sum()) / largest", "r=1.0"),
     ],
 )
-def test_a_wrong_statement_of_sections_12_to_14_fails(check: Callable[[], Checked], stated: str, wrong: str) -> None:
+def test_a_wrong_statement_of_sections_11_to_14_fails(check: Callable[[], Checked], stated: str, wrong: str) -> None:
     """A check fails whose source has a false statement in place of the one it tests."""
     assert not _with_source(check, stated, wrong)().ok
 
