@@ -29,7 +29,7 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
 
 EPSILON, DELTA, FAILURE = 2.0, 1e-6, 0.01
-SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 KEY = ("n", "power", "cap")
 
 

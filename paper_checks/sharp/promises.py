@@ -220,6 +220,7 @@ def no_private_bound() -> Checked:
         limits = [delta, grown - 1 + delta, delta, grown - 1 + delta]
         least = linprog([1, 0], A_ub=private, b_ub=limits, bounds=[(0, 1), (1 - beta, 1)])
         stated = max(1 - delta - grown * beta, (1 - beta - delta) / grown, 0)
+        assert least.x is not None
         worst = max(worst, abs(float(least.x[0]) - stated))
     return within(worst, 1e-9, "least probability of an infinite bound, programmed against stated: largest difference")
 
