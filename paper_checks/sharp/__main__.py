@@ -76,6 +76,7 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "crossed-terms": correlated.crossed_terms,
     "independent-noise": correlated.independent_noise,
     "full-batches": correlated.full_batches,
+    "projected-vectors": correlated.projected_vectors,
     "run-step": one_run.run_step,
     "run-coverage": one_run.run_coverage,
 }

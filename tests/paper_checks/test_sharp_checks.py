@@ -318,6 +318,7 @@ def test_half_a_certificate_without_lipschitz_is_below_the_runs(monkeypatch: pyt
         ),
         (correlated.full_batches, "np.diag(1 / y)", "np.diag(1.1 / y)"),
         (correlated.full_batches, "math.pi / 2, text)", "1.05, text)"),
+        (correlated.projected_vectors, "gamma = 2 / k", "gamma = 2.02 / k"),
         (promises.best_shape, "metric + rng.lognormal(sigma=3)", "0.99 * metric + 0 * rng.lognormal(sigma=3)"),
         (runs.other_shapes, "r=float((shape * h).sum()) / largest", "r=1.0"),
     ],
