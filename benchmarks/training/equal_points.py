@@ -99,6 +99,17 @@ def above(one: Found, other: Found) -> tuple[float, float]:
     return float(one.reported.mean() - other.reported.mean()), float(half)
 
 
+def at_equal_k(cells: list[Found]) -> tuple[float, float]:
+    """Return by how many points forward differences are above central ones with as many directions a step, on average
+    over K in KS, where nothing is chosen between the two, and half the 95% interval of that mean."""
+    by = {cell[:2]: cell.reported for cell in cells}
+    pairs = [(by["forward", k], by["central", k]) for k in KS]
+    mean = float(np.mean([one.mean() - other.mean() for one, other in pairs]))
+    variance = sum(x.var(ddof=1) / len(x) for pair in pairs for x in pair) / len(pairs) ** 2
+    freedom = sum(len(x) - 1 for pair in pairs for x in pair)
+    return mean, float(student.ppf(0.975, freedom) * math.sqrt(variance))
+
+
 def both() -> pd.DataFrame:
     """Return the committed rows of all rules: those of central differences with the plain update, and those made
     here."""
