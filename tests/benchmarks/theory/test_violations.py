@@ -102,7 +102,7 @@ def test_a_step_by_a_difference_rule_by_sampling(law: str, d: int, k: int) -> No
         after = weights @ losses(-alpha / k * (m[:, :, None] * u).sum(1))
         nodes, mass = violations._directions_of(law, d, k)[0]
         found = violations.one_change(problem, weights, nodes, mass, rule, smoothing, clip, alpha)
-        assert abs(after.mean() - found) <= 4.5 * after.std() / np.sqrt(len(after))
+        assert abs(after.mean() - found) <= 4.5 * after.std() / np.sqrt(len(after)) + 1e-12
 
 
 @pytest.mark.parametrize("rule", ["central", "forward"])
