@@ -257,8 +257,9 @@ def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
 
 
 def table(rows: pd.DataFrame, ranks: pd.DataFrame | None = None) -> str:
-    """Return a table of the steps to the target by trained weights and s (the step size is s/G^2), with 95% intervals of the mean of their
-    logarithm over the runs (Student's t), and below it the slope of log steps against log d for each s.
+    """Return a table of the steps to the target by trained weights and s (the step size is s/G^2), with 95% intervals
+    of the mean of their logarithm over the runs (Student's t), and below it the slope of log steps against log d for
+    each s.
 
     ranks: the rows of `benchmarks.llm.only_d_rank`, whose r stands beside d.
     """

@@ -29,9 +29,11 @@ from benchmarks.privacy import accounting_tables, users
 from benchmarks.reports import newcomer, sentences
 from benchmarks.sweeps import rank_tables, synthetic_tables
 from benchmarks.training import adaptation_tables
+from benchmarks.training import equal_points as by_points
 from benchmarks.training.equal_evaluations import committed, gains, plain, reported
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import calculate
 from dpzero_theory.theory.problem import Problem
@@ -310,6 +312,58 @@ def equal_evaluations() -> str:
     return markdown(["task", "K T", *(f"K = {k}" for k in ks), "chosen, over K = 1", "4, 16 and 64, over K = 1"], lines)
 
 
+def equal_points() -> str:
+    """Return a table of the accuracy in percent of each difference rule at its chosen number of directions K, of how
+    far the chosen rule and K are above central differences with K = 1, and forward differences above central ones at
+    equal K, with 95% intervals."""
+    rows = by_points.both()
+    lines = []
+    for (name, evaluations), part in sorted(rows.groupby(["task", "evaluations"]), reverse=True):
+        cells = by_points.found(part)
+        (one,) = (cell for cell in cells if cell[:2] == ("central", 1))
+        shown = []
+        for rule in DIFFERENCES:
+            found = by_points.best(cells, rule)
+            shown.append(f"{found.reported.mean():.1f} (K = {found.directions})" if found else "-")
+        chosen = by_points.best(cells, *DIFFERENCES)
+        assert chosen is not None
+        mean, half = by_points.above(chosen, one)
+        equal, interval = by_points.at_equal_k(cells)
+        gains = [
+            f"{chosen.difference}, K = {chosen.directions}: {mean:+.1f} +- {half:.1f}",
+            f"{equal:+.1f} +- {interval:.1f}",
+        ]
+        lines.append([HEADS[str(name)], f"{2 * int(str(evaluations)):,}", f"{one.reported.mean():.1f}", *shown, *gains])
+    last = ["chosen, over central K = 1", "forward over central, K = 4, 16, 64"]
+    return markdown(["task", "points", "central, K = 1", *DIFFERENCES, *last], lines)
+
+
+def rule_checks() -> str:
+    """Return a table, by difference rule, of how near the certificate is reached by runs, and the theorem's inequality
+    by one step and by runs on the worst losses, over every law of the directions."""
+    runs = pd.concat([read_rows(RESULTS / f"difference_rules_{name}") for name in ("certificates", "cells")])
+    hunts = read_rows(RESULTS / "violations")
+    lines = []
+    for rule in DIFFERENCES:
+        groups = runs[runs["difference"] == rule].groupby(["place", "law", "K"])
+        measured = groups["gradient_squared"]
+        shares = (measured.mean() + 3 * measured.sem()) / groups["bound"].first()
+        cells = [f"{int((shares <= 1).sum())} of {len(shares)}", f"{shares.max():.2f}"]
+        for hunt in ("one step", "run"):
+            ratios = having(hunts, hunt=hunt, part=rule)["ratio"]
+            cells += [f"{int((ratios > 1).sum())} of {len(ratios):,}", f"{ratios.max():.4f}"]
+        lines.append([rule, *cells])
+    header = [
+        "cells below",
+        "largest share",
+        "one step: violations",
+        "largest ratio",
+        "runs: violations",
+        "largest ratio",
+    ]
+    return markdown(["difference", *header], lines)
+
+
 def step_lengths() -> str:
     """Return a table by batch size and text length of the time of a private step with each law of directions, over the
     time of two forward passes. It also has that of the published step (four passes over the weights in place)."""
@@ -373,6 +427,17 @@ def difference_rules() -> str:
         "last",
     ]
     return markdown(header, lines)
+
+
+def gradient_moment() -> str:
+    """Return a table of certificates with a released moment of gradient norms, beside those with a known moment and
+    with a Lipschitz constant."""
+    rows = read_rows(RESULTS / "gradient_moment")
+    lines = [
+        [f"{n:,}", f"{m:g}", f"{b:g}", f"{share:.1%}", f"{upper:.4g}", *(f"{bound:.4f}" for bound in bounds)]
+        for n, m, b, share, upper, *bounds in rows.drop(columns="status").itertuples(index=False)
+    ]
+    return markdown(["n", "m", "B", "part of mu^2", "released bound", "certificate", "moment known", "L = B"], lines)
 
 
 def _interval(values: "pd.Series[float]") -> str:
@@ -477,6 +542,7 @@ TABLES = {
     "calculator": calculator,
     "differences": differences,
     "difference_rules": difference_rules,
+    "gradient_moment": gradient_moment,
     "certificates": certificates,
     **sentences.TABLES,
     "directions": directions,
@@ -500,6 +566,8 @@ TABLES = {
     "llm_owners": owners.table,
     "users": users.table,
     "equal_evaluations": equal_evaluations,
+    "equal_points": equal_points,
+    "rule_checks": rule_checks,
     "one_pass": one_pass,
     "differences_step": differences_step,
     "gpu_plans": gpu_plans,

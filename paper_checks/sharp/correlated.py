@@ -9,9 +9,10 @@ import itertools
 import math
 
 import numpy as np
+from scipy.special import hyp2f1
 
 from dpzero_theory.check import Array
-from paper_checks.outcome import SEED, Checked, clip_jointly, within
+from paper_checks.outcome import SEED, STANDARD_ERRORS, Checked, clip_jointly, within
 
 
 def crossed_terms() -> Checked:
@@ -82,6 +83,31 @@ def full_batches() -> Checked:
     ok = above <= 1e-9 and slack <= 1e-5
     text = f"cost of independent noise over the worst signs' of S; over the worst vectors' at most {slack:.0e} more"
     return within(max(ratios) if ok else math.inf, math.pi / 2, text)
+
+
+def projected_vectors() -> Checked:
+    """Section 13 of the proof: two unit vectors with inner product t, projected on K random dimensions and scaled to
+    length 1, have the mean inner product gamma(K) t (1 + a_1 t^2 + a_2 t^4 + ...) with all a_j >= 0, which Proposition
+    6 rests on; by 200,000 draws for K = 1 to 16, within 4.5 standard errors. For 50 random sets of vectors the matrix
+    of these means less gamma(K) times the Gram matrix has no negative eigenvalue."""
+    rng = np.random.default_rng(SEED + 43)
+    worst, least = 0.0, math.inf
+    for k in (1, 2, 3, 5, 16):
+        gamma = 2 / k * math.exp(2 * (math.lgamma((k + 1) / 2) - math.lgamma(k / 2)))
+        for t in (0.3, 0.9):
+            one, other = rng.standard_normal((2, 200_000, k))
+            other = t * one + math.sqrt(1 - t * t) * other
+            drawn = np.sum(one * other, axis=1) / np.sqrt(np.sum(one**2, axis=1) * np.sum(other**2, axis=1))
+            stated = gamma * t * float(hyp2f1(0.5, 0.5, k / 2 + 1, t * t))
+            worst = max(worst, abs(float(drawn.mean()) - stated) / (float(drawn.std()) / math.sqrt(len(drawn))))
+        for _ in range(10):
+            vectors = rng.standard_normal((12, int(rng.integers(2, 8))))
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            gram = np.clip(vectors @ vectors.T, -1, 1)
+            rounded = gamma * gram * hyp2f1(0.5, 0.5, k / 2 + 1, gram**2)
+            least = min(least, float(np.linalg.eigvalsh(rounded - gamma * gram).min()))
+    text = f"mean inner products of projected vectors (z); least eigenvalue {least:.0e}"
+    return within(worst if least > -1e-12 else math.inf, STANDARD_ERRORS, text)
 
 
 def _dominated(inverse: Array, rng: np.random.Generator) -> tuple[Array, float]:

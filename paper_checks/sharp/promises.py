@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from scipy.integrate import quad
+from scipy.optimize import linprog
 
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
@@ -205,6 +206,48 @@ def last_steps() -> Checked:
         worst = max(worst, abs(root**2 / whole.bound - stated) / 0.05, abs(root**2 / whole.bound / factor - 1) / 1e-9)
         worst = max(worst, math.inf if factor > 50 else 0.0)
     return within(worst, 1.0, "last T/50 steps over all: factor from what is printed, in units of its last digit/2")
+
+
+def no_private_bound() -> Checked:
+    """Section 11 of the proof: among (epsilon, delta)-private releases that are either finite or infinite, and infinite
+    with probability at least 1 - beta for a data set with an unbounded moment, the least probability to be infinite for
+    its neighbour is what Proposition 9 states, by linear programming for 300 random epsilon, delta and beta."""
+    rng = np.random.default_rng(SEED + 50)
+    worst = 0.0
+    for _ in range(300):
+        epsilon, delta, beta = rng.exponential(), rng.uniform(0, 0.1), rng.uniform(0, 0.9)
+        grown = math.exp(epsilon)
+        # the unknowns are the probabilities to be infinite, of the neighbour and of the data set
+        private = [[1, -grown], [-1, grown], [-grown, 1], [grown, -1]]
+        limits = [delta, grown - 1 + delta, delta, grown - 1 + delta]
+        least = linprog([1, 0], A_ub=private, b_ub=limits, bounds=[(0, 1), (1 - beta, 1)])
+        stated = max(1 - delta - grown * beta, (1 - beta - delta) / grown, 0)
+        assert least.x is not None
+        worst = max(worst, abs(float(least.x[0]) - stated))
+    return within(worst, 1e-9, "least probability of an infinite bound, programmed against stated: largest difference")
+
+
+def moment_nearby() -> Checked:
+    """Section 11 of the proof: for 300 random sets of quadratic losses with smoothness ell, the m-th root of the mean
+    of ||grad f_i||^m grows by at most ell times the distance between two points, and by that much where gradients
+    and curvatures are equal."""
+    rng = np.random.default_rng(SEED + 51)
+    worst = 0.0
+    for case in range(300):
+        n, d, m = int(rng.integers(1, 6)), int(rng.integers(1, 5)), float(rng.uniform(2, 6))
+        roots = rng.standard_normal((n, d, d))
+        hessians = roots + roots.transpose(0, 2, 1)
+        gradients = rng.lognormal(sigma=2, size=(n, 1)) * rng.standard_normal((n, d))
+        if case % 2:
+            gradients, hessians = np.repeat(gradients[:1], n, axis=0), np.tile(2 * np.eye(d), (n, 1, 1))
+        smoothness = float(np.abs(np.linalg.eigvalsh(hessians)).max())
+        moved = rng.standard_normal(d) if case % 2 == 0 else gradients[0]
+        before, after = (
+            float(np.mean(np.linalg.norm(g, axis=1) ** m)) ** (1 / m) for g in (gradients, gradients + hessians @ moved)
+        )
+        worst = max(worst, (after - before) / (smoothness * float(np.linalg.norm(moved))))
+    attained = worst > 1 - 1e-9
+    return within(worst if attained else math.inf, 1 + 1e-9, "growth of the moment's root over ell |x - x'|")
 
 
 def best_shape() -> Checked:
