@@ -20,6 +20,7 @@ from scipy.special import ndtri
 from dpzero_theory.bisection import LogSecant
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.allocations.mixture import (
+    APART,
     COARSE,
     FINE,
     ROUGH,
@@ -207,7 +208,7 @@ class Grid(Answer):
     def delta(
         self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
     ) -> Bracket:
-        return mixture_delta(epsilon, self.mixture, target=near)
+        return mixture_delta(epsilon, self.mixture, target=near, ends="upper" if above else "both")
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
         at_zero = self.delta(0.0, target)
@@ -230,9 +231,12 @@ class Grid(Answer):
             assert grid is not None
             return question.epsilon, grid
 
-        curve = question.curve(question.delta)
-        if mixture(1.0)[1].runs:
-            curve = mixture_curve(mixture, question.delta, rough=COARSE)
+        runs = mixture(1.0)[1].runs
+        if any(run.taken > 1 for run in runs):
+            above, below = (mixture_curve(mixture, question.delta, rough=COARSE, end=end) for end in APART)
+            upper, point, slope = upper_crossing([above], start, slope, question.delta, roomy=True)
+            return Bracket(lower_crossing([below], upper, slope, question.delta), upper, upper, point.method)
+        curve = mixture_curve(mixture, question.delta, rough=COARSE) if runs else question.curve(question.delta)
         lower, upper, point = crossing([curve], start, slope, question.delta, roomy=True)
         return Bracket(lower, upper, upper, point.method)
 
