@@ -41,7 +41,8 @@ _AIM_SHARE, _AIM_WITHOUT_ROOM = 0.03, 0.5
 """The first x tried for an end is aimed at a delta a little on the safe side of the target, by this share of the miss
 that is near enough. The second number is for an upper end that leaves no other room."""
 _MOST_TRIES = 60
-"""A search for an end of the bracket of x gives up after this many certified brackets of delta."""
+"""A search for an end of the bracket of x gives up after this many certified brackets of delta, unless the curve says
+fewer."""
 _MOST_MENDS = 6
 """A search for an end of the bracket of x that has found this many valid x close to the target, none of them near
 enough, returns the last of them."""
@@ -81,6 +82,7 @@ class Curve:
             and may differ from it.
         share: the difference of log delta from the log of the target that is near enough at an end (`_LEAST_MISS`) is
             raised by this share of the width, in log delta, of delta's bracket there.
+        tries: a search for an end of the bracket of x gives up after so many certified brackets of delta.
         miss: a search by rough estimates ends where log delta is nearer to the log of the target than this.
     """
 
@@ -90,6 +92,7 @@ class Curve:
     rough: Callable[[float], float | None] = lambda _: None
     nearby: Callable[[float, float | None, float], Bracket] | None = None
     share: float = _MISS_SHARE
+    tries: int = _MOST_TRIES
     miss: float = _SECANT_MISS_OF_ROUGH
 
     def exceeds(self, x: float, target: float) -> bool:
@@ -160,7 +163,7 @@ def _end(
     slope: float,
     excess: Callable[[Bracket], float],
     fine: float,
-    share: float,
+    curve: Curve,
 ) -> tuple[float, Bracket, float] | None:
     """A search for one end of the bracket of x: an x that can be this end, the bracket of delta at x, and the slope of
     the excess.
@@ -173,16 +176,17 @@ def _end(
     slope: about d excess / d log x.
     excess: the function from a bracket of delta to the amount, in log delta, by which x fails to be a valid end. It is
     positive if x cannot be the end, and far below 0 if x is farther from the target than it need be.
-    fine, share: x is near enough if the excess is above -fine, less this share of the bracket's width.
+    fine: x is near enough if the excess is above -fine, less the share `curve.share` of the bracket's width.
+    curve: the curve whose delta is sought; it says how many tries are made.
     """
     # No common root search serves here: the width of delta's bracket at x decides how far beyond the root to aim.
     x, good, bad = start, None, None
     least, factor, mends = 1e-10, 1.0, 0
     previous: tuple[float, float] | None = None
-    for _ in range(_MOST_TRIES):
+    for _ in range(curve.tries):
         point = bracket(x)
         failed = excess(point)
-        near = fine + share * _width(point)
+        near = fine + curve.share * _width(point)
         measured = previous is not None and abs(failed - previous[1]) > 1e-8 + _TELLING_SHARE * _width(point)
         if previous is not None and measured:
             chord = (failed - previous[1]) / math.log(x / previous[0])
@@ -246,7 +250,7 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
     def certified(x: float) -> Bracket:
         return curve.bracket(x, wanted)
 
-    end = _end(certified, x, slope, above, fine, curve.share)
+    end = _end(certified, x, slope, above, fine, curve)
     if end is None or (end[0] > _ASTRAY * start and end[1].lower < _RESOLVED_SHARE * end[1].upper):
         halved = _bisected(certified, start, slope, above)
         end = min(filter(None, (end, halved)), key=lambda found: found[0], default=None)
@@ -314,7 +318,7 @@ def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float 
     """
     wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
     near = _near(slope)
-    end = _end(lambda x: curve.below(x, tau, wanted), start, -slope, lambda point: _short(point, target), near, curve.share)
+    end = _end(lambda x: curve.below(x, tau, wanted), start, -slope, lambda point: _short(point, target), near, curve)
     return end[0] if end is not None else 0.0
 
 

@@ -67,10 +67,13 @@ _LOG_CUT_OFF = math.log(1e-14)
 _FINEST = 4e-3
 """The spacing of the grids: of ratios, in standard deviations of a step's ratio, and of losses, in standard deviations
 of the total loss."""
-_LONGEST_GRID = 2**18
+_LONGEST_GRID = 2**19
 """About the most points of a grid of ratios or losses with the spacing `_FINEST`; if more would be needed the spacing
 is wider."""
-_WIDEST_SPACING = 0.1
+_LONGEST_SUM = 2**18
+"""About the most points of a grid for a sum of many ratios or losses, whose spacing may be wider against the deviation
+of one of them."""
+_WIDEST_SPACING = 0.05
 """If a grid of ratios with `_LONGEST_GRID` points has a spacing above this share of the ratio's standard deviation, it
 is too coarse, and another method is used."""
 _MOST_GRID_POINTS = 2**21
@@ -229,7 +232,7 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
     deviation = math.sqrt(math.expm1(1 / s**2))
     largest = math.exp((2 * high - 1) / (2 * s * s))
     longest = _longest(resolution)
-    h = deviation * max(resolution, 24 * math.sqrt(released) / longest)
+    h = deviation * max(resolution, 24 * math.sqrt(released) / _LONGEST_SUM)
     h = max(h, 2 * largest / longest)
     first, q, p, spread = _cells(s, h, low, high)
     points = np.arange(first, first + len(spread), dtype=np.float64)
@@ -319,7 +322,7 @@ def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
         count * min(math.expm1(1 / noise**2) * released / epoch**2, 1.0)
         for (noise, epoch, released), count in kinds.items()
     )
-    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST_GRID)
+    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST_SUM)
     gridded = []
     for laws, t, released, count in found:
         least = 1 - released / t + laws.upper[0].first * laws.spacing / t

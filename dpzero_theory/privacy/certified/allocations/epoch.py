@@ -373,8 +373,7 @@ def epoch_pairs(
 
     def additions() -> float:
         weights = sum(_grid(side, noise, released, reach, ratio).count * len(losses(side)) for side in sides)
-        laws = len(sides[0].means) if ends == "lower" else 1
-        return weights * laws * (len(chain(released)) + 1) * math.log(2 / ratio) / ratio
+        return weights * (len(chain(released)) + 1) * math.log(2 / ratio) / ratio
 
     while additions() > work and ratio < _WIDEST_RATIO:
         ratio *= _WIDER

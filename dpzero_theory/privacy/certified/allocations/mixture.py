@@ -53,9 +53,9 @@ _FAR_FROM_TARGET = 10.0
 _LEAST_DELTA = 1e-280
 """If delta is below this, no grid is tried, and the upper end of its bracket is the bound without amplification by
 allocation."""
-_SHARE, _COARSE_MISS = 0.3, 0.1
-"""`Curve.share` and `Curve.miss` of a search for noise with random allocations, in which an evaluation takes long and
-the error of an estimate of log delta is about the second number."""
+_SHARE, _TRIES, _COARSE_MISS = 0.3, 8, 0.1
+"""`Curve.share`, `Curve.tries` and `Curve.miss` of a search for noise with random allocations, in which an evaluation
+takes long and the error of an estimate of log delta is about the third number."""
 _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
 """The fewest and the most points of the grid of losses."""
 
@@ -104,17 +104,15 @@ class Accuracy:
     sums: int = 2**14
 
 
-_MOST_WORK = 1e7
-"""The additions of weights that take about a tenth of a second."""
+_MOST_WORK, _LESS_WORK = 2.5e7, 6e6
+"""The most additions of weights for an answer, which take about 0.4 s, and for the lower end of a noise multiplier."""
 FINE, COARSE, ROUGH = Accuracy(0.06, 4e-3, work=_MOST_WORK), Accuracy(0.15, 1e-2, sums=2**12), Accuracy(0.15, 1e-2, 100)
 """How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), and for
 estimates in one with finite pairs alone (ROUGH)."""
 
 
 @lru_cache(maxsize=8)
-def _epochs(
-    runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: float, work: float, ends: Ends
-) -> Finite:
+def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: float, work: float, ends: Ends) -> Finite:
     """For each direction the pairs of laws with finitely many outcomes of all epochs of `runs`, with the numbers of
     epochs.
 
@@ -162,7 +160,11 @@ def _on_grid(
             continue
         own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
         finite = (*epochs[index], *own)
-        bracket = _composed(epsilon, finite, others if ends != "lower" else below, mixture.gdp, log_cut, accuracy)
+        try:
+            bracket = _composed(epsilon, finite, others if ends != "lower" else below, mixture.gdp, log_cut, accuracy)
+        except OverflowError:
+            most = _chernoff(epsilon, finite, others, mixture.gdp)
+            bracket = _bracket(0.0, most, most)
         upper = max(upper, bracket.upper)
         if below != others and ends == "both":
             bracket = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy)
@@ -330,7 +332,9 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
             lower, upper = _within(bracket, lower, upper, ends)
         return _bracket(lower, bracket.value, upper)
     except OverflowError:
-        upper = min(upper, _chernoff(epsilon, mixture))
+        if not mixture.runs:
+            directions = zip(mixture.finite, (mixture.parts[0], mixture.parts[-1]), strict=True)
+            upper = min(upper, max(_chernoff(epsilon, *each, mixture.gdp) for each in directions))
         return _bracket(lower, upper, upper)
 
 
@@ -341,25 +345,23 @@ def _within(bracket: Bracket, lower: float, upper: float, ends: Ends) -> tuple[f
     return max(lower, low), min(upper, high)
 
 
-def _chernoff(epsilon: float, mixture: Mixture) -> float:
-    """An upper bound on delta(epsilon) of the history `mixture`: the larger of both directions' Chernoff bounds.
+def _chernoff(epsilon: float, finite: Sequence[tuple[FinitePair, int]], parts: Parts, gdp: float) -> float:
+    """An upper bound on delta(epsilon) of one direction, (P, Q) or (Q, P): the least of Chernoff's bounds at several
+    tilts.
 
-    Each of these is the smallest over several tilts tau. The result is 1 if the history has random allocations, whose
-    moments are not computed.
+    finite, parts: the finite pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch
+    releases beside them.
     """
-    worst = float(bool(mixture.runs))
-    for index in (0, 1):
-        finite, best = mixture.finite[index], 0.0
-        for tau in np.geomspace(1.0, 4.0**10, 11):
-            total = mixture.gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
-            with contextlib.suppress(OverflowError):
-                for pair, count in mixture.parts[min(index, len(mixture.parts) - 1)]:
-                    total += count * sum(cumulant(pair, float(tau)))
-                total += math.fsum(count * log_sum(log_law(one.mass), float(tau), one.loss) for one, count in finite)
-                best = min(best, total)
-        infinite = math.fsum(count * one.infinite for one, count in finite)
-        worst = max(worst, min((math.exp(best) + infinite) * (1 + 1e-9) + 5e-324, 1.0))
-    return worst
+    best = 0.0
+    for tau in np.geomspace(1.0, 4.0**10, 11):
+        total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+        with contextlib.suppress(OverflowError):
+            for pair, count in parts:
+                total += count * sum(cumulant(pair, float(tau)))
+            total += math.fsum(count * log_sum(log_law(one.mass), float(tau), one.loss) for one, count in finite)
+            best = min(best, total)
+    infinite = math.fsum(count * one.infinite for one, count in finite)
+    return min((math.exp(best) + infinite) * (1 + 1e-9) + 5e-324, 1.0)
 
 
 def mixture_curve(
@@ -380,13 +382,14 @@ def mixture_curve(
 
     if rough is ROUGH:
         return Curve(lambda x, _: known(x, "both"), lambda x, _: (known(x, "both", rough).log_value, None))
+    less = replace(FINE, work=_LESS_WORK) if rough is COARSE else FINE
     curve = Curve(
         bracket=lambda x, _: known(x, "upper"),
         estimate=lambda x, _: (known(x, end, rough).log_value, None),
-        nearby=lambda x, tau, _: known(x, "lower"),
+        nearby=lambda x, tau, _: known(x, "lower", less),
     )
     if rough is COARSE:
-        curve = replace(curve, share=_SHARE, miss=_COARSE_MISS if end == "upper" else curve.miss)
+        curve = replace(curve, share=_SHARE, tries=_TRIES, miss=_COARSE_MISS if end == "upper" else curve.miss)
     return curve
 
 

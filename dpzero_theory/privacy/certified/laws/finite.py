@@ -246,8 +246,7 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
         return FinitePair((np.log(low_p) - np.log(low_q))[::-1], low_p[::-1], 0.0, low_p, low_q)
     losses, mass, infinite = _dominating(forward, backward)
     if not len(forward.p):
-        seen = mass > 0
-        return FinitePair(losses, mass, infinite, mass[seen], mass[seen] * np.exp(-losses[seen]))
+        return FinitePair(losses, mass, infinite, mass, mass * np.exp(-losses))
     return FinitePair(losses, mass, infinite, *_dominated(forward, backward))
 
 
@@ -262,7 +261,8 @@ def _dominating(forward: Profile, backward: Profile) -> tuple[Array, Array, floa
     middle = max(1.0 - float(np.sum(p) + np.sum(p_back)) - infinite, 0.0)
     losses = np.concatenate([-loss_back[::-1], [0.0], loss])
     mass = np.concatenate([p_back[::-1], [middle], p])
-    return losses, np.maximum(mass, 0.0), infinite + forward.cut
+    seen = mass > 0
+    return losses[seen], mass[seen], infinite + forward.cut
 
 
 def _dominated(forward: Profile, backward: Profile) -> tuple[Array, Array]:
