@@ -275,7 +275,8 @@ EXPERIMENT = presets(
         flag(
             "--count",
             type=integer(1, 10**6),
-            help="settings of certify (300), corners (1,000), corners_more (525), allocation (116), ask (2,000) or lattice (200)",
+            help="settings of certify (300), corners (1,000), corners_more (525), allocation (116), ask (2,000) or"
+            " lattice (200)",
         ),
         flag("--workers", type=integer(1, 256), default=2, help="processes of these"),
     ],

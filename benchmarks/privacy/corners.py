@@ -129,11 +129,11 @@ MORE_SECONDS = 8.0
 """The processor seconds after which a question of `corners_more` is given up; its row says then that it took too
 long."""
 _AT_THE_ENDS = 4
-"""Every _AT_THE_ENDS-th setting of `corners_more` has each of its numbers at one end of its range."""
+"""Every _AT_THE_ENDS-th setting of each kind of `corners_more` has each of its numbers at one end of its range."""
 _ALLOCATED = "random-allocation:K"
 _PLANS = (
     *("full", "fixed-order", "poisson", "fixed-size", "cyclic-poisson", "truncated-poisson", "random-allocation"),
-    *(_ALLOCATED, "full, laplace", "poisson, laplace", "cyclic-poisson, laplace"),
+    *(_ALLOCATED, "full, laplace", "poisson, laplace"),
 )
 _HISTORIES = (
     *("group: full", "group: poisson", "group: cyclic-poisson", "group: fixed-size", "group: poisson, laplace"),
@@ -156,7 +156,8 @@ MORE_FIELDS = (*MORE_OF_SETTING[1:], "upper", "lower", "width", "cpu_seconds", "
 
 def _uniform(rng: np.random.Generator, number: int, low: float, high: float) -> float:
     """A number between `low` and `high`, or one of the two if the setting of this number is at the ends."""
-    at = float(rng.integers(2)) if number % _AT_THE_ENDS == 0 else rng.uniform()
+    ends = number // len(KINDS) % _AT_THE_ENDS == 0
+    at = float(rng.integers(2)) if ends else rng.uniform()
     return float(low + at * (high - low))
 
 
@@ -170,7 +171,7 @@ def _drawn(rng: np.random.Generator, number: int, name: str) -> tuple[str, float
         taken = 1 if name == "random-allocation" else int(rng.integers(2, 9))
         epoch = max(round(taken / rate), taken + 1)
         return f"random-allocation{f':{taken}' if taken > 1 else ''}", taken / epoch
-    arguments, rate = ARGUMENTS[SAMPLINGS[name].arguments](rng, rate)
+    arguments, rate = ARGUMENTS[SAMPLINGS[name].arguments](rng, min(rate, 1 - 1e-9))
     return f"{name}{arguments}", rate
 
 
@@ -197,8 +198,7 @@ def more_settings(count: int) -> list[dict[str, Any]]:
     while len(found) < count:
         number = len(found) + 1
         kind = KINDS[number % len(KINDS)]
-        group, _, names = kind.rpartition("group: ")
-        sampling, *others = names.split(" + ")
+        sampling, *others = kind.removeprefix("group: ").split(" + ")
         word, rate = _drawn(rng, number, sampling)
         row: dict[str, Any] = {
             "setting": number,
