@@ -155,8 +155,8 @@ def _on_grid(
         others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
         listed = None if epochs[index] or others or mixture.gdp else product(mixture.finite[index])
         if listed is not None:
-            ends = listed.delta(epsilon)
-            lower, value, upper = map(max, (lower, value, upper), ends)
+            known = listed.delta(epsilon)
+            lower, value, upper = map(max, (lower, value, upper), known)
             continue
         own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
         finite = (*epochs[index], *own)
@@ -230,8 +230,8 @@ def mixture_delta(
     if all(run.taken == 1 for run in mixture.runs):
         return _delta(epsilon, mixture, target, accuracy, ends)
     if ends == "lower":
-        below = _below(mixture, accuracy.sums)
-        return mixture_delta(epsilon, below, target=target, accuracy=accuracy, ends="lower")
+        dominated = _below(mixture, accuracy.sums)
+        return mixture_delta(epsilon, dominated, target=target, accuracy=accuracy, ends="lower")
     bracket = mixture_delta(epsilon, _above(mixture), target=target, accuracy=accuracy, ends="upper")
     upper = _of_one_epoch(epsilon, mixture, bracket.upper, target, accuracy)
     return _bracket(0.0, bracket.value, upper)
