@@ -190,6 +190,8 @@ def both(path: Path) -> tuple[Content, Account]:
     size = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
     before, found = read(path / LEDGER), contents(path / TRANSCRIPT)
     after = before if (path / LEDGER).stat().st_size == size else read(path / LEDGER)
+    if after.order:
+        raise LedgerError(f"{path / LEDGER}: an adaptive ledger, and a run's is one of a plan: put the file back")
     known = {spend.check for spend in before.spends}
     spends = tuple(spend if spend.check in known else replace(spend, state=None) for spend in after.spends)
     require_fit(found, after._replace(spends=spends), path)

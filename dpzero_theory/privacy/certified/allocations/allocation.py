@@ -64,12 +64,15 @@ _RATIO_ERROR = 1e-13
 """A bound on the relative rounding error of a density ratio."""
 _LOG_CUT_OFF = math.log(1e-14)
 """The log of the probability of each tail that is cut off; these probabilities are added to the upper end of delta."""
-_FINEST = 2e-3
+_FINEST = 4e-3
 """The spacing of the grids: of ratios, in standard deviations of a step's ratio, and of losses, in standard deviations
 of the total loss."""
 _LONGEST_GRID = 2**19
 """About the most points of a grid of ratios or losses with the spacing `_FINEST`; if more would be needed the spacing
 is wider."""
+_LONGEST_SUM = 2**18
+"""About the most points of a grid for a sum of many ratios or losses, whose spacing may be wider against the deviation
+of one of them."""
 _WIDEST_SPACING = 0.05
 """If a grid of ratios with `_LONGEST_GRID` points has a spacing above this share of the ratio's standard deviation, it
 is too coarse, and another method is used."""
@@ -149,17 +152,24 @@ class _Laws:
     spacing: float
 
 
-def light(run: Allocated) -> bool:
+def light(run: Allocated, resolution: float = _FINEST) -> bool:
     """Whether the grid of density ratios on which `allocation_delta` computes is fine enough for a run.
 
-    It is not if little noise makes some ratios so large that a fine grid would need too many points.
+    It is not if little noise makes some ratios so large that a fine grid would need too many points. resolution: as in
+    `allocation_delta`; a larger one allows fewer points.
     """
     s = run.noise_multiplier
     if s < _LEAST_NOISE_OF_CELLS:
         return False
     high = 1 - s * float(ndtri(math.exp(_LOG_CUT_OFF) / (4 * min(run.epoch, run.steps) * run.epochs)))
     deviation = math.sqrt(math.expm1(1 / s**2))
-    return 2 * math.exp((2 * high - 1) / (2 * s * s)) < _WIDEST_SPACING * deviation * _LONGEST_GRID
+    return 2 * math.exp((2 * high - 1) / (2 * s * s)) < _WIDEST_SPACING * deviation * _longest(resolution)
+
+
+def _longest(resolution: float) -> float:
+    """About the most points of a grid with this resolution: `_LONGEST_GRID`, or fewer if `resolution` is not the
+    finest."""
+    return _LONGEST_GRID * min(_FINEST / resolution, 1.0)
 
 
 def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Array, Array]:
@@ -221,8 +231,8 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
     low, high = -s * z, 1 + s * z
     deviation = math.sqrt(math.expm1(1 / s**2))
     largest = math.exp((2 * high - 1) / (2 * s * s))
-    longest = _LONGEST_GRID * _FINEST / resolution
-    h = deviation * max(resolution, 24 * math.sqrt(released) / longest)
+    longest = _longest(resolution)
+    h = deviation * max(resolution, 24 * math.sqrt(released) / _LONGEST_SUM)
     h = max(h, 2 * largest / longest)
     first, q, p, spread = _cells(s, h, low, high)
     points = np.arange(first, first + len(spread), dtype=np.float64)
@@ -313,7 +323,7 @@ def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
         count * min(math.expm1(1 / noise**2) * released / epoch**2, 1.0)
         for (noise, epoch, released), count in kinds.items()
     )
-    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST_GRID)
+    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST_SUM)
     gridded = []
     for laws, t, released, count in found:
         least = 1 - released / t + laws.upper[0].first * laws.spacing / t
