@@ -166,8 +166,9 @@ def independence(lab: Lab, level: float) -> Verdict:
             " what it costs)"
         )
         return violated(f"the noise is not independent: {name}", mend, p_value=p)
-    seen = 6 / np.sqrt(max(values[:, 1:].size, 1)) if steps > 1 else 6 / np.sqrt(values.size)
-    return held(f"no correlation among {len(tests)} kinds", power=f"correlations above about {seen:.2f}", p_value=p)
+    where = "of steps one apart" if steps > 1 else "of runs with other seeds"
+    seen = exact.least_correlation((values[:, 1:] if steps > 1 else values[1:]).size, level / len(tests))
+    return held(f"no correlation among {len(tests)} kinds", power=f"a correlation {where} of {seen:.2f}", p_value=p)
 
 
 def _copies(a: Array, b: Array, by_chance: float) -> float:

@@ -220,14 +220,19 @@ def moves(lab: Lab, level: float) -> Verdict:
     if worst.clips <= worst.allowed and lab.claim.relation != Relation.REPLACE_ONE and not _one_less(tried):
         says = "exchanging a record moves a step as it may, but none can be taken out, and none without effect is known"
         return untested(f"{says}: let the loop take n - 1 records", moves=seen)
-    if worst.clips > worst.allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING:
+    if worst.clips > _most(worst.allowed):
         says = f"one record moves a step by {worst.clips:.4g} clips, where {worst.allowed:g} are allowed: {worst.what}"
         return violated(says, _MEND_SENSITIVITY, moves=seen)
     return held(
         f"{len(tried)} neighbours move a step by at most {worst.clips:.4g} of {worst.allowed:g} clips",
-        power=f"{max(move.allowed for move in tried):g} clips and a thousandth, by one of these neighbours",
+        power=f"more than {_most(worst.allowed):g} clips where {worst.allowed:g} are allowed, by one of them",
         moves=seen,
     )
+
+
+def _most(allowed: float) -> float:
+    """Returns how many clips a step may move where `allowed` are allowed, with room for rounding."""
+    return allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING
 
 
 def _one_less(tried: list[_Move]) -> bool:
