@@ -527,7 +527,7 @@ def _with_public_values(
     public_data: Data,
     plan: Plan,
     asked: Sequence[str],
-    target: Mapping[str, float],
+    target: Mapping[str, Any],
     collate: Collate,
     folder: Place,
     resume: bool | str,
