@@ -151,12 +151,14 @@ def run_methods(
     centers: Sequence[Array],
     **options: Any,
 ) -> list[engine.Outcome]:
-    """Run every combination of parameters of each method (name, start x_0, lanes) with this seed's noise, and with its
-    directions on the sphere. Returns an outcome for each method.
+    """Run every combination of parameters of each method with this seed's noise, and with its directions on the sphere.
+    `sweeps` has for each method its name, its start x_0 and its combinations, the lanes, which are run side by side.
+    Returns an outcome for each method.
 
     The zeroth-order methods share their directions. DP-GD has none, and must be the only method of a call. A GPU draws
-    its own random numbers, which are not those of a CPU. centers: further points, such as the mean of a test sample, at
-    which the engine measures. options: those of the engine, such as device and dtype.
+    its own random numbers, which are not those of a CPU. centers: further points c, such as the mean of a test sample;
+    for each the engine also measures the gradient A (x - c) and the loss of the data whose mean is c. options: those of
+    the engine, such as device and dtype.
     """
     d, device = problem.d, options.get("device", "cpu")
 

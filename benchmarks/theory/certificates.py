@@ -164,8 +164,8 @@ def prescriptions(
 def run_cell(
     cell: CertificateCell, seed: int, names: Sequence[str] = ONE, schedule: nonlinear.Schedule | None = None
 ) -> list[dict[str, Any]]:
-    """Return the rows of one cell and seed for the parameter sets `names` and all epsilons. Runs with the same number
-    of directions per step share their random numbers.
+    """Return the rows of one cell and seed for the parameter sets `names` and all epsilons of the cell. Runs with the
+    same number of directions per step share their random numbers.
 
     schedule chooses the iterates whose gradient is measured, if not those that the engine chooses by itself.
     """

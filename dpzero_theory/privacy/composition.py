@@ -285,8 +285,8 @@ class Composition:
 
     @property
     def central(self) -> Parts:
-        """Dominating pairs with their numbers of releases, in direction 0, that cost about as much as all parts with
-        such pairs.
+        """Dominating pairs (P, Q) with their numbers of releases that cost about as much as all parts with such pairs.
+        They are those of direction 0, in which the larger data set gives P.
 
         They serve for a first guess.
         """

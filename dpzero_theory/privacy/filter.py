@@ -155,8 +155,8 @@ def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
     """The t with which the most multiples of the planned steps fit into the budget."""
 
     def fraction(log_t: float) -> float:
-        """Minus how many repetitions of the planned steps fit into the budget at this t, as a real number; infinity if
-        the log moment is not known there."""
+        """Minus how many repetitions of the planned steps fit into the budget by their log moments K(t) at t = e^log_t,
+        as a real number; infinity if K(t) is not known."""
         t = math.exp(log_t)
         try:
             return -_limit(t, epsilon, delta) / (t * rdp_of_history(planned, t + 1).upper)

@@ -115,7 +115,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Shift:
-    """The point x + scale u at which weights are evaluated, for the direction u with this number.
+    """The point x + scale u at which weights are evaluated, where u is the direction `number` of a run.
 
     directions: those of the run. low: the 16 further bits of half-precision weights x, by the parameter's index.
     factors: one for each parameter, by which its scale is multiplied.

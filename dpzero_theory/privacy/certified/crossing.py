@@ -111,7 +111,7 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
     """An x at which log delta of the curve is near `log_target`, by uncertified estimates and the secant method.
 
     start: a guess of x. slope: a guess of d log delta / d log x. It returns x, log delta there, the slope there, and
-    the contour parameter tau used there or None.
+    the contour parameter tau with which delta was estimated there, None if the estimate is a rough one.
     """
     search = LogSecant(*_roughly(curve, start, slope, log_target))
     tau: float | None = None

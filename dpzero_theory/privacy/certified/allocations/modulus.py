@@ -81,12 +81,12 @@ def _log_chance(epoch: int, taken: int, logit: float) -> float:
 
 @lru_cache(maxsize=256)
 def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, float, float]:
-    """A good constant c for a tilt, as log(c/(1 - c)), and two numbers that are typical with it.
+    """A good constant c for a tilt, as log(c/(1 - c)), and with this c the typical values of log F and of sum V_i.
 
-    They are the log of F and the sum of V over the steps, where F is the bound and V a variance in the module's
-    docstring. noise: s. epoch, taken: t and k, the steps of an epoch and how many of them have the record. tilt: a
-    step's output has the law N(0, s^2) multiplied by A^tilt. c is such that under this law the expected sum of p_i is
-    k. The typical numbers are those at the means of log A and V.
+    F, A_i, V_i, p_i, s, t and k are those of the module's docstring. noise: s. epoch, taken: t and k, the steps of an
+    epoch and how many of them have the record. tilt: the density of a step's output x_i is in proportion to that of
+    N(0, s^2) multiplied by A_i^tilt. c is such that under this law the expected sum of p_i is k. The typical values are
+    those where the sums of log A_i and V_i are at their means under this law.
     """
     x = np.linspace(-9 * noise, 9 * noise + 1 + tilt, 801)
     weight = -((x / noise) ** 2) / 2
@@ -194,7 +194,8 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     for raised, wide in itertools.product((0, 1), (0, 1)):
         share = (up if raised else 1 - up) * (right if wide else 1 - right)
         weight = share * np.exp(log_mass + tilt * width * (row + raised) - top)
-        # The bound F is larger where V is smaller, so that rounding errors are taken from the share that moves V up.
+        # The bound F falls in the sum of V, so that V must never be rounded up: `share` gives a little less than its
+        # exact part to the next column, where V is larger.
         np.add.at(law, ((row + raised).astype(np.int64) - first, (column + wide).astype(np.int64) % _COLUMNS), weight)
     total = float(law.sum())
     log_scale = epoch * (math.log(total) + top + 4 * _STEP_ROUNDING)

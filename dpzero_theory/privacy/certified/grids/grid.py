@@ -302,10 +302,11 @@ class _Grid:
     shift: float
 
     def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool) -> _Sum:
-        """The law of the total loss, on the grid from the loss `bottom` on, as the composition of one law for each
-        slice.
+        """The tilted law of the total loss, on the grid from the loss `bottom` on. A slice stands for several releases
+        that have the same law, and the laws of all releases are composed.
 
-        masses[j] has the weights of the law of slice j on its cells. `extended` allows extended precision.
+        masses[j] has the weights of the law of one release of slice j on the cells of `laws`. extended: whether to
+        compute in extended precision. Raises OverflowError if the weights of a slice underflow.
         """
         start = math.floor(bottom / self.width)
         laws = [(c, mass, float(np.sum(mass)), count) for (c, count), mass in zip(self.laws, masses, strict=True)]

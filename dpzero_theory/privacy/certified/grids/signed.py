@@ -133,7 +133,8 @@ class SignedGrid:
                     weight *= 2
                 elif d:
                     weight += np.multiply(b.at[d:], a.at[: n - d, ::sign], out=more[: n - d])
-                # The first `under` sums lie between 0 and the first positive point.
+                # Of the sums of two points whose indices differ by d, the first `under` lie between 0 and the smallest
+                # positive point.
                 under = min(max(-low - d, 0), n - d)
                 if under:
                     value = np.exp(h * np.arange(d, d + under)) * -math.expm1(-d * h)
@@ -150,7 +151,8 @@ class SignedGrid:
                 continue
             scale = np.exp(h * np.arange(n - far)).reshape(n - far, *[1] * (at.ndim - 1))
             for one, other in pairs:
-                # This adds the pairs of points whose indices differ by `far` or more.
+                # This adds all pairs of points whose indices differ by `far` or more: their sums are next to the larger
+                # point.
                 others = other[: n - far, ::sign] * (1 + both)
                 total = np.cumsum(others, axis=0)
                 weight = np.multiply(one[far:], total, out=room[: n - far])
