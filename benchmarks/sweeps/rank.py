@@ -180,7 +180,8 @@ def _cell_key(cell: RankCell, records: int, seed: int) -> dict[str, Any]:
 def _drawn(cell: RankCell, grid: Grid, seed: int) -> padded.Drawn:
     tail = cell.tail / (cell.d - cell.p)
     rng = lambda stream: np.random.default_rng([seed, cell.d, stream])  # noqa: E731
-    # with this many steps, padded.draw keeps all coordinates, which a rotated problem needs
+    # padded.draw joins the tail's coordinates if they are more than 2 steps + 2; with d steps more it keeps all
+    # coordinates, which a rotated problem needs
     steps = max(grid.evaluations) + cell.d * cell.rotated
     drawn = padded.draw(rng, cell.head(), tail, cell.d, grid.samples, steps, cell.law)
     return _turned(drawn, cell.d) if cell.rotated else drawn

@@ -263,7 +263,7 @@ REMAKES = {
         varies=("seconds",),
         tolerance=1e-6,
         why="parameters are minimised to about 1e-8",
-        elsewhere=1e-3,  # some runs compute in float32, so that other libraries change more digits
+        elsewhere=1e-3,  # on another machine: some runs are in float32, whose last digits depend on the libraries
     )
     for name in ("full", "directions")
 }

@@ -217,7 +217,7 @@ class Run:
     def _step(self) -> Record:
         self._catch_up()
         try:
-            self._current = False  # it is True again when the weights have this release too
+            self._current = False  # True again once the weights have this release too
             release, batch = self._ranks.lead(self._begin)
             total = self.sums.total(release, batch)
             if self.plan.scalars:
@@ -297,7 +297,7 @@ class Run:
         self._moves.forget()
 
     def _move(self, record: Record) -> None:
-        self._position = None  # the position is unknown while the weights move
+        self._position = None  # how many releases the weights have is unknown while they move
         self._moves.make(record.release, record.sums)
         self._position = record.release + 1
 

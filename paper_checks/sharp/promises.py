@@ -197,7 +197,7 @@ def last_steps() -> Checked:
         at = {name: getattr(p, name) for name in ("step_size", "steps", "clip", "smoothing", "noise_std")}
         whole = sharp.certificate(problem, **at)
         q, drift, w = whole.progress, whole.drift, steps / 50
-        # this is the certificate's floor without the term of the gap
+        # the certificate's `floor` without the term that has the gap
         bracket = whole.floor - problem.gap / (p.step_size * steps)
         height = problem.gap + (steps - w) * p.step_size * (drift**2 / (4 * q) + bracket)
         root = np.roots([q, -drift, -(height / (p.step_size * w) + bracket)]).real.max()

@@ -163,7 +163,8 @@ def last_iterate() -> Checked:
         best, least = loss.minimum()
         radius = 1.0
         reach = np.sqrt(1 + (radius + np.linalg.norm(data - best, axis=1)) ** 2)
-        # the Hessian of f_i is at least I/(1 + |x - x_i|^2)^(3/2), so this is a PL constant
+        # the Hessian of f_i is at least I/(1 + |x - x_i|^2)^(3/2), so the mean of reach^-3 is a PL constant where |x -
+        # best| <= radius
         pl = float(np.mean(reach**-3.0))
         start = best + 0.5 / math.sqrt(d)
         gap = float(loss.losses(start[None, :]).mean()) - least

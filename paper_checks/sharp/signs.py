@@ -157,7 +157,7 @@ def _largest_ratio() -> float:
     allowed = np.maximum(np.linalg.norm(z, axis=1) - clip, 0) ** 2 / 4
     first = np.sum(lost * (z - y), axis=1) / np.maximum(allowed, 1e-9)
     h, x = rng.uniform(0.2, 3.0, (2, 200_000))
-    second = x**2 / (4 / (27 * h) * (x + h) ** 3)  # x stands for x - c
+    second = x**2 / (4 / (27 * h) * (x + h) ** 3)  # x here is x - c in the inequality
     ends = float(first.max()), float(second.max())
     return max(ends) if min(ends) > 1 - 1e-4 else min(ends)
 

@@ -349,7 +349,7 @@ def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) ->
     The clip is sqrt(d) times that of the case."""
     u = directions[:, 0]
     slopes = differences(case, directions)[:, 0]
-    # these are the norms of the samples' gradient estimates, slope times u
+    # the norms of the samples' gradient estimates, each its slope times u
     norms = np.abs(slopes) * math.sqrt(case.problem.d)
     clip = case.clip * math.sqrt(case.problem.d)
     m = (slopes * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)

@@ -242,7 +242,7 @@ class _Comparison:
 
     def __init__(self, look: Look, first: _Seen) -> None:
         self._look, self._first = look, first
-        self._steady = look.weights.parameters[0].device.type == "cpu"  # there equal operations give equal bits
+        self._steady = look.weights.parameters[0].device.type == "cpu"  # on a CPU equal operations give equal bits
         self.rounding = 0.0
 
     def one_by_one(self, others: Indices) -> dict[int, str]:

@@ -179,7 +179,8 @@ def _end(
     fine: x is near enough if the excess is above -fine, less the share `curve.share` of the bracket's width.
     curve: the curve whose delta is sought; it says how many tries are made.
     """
-    # No common root search serves here: the width of delta's bracket at x decides how far beyond the root to aim.
+    # The functions of `bisection` are not used here: the width of delta's bracket at x decides how far beyond the root
+    # to aim.
     x, good, bad = start, None, None
     least, factor, mends = 1e-10, 1.0, 0
     previous: tuple[float, float] | None = None

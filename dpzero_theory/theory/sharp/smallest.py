@@ -223,7 +223,7 @@ class SmallestBound:
         self.directions = directions
         if problem.gradient_moment is None:
             largest, points = min(law_of(direction).largest(problem.d, directions), _LARGEST_CLIP), 40
-        else:  # gradients may be arbitrarily long, and the bias only falls as a power of the clip
+        else:  # gradients may be arbitrarily long, so that the bias falls only as a power of the clip
             largest, points = _LARGEST_OF_MOMENT, 100
         self.clips = np.geomspace(_SMALLEST_CLIP, largest, points)
         if directions > 1:
@@ -289,5 +289,5 @@ class SmallestBound:
         gap_per_step = relative_gap(self.problem) / steps
         y = smallest_root(terms, gap_per_step)
         spare = y * (terms.kept * y - terms.first)
-        lost = spare <= 0  # by rounding, where the bias of clipping is nearly all of y
+        lost = spare <= 0  # only by rounding, where `first`, the bias of clipping, is nearly all of kept y
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)

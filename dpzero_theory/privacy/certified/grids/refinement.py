@@ -57,7 +57,8 @@ class RefinedGrid:
             bracket, excess = self._grid(points)
             best = bracket if best is None else _both(best, bracket)
             self._least = min(before, excess)
-            # Here rounding errors have taken over, which are smaller for fewer points.
+            # More points gave a wider bracket than before: rounding errors dominate, which are smaller for fewer
+            # points.
             if before < excess < 1 / self._wanted:
                 best = self._fewer(best)
             stuck = excess > (_HELP if before * self._wanted < _USABLE else 1.0) * before
