@@ -226,8 +226,8 @@ def _measured(
     outcome: engine.Outcome, problem: Quadratic, center: Array, minima: tuple[float, float]
 ) -> dict[str, Array]:
     """Return the gradient norm and the loss of every output (last iterate, average, x_tau) on the training and the test
-    sample, with one value for each run of the outcome. center is the mean of the test sample, and minima are the least
-    losses on the two samples."""
+    sample, with one value for each run of the outcome. problem is that of the training sample, center is the mean of
+    the test sample, and minima are the least losses on the two samples."""
     measured: dict[str, Array] = {}
     for index, (on, at) in enumerate((("train", problem.center), ("test", center))):
         for output, points in (("last", outcome.last), ("average", outcome.average)):
@@ -255,8 +255,8 @@ def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
-    """Draw a training sample and a test sample of n records in R^d. Returns the training sample, and the mean and the
-    variance of each coordinate of the test sample."""
+    """Draw from `seed` a training sample and a test sample of n records in R^d. Returns the training sample, and the
+    mean and the variance of each coordinate of the test sample."""
     rng = np.random.default_rng([seed, d])
     train, test = gaussian_data(rng, n, d), gaussian_data(rng, n, d)
     return train, test.mean(axis=0), test.var(axis=0)

@@ -100,7 +100,8 @@ def tail_moments_sampled() -> Checked:
 
 @cache
 def _sampled_lengths(kind: str, k: int, d: int) -> Array:
-    """Draw v = ||U'a||/sqrt(K) for the unit vector a = e_1 and K directions of the law `kind` in R^d."""
+    """Draw v = ||U'a||/sqrt(K) for the unit vector a = e_1 and K = k directions, the columns of U, of the law `kind` in
+    R^d."""
     rng = np.random.default_rng([SEED, k, d])
     size = max(1000, min(100_000, 20_000_000 // (k * d)))
     blocks = max(1, size * k * d // BLOCK)

@@ -136,7 +136,7 @@ def other_shapes() -> Checked:
 def _mean_squares(
     loss: "_Huber", p: Prescription, chains: int, rng: np.random.Generator, shape: Array | float = 1.0
 ) -> Array:
-    """Run the prescription with full batches from 0 with directions B^(1/2) u, where `shape` is the diagonal of B, in
+    """Run the prescription p with full batches from 0 with directions B^(1/2) u, where `shape` is the diagonal of B, in
     `chains` runs on the loss, and return each run's mean of g'B g over its steps, where g is the gradient of F."""
     k, d = p.directions_per_step, loss.centers.shape[1]
     x, total = np.zeros((chains, d)), np.zeros(chains)

@@ -115,7 +115,7 @@ def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, r
 
 def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Array:
     """Return the samples' losses signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n), at points x of shape (m, d),
-    with `centers` c_i."""
+    with `centers` c_i and `signs` +1 or -1."""
     values: Array = points @ (-2 * centers * h).T
     values += ((points * points) @ h)[:, None]
     values += (centers * centers) @ h

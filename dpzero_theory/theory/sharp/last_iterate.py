@@ -148,7 +148,7 @@ def prescribe_last_iterate(
         gdp: mu > 0 of the whole run.
         schedule: how the noise changes along the run: "constant" for the same noise in all steps, "shrinking" for one
             that falls from step to step.
-        max_steps: a cap on T.
+        max_steps: a cap on T; this and the two caps below are None for no cap.
         max_evaluations: a cap on n K T, the differences of single samples.
         max_points: a cap on the evaluations of single samples' losses, n T 2 K with central differences and n T (K + 1)
             with forward and exact ones.

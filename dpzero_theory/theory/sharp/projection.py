@@ -76,9 +76,10 @@ class Projection:
     def _nodes(self, c: Array) -> tuple[Array, Array, Array]:
         """Quadrature nodes in v above each c: the values v - c and v and the mass of each node, along a new last axis.
 
-        The masses are scaled such that E[v^2] = 1 at c = 0. Substituting v = sqrt(D/K) sin(x) makes the density
-        sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2. Its logarithm is concave with second derivative at
-        most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from its mode, or beyond c, the density can matter.
+        K and D are the class's `directions` and `dimension`. The masses are scaled such that E[v^2] = 1 at c = 0.
+        Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2.
+        Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from
+        its mode, or beyond c, the density can matter.
         """
         if self.constant:
             over = np.maximum(1 - c, 0)[..., None]

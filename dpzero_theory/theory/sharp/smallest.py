@@ -182,7 +182,8 @@ def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 
 
 
 def smoothing_error(smoothing: float, difference: str, p: Problem) -> float:
-    """e = ell lambda/2 in units of L, for the smoothing lambda and the problem p; 0 with a rule that shifts no weights.
+    """e = ell lambda/2 in units of L, for the smoothing lambda and the problem p; 0 if the rule `difference` shifts no
+    weights.
 
     Raises ValueError for an unknown rule, for lambda <= 0 with a rule that shifts the weights by lambda u, and for any
     lambda but 0 with one that does not.

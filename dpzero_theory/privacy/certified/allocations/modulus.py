@@ -108,10 +108,11 @@ def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, fl
 
 
 def _tilt(noise: float, epoch: int, taken: int, epsilon: float) -> float:
-    """The smallest tilt, of those that are tried, that suits a bound on delta at `epsilon`.
+    """The smallest tilt (power of A_i), of those that are tried, with which the typical log F of `_guide` is at least
+    `epsilon`.
 
-    With it the typical log of the bound's density ratio is at least epsilon. noise: s. epoch, taken: the steps of an
-    epoch, and how many of them have the record.
+    A bound on delta(epsilon) is computed with it. F and A_i are those of the module's docstring. noise: s. epoch,
+    taken: the steps of an epoch, and how many of them have the record.
     """
     steps = range(math.ceil(math.log(_LARGEST_TILT) / _TILT_STEP))
     at = bisect_left(steps, epsilon, key=lambda k: _guide(noise, epoch, taken, math.exp(k * _TILT_STEP))[1])
@@ -127,7 +128,7 @@ class _Sums:
     - log_scale}.
     error: a bound on the sum of the errors of `law`.
     level, spread: the values of sum log A at the rows and of sum V at the columns.
-    log_chance: the log of P(Bin(t, c) = k).
+    log_chance: a lower bound on the log of P(Bin(t, c) = k), with t, c and k of the module's docstring.
     beyond: a bound on the part of the mean of F that comes from sums above all rows.
     """
 
@@ -164,8 +165,8 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     """The law of the pair (sum log A_i, sum V_i) over the steps of an epoch, tilted by the product of the A_i^tilt.
 
     A_i, V_i and the bound F are those of the module's docstring. noise: s. epoch, taken: t and k. Every mass is spread
-    to lattice points so that means of functions such as (F - a)_+ are not lowered. Raises OverflowError if the lattice
-    would need too many points.
+    to lattice points so that means of (F - a)_+, for any a, are not lowered. Raises OverflowError if the lattice would
+    need too many points.
     """
     logit, _, centre = _guide(noise, epoch, taken, tilt)
     if not centre > _LEAST_SPREAD:

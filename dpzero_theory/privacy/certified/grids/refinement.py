@@ -74,7 +74,8 @@ class RefinedGrid:
         return best
 
     def _grid(self, points: int) -> tuple[Bracket, float]:
-        """Return the bracket of delta from a grid of `points` losses, and its relative width over the wanted width."""
+        """Return the bracket of delta(epsilon) from a grid of `points` losses, and its relative width divided by the
+        width that is wanted, so that at most 1 is narrow enough."""
         bracket = grid_delta(*self._question, points=points)
         return bracket, (bracket.upper / bracket.lower - 1) / self._wanted if bracket.lower > 0 else math.inf
 

@@ -66,8 +66,8 @@ class SignedGrid:
         return np.asarray(self.least * np.exp(self.ratio * np.arange(self.count)), dtype=np.float64)
 
     def _shares(self, sign: int) -> list[tuple[int, float]]:
-        """For each d where the sum 1 + sign e^{-dh} lies on the grid, which is that of two points whose indices differ
-        by d.
+        """For each d the place of the sum 1 + sign e^{-dh} between two points e^{kh}. The sum of any two grid points
+        whose indices differ by d is this number times the larger of the two.
 
         An entry is the k for which the sum is between e^{kh} and e^{(k+1)h}, and the share of its weight that moves to
         e^{(k+1)h}. d runs from 0 on for sign 1 and from 1 on for sign -1, until the sum is within half a step of 1.
