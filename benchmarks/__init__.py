@@ -54,7 +54,8 @@ class _ByName(MetaPathFinder, Loader):
         """Return the code that `python -m benchmarks.NAME` runs, where `fullname` is "benchmarks.NAME": it calls
         `python -m benchmarks NAME` with the same flags."""
         words = f"[{fullname.removeprefix(__name__ + '.')!r}, *sys.argv[1:]]"
-        # a worker process that is spawned executes this too, under another __name__, and must not begin again
+        # a spawned worker process executes the compiled lines too; there __name__ is not "__main__", so that it does
+        # not begin the run again
         begin = f"import sys, benchmarks.__main__ as b; sys.exit(b.main({words}))"
         return compile(f"if __name__ == '__main__':\n    {begin}", f"<{fullname}>", "exec")
 

@@ -169,8 +169,7 @@ class Audited:
         """Return the clipped terms of all records, whose mean is released at the iterate x along the direction u.
         `problem` has the losses of the records."""
         plus, minus = problem.losses(x + SMOOTHING * u), problem.losses(x - SMOOTHING * u)
-        # d/length is the norm of what multiplies a record's difference before clipping: 1 for a scalar, ||u|| for a
-        # vector
+        # a record's difference is clipped as a scalar (d/length = 1) or times u as a vector (d/length = ||u||)
         factor = self.setting.d / self.length
         return clip_scalars(factor * two_point_difference(plus, minus, SMOOTHING), CLIP)
 

@@ -67,7 +67,8 @@ def _steps(model: str, count: float, tokens: int, kind: str) -> Work:
     """Return the work of loading a model and making `count` steps on `tokens` tokens each. `kind` is the type of its
     numbers: "half" or "float32"."""
     weights, size = _WEIGHTS[model] * 1e-3, 2 if kind == "half" else 4
-    # a step reads and writes the weights 8 times; making random ones and copying them to the GPU, about 20 times
+    # a step moves the weights through memory 8 times; making the model (random weights, copied to the GPU) counts as 20
+    # times
     moved = (8 * count + 20) * size * weights
     return Work(_START, traffic=moved, **{kind: 4 * weights * tokens * count})
 

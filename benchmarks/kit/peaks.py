@@ -21,7 +21,7 @@ def in_new_process(
 ) -> Answer:
     """Call a function of a module in a new process and return its result. That process gives freed memory back at once
     (glibc), so that its peak is that of the call."""
-    # the C library reads this variable when a process starts, so it changes only the new process
+    # the C library reads this variable when a process starts, so it changes only processes that are started from now on
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments, **named).result()

@@ -59,7 +59,7 @@ class Told(SystemNoise):  # type: ignore[misc]
     def discrete_gaussian(self, scale: Any, size: Any = None) -> Any:
         found, files = super().discrete_gaussian(scale, size), self.run._files
         release = (files.ledger._spent if files.ledger else 0) - len(files.paid) - 1
-        # the noise of a release that is a vector is drawn in several blocks, but its number is written only once
+        # a vector release draws its noise by several calls, but the release's number is written only once
         if release != self.last:
             self.last = release
             with self.path.open("ab", buffering=0) as file:

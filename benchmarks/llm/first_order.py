@@ -46,7 +46,7 @@ def add_lora(module: nn.Module, configuration: Configuration) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
         get_peft_model(whole, adapters)
-    # peft has put the adapters into `whole` itself
+    # get_peft_model has put the adapters into the layers of `module`; what it returns is not needed
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
@@ -156,10 +156,10 @@ class PerRecordGradients:
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="Full backward hook is firing"
-            )  # the first layer's hook fires without an input gradient, as it should
+            )  # torch warns since token ids, the first layer's input, have no gradient; its hook must run all the same
             scorer.losses(self._module, batch).sum().backward()  # type: ignore[no-untyped-call]
         for parameter in self._parameters:
-            if isinstance(parameter.grad_sample, list):  # a tied weight: one entry for each place where it is used
+            if isinstance(parameter.grad_sample, list):  # a tied weight has one entry for each place where it is used
                 parameter.grad_sample = torch.stack(parameter.grad_sample).sum(dim=0)
 
     def _one_by_one(self, scorer: Scorer, batch: Sequence[Example]) -> None:

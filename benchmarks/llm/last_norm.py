@@ -278,7 +278,7 @@ def gradients(work: Prepared, batch: Mapping[str, Tensor]) -> Tensor:
     tail: Any = work.tail
     hidden = batch[STATES][records, place - 1]
     normal = rms_norm(hidden.float(), hidden.shape[1:], eps=tail.model.norm.variance_epsilon)
-    normal = normal.to(hidden.dtype).float()  # as the model rounds it where its states are not in float32
+    normal = normal.to(hidden.dtype).float()  # the model too rounds normalised states to their own type
     gains = tail.model.norm.weight.detach().expand(len(records), -1).clone().requires_grad_()
     scores = (normal * gains) @ tail.lm_head.weight.detach()[options].T
     found: Tensor = torch.autograd.grad(cross_entropy(scores, wanted, reduction="sum"), gains)[0]

@@ -35,7 +35,7 @@ def measured(work: only_d.Work, trained: only_d.Trained) -> dict[str, Any]:
     states = work.states(trained.layers)[PUBLIC]
     batches = [states[rows] for rows in torch.split(torch.arange(len(states)), AT_ONCE)]
     objective = Objective(work.top(trained).eval(), work.losses, batches)
-    with sdpa_kernel(SDPBackend.MATH):  # the one that can be differentiated forward
+    with sdpa_kernel(SDPBackend.MATH):  # torch's other kernels of attention have no forward derivative
         found = measure_spectrum(objective.hessian(objective.start), torch.Generator().manual_seed(0), EFFORT)
     row: dict[str, Any] = {"d": objective.d, "records": objective.n, "products": found.products}
     for name, of in zip(NUMBERS, (found.norm, found.trace, found.absolute_trace, found.rank), strict=True):

@@ -176,7 +176,7 @@ def _zeroth_order(
     try:
         run.catch_up()
         if made := c.steps - run.releases_left:
-            after_step(made)  # because an interruption may have come between a step and its evaluation
+            after_step(made)  # if the run was interrupted between its last step and that step's evaluation
         while run.releases_left:
             step = run.step().release + 1
             zeroth_order.save(run, step, place)

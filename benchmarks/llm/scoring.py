@@ -142,7 +142,7 @@ def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict
     inputs = {"input_ids": ids, "attention_mask": mask}
     if (
         config.model_type == "bert"
-    ):  # by default all records share one row of positions, which hides the batch size from Opacus
+    ):  # by default BERT gives all records one row of position ids, from which Opacus cannot tell the batch size
         inputs["position_ids"] = positions
     return inputs
 

@@ -81,7 +81,8 @@ def _smollm2() -> Any:
 
 
 def next_tokens(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    """Return for each text of a batch the mean cross entropy of its next tokens, shape (texts,)."""
+    """Return for each text of a batch, whose one entry has the token ids, the mean cross entropy of its next tokens by
+    the language model `module`, shape (texts,)."""
     logits = module(input_ids=batch[0]).logits[:, :-1].float()
     found: Tensor = nn.functional.cross_entropy(logits.transpose(1, 2), batch[0][:, 1:], reduction="none").mean(1)
     return found
@@ -105,14 +106,14 @@ def start(module: nn.Module, model: str, method: str, k: int) -> Run:
 
 
 def evaluate(run: Run, method: str, k: int, release: int) -> None:
-    """Evaluate by the method the differences of all texts along the k directions of the step number `release`, and drop
-    the results."""
+    """Evaluate by the method the differences of all texts along the k directions of step number `release` of the run,
+    and drop the results."""
     run.sums.differences(release, np.arange(TEXTS), k if method == ONE_PASS else 1)
 
 
 def peaks(model: str, trained: str, k: int) -> dict[str, float]:
-    """Return by method the peak memory of the second step, in MiB above what is held before it, for K = k
-    directions."""
+    """Return by method the peak memory of the second step, in MiB above what is held before it, for K = k directions.
+    `model` and `trained` are those of `classifier`."""
     torch.set_num_threads(1)
     module, _ = classifier(model, trained)
     found = {}
@@ -126,7 +127,8 @@ def peaks(model: str, trained: str, k: int) -> dict[str, float]:
 
 
 def measure(model: str, trained: str, k: int, turns: int) -> list[dict[str, Any]]:
-    """Return a row for each method with K = k directions. `turns` turns are timed, after one that only warms up."""
+    """Return a row for each method with K = k directions. `model` and `trained` are those of `classifier`. `turns`
+    turns are timed, after one that only warms up."""
     module, d = classifier(model, trained)
     runs = {method: start(module, model, method, k) for method in methods(k)}
     times: dict[str, list[float]] = {method: [] for method in runs}

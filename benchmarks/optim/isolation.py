@@ -122,8 +122,8 @@ def moved(way: str, smoothing: float) -> float:
 
 
 def seconds(turns: int) -> dict[str, list[float]]:
-    """Return for each way of keeping records apart the processor seconds of a step in each turn. The ways alternate,
-    and a first turn is made only to warm up."""
+    """Return for each way of keeping records apart the processor seconds of a step in each of `turns` turns. The ways
+    alternate, and a turn before the first is made only to warm up."""
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
         runs = {}

@@ -243,8 +243,10 @@ def judged(trial: Trial) -> dict[str, int]:
 
 
 def walk(method: str, place: Path) -> int:
-    """Interrupt a step at every instruction, each in a resumption of the same run by this method, in the folder
-    `place`. Returns how often something went wrong."""
+    """Interrupt a step at every instruction, each time in a new resumption of the same run, which is made by `method`
+    (an entry of `trials.METHODS`) in the folder `place`. Returns how often something went wrong: the module was left in
+    another state than before, a release was counted too little or told twice, or the weights differ from those of the
+    replay."""
     probe = Trial(place / "probe", method, np.random.default_rng(SEED))
     probe.place.mkdir()
     probe.train(2, resume=False)

@@ -58,14 +58,16 @@ LABELS = {
 
 
 def measure(dtype: str, method: str, batches: tuple[int, ...] = BATCHES, size: str = MODEL) -> list[dict[str, Any]]:
-    """Return a row for each batch of a method, measured in this process. size: the name of the model's sizes."""
+    """Return a row for each batch size in `batches`, measured in this process. dtype: the weights' type, a key of RUNS.
+    method: one of that type's methods. size: the name of the model's sizes."""
     torch.set_num_threads(1)
     classification_model(StepCase("tiny", 1, 8), "cpu")  # imports what building needs, whose memory is not the method's
     return [{"dtype": dtype, "batch": batch, "method": method, **_row(dtype, method, batch, size)} for batch in batches]
 
 
 def _row(dtype: str, method: str, batch: int, size: str) -> dict[str, Any]:
-    """Return what one batch of a method costs, or a status that says what it needs."""
+    """Return what a step of a method with `batch` records costs, as columns of a row: seconds and memory. If it needs
+    more memory than LIMIT, the one column is a status that says how much. dtype, method, size: as in `measure`."""
     quantised = dtype == "int8"
     case = StepCase(size, batch, LENGTH, "float32" if quantised else dtype, quantised=quantised)
     weights = sum(p.numel() for p in classification_model(case, "meta").parameters())
@@ -89,7 +91,8 @@ def _row(dtype: str, method: str, batch: int, size: str) -> dict[str, Any]:
 
 
 def _cost(step: Step) -> tuple[float, float]:
-    """Make two steps. Return the processor seconds of the second, and the peak memory of this process in MiB."""
+    """Make two steps by calling `step`. Return the processor seconds of the second, and this process's peak memory in
+    MiB."""
     gc.collect()
     reset_peak("cpu")
     step()

@@ -98,7 +98,7 @@ def _evaluate(
     for place in grid:
         heights.append(height(place))
         if len(heights) > 2 and heights[-1] > heights[-2] > heights[-3]:
-            break  # the minimum has been passed, and sums further above it would be long
+            break  # two rises in a row: the minimum of `height` has been passed, and sums for larger tau would be long
     best = grid[int(np.argmin(heights))]
     found = minimize_scalar(height, bounds=(best - 0.5, best + 0.5), method="bounded", options={"xatol": 1e-3})
     # tau is 0.9 times the saddle point, so that this contour of integration is not the one of the certified evaluation
@@ -132,7 +132,7 @@ def _invert(
     total = even = np.longdouble(0)
     start, largest = 0, 0.0
     while True:
-        index = np.arange(start, start + block)  # every block begins at an even index
+        index = np.arange(start, start + block)  # `start` is even, so that every second entry has an even index
         t = h * index.astype(np.longdouble)
         phase = t[:, None] * (loss - mean)
         change = (-2 * np.sin(phase / 2) ** 2) @ tilted + 1j * (np.sin(phase) @ tilted)

@@ -238,13 +238,13 @@ class _PseudoHuber:
     def _advance(self, q: Tensor, part: slice, step: slice) -> None:
         for row in range(step.start, step.stop):
             move = self.move[row][:, None]
-            # the new q is q - 2 c v + c^2 w^T w with v = own - data_part
+            # a move by -c w, with c = `move` and w a row, turns q into q - 2 c v + c^2 w^T w, where v = own - data_part
             q.add_(move * (move * self.gram[row, row] - 2 * self.own[row][:, None]))
             q.addcmul_(2 * move, self.data_part[row, part])
 
     def step(self, step: slice, move: Tensor) -> None:
         self.move[step] = move
-        # the inner products along a row are those at the point to which the rows before it have moved
+        # own[row] becomes the inner product at the point to which the moves along the earlier rows lead
         for row in range(step.start + 1, step.stop):
             self.own[row] -= self.gram[row, step.start : row] @ self.move[step.start : row]
 

@@ -201,7 +201,7 @@ def run(
     total, left = np.zeros(chains), np.zeros(chains)
     suffix, least = np.zeros((len(starts), chains)), np.full((len(starts), chains), math.inf)
     h, ratio = problem.curvature, problem.curvature / problem.saturation
-    # the shares of the samples that slope forward and backward
+    # the shares of the samples whose losses slope forward and backward
     weights = np.array([[problem.share], [1 - problem.share]])
     slopes = np.array([[problem.forward], [-problem.backward]])
     slope = problem.slope

@@ -147,7 +147,8 @@ def _path(
 ) -> Tensor:
     """Return the squared gradient norm of every iterate of a method, shape (S + 1, L) for S steps and L lanes, which
     are runs with parameters of their own. `given` has the inner products from which steps are computed, `starts` those
-    of the method's start and noise, and `scalars` the standard noise of the S steps."""
+    of the method's start and noise, and `scalars` the standard noise of the S steps. The problem has d dimensions, and
+    the result is on the device of `worker`."""
     alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
     own = starts[0].own(alpha * std)
     vector = method == "dpgd-0th"
@@ -168,8 +169,8 @@ class _Room:
         ]
 
     def draw(self, stream: int, seed: int, number: int, width: int) -> Tensor:
-        """Draw the standard normals of block `number` of coordinates: for data (stream 0), directions (1) or noise (2),
-        in `width` columns. They overwrite those that this stream drew before."""
+        """Draw the standard normals of block `number` of coordinates, a function of `seed`: for data (stream 0),
+        directions (1) or noise (2), in `width` columns. They overwrite those that this stream drew before."""
         rows = (self.samples, self.steps, self.steps)[stream]
         values = self._space[stream][: rows * width].view(rows, width)
         fill_normal(values, [seed, number, stream])
@@ -177,7 +178,7 @@ class _Room:
 
 
 def fill_normal(values: Tensor, key: Sequence[int]) -> None:
-    """Fill a float64 tensor with standard normals that are a function of the key, drawn on the tensor's device.
+    """Fill the float64 tensor `values` with standard normals that are a function of the key, drawn on its device.
 
     A CPU and a GPU draw different numbers. All CPUs draw the same, and so do all GPUs of one type.
     """
@@ -189,9 +190,9 @@ def fill_normal(values: Tensor, key: Sequence[int]) -> None:
 
 
 def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Worker) -> tuple[Products, Tensor]:
-    """Return the inner products summed over the blocks of coordinates with these numbers, and the squared lengths of
-    the Gaussian directions in these coordinates. `room` is the memory for a block's random numbers, and `worker` this
-    process's part in the work."""
+    """Return the inner products of the problem in d dimensions with this seed, summed over the blocks of coordinates
+    with these numbers, and the squared lengths of the Gaussian directions in these coordinates. `room` is the memory
+    for a block's random numbers, and `worker` this process's part in the work."""
     total, squares = _nothing(room.samples, room.steps, worker)
     for number in numbers:
         first = number * room.width

@@ -117,7 +117,7 @@ DEFAULT = [name for name in EXPERIMENTS if name != "beyond"]
 def lanes_of(cell: RankCell, grid: Grid, method: str, records: int) -> Lanes:
     """Return all combinations of steps, step size and clip of a method on one problem, for the sweep engine, which
     calls each a lane. Each has the noise that makes its run (2, 1e-6)-DP when one of the n = samples * `records`
-    records is replaced."""
+    records is replaced. `cell` is the problem, and `grid` has the number of samples and the values to combine."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     scale = math.sqrt(cell.d if method == "dpgd-0th" else cell.directions)
     return Lanes.grid(
@@ -130,8 +130,8 @@ def lanes_of(cell: RankCell, grid: Grid, method: str, records: int) -> Lanes:
 
 def run_cell(cell: RankCell, grid: Grid, records: int, seed: int, device: str = "cpu") -> list[dict[str, Any]]:
     """Run every method on one problem with one seed, and return a row for each combination of steps, step size and
-    clip. `records` is the number of equal records that a sample stands for. `cell` is the problem, and `grid` has the
-    parameters to try."""
+    clip. `records` is the number of equal records that a sample stands for. `cell` is the problem, `grid` has the
+    parameters to try, and `device` is where the runs are computed."""
     reset_peak(device)
     cpu = time.process_time()
     drawn = _drawn(cell, grid, seed)
@@ -180,7 +180,8 @@ def _cell_key(cell: RankCell, records: int, seed: int) -> dict[str, Any]:
 def _drawn(cell: RankCell, grid: Grid, seed: int) -> padded.Drawn:
     tail = cell.tail / (cell.d - cell.p)
     rng = lambda stream: np.random.default_rng([seed, cell.d, stream])  # noqa: E731
-    # with this many steps, padded.draw keeps all coordinates, which a rotated problem needs
+    # padded.draw joins the tail's coordinates if they are more than 2 steps + 2; with d steps more it keeps all
+    # coordinates, which a rotated problem needs
     steps = max(grid.evaluations) + cell.d * cell.rotated
     drawn = padded.draw(rng, cell.head(), tail, cell.d, grid.samples, steps, cell.law)
     return _turned(drawn, cell.d) if cell.rotated else drawn

@@ -71,9 +71,9 @@ PRESETS = {
 
 
 def measure(method: str, preset: Preset, d: int, place: Computation) -> dict[str, Any]:
-    """Time one sweep of the engine, its matrix products alone, and steps of the reference implementation, in dimension
-    d. Returns the columns of a row. The engine is warmed up first. The preset has the grid of parameters, and `place`
-    the device and precision."""
+    """Time one sweep of the engine by `method`, its matrix products alone, and steps of the reference implementation,
+    in dimension d. Returns the columns of a row. The engine is warmed up first. The preset has the grid of parameters,
+    and `place` the device and precision."""
     rng = np.random.default_rng(d)
     problem = Quadratic(gaussian_data(rng, preset.n, d), paper_spectrum("c", d))
     lanes, x0, device = paper_lanes(preset, "paper"), np.zeros(d), place.device
@@ -106,7 +106,8 @@ def measure(method: str, preset: Preset, d: int, place: Computation) -> dict[str
 
 def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block: int = 128) -> float:
     """Return the seconds that all products of `steps` directions with the data take, in matrix products of `block`
-    directions at a time, on random matrices of the engine's shapes."""
+    directions at a time, on random matrices of the engine's shapes. There are n records in d dimensions; dtype and
+    device are those of the matrices."""
     points = torch.randn(n, d, dtype=dtype, device=device)
     w = torch.randn(min(block, steps), d, dtype=dtype, device=device)
     count = -(-steps // len(w))

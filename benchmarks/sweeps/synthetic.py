@@ -151,12 +151,14 @@ def run_methods(
     centers: Sequence[Array],
     **options: Any,
 ) -> list[engine.Outcome]:
-    """Run every combination of parameters of each method (name, start x_0, lanes) with this seed's noise, and with its
-    directions on the sphere. Returns an outcome for each method.
+    """Run every combination of parameters of each method with this seed's noise, and with its directions on the sphere.
+    `sweeps` has for each method its name, its start x_0 and its combinations, the lanes, which are run side by side.
+    Returns an outcome for each method.
 
     The zeroth-order methods share their directions. DP-GD has none, and must be the only method of a call. A GPU draws
-    its own random numbers, which are not those of a CPU. centers: further points, such as the mean of a test sample, at
-    which the engine measures. options: those of the engine, such as device and dtype.
+    its own random numbers, which are not those of a CPU. centers: further points c, such as the mean of a test sample;
+    for each the engine also measures the gradient A (x - c) and the loss of the data whose mean is c. options: those of
+    the engine, such as device and dtype.
     """
     d, device = problem.d, options.get("device", "cpu")
 
@@ -224,8 +226,8 @@ def _measured(
     outcome: engine.Outcome, problem: Quadratic, center: Array, minima: tuple[float, float]
 ) -> dict[str, Array]:
     """Return the gradient norm and the loss of every output (last iterate, average, x_tau) on the training and the test
-    sample, with one value for each run of the outcome. center is the mean of the test sample, and minima are the least
-    losses on the two samples."""
+    sample, with one value for each run of the outcome. problem is that of the training sample, center is the mean of
+    the test sample, and minima are the least losses on the two samples."""
     measured: dict[str, Array] = {}
     for index, (on, at) in enumerate((("train", problem.center), ("test", center))):
         for output, points in (("last", outcome.last), ("average", outcome.average)):
@@ -253,8 +255,8 @@ def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
-    """Draw a training sample and a test sample of n records in R^d. Returns the training sample, and the mean and the
-    variance of each coordinate of the test sample."""
+    """Draw from `seed` a training sample and a test sample of n records in R^d. Returns the training sample, and the
+    mean and the variance of each coordinate of the test sample."""
     rng = np.random.default_rng([seed, d])
     train, test = gaussian_data(rng, n, d), gaussian_data(rng, n, d)
     return train, test.mean(axis=0), test.var(axis=0)

@@ -164,8 +164,8 @@ def prescriptions(
 def run_cell(
     cell: CertificateCell, seed: int, names: Sequence[str] = ONE, schedule: nonlinear.Schedule | None = None
 ) -> list[dict[str, Any]]:
-    """Return the rows of one cell and seed for the parameter sets `names` and all epsilons. Runs with the same number
-    of directions per step share their random numbers.
+    """Return the rows of one cell and seed for the parameter sets `names` and all epsilons of the cell. Runs with the
+    same number of directions per step share their random numbers.
 
     schedule chooses the iterates whose gradient is measured, if not those that the engine chooses by itself.
     """
@@ -263,7 +263,7 @@ REMAKES = {
         varies=("seconds",),
         tolerance=1e-6,
         why="parameters are minimised to about 1e-8",
-        elsewhere=1e-3,  # some runs compute in float32, so that other libraries change more digits
+        elsewhere=1e-3,  # on another machine: some runs are in float32, whose last digits depend on the libraries
     )
     for name in ("full", "directions")
 }

@@ -30,7 +30,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 STEPS = 128
-POOLS = {64: (1, 2, 4, 8, 16, 32, 64, 128), 1024: (1, 16, 128)}  # By the dimension d, the numbers P of directions
+# By the dimension d, the numbers of directions in a pool
+POOLS = {64: (1, 2, 4, 8, 16, 32, 64, 128), 1024: (1, 16, 128)}
 SEEDS = {64: range(12), 1024: range(4)}
 TRAINING, RUNS, ROUNDS = 32, 400, 80
 """Pools that the unknown noise is the best for; runs for a measured gain; steps of the search for the best noise."""

@@ -88,7 +88,7 @@ def moments(curvature: Array, start: Array, variance: float, step_size: float, w
         pulled = curvature @ second @ curvature
         second = kept @ second @ kept + step_size**2 / K * pulled
         second[np.diag_indices(len(second))] += step_size**2 * (float(np.trace(pulled)) / K + variance)
-        if not 0 <= np.trace(second) < 1e3 * float(start @ start):  # it diverges
+        if not 0 <= np.trace(second) < 1e3 * float(start @ start):  # the run diverges
             return math.inf, math.inf
     return float(np.sum(curvature * second)) / first[0], total / first[1]
 

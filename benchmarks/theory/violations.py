@@ -113,7 +113,7 @@ def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array
     if gaussian:
         v, across = x, np.full_like(x, 1 / k)
         log = (k - 1) * np.log(v) - k * v * v / 2
-    else:  # this is the law of a frame, or of the sphere with K = 1
+    else:  # the directions are a frame, or on the sphere with K = 1
         v = scale * np.sin(x)
         across = (d - k * v * v) / ((d - 1) * k)
         log = (k - 1) * np.log(np.sin(x)) + (d - k - 1) * np.log(np.cos(x))
@@ -303,7 +303,7 @@ def by_rule(rule: str, case: int) -> dict[str, Any]:
         return np.stack([problem[0] / np.maximum(size, 1), problem[1] * shrink, problem[2] * shrink])
 
     at = allowed(rng.standard_normal((3, n, d)) * np.array([1.0, 3.0, 3.0])[:, None, None])
-    if rng.random() < 0.5:  # the error of a difference then opposes the gradient in every coordinate
+    if rng.random() < 0.5:  # a finite difference's error then opposes the gradient in every coordinate
         at = np.stack([at[0], 0 * h, -h * np.sign(at[0])])
     best = ratio(at)
     for climb in range(CLIMBS):

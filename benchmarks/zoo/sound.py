@@ -109,7 +109,7 @@ class AdaptiveClip(FirstOrder):
     them in units in which all their noise has the claimed standard deviation, so that a record adds at most one clip.
     """
 
-    QUANTILE, RATE, COUNT_NOISE = 0.5, 0.3, 4.0  # the count's noise is 4 noise multipliers
+    QUANTILE, RATE, COUNT_NOISE = 0.5, 0.3, 4.0  # COUNT_NOISE: the noise on the count, in noise multipliers
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.adapted = 0.5

@@ -49,7 +49,8 @@ def until(deadline: float | None) -> Iterator[None]:
         try:
             yield
         finally:
-            running = False  # an interruption from here on finds nothing to end, so that the timer is always put back
+            # the time limit interrupts nothing from here on, so that the lines below always put the timer back
+            running = False
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)

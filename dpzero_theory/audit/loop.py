@@ -93,7 +93,8 @@ class Loop:
         count: how many runs were made.
         one_step: whether the loop returns only its last weights, so that every run is made with steps = 1.
         from_weights: whether releases are taken from weights, because the loop returns none.
-        weights_trusted: whether weights may be taken for releases; `weights.runs_of` decides.
+        weights_trusted: False after `weights.runs_of` has found that the weights do not move in proportion to the
+            releases, as under momentum or Adam; then none are computed from weights, even with from_weights.
         entropy: what stands in for the operating system's random bytes while the audit is made; None outside of one.
         deadline: the value of `deadline.now()` at which runs are interrupted by `deadline.OutOfTime`; None for never.
     """

@@ -17,7 +17,8 @@ _THRESHOLDS = np.linspace(-3, 3, 61)
 """Thresholds that the attack may choose from, in standard deviations from the middle between the two means."""
 _SHARES = (0.9, 0.75, 0.5, 0.25, 0.1, 0.03, 0.01)
 """The shares of the claimed noise for which `share_seen` simulates the attack."""
-_SIMULATED = 20  # The attack counts as seeing a share of the noise if so many simulated attacks all see it
+# If so many simulated attacks all refute the claim, they are said to see that only a share of the noise is there
+_SIMULATED = 20
 _PAIRS = [1 << k for k in range(4, 23)]
 """The numbers of pairs of runs that `runs_to_see` tries, which are the powers of two up to 2^22."""
 

@@ -15,8 +15,9 @@ from dpzero_theory.check import Array
 _NOISE_FACTOR = 64.0
 """The factor by which the noise multiplier is raised to see whether the noise on the weights grows with it."""
 
-_CHANCE = 1e-7  # The probability with which Gaussian noise in proportion to its multiplier is taken for another
-_LEAST_DEVIATION = 2.0  # The growth of the noise may always differ from `_NOISE_FACTOR` by this factor
+_CHANCE = 1e-7  # The probability that Gaussian noise in proportion to its multiplier is taken for other noise
+# Noise may always grow by this factor more or less than `_NOISE_FACTOR`, the growth of its multiplier
+_LEAST_DEVIATION = 2.0
 _PROBED_SEEDS = range(40, 48)
 _SAME_DIRECTION = 1e-6  # Two steps of the weights count as parallel if their cosine exceeds 1 minus this
 _SAME_LENGTH = 1e-2  # Two steps of the weights count as equally long up to this relative difference

@@ -49,7 +49,7 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
     estimate = float(weights @ s ** (1 / p))
     if tri.last == 0:
         return estimate, estimate, estimate
-    # The number of known moments of the measure, from the zeroth on.
+    # The number of moments of the measure of s that are known, from the zeroth on.
     known = len(points) if signed else 2 * len(points)
     a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))
     high = _rule_value(a[: known // 2], b[: max(known // 2 - 1, 0)], weights.sum(), p) if known >= 2 else math.inf

@@ -433,7 +433,7 @@ def _make(
     if ranks.count > 1:
         ranks.require_as_first("losses must be the same function", found.losses)
         ranks.require_as_first("data must have the same records", unit)
-        key = ranks.lead(new_key)  # this key serves the comparison between ranks alone
+        key = ranks.lead(new_key)  # a key for this comparison between ranks alone
         ranks.require_as_first("data must hold the same records in the same order", of_records(given, key))
     evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, isolation, execution.points_at_once)
     found = replace(found, fingerprint=weights.fingerprint(), layout=layout(weights))
@@ -454,7 +454,7 @@ def _make(
 
     try:
         header = ranks.lead(open_folder)
-        weights.directions = directions_of(header)  # a resumed run has a key of its own
+        weights.directions = directions_of(header)  # the header of a resumed run has that run's key
         sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, execution.points_at_once)
         if isinstance(data, DrawnData):
             sums.keep(ranks.lead(lambda: files.secret if files is not None else sources.key))

@@ -217,14 +217,14 @@ class Run:
     def _step(self) -> Record:
         self._catch_up()
         try:
-            self._current = False  # it is True again when the weights have this release too
+            self._current = False  # True again once the weights have this release too
             release, batch = self._ranks.lead(self._begin)
             total = self.sums.total(release, batch)
             if self.plan.scalars:
                 sums = self._ranks.lead(lambda: self._files.write(release, self.plan.noisy(total, self._noise)))
                 record = Record(release, tuple(sums.tolist()))
                 self._move(record)
-            else:  # the release is kept nowhere but in the weights, and is recorded once they have it
+            else:  # a vector release is stored in the weights only; the transcript gets its number once they have it
                 self._move_by_vector(release, total)
                 self._ranks.lead(lambda: self._files.write(release, total[:0]))
                 record = Record(release, ())
@@ -265,7 +265,7 @@ class Run:
         self._catch_up()
         self._ranks.lead(self._files.sync)
         self.weights.untrained.settle()
-        position = self._position or 0  # the position is known after catching up
+        position = self._position or 0  # `_catch_up` has set `_position`; `or 0` is for the type checker
         kept = self.weights.state_dict()
         return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
 
@@ -297,7 +297,7 @@ class Run:
         self._moves.forget()
 
     def _move(self, record: Record) -> None:
-        self._position = None  # the position is unknown while the weights move
+        self._position = None  # how many releases the weights have is unknown while they move
         self._moves.make(record.release, record.sums)
         self._position = record.release + 1
 

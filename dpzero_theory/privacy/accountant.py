@@ -210,8 +210,9 @@ def _reduced_delta(
     of: _Answer = _resolved,
 ) -> Bracket:
     beyond, ratio = reduced.epsilon, reduced.ratio
-    # With delta' the delta of the composition alone, that is without the ratio e^G, delta(eps) <= e^G delta'(left) for
-    # left = eps - 2 G. If left < 0, delta'(left) <= delta'(0) + 1 - e^left.
+    # Let delta' be the delta of the composition without the factor e^G, G = `ratio`, between the probabilities of the
+    # noise that is drawn and of the noise that is accounted. Then delta(eps) <= e^G delta'(left) for left = eps - 2 G.
+    # If left < 0, delta'(left) <= delta'(0) + 1 - e^left.
     left = math.nextafter(eps - 2 * ratio, -math.inf) if ratio else eps
     # Releases with pure epsilon e alone, here e = `beyond`, have at an epsilon x < e a delta of at most
     # (e^e - e^x)/(1 + e^e).
@@ -361,7 +362,8 @@ def _reduced_epsilon(reduced: _Reduced, target: float, below: bool) -> Bracket:
     lower = bracket.lower
     if below and reduced.below is not reduced.above:
         lower = _composed_epsilon(reduced.below, _up(target * math.exp(ratio))).lower
-    # For a smaller ratio the lower end needs no change: `crossing` leaves a margin by which it holds at delta e^G too.
+    # For a smaller `ratio` G the lower end needs no change: `crossing` leaves a margin by which it holds at target e^G
+    # too.
     elif below and ratio >= MARGIN / 2:
         lower = _exceeding(answer(reduced.above).delta, lower, target, ratio)
     return Bracket(max(_down(lower) - 2 * ratio, reduced.least, 0.0), upper, upper, bracket.method)

@@ -31,9 +31,11 @@ from flint import arb, ctx, fmpz_poly
 FORMAT = "dpzero privacy certificate 1"
 NAMES = {"format", "version", "history", "statement", "bracket", "method"}
 PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
-_COARSEST, _MOST_CELLS = 256, 2**21  # grid points from 0 to epsilon at first, and of a law at most
+# about how many points of the grid of losses lie between 0 and epsilon at first, and how many one law may have
+_COARSEST, _MOST_CELLS = 256, 2**21
 
-Divergence = Callable[[arb], arb]  # the function h(a) of one step, for one of the two orders of the data sets
+# a -> h(a) = max over events of P - a Q, for the laws P and Q of one step's output on two neighbouring data sets
+Divergence = Callable[[arb], arb]
 
 
 class Refused(Exception):
@@ -137,14 +139,16 @@ def read_part(part: object) -> tuple[int, list[Divergence], arb]:
         count, q = -(-steps // turn), (q * turn).min(arb(1))
     elif sampling != "poisson" and not (sampling == "full" and rate == 1):
         raise Refused("sampling must be full with sample_rate 1, poisson or cyclic-poisson:GROUPS")
-    if mechanism == "laplace" and coordinates == 1:  # the clip is 2^30 units or more: g = 1/(2 b) a step, b = 2^30 s
+    # a clip of at least 2^30 lattice units gives the gap g = 1/(2 b) a step, b = 2^30 s
+    if mechanism == "laplace" and coordinates == 1:
         return (count, divergences(Laplace(s), q, relation), arb(steps) / (s * 2**31) * 1.01)
     if mechanism == "gaussian":
         return (count, divergences(Gaussian(s), q, relation), arb(0))
     if mechanism != "discrete-gaussian":
         raise Refused("mechanism must be gaussian, discrete-gaussian or, with one coordinate, laplace")
-    # Where the clip is 2^28 units or more, this noise is Gaussian of variance s^2 - (2/2^28)^2, rounded at random by a
-    # kernel 2 units wide, whose normaliser is constant up to 1 +- 2 e^(-8 pi^2), by Poisson summation.
+    # If the clip is 2^28 lattice units or more, discrete Gaussian noise is Gaussian noise of variance s^2 - (2/2^28)^2,
+    # rounded at random by a kernel 2 units wide, whose normaliser is constant up to a factor 1 +- 2 e^(-8 pi^2), by
+    # Poisson summation.
     less, gap = s * (1 - arb(2) ** -40), (-8 * arb.pi() ** 2).exp() * 4.1 * steps * coordinates
     return (count, divergences(Gaussian(less), q, relation), gap)
 

@@ -215,7 +215,7 @@ class Mixed(Part):
         return largest_integer(lambda k: self._over(self.count - k, self.usual_chance) <= tail, 1, self.count) or 0
 
     def _over(self, count: int, chance: float) -> float:
-        """An upper bound on the probability that more than `count` of the releases are of a kind that has the
+        """An upper bound on the probability that more than `count` of the releases are of one kind, if each is with
         probability `chance`."""
         if count >= self.count:
             return 0.0
@@ -279,14 +279,14 @@ class Composition:
 
     @property
     def batches(self) -> tuple[float, int] | None:
-        """The sample rate of the batches that may hold a given record and their number, if there is one part that knows
-        them."""
+        """The sample rate of the batches that may hold a given record, and their number; None if there are several
+        parts, or if the one part does not know them."""
         return self.parts[0].batches if len(self.parts) == 1 else None
 
     @property
     def central(self) -> Parts:
-        """Dominating pairs with their numbers of releases, in direction 0, that cost about as much as all parts with
-        such pairs.
+        """Dominating pairs (P, Q) with their numbers of releases that cost about as much as all parts with such pairs.
+        They are those of direction 0, in which the larger data set gives P.
 
         They serve for a first guess.
         """

@@ -124,7 +124,7 @@ def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
     """
     count = integer("numbers", numbers, at_least=0, at_most=10**24)
     r = math.exp(-2 * math.pi**2 * real("tau", tau, at_least=0.5) ** 2)
-    kappa = 2 * r / (1 - r**3)  # the sum in kappa over j is at most a geometric series, since j^2 >= 1 + 3 (j - 1)
+    kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
     return count * 2 * math.atanh(kappa) * (1 + 1e-12)
 
 

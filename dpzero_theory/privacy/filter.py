@@ -118,7 +118,7 @@ class Filter:
         return min((spent + extra) / t for spent, t in zip(self._spent, self.orders, strict=True)) * (1 + _ROUNDING)
 
     def _after(self, history: Steps) -> list[float]:
-        """The sums of log moments, one for each order, if these steps are made too."""
+        """The sums of the log moments of all that was spent and of the steps in `history`, one for each order t."""
         releases = releases_of(history)
         if not releases:
             return list(self._spent)
@@ -135,8 +135,8 @@ class Filter:
         return [sum(sums) * (1 + _ROUNDING) for sums in zip(self._spent, *more, strict=True)]
 
     def _moments(self, step: Step) -> list[float]:
-        """The upper bounds K(t) on the log moments of one such step, one for each order t. They are kept, because the
-        same step is often asked about again."""
+        """The upper bounds K(t) on the log moments of one release of this step, one for each order t. They are kept,
+        because the same step is often asked about again."""
         if step not in self._known:
             release = Release.of(step, 1)
             self._known[step] = [t * rdp_of_history(release, t + 1).upper * (1 + _ROUNDING) for t in self.orders]
@@ -147,16 +147,18 @@ class Filter:
 
 
 def _limit(t: float, epsilon: float, delta: float) -> float:
-    """t epsilon + log delta - log c(t): how large a sum of log moments at t may be, for a single t."""
+    """t epsilon + log delta - log c(t), with c of the module's docstring: how large a sum of log moments K(t) may be
+    within the budget (epsilon, delta), if t is the only order."""
     return t * epsilon + math.log(delta) - log_c(t)
 
 
 def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
-    """The t with which the most multiples of the planned steps fit into the budget."""
+    """The order t with which the planned steps fit the most often into the budget (epsilon, delta), by their log
+    moments K(t)."""
 
     def fraction(log_t: float) -> float:
-        """Minus how many repetitions of the planned steps fit into the budget at this t, as a real number; infinity if
-        the log moment is not known there."""
+        """Minus how many repetitions of the planned steps fit into the budget by their log moments K(t) at t = e^log_t,
+        as a real number; infinity if K(t) is not known."""
         t = math.exp(log_t)
         try:
             return -_limit(t, epsilon, delta) / (t * rdp_of_history(planned, t + 1).upper)

@@ -94,8 +94,9 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
         history: steps, such as `step * 1000`, all with one relation.
         epsilon: epsilon >= 0.
         size: k, 1 <= k <= n.
-        n: the number of records of the larger data set, if it is known. It matters for fixed-size batches under
-            add-remove; there the default is the smallest number of records for which the batch size is a whole number.
+        n: the number of records of the larger data set, or None if it is not known. It matters for fixed-size batches
+            under add-remove; there None stands for the smallest number of records for which the batch size is a whole
+            number.
 
     Returns:
         A bracket with value = upper, which is certified. Its lower end is that of the group if all batches are full, or
@@ -130,7 +131,7 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
         history: steps, such as `step * 1000`, all with one relation.
         delta: 0 < delta < 1, or 0 where no noise is Gaussian.
         size: k, 1 <= k <= n.
-        n: the number of records of the larger data set, if it is known.
+        n: the number of records of the larger data set, or None if it is not known (see `group_delta`).
 
     Returns:
         A bracket with value = upper, which is certified. Its lower end is that of the group if all batches are full, or
@@ -200,10 +201,11 @@ def group_noise(
     """The smallest noise multiplier with which `steps` releases are (target_epsilon, target_delta)-DP for groups of
     `size` records.
 
-    It is found to 1e-4 of it. n: the number of all records, if it is known. words: sampling, relation, sample_rate,
-    mechanism and coordinates, as of `step.Words`. The errors are those of `calibration.calibrate_noise_multiplier` and
-    `group_delta`. The upper end of the bracket is certified. Below its lower end the target is certainly missed: it is
-    that of the group for full batches and for Poisson batches with Gaussian noise, and otherwise that of one record.
+    It is found to 1e-4 of it. n: the number of all records, or None if it is not known. words: sampling, relation,
+    sample_rate, mechanism and coordinates, as of `step.Words`. The errors are those of
+    `calibration.calibrate_noise_multiplier` and `group_delta`. The upper end of the bracket is certified. Below its
+    lower end the target is certainly missed: it is that of the group for full batches and for Poisson batches with
+    Gaussian noise, and otherwise that of one record.
     """
     goal, unit = check.real("target_epsilon", target_epsilon, above=0), Release(1e6, steps, **words)
     k = _size([unit], size, n)
@@ -240,7 +242,7 @@ def _size(history: Sequence[Release], size: int, n: int | None) -> int:
     """`size`, the number of records of a group, as an integer. Raises ValueError if it is more than the number n of all
     records.
 
-    n is given, or known to a sampling of the history.
+    n: the number of all records; if it is None, that which a sampling of the history knows, if any.
     """
     known = [made.step.sampling.records or _MOST_SIZE for made in history]
     if n is not None:
@@ -308,10 +310,11 @@ def _exact(together: Sequence[Release] | None) -> bool:
 
 
 def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
-    """An upper bound on delta for a group of `size` records, by changing one record after another.
+    """An upper bound on delta for a group of `size` records, by changing one record after another: delta at `size`
+    times `epsilon`.
 
-    It holds at `size` times `epsilon`, where `epsilon` is for one record. history: the releases, with the sample rates
-    that one change of a record counts with.
+    epsilon: that of each change of one record. history: the releases, with the sample rates that one change of a record
+    counts with.
     """
     each = delta_of_history(history, epsilon).upper
     if each == 0:

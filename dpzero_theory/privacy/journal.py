@@ -216,7 +216,8 @@ _open: WeakSet[Journal] = WeakSet()
 
 def _leave_to_parent() -> None:
     for journal in list(_open):
-        journal.mutex = threading.RLock()  # a thread of the parent may hold the old lock
+        # in the forked child, where nothing would release the old lock if another thread of the parent held it
+        journal.mutex = threading.RLock()
         if journal._file is not None:
             journal._file.close()
 

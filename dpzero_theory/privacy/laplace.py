@@ -104,7 +104,8 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *,
         a = each / 2
     else:
         middle = (1 - q) * math.expm1(each) / 2
-        # z = y - 1, the root of q z^2 + (2 q - 2 middle) z - (E - 1) = 0, does not cancel for small epsilon_1.
+        # y = e^a is computed as 1 + z, with z the positive root of q z^2 + 2 half z - (e^each - 1) = 0, so that nothing
+        # cancels for small a.
         half = q - middle
         root = math.hypot(half, math.sqrt(q * math.expm1(each)))
         a = math.log1p((root - half) / q if half < 0 else math.expm1(each) / (root + half))

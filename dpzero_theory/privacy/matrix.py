@@ -75,7 +75,8 @@ def _best(weights: Array, count: int, apart: int) -> Array:
     more from each other."""
     rows, steps = weights.shape
     count = min(count, -(-steps // apart))
-    later = [np.zeros((count + 1, rows)) for _ in range(apart)]  # [i][k]: best sums of k weights from t + 1 + i on
+    # later[i][k]: each row's best sum of k weights at positions from t + 1 + i on
+    later = [np.zeros((count + 1, rows)) for _ in range(apart)]
     for t in reversed(range(steps)):
         here = later[0].copy()
         np.maximum(here[1:], weights[:, t] + later[-1][:-1], out=here[1:])

@@ -48,8 +48,8 @@ def moment_epsilon(composition: Composition, delta: float) -> float:
 def _worst(composition: Composition, upper: Callable[[Callable[[float], float], float], float]) -> float:
     """The larger of the values of `upper` for the two directions in which neighbours are compared, for a composition.
 
-    upper: a function of K and of a bound on the probability of an infinite privacy loss, which gives an upper bound on
-    delta or epsilon for one direction.
+    upper: a function of two arguments, the log moment t -> K(t) of one direction and a bound on the probability of an
+    infinite privacy loss there; it returns an upper bound on delta or epsilon for this direction.
     """
 
     def log_moment(t: float, index: int) -> float:
@@ -67,7 +67,8 @@ def _least(value: Callable[[float], float]) -> float:
 
 
 def _bounds(pair: Pair, t: float) -> tuple[float, float]:
-    """A lower and an upper bound on the log moment K(t) of one release, from its dominating pair.
+    """A lower and an upper bound on the log moment K(t) = log E_P e^(t L) of one release, from its dominating pair; L
+    is the privacy loss.
 
     The upper bound is at most that of a release whose batch holds every record.
     """

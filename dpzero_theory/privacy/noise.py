@@ -32,8 +32,8 @@ Words = Iterator[int]
 
 _WORD_BITS = 64
 _WORDS_PER_READ = 32
-_MANY = 64  # for this many draws or more `staircase` is quicker
-_LARGEST_SCALE = 2.0**56  # with this scale 2^63, the largest int64, is 128 standard deviations
+_MANY = 64  # For this many draws or more the sampler of `staircase` is quicker
+_LARGEST_SCALE = 2.0**56  # 2^63, about the largest int64, is 128 times this scale
 
 
 class NoiseSource(ABC):

@@ -78,7 +78,7 @@ class Noise(NamedTuple):
             return -math.log(math.tanh(0.5 / scale))
         if scale < 1:
             return math.log1p(2 * sum(math.exp(-0.5 * (x / scale) ** 2) for x in range(1, 40)))
-        # This is the sum over the integers by Poisson summation, of which two terms are enough.
+        # Poisson summation turns the sum over integers x into sqrt(2 pi) scale (1 + 2 waves); two waves are enough.
         waves = sum(math.exp(-2 * (math.pi * scale * j) ** 2) for j in (1, 2))
         return math.log(math.sqrt(2 * math.pi) * scale) + math.log1p(2 * waves)
 

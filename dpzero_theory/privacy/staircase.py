@@ -65,10 +65,12 @@ class Staircase:
 
     steps: M, the number of steps of the staircase.
     bits: the logarithm to base 2 of w, the width of a step.
-    height: A, the height of the staircase.
+    height: A, an integer: step c of the staircase has at least A exp(-(c w)^2/(2 sigma^2)) of the 2^16 slots.
     counts: for each step the number of its slots, of 2^16 equally likely ones, and last the tail's.
-    digits: how many leading digits of v, the random number that decides on acceptance, the first random word holds.
-    first: for each step, a number such that smaller leading digits of v are certain to mean acceptance.
+    digits: how many leading binary digits of v, the random number in [0, 1) that decides on acceptance, the first
+    random word holds.
+    first: for each step, and last the tail, an integer: a proposal is certainly accepted if these leading digits of v,
+    read as an integer, are below it. It is 0 for step 0 and the tail, where this shortcut is not taken.
     """
 
     def __init__(self, scale: Fraction) -> None:

@@ -318,7 +318,7 @@ class LogisticRegression:
 
 
 def _pseudo_huber(squares: Array) -> Array:
-    # This is sqrt(1 + q) - 1 without cancellation, where q are the squares.
+    # This is sqrt(1 + squares) - 1 without cancellation.
     values: Array = squares / (np.sqrt(1 + squares) + 1)
     return values
 

@@ -100,7 +100,8 @@ def tail_moments_sampled() -> Checked:
 
 @cache
 def _sampled_lengths(kind: str, k: int, d: int) -> Array:
-    """Draw v = ||U'a||/sqrt(K) for the unit vector a = e_1 and K directions of the law `kind` in R^d."""
+    """Draw v = ||U'a||/sqrt(K) for the unit vector a = e_1 and K = k directions, the columns of U, of the law `kind` in
+    R^d."""
     rng = np.random.default_rng([SEED, k, d])
     size = max(1000, min(100_000, 20_000_000 // (k * d)))
     blocks = max(1, size * k * d // BLOCK)
@@ -174,7 +175,8 @@ def _configurations() -> Iterator[Configuration]:
         yield Configuration(e[None, :], np.ones(1), curvature, 60.0 * math.sqrt(d), f"unclipped d={d}")
         for y in (0.35, 0.7):
             yield Configuration(np.stack([e, -y * e]), np.array([0.6, 0.4]), curvature, clip, f"opposed d={d}")
-        for share, level in ((0.3, 0.5), (0.05, 0.5), (0.1, 0.75)):  # the clip at which a moment costs most
+        # at the clip `level` the assumption on moments costs most
+        for share, level in ((0.3, 0.5), (0.05, 0.5), (0.1, 0.75)):
             few = np.array([share, 1 - share])
             yield Configuration(np.stack([e, 0 * e]), few, curvature, level, f"rare d={d}")
         g = rng.standard_normal((40, d)) * rng.pareto(2.5, (40, 1))

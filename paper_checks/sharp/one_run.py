@@ -144,7 +144,7 @@ def run_coverage() -> Checked:
     probability of failure. On the worst known losses, in four settings of 64 runs each, no run is above the bound whose
     failure probability is 0.5.
 
-    The text also shows, for each setting, the largest run over the bound whose failure probability is 0.05.
+    The check's text also shows, for each setting, the largest run over the bound whose failure probability is 0.05.
     """
     worst, shown = 0.0, []
     for problem, q in _settings():

@@ -187,8 +187,8 @@ all, as Proposition 2 of the sharpened theorem's proof prints it."""
 
 def last_steps() -> Checked:
     """Proposition 2 of the sharpened theorem's proof: the bound on the mean squared gradient over the last T/50 steps,
-    summed from the one-step inequality, is above the bound over all T steps by the printed factor, which is at most
-    50."""
+    summed from the one-step inequality, is above the bound over all T steps by the factor that the proof prints, which
+    is at most 50."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=2000, r=8.178)
     worst = 0.0
@@ -197,7 +197,7 @@ def last_steps() -> Checked:
         at = {name: getattr(p, name) for name in ("step_size", "steps", "clip", "smoothing", "noise_std")}
         whole = sharp.certificate(problem, **at)
         q, drift, w = whole.progress, whole.drift, steps / 50
-        # this is the certificate's floor without the term of the gap
+        # the certificate's `floor` without the term that has the gap
         bracket = whole.floor - problem.gap / (p.step_size * steps)
         height = problem.gap + (steps - w) * p.step_size * (drift**2 / (4 * q) + bracket)
         root = np.roots([q, -drift, -(height / (p.step_size * w) + bracket)]).real.max()

@@ -136,7 +136,7 @@ def other_shapes() -> Checked:
 def _mean_squares(
     loss: "_Huber", p: Prescription, chains: int, rng: np.random.Generator, shape: Array | float = 1.0
 ) -> Array:
-    """Run the prescription with full batches from 0 with directions B^(1/2) u, where `shape` is the diagonal of B, in
+    """Run the prescription p with full batches from 0 with directions B^(1/2) u, where `shape` is the diagonal of B, in
     `chains` runs on the loss, and return each run's mean of g'B g over its steps, where g is the gradient of F."""
     k, d = p.directions_per_step, loss.centers.shape[1]
     x, total = np.zeros((chains, d)), np.zeros(chains)
@@ -163,7 +163,8 @@ def last_iterate() -> Checked:
         best, least = loss.minimum()
         radius = 1.0
         reach = np.sqrt(1 + (radius + np.linalg.norm(data - best, axis=1)) ** 2)
-        # the Hessian of f_i is at least I/(1 + |x - x_i|^2)^(3/2), so this is a PL constant
+        # the Hessian of f_i is at least I/(1 + |x - x_i|^2)^(3/2), so the mean of reach^-3 is a PL constant where |x -
+        # best| <= radius
         pl = float(np.mean(reach**-3.0))
         start = best + 0.5 / math.sqrt(d)
         gap = float(loss.losses(start[None, :]).mean()) - least

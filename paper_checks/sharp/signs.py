@@ -29,7 +29,8 @@ def _patterns(k: int, d: int) -> Array:
 
 
 def _unit(rng: np.random.Generator, d: int) -> Array:
-    """Return a random unit vector: with equal entries, with few equal entries, or with entries of unequal sizes."""
+    """Return a random unit vector in R^d: with equal entries, with few equal entries, or with entries of unequal
+    sizes."""
     kind = rng.integers(3)
     a = np.ones(d) if kind == 0 else rng.standard_normal(d) * rng.random(d) ** 2
     if kind == 1:
@@ -145,9 +146,9 @@ def sign_bounds() -> Checked:
 
 
 def _largest_ratio() -> float:
-    """Return the largest ratio of the two sides of the inequalities between numbers, over random vectors y and z in
-    R^3 and clips: phi(y)'(z - y) over (||z|| - clip)_+^2/4, and (x - c)^2 over its cubic bound. Half of the z are
-    along y, at the length where the ratio is near 1."""
+    """Return the largest ratio of the two sides of two inequalities, over random vectors y and z in R^3 and clips:
+    phi(y)'(z - y) over (||z|| - clip)_+^2/4, where phi(y) is what clipping y removes, and (x - c)_+^2 over
+    4/(27 h) (x - c + h)_+^3. Half of the z are along y, at the length where the ratio is near 1."""
     rng = np.random.default_rng(SEED + 32)
     y, z = 2 * rng.standard_normal((2, 200_000, 3))
     clip = rng.uniform(0.2, 3.0, len(y))
@@ -157,7 +158,7 @@ def _largest_ratio() -> float:
     allowed = np.maximum(np.linalg.norm(z, axis=1) - clip, 0) ** 2 / 4
     first = np.sum(lost * (z - y), axis=1) / np.maximum(allowed, 1e-9)
     h, x = rng.uniform(0.2, 3.0, (2, 200_000))
-    second = x**2 / (4 / (27 * h) * (x + h) ** 3)  # x stands for x - c
+    second = x**2 / (4 / (27 * h) * (x + h) ** 3)  # x here is x - c in the inequality
     ends = float(first.max()), float(second.max())
     return max(ends) if min(ends) > 1 - 1e-4 else min(ends)
 
@@ -166,7 +167,8 @@ Tail = Callable[[int, float], float]
 
 
 def _tail_of(k: int) -> Tail:
-    """Return the function (m, c) -> E(v - c)_+^m for v = chi_K/sqrt(K), by the trapezoidal rule from c upwards."""
+    """Return the function (m, c) -> E(v - c)_+^m for v = chi_k/sqrt(k), by the trapezoidal rule from c upwards. chi_k
+    is the length of k independent standard normals."""
     log_norm = k / 2 * math.log(k / 2) - math.lgamma(k / 2) + math.log(2)
 
     def tail(m: int, c: float) -> float:

@@ -115,7 +115,7 @@ def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, r
 
 def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Array:
     """Return the samples' losses signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n), at points x of shape (m, d),
-    with `centers` c_i."""
+    with `centers` c_i and `signs` +1 or -1."""
     values: Array = points @ (-2 * centers * h).T
     values += ((points * points) @ h)[:, None]
     values += (centers * centers) @ h
@@ -349,7 +349,7 @@ def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) ->
     The clip is sqrt(d) times that of the case."""
     u = directions[:, 0]
     slopes = differences(case, directions)[:, 0]
-    # these are the norms of the samples' gradient estimates, slope times u
+    # the norms of the samples' gradient estimates, each its slope times u
     norms = np.abs(slopes) * math.sqrt(case.problem.d)
     clip = case.clip * math.sqrt(case.problem.d)
     m = (slopes * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)

@@ -70,7 +70,7 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
             released.append(record.sums)
             batches.append(data.asked())
 
-        data.asked()  # The start of the run read records that are in no batch; they are forgotten.
+        data.asked()  # The start of the run read records that are in no batch; this call forgets them.
         try:
             run.run(note)
         finally:

@@ -20,10 +20,10 @@ _SMALL, _LARGE = 0.1, 0.9
 
 A batch is small below the first quantile and large above the second one.
 """
-_MEMBERS = 16  # Whether batches depend on the seed is seen from this many records where the loop does not return them
-_CHANGES = 1e-6  # A record counts as in a batch there if another one in its place changes the step by as many clips
+_MEMBERS = 16  # If the loop does not return its batches, this many records show whether these depend on the seed
+_CHANGES = 1e-6  # A record counts as in a batch if replacing it changes the step by more than this many clips
 _OUTSIDE = 1e-2  # A record that is not in a batch may change the step by this many clips, by rounding
-_STREAMS = (1, 2)  # Numbers of the known streams of random bytes that are read in turn for that
+_STREAMS = (1, 2)  # Two known streams of random bytes: batches that are the same with both depend on the seed alone
 _WHOLE_NUMBER = 0.05
 """Sizes of batches that were measured are used if all of them are this close to whole numbers of records."""
 

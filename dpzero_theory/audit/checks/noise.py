@@ -11,8 +11,8 @@ from dpzero_theory.audit.noise import NoiseSample
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
-_HARDLY_ANY = 1e-6  # This share of the claimed batch, as the expected batch of a run, leaves all its batches empty
-_EMPTY_SEEDS = range(70, 74)  # The loop's seeds in such runs
+_HARDLY_ANY = 1e-6  # A run whose expected batch is this share of the claimed one has only empty batches
+_EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
 _TAILS = (2.0, 2.5, 3.0)
 """The shares of the noise farther from 0 than these many standard deviations are compared with a Gaussian's."""

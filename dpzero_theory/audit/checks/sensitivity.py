@@ -30,14 +30,14 @@ _SATURATED = 0.02
 
 The change is that of a step when the extreme pair of records is exchanged.
 """
-_VARIES = 1e-2  # Two changes of steps that differ by more than this share differ by more than rounding
+_VARIES = 1e-2  # If two changes of steps differ by more than this share, rounding does not explain it
 _MOVE_DRAWS = 6  # Runs on neighbouring data sets are compared under this many draws of the noise
 _SCALE_RANGE = (1e-4, 1e4)
 """The factor that makes the first record nearly clipped is searched between these two numbers."""
 
-_SCALES = 33  # How many factors in that range, in equal ratios, are tried first
-_HALVINGS = 12  # How often the range between two such factors is halved
-_AGAINST = 1e3  # The factor by which the record is scaled that is put against all others in a data set
+_SCALES = 33  # How many factors in `_SCALE_RANGE`, in equal ratios, are tried first
+_HALVINGS = 12  # How often the range between two neighbours of the `_SCALES` factors is halved
+_AGAINST = 1e3  # The scale of the one record that pulls against all others in a data set
 _NO_EFFECT = 1e-6  # A release whose length is below this many clips counts as 0
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum over a batch
 _ABOVE = (1.5, 2.5)
@@ -98,7 +98,7 @@ def _nearly_clipped(lab: Lab) -> Any:
     """
     first, (low, high) = lab.loop.records[0], map(math.log, _SCALE_RANGE)
     tried = np.linspace(low, high, _SCALES).tolist()
-    # From below, since a loop with a wrong clip may shorten large records below the clip again
+    # The smallest of the factors that nearly reaches the clip: with larger ones a wrong clip may fall short of it again
     reached = next((k for k in range(1, _SCALES) if _share(lab, first, math.exp(tried[k])) >= _NEARLY), _SCALES - 1)
     low, high = tried[reached - 1], tried[reached]
     scale = math.exp(halved(lambda log: _share(lab, first, math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
@@ -134,7 +134,7 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
             if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
                 rows = lab.runs.at_start(datasets.removed(data, place))
                 yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
-                # A loop that clips groups of records has as many of them for n - 1 records as for n - 2
+                # A loop that clips groups of records has as many groups for n - 1 records as for n - 2
                 less = datasets.removed(data, len(data) - 1)
                 before, rows = (lab.runs.at_start(world) for world in (less, datasets.removed(less, place)))
                 if before is not None and np.isfinite(before).all():

@@ -110,7 +110,7 @@ class Folder:
         path = resolved(path)
         clear_dead_starts(path)
         _require_there(path)
-        if (path / KEY).is_file():  # anything but a file is refused below, when it is read
+        if (path / KEY).is_file():  # a key that is no file is refused below, when it is read
             require_secret(path / KEY)
         transcript, ledger = _transcript(path), None
         try:

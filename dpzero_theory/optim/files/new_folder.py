@@ -49,7 +49,7 @@ def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
             try:
                 new.rename(path)
             except OSError:
-                require_new(path)  # raises if another start was quicker
+                require_new(path)  # raises if another start has put its folder there first
                 raise
             shutil.rmtree(place, ignore_errors=True)
     except BaseException:

@@ -203,7 +203,7 @@ def spending_curve(account: Account) -> list[tuple[int, float]]:
     A point is a pair (number of releases, upper bound on epsilon of so many at the target's delta). account: the
     content of the run's ledger.
     """
-    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # the curve is steep at the beginning
+    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser at the beginning, where epsilon rises steeply
     counts = {0, account.spent, *places.round().astype(int).tolist()}
     return [(count, _cost(account.settings, count, account.target_delta).upper) for count in sorted(counts)]
 

@@ -56,12 +56,12 @@ def of_losses(losses: Callable[..., object]) -> str:
     calls, and values that it has closed over, are not looked at.
     """
     function: Any = inspect.unwrap(losses)
-    while hasattr(function, "func"):  # a functools.partial
+    while hasattr(function, "func"):  # a functools.partial: look at the function in it
         function = inspect.unwrap(function.func)
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
         source = textwrap.dedent(inspect.getsource(named))
-    except (OSError, TypeError, SyntaxError, TokenError):  # no file, or one that has changed since it was imported
+    except (OSError, TypeError, SyntaxError, TokenError):  # no source file, or one that has changed since the import
         return str(named.__qualname__)
     with suppress(SyntaxError):  # the source of a lambda may be part of a statement
         source = ast.unparse(ast.parse(source))

@@ -33,7 +33,8 @@ class Masked:
 
     def __init__(self, data: Data, collate: Any) -> None:
         self._data, self._collate = data, copy.copy(collate)
-        self._collate.seed = self._collate.generator = None  # its own generator would go on from record to record
+        # a generator of the collator's own would go on from record to record
+        self._collate.seed = self._collate.generator = None
         self._tokenizer = collate.tokenizer
 
     def __len__(self) -> int:

@@ -40,10 +40,11 @@ T = TypeVar("T")
 
 
 class ProbeResult(NamedTuple):
-    """What `probe` returns.
+    """What `probe` returns, which evaluates some records again beside other records and compares their losses.
 
-    rounding: the largest change of a loss that was taken for rounding, or the spacing of floating-point numbers there
-    if that is larger; 0 where isolation is exact. shapes: the shapes of batches that the run may evaluate, by their
+    rounding: the largest change of a record's loss from one evaluation to another that was taken for rounding, or the
+    spacing of floating-point numbers there if that is larger; 0 where no change is allowed (isolation "exact") and
+    where micro-batches of one record showed none. shapes: the shapes of batches that the run may evaluate, by their
     number of rows; empty where any may be. values: the losses of the first records, to compare between processes.
     coarsest: the coarsest rounding of the operations that gave these losses, `Trace.coarsest`.
     """
@@ -241,7 +242,7 @@ class _Comparison:
 
     def __init__(self, look: Look, first: _Seen) -> None:
         self._look, self._first = look, first
-        self._steady = look.weights.parameters[0].device.type == "cpu"  # there equal operations give equal bits
+        self._steady = look.weights.parameters[0].device.type == "cpu"  # on a CPU equal operations give equal bits
         self.rounding = 0.0
 
     def one_by_one(self, others: Indices) -> dict[int, str]:

@@ -127,7 +127,7 @@ class Alike:
                 self.by_place |= draws.begun
             else:
                 found = [self._one(number, draws) for number in numbers]
-        return self._join(found)  # draws in `collate` are not made equal, since they would be shared by records
+        return self._join(found)  # draws in `collate` stay random: made equal, they would be shared by records
 
     def hold(self, records: Mapping[int, Any]) -> bool:
         """Use these records instead of reading them again, if the data set is read one record at a time.

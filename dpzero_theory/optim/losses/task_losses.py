@@ -119,7 +119,8 @@ def _among(options: tuple[int, ...], config: Any, forward: Forward, measure: Mea
         finally:
             del head.forward
         found = torch.stack([labels == option for option in options], dim=-1)
-        other = torch.where(labels == IGNORED, IGNORED, -1)  # a label that is no option is none of the classes
+        # for a label that is none of the options: -1, no class, or still IGNORED
+        other = torch.where(labels == IGNORED, IGNORED, -1)
         return logits, torch.where(found.any(-1), found.int().argmax(-1), other)
 
     chosen.__name__ = f"{forward.__name__}.{'-'.join(map(str, options))}"
@@ -135,7 +136,8 @@ def _rows(values: Tensor, which: Sequence[int]) -> Tensor:
 
 
 def _joined(forward: Forward, measure: Measure) -> Losses:
-    looked = measure not in (_cross_entropy, _wrong)  # whether a label that is a class was seen, or need not be seen
+    # whether a label that is a class was seen, or these measures need none
+    looked = measure not in (_cross_entropy, _wrong)
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         nonlocal looked

@@ -28,7 +28,7 @@ def per_record(losses: object, batch: int) -> torch.Tensor:
         raise ValueError(f"losses must be a tensor of shape (batch,) = ({batch},), one loss per record; got {found}")
     if losses.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"losses must be float32 or float64, also of a module in half precision; got {losses.dtype}")
-    with torch.no_grad():  # and not `detach`, which would drop the losses' derivatives where they have some
+    with torch.no_grad():  # `detach` would also drop the losses' forward derivatives
         return losses.to(torch.float64, copy=True)
 
 

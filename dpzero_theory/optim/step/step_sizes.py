@@ -81,5 +81,5 @@ def step_sizes(step_size: StepSize, steps: int, schedule: str = "constant") -> t
         if constant:
             return (alpha,)
         return step_sizes(lambda release: alpha * found.factor(release, count), count)
-    check.integer("steps", steps, at_most=MOST_STEP_SIZES)  # a plan keeps the size of each step
+    check.integer("steps", steps, at_most=MOST_STEP_SIZES)  # the plan stores a step size for each step
     return tuple(check.real("step_size", step_size(t), at_least=0) for t in range(count))

@@ -90,7 +90,7 @@ def _tune(kind: type[Any], fields: tuple[Any, ...]) -> None:
         raise ValueError("model_name_or_path must be given: a folder with the model, or its name on the hub; got none")
     if script.ignore_bias_buffers:
         raise ValueError("ignore_bias_buffers must be left out: there is no gradient to reduce; got True")
-    set_seed(arguments.seed)  # all ranks, and a resumed run, split the data alike
+    set_seed(arguments.seed)  # so that all ranks, and a resumed run, split the data alike
     data = _data(script, mixture)
     splits = [script.dataset_train_split, *([script.dataset_test_split] if arguments.eval_strategy != "no" else [])]
     for split in splits:

@@ -417,7 +417,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             return
         output = Path(self.args.output_dir)
         folder = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if folder.exists():  # this run wrote it before it went back to an earlier checkpoint
+        if folder.exists():  # this run wrote the folder before it went back to an earlier checkpoint
             shutil.rmtree(folder)
         best = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
         if self.state.best_global_step and (best.exists() or best == folder):

@@ -152,7 +152,7 @@ class _Trainer(DPZeroTrainer):
         owners = list(train_dataset[owner]) if owner is not None else []
         public = private.get(_PUBLIC) if isinstance(private, Mapping) else None
         evaluated = options.get("eval_dataset")
-        if public is not None:  # TRL prepares it as it does evaluation sets
+        if public is not None:  # TRL prepares the public data as it does evaluation sets
             named = evaluated if isinstance(evaluated, dict) else {"": evaluated} if evaluated is not None else {}
             options["eval_dataset"] = {**named, _PUBLIC: public}
         try:

@@ -94,7 +94,7 @@ class Duals(TorchFunctionMode):
                 return func(*self._looked_up(place, args[0]))
         elif func in _CONSTANT and (place := self._places.get(id(args[0]))):
             raise ValueError(f"{NONE}: {place.name} is read without its derivative (detach, or .data)")
-        elif func.__name__ == "__get__":  # an attribute, of which few are tensors
+        elif func.__name__ == "__get__":  # func reads an attribute of a tensor; few attributes are tensors
             found = func(*args, **kwargs)
             if not isinstance(found, Tensor):
                 return found

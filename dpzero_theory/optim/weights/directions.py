@@ -298,7 +298,8 @@ class Directions:
 
         u is the part of direction `number` that belongs to the parameter with this index. out: the tensor to write the
         result to, which may be `source`; a new one if None. The sum is formed in float32 (float64 for float64) and
-        rounded once to nearest. Temporary memory is one piece, or as large as the tensor where that is not contiguous.
+        rounded once to nearest. Temporary memory is at most one piece of `blocks`; where `source` or `out` is not
+        contiguous, as much as `source`.
         """
         result = torch.empty_like(source) if out is None else out
         if not (source.is_contiguous() and result.is_contiguous()):

@@ -151,7 +151,7 @@ class Evaluable(Parameters):
             self._mode = mode
             if self._before[1]:
                 self.module.eval()
-            torch.clear_autocast_cache()  # autocast keeps half-precision copies of weights: here of x
+            torch.clear_autocast_cache()  # autocast may have kept half-precision copies of the unshifted weights
             torch.set_grad_enabled(False)
             mode.begin()
             yield

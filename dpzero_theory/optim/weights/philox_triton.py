@@ -124,7 +124,8 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
         values = tl.where(which == 0, tl.load(table), tl.load(table + 1))
     else:
         values = tl.load(table + which.to(tl.int32))
-    ahead = first * (8 * FIELDS) - begin  # below 0 if the first block begins before the first field
+    # below 0 if the first block begins before field `begin`, the first that is wanted
+    ahead = first * (8 * FIELDS) - begin
     low = tl.maximum(-ahead, 0).to(tl.int32)
     high = tl.minimum(count - ahead, SIZE).to(tl.int32)
     local = tl.arange(0, BLOCKS * 8)[:, None] * FIELDS + field[None, :]

@@ -115,7 +115,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Shift:
-    """The point x + scale u at which weights are evaluated, for the direction u with this number.
+    """The point x + scale u at which weights are evaluated, where u is the direction `number` of a run.
 
     directions: those of the run. low: the 16 further bits of half-precision weights x, by the parameter's index.
     factors: one for each parameter, by which its scale is multiplied.
@@ -236,13 +236,13 @@ class Shifted(TorchDispatchMode):
                 _pop_mode()
             try:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            except IndexError:  # an interrupt has cut an earlier exit short
+            except IndexError:  # an interrupt has cut an earlier __exit__ short
                 _pop_mode()
 
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             places = self._touched(value)
-            if places and not self._shift.scale:  # the point is x itself
+            if places and not self._shift.scale:  # the scale is 0: the point is x, the weights themselves
                 self._unread.difference_update(place.name for place in places)
                 return value
             return self._copy(value, places) if places else value
@@ -351,7 +351,7 @@ def looked_up(rows: Tensor) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = torch.unique(rows, return_inverse=True)
         return found
     which = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
-    return rows.reshape(-1), which  # a GPU would wait for the number of distinct rows
+    return rows.reshape(-1), which  # finding the distinct rows would make the CPU wait for the GPU
 
 
 def storage_of(tensor: Tensor) -> int:

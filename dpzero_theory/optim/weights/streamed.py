@@ -119,7 +119,7 @@ class StreamedWeights(Weights):
         self._ages[self._newest] = len(self._made)
 
     def _passed_over(self, parameter: nn.Parameter) -> bool:
-        return parameter in self._of  # it has new memory at each call of its layer
+        return parameter in self._of  # a streamed parameter has new memory at each call of its layer
 
     def _in_memory(self) -> Iterator[Tensor]:
         with ExitStack() as stack:

@@ -128,7 +128,7 @@ class Untrained:
                 yield held.name, _state(held.tensor)[0]
 
     def _take(self) -> None:
-        self._live = None  # it stays None if what follows raises, and then nothing is compared or put back
+        self._live = None  # if a line below raises, None stays, and then nothing is compared or put back
         parts = list(self._module.modules())
         live: list[Any] = []
         for part in parts:

@@ -111,7 +111,7 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
     """An x at which log delta of the curve is near `log_target`, by uncertified estimates and the secant method.
 
     start: a guess of x. slope: a guess of d log delta / d log x. It returns x, log delta there, the slope there, and
-    the contour parameter tau used there or None.
+    the contour parameter tau with which delta was estimated there, None if the estimate is a rough one.
     """
     search = LogSecant(*_roughly(curve, start, slope, log_target))
     tau: float | None = None
@@ -179,7 +179,8 @@ def _end(
     fine: x is near enough if the excess is above -fine, less the share `curve.share` of the bracket's width.
     curve: the curve whose delta is sought; it says how many tries are made.
     """
-    # No common root search serves here: the width of delta's bracket at x decides how far beyond the root to aim.
+    # The functions of `bisection` are not used here: the width of delta's bracket at x decides how far beyond the root
+    # to aim.
     x, good, bad = start, None, None
     least, factor, mends = 1e-10, 1.0, 0
     previous: tuple[float, float] | None = None

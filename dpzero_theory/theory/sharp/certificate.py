@@ -172,7 +172,7 @@ def prescribe(
     Args:
         problem: the constants.
         gdp: mu > 0 of the whole run.
-        max_steps: a cap on T.
+        max_steps: a cap on T; this and the two caps below are None for no cap.
         max_evaluations: a cap on n K T, the differences of single samples; at least n K.
         max_points: a cap on the evaluations of single samples' losses, by which difference rules compare: on n T 2 K
             with central differences, on n T (K + 1) with forward and exact ones; at least one step's.
@@ -220,10 +220,11 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """The clip of the given algorithm divided by the clip of a sample's scalars that has the same effect.
+    """The clip of `algorithm` for the problem p, divided by the clip of a sample's scalars that has the same effect.
 
-    It is 1 for Algorithm 2, which clips scalars. Algorithm 1 clips the vector s u, so it is ||u|| = sqrt(d); then
-    PreconditionError is raised unless the `direction` law has that length always, and unless `directions`, K, is 1.
+    It is 1 for Algorithm 2, which clips scalars. Algorithm 1 clips the vector s u, the scalar s times the direction, so
+    it is ||u|| = sqrt(d); then PreconditionError is raised unless the `direction` law has that length always, and
+    unless `directions`, K, is 1.
     """
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0

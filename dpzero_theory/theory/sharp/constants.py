@@ -218,7 +218,8 @@ class _Invariant:
         return beta, np.sqrt(excess2)
 
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
-        """Returns E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of this law."""
+        """Returns E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of this law and each
+        c, with P and Q of the class's docstring."""
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
         beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
         return beta, p * beta + q * third, p * second + q * weighted

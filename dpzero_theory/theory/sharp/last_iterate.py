@@ -57,7 +57,8 @@ SCHEDULES = ("constant", "shrinking")
 """How the noise changes along a run: it is the same in all steps, or it shrinks from step to step with the same privacy
 of the whole run."""
 
-_Y_LEVELS = np.geomspace(1e-6, 10.0, 300)  # the values of the theorem's free parameter y that are tried, in units of L
+# The values of the last iterate theorem's free parameter y that are tried, in units of L
+_Y_LEVELS = np.geomspace(1e-6, 10.0, 300)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,7 @@ def prescribe_last_iterate(
         gdp: mu > 0 of the whole run.
         schedule: how the noise changes along the run: "constant" for the same noise in all steps, "shrinking" for one
             that falls from step to step.
-        max_steps: a cap on T.
+        max_steps: a cap on T; this and the two caps below are None for no cap.
         max_evaluations: a cap on n K T, the differences of single samples.
         max_points: a cap on the evaluations of single samples' losses, n T 2 K with central differences and n T (K + 1)
             with forward and exact ones.

@@ -81,8 +81,8 @@ def hardest(
         noise_std: sigma, the standard deviation of the noise on each coordinate of the average.
         directions_per_step: K >= 1, the number of directions in a step.
         saturation: rho/L in (0, 1).
-        coordinates: the number of coordinates over which the total curvature r ell - G/w is spread; by default as few
-            as ||H|| <= ell allows.
+        coordinates: the number of coordinates over which the total curvature r ell - G/w is spread; None for as few as
+            ||H|| <= ell allows.
         lengthened: the slope is made longer by so many standard deviations of the run's last point, at the same gap.
 
     Raises:

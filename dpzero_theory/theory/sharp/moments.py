@@ -28,7 +28,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
-_SMALLEST, _LARGEST = 1e-6, 15.0  # The range of clips x over which b_m and w_m are suprema
+# The range of clips x over which the suprema b_m and w_m of the module's docstring are sought
+_SMALLEST, _LARGEST = 1e-6, 15.0
 """Below the first of these clips beta and omega are what they are at 0; above the second they are below e^-50 and
 fall."""
 _CELLS, _PARTS, _ROUNDS = 96, 16, 3

@@ -73,8 +73,8 @@ def prescribe_poisson(
             must be given.
         max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses. points(K)
             is how many of one sample a step takes: 2 K with central differences, K + 1 with the other rules.
-        max_steps: a cap on T.
-        expected_batch: q_s n, if the rate q_s is not to be searched.
+        max_steps: a cap on T, or None.
+        expected_batch: q_s n, if the rate q_s is given; None to search for it.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: law of the directions, one of `constants.LAWS`.
         difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.

@@ -18,9 +18,9 @@ from scipy.special import betaincc, gammaincc
 
 from dpzero_theory.check import Array
 
-_NEGLIGIBLE = 60.0  # an integral ends where its density has fallen by the factor exp(-60)
+_NEGLIGIBLE = 60.0  # An integral ends where its density has fallen to exp(-60) of its maximum
 """Integrals over v end where the density has fallen to e^-60 of its largest value; the rest is below rounding."""
-_GAUSSIAN = 2.0**200  # a dimension that rounding cannot tell from infinity
+_GAUSSIAN = 2.0**200  # A dimension that rounding cannot tell from infinity
 """The number that stands for D = infinity: with 64-bit floats the law is the same."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)  # Nodes and weights of Gauss-Legendre quadrature on [0, 1]
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -76,9 +76,10 @@ class Projection:
     def _nodes(self, c: Array) -> tuple[Array, Array, Array]:
         """Quadrature nodes in v above each c: the values v - c and v and the mass of each node, along a new last axis.
 
-        The masses are scaled such that E[v^2] = 1 at c = 0. Substituting v = sqrt(D/K) sin(x) makes the density
-        sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2. Its logarithm is concave with second derivative at
-        most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from its mode, or beyond c, the density can matter.
+        K and D are the class's `directions` and `dimension`. The masses are scaled such that E[v^2] = 1 at c = 0.
+        Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2.
+        Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from
+        its mode, or beyond c, the density can matter.
         """
         if self.constant:
             over = np.maximum(1 - c, 0)[..., None]

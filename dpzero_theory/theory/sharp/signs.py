@@ -55,7 +55,8 @@ def removed(c: Array, directions: int) -> Removed:
     """The bounds of `Removed` at clips c > 0 for K = `directions` vectors of random signs."""
     law = Projection(directions, math.inf)
     steepness = np.maximum(directions * c - (directions - 1) / c, math.sqrt(directions))  # about -(log density)' at c
-    apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)  # h and theta are tried in multiples of these
+    # the free parameters h and theta of the bounds are tried in multiples of these
+    apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
     second = np.minimum(square(law, 1.0, c, np.array(tried)).min(axis=0), 1)
     tilts = np.multiply.outer(_TILTS, tilt)

@@ -22,7 +22,7 @@ from dpzero_theory.theory.sharp.constants import Constants, law_of
 from dpzero_theory.theory.sharp.moments import constants_of
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The range of clips c = C/(L sqrt(K)) on the first grid
-_LARGEST_OF_MOMENT = 1e6  # the largest clip on the first grid where a moment of gradients is bounded
+_LARGEST_OF_MOMENT = 1e6  # The largest c = C/(L sqrt(K)) on the first grid if a moment of gradients is bounded
 _NEVER_CLIPS = 1e10  # a clip, in units of L sqrt(K), that no projection exceeds with a probability above exp(-10^19)
 """Larger clips c = C/(L sqrt(K)) are replaced by this one, with the same effect: a projection exceeds either of them
 never, or with a probability below exp(-10^19)."""
@@ -111,11 +111,12 @@ def solve_quadratic(q: float, p: float, floor: float) -> float:
 def smallest_root(terms: Terms, gap_per_step: float) -> Array:
     """The square root y of the bound, minimised over the step size alpha and rounded up, for each clip in `terms`.
 
-    It is the root of kept y - first = sqrt(2 gap/T Q(y))/y, where gap/T is `gap_per_step` and
-    Q(y) = quadratic y^2 + 2 second y + constant. For fixed y the condition q y^2 - p y >= K is quadratic in alpha and
-    has a solution exactly when the left side is at least the right one. The left side rises in y and the right one
-    falls. At the upper end each of the three parts of the right side squared is at most a third of the left side
-    squared (kept <= 1).
+    It is the root of kept y - first = sqrt(2 gap/T Q(y))/y, where gap/T is `gap_per_step`, and
+    Q(y) = quadratic y^2 + 2 second y + constant; kept, first, quadratic, second and constant are the fields of `terms`.
+    For fixed y the bound's condition q y^2 - p y >= K, with the q, p and K that `Terms` states as functions of alpha,
+    is quadratic in alpha and has a solution exactly when the left side of the equation is at least the right one. The
+    left side rises in y and the right one falls, so that y is found by bisection. At the upper end of the interval that
+    is bisected, each of the three terms of 2 gap/T Q(y)/y^2 is at most a third of the left side squared (kept <= 1).
     """
     a = 2 * gap_per_step
     spare = np.sqrt(3 * a * terms.quadratic)
@@ -181,7 +182,8 @@ def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 
 
 
 def smoothing_error(smoothing: float, difference: str, p: Problem) -> float:
-    """e = ell lambda/2 in units of L, for the smoothing lambda and the problem p; 0 with a rule that shifts no weights.
+    """e = ell lambda/2 in units of L, for the smoothing lambda and the problem p; 0 if the rule `difference` shifts no
+    weights.
 
     Raises ValueError for an unknown rule, for lambda <= 0 with a rule that shifts the weights by lambda u, and for any
     lambda but 0 with one that does not.
@@ -222,7 +224,7 @@ class SmallestBound:
         self.directions = directions
         if problem.gradient_moment is None:
             largest, points = min(law_of(direction).largest(problem.d, directions), _LARGEST_CLIP), 40
-        else:  # gradients may be arbitrarily long, and the bias only falls as a power of the clip
+        else:  # gradients may be arbitrarily long, so that the bias falls only as a power of the clip
             largest, points = _LARGEST_OF_MOMENT, 100
         self.clips = np.geomspace(_SMALLEST_CLIP, largest, points)
         if directions > 1:
@@ -288,5 +290,5 @@ class SmallestBound:
         gap_per_step = relative_gap(self.problem) / steps
         y = smallest_root(terms, gap_per_step)
         spare = y * (terms.kept * y - terms.first)
-        lost = spare <= 0  # by rounding, where the bias of clipping is nearly all of y
+        lost = spare <= 0  # only by rounding, where `first`, the bias of clipping, is nearly all of kept y
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)

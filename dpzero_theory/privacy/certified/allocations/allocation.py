@@ -216,7 +216,7 @@ def _size(length: int) -> int:
 
 
 def _count(index: NDArray[np.int64], mass: Array, length: int) -> Array:
-    """The total mass at each of the indices 0, ..., length - 1, where mass[i] is at index[i]."""
+    """The total mass at each of 0, ..., length - 1, where mass[i] is at the number index[i]."""
     return np.asarray(np.bincount(index, mass, length), dtype=np.float64)
 
 

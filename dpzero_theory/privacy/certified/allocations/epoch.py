@@ -164,7 +164,7 @@ numbers which are 1 or stand earlier in the chain. It tells in which order laws 
 
 
 def _windows(number: int, width: int) -> Chain:
-    """An addition chain from 1 to `number` by the sliding-window method.
+    """An addition chain (`Chain`) from 1 to `number` by the sliding-window method.
 
     It doubles for each binary digit, and adds an odd number of at most `width` digits for each window of digits.
     """
@@ -189,7 +189,7 @@ def _windows(number: int, width: int) -> Chain:
 
 
 def chain(number: int) -> Chain:
-    """An addition chain from 1 to `number`, the cheapest of several by `_cost`."""
+    """An addition chain (`Chain`) from 1 to `number`, the cheapest of several by `_cost`."""
     return min((_windows(number, width) for width in range(1, 6)), key=_cost)
 
 

@@ -81,12 +81,12 @@ def _log_chance(epoch: int, taken: int, logit: float) -> float:
 
 @lru_cache(maxsize=256)
 def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, float, float]:
-    """A good constant c for a tilt, as log(c/(1 - c)), and two numbers that are typical with it.
+    """A good constant c for a tilt, as log(c/(1 - c)), and with this c the typical values of log F and of sum V_i.
 
-    They are the log of F and the sum of V over the steps, where F is the bound and V a variance in the module's
-    docstring. noise: s. epoch, taken: t and k, the steps of an epoch and how many of them have the record. tilt: a
-    step's output has the law N(0, s^2) multiplied by A^tilt. c is such that under this law the expected sum of p_i is
-    k. The typical numbers are those at the means of log A and V.
+    F, A_i, V_i, p_i, s, t and k are those of the module's docstring. noise: s. epoch, taken: t and k, the steps of an
+    epoch and how many of them have the record. tilt: the density of a step's output x_i is in proportion to that of
+    N(0, s^2) multiplied by A_i^tilt. c is such that under this law the expected sum of p_i is k. The typical values are
+    those where the sums of log A_i and V_i are at their means under this law.
     """
     x = np.linspace(-9 * noise, 9 * noise + 1 + tilt, 801)
     weight = -((x / noise) ** 2) / 2
@@ -108,10 +108,11 @@ def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, fl
 
 
 def _tilt(noise: float, epoch: int, taken: int, epsilon: float) -> float:
-    """The smallest tilt, of those that are tried, that suits a bound on delta at `epsilon`.
+    """The smallest tilt (power of A_i), of those that are tried, with which the typical log F of `_guide` is at least
+    `epsilon`.
 
-    With it the typical log of the bound's density ratio is at least epsilon. noise: s. epoch, taken: the steps of an
-    epoch, and how many of them have the record.
+    A bound on delta(epsilon) is computed with it. F and A_i are those of the module's docstring. noise: s. epoch,
+    taken: the steps of an epoch, and how many of them have the record.
     """
     steps = range(math.ceil(math.log(_LARGEST_TILT) / _TILT_STEP))
     at = bisect_left(steps, epsilon, key=lambda k: _guide(noise, epoch, taken, math.exp(k * _TILT_STEP))[1])
@@ -127,7 +128,7 @@ class _Sums:
     - log_scale}.
     error: a bound on the sum of the errors of `law`.
     level, spread: the values of sum log A at the rows and of sum V at the columns.
-    log_chance: the log of P(Bin(t, c) = k).
+    log_chance: a lower bound on the log of P(Bin(t, c) = k), with t, c and k of the module's docstring.
     beyond: a bound on the part of the mean of F that comes from sums above all rows.
     """
 
@@ -164,8 +165,8 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     """The law of the pair (sum log A_i, sum V_i) over the steps of an epoch, tilted by the product of the A_i^tilt.
 
     A_i, V_i and the bound F are those of the module's docstring. noise: s. epoch, taken: t and k. Every mass is spread
-    to lattice points so that means of functions such as (F - a)_+ are not lowered. Raises OverflowError if the lattice
-    would need too many points.
+    to lattice points so that means of (F - a)_+, for any a, are not lowered. Raises OverflowError if the lattice would
+    need too many points.
     """
     logit, _, centre = _guide(noise, epoch, taken, tilt)
     if not centre > _LEAST_SPREAD:
@@ -194,7 +195,8 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     for raised, wide in itertools.product((0, 1), (0, 1)):
         share = (up if raised else 1 - up) * (right if wide else 1 - right)
         weight = share * np.exp(log_mass + tilt * width * (row + raised) - top)
-        # The bound F is larger where V is smaller, so that rounding errors are taken from the share that moves V up.
+        # The bound F falls in the sum of V, so that V must never be rounded up: `share` gives a little less than its
+        # exact part to the next column, where V is larger.
         np.add.at(law, ((row + raised).astype(np.int64) - first, (column + wide).astype(np.int64) % _COLUMNS), weight)
     total = float(law.sum())
     log_scale = epoch * (math.log(total) + top + 4 * _STEP_ROUNDING)

@@ -86,7 +86,7 @@ def _left_out(epoch: int, taken: int, released: int) -> float:
 
 
 class _Steps:
-    """The laws of one step's loss, rounded to the multiples k `width` for k = `first`, first + 1, ...
+    """The laws of one step's loss, rounded to multiples of `width`: first width, (first + 1) width, ...
 
     The loss is log(1 - c + c Y), with Y the step's density ratio, or the loss of the kind `replace` with sample rate c.
     pair: the pair with this loss, noise and c. released, taken: how many steps of an epoch are released, and how many

@@ -145,7 +145,8 @@ def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[n
 def _equispaced(
     v: Array | NDArray[np.complex128], d: Array | NDArray[np.complex128], t: Array, *, excess: bool
 ) -> NDArray[np.complex128]:
-    """For equispaced t the sums over i of v_i exp(i t_k d_i) or, with `excess`, of v_i (exp(i t_k d_i) - 1).
+    """For each of the equispaced t_k in `t` the sum over j of v_j exp(i t_k d_j) or, with `excess`, of
+    v_j (exp(i t_k d_j) - 1).
 
     To share factors, t_k = t_0 + (a B + b) h with the spacing h and integers a and b < B. With x = i b h d and
     y = i (t_0 + a B h) d then exp(x + y) = exp(x) exp(y), and exp(x + y) - 1 = (exp(x) - 1) exp(y) + (exp(y) - 1).

@@ -43,7 +43,7 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
 
     def terms(power: float, sign: float) -> list[tuple[float, float]]:
         if power <= 0 and (power * keep < _SMALL_POWER or (q < 1 and power < -_MAX_PANELS / 4 * s)):
-            return [(power * keep, 0.0)]  # an upper bound on A^power: A >= 1 - q, and power <= 0
+            return [(power * keep, 0.0)]  # (1 - q)^power >= A^power, as A >= 1 - q and power <= 0
         return [(keep, 0.0), (take - power / (2 * s * s), sign * power)]  # a bound by Jensen's inequality
 
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau

@@ -115,8 +115,9 @@ def split(parts: Parts, log_cut: float, rough: float) -> Split:
 def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iterator[Large]:
     """For each pair that has large outputs, the runs in which exactly one of its outputs is large.
 
-    parted: the composition, cut. gdp: mu of the full-batch releases beside it. With `shortest` the first of `_SPREADS`
-    is used and `Large.decided` is a placeholder, which takes hardly any time.
+    epsilon: that of the delta which is sought. parted: the composition, cut. gdp: mu of the full-batch releases beside
+    it. With `shortest` the first of `_SPREADS` is used and `Large.decided` is a placeholder, which takes hardly any
+    time.
     """
     spread = math.sqrt(_square(parted.small, gdp))
     enough = math.exp(parted.rough + _LOG_ERROR) / len(parted.sides) if parted.sides else 0.0

@@ -122,7 +122,8 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
         height -= tau * epsilon + math.log(tau * (tau + 1))
         return height, mean, variance, third
 
-    # No common root search serves here: a value takes all pairs' moments, which give its derivative and bend too.
+    # The functions of `bisection` are not used here: a value takes long, and its moments give the derivative too, so
+    # that Newton's steps find the root in fewer values.
     low, high, flat = 0.0, math.inf, False
     tau = _gaussian_saddle(epsilon, parts, gdp)
     # The first guess of tau is halved as long as it is certainly larger than the saddle that is sought.
@@ -139,11 +140,11 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
         low, high = (low, tau) if value > 0 else (tau, high)
         if value * value < 0.02 * (variance + bend) or high - low < 1e-3 * low:
             break
-        if mean > 0:  # Newton's step for the log of the mean, which rises exponentially in tau at the wall
+        if mean > 0:  # Newton's step for the log of the mean loss, as the mean may rise exponentially in tau
             change = -math.log(mean / wanted) / (variance / mean + bend / wanted)
         else:
             change = -value / (variance + bend)
-        # Where the log moment K bends much, tau is raised in small steps.
+        # Where the variance of the tilted loss changes fast with tau (not `flat`), tau is raised in small steps.
         new = min(max(tau + change, tau / 4), (5 if flat else 1.7) * tau)
         if not low < new < high:
             new = math.sqrt(low * high) if low > 0 else tau / 4

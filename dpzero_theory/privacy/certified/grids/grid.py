@@ -212,8 +212,8 @@ def _finite_apart(
     log_cut: float,
     points: int,
 ) -> "list[_Term] | None":
-    """The parts of delta: from runs where no release of a finite pair has a large loss, then from runs where one of
-    them has.
+    """The parts of delta(epsilon): from runs where no release of a finite pair has a large loss, then from runs where
+    one of them has.
 
     finite: the finite pairs with their numbers of releases. slices: the other releases. A loss is large if it is beyond
     a cut, which is chosen so that two large losses in a run have at most the probability e^{log_cut}. points: those of
@@ -257,8 +257,8 @@ def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
 
 
 def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[list[_Term], float]:
-    """The parts of delta: from runs where no output has a large loss, then for each pair from runs where one of its
-    outputs has.
+    """The parts of delta(epsilon): from runs where no output has a large loss, then for each pair from runs where one
+    of its outputs has.
 
     parts: the pairs with their numbers of releases. A loss is large if it is beyond a cut, which is chosen so that a
     run has a large loss with at most the probability e^{log_cut}/2. points: those of the grid.
@@ -302,10 +302,11 @@ class _Grid:
     shift: float
 
     def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool) -> _Sum:
-        """The law of the total loss, on the grid from the loss `bottom` on, as the composition of one law for each
-        slice.
+        """The tilted law of the total loss, on the grid from the loss `bottom` on. A slice stands for several releases
+        that have the same law, and the laws of all releases are composed.
 
-        masses[j] has the weights of the law of slice j on its cells. `extended` allows extended precision.
+        masses[j] has the weights of the law of one release of slice j on the cells of `laws`. extended: whether to
+        compute in extended precision. Raises OverflowError if the weights of a slice underflow.
         """
         start = math.floor(bottom / self.width)
         laws = [(c, mass, float(np.sum(mass)), count) for (c, count), mass in zip(self.laws, masses, strict=True)]

@@ -57,7 +57,8 @@ class RefinedGrid:
             bracket, excess = self._grid(points)
             best = bracket if best is None else _both(best, bracket)
             self._least = min(before, excess)
-            # Here rounding errors have taken over, which are smaller for fewer points.
+            # More points gave a wider bracket than before: rounding errors dominate, which are smaller for fewer
+            # points.
             if before < excess < 1 / self._wanted:
                 best = self._fewer(best)
             stuck = excess > (_HELP if before * self._wanted < _USABLE else 1.0) * before
@@ -73,7 +74,8 @@ class RefinedGrid:
         return best
 
     def _grid(self, points: int) -> tuple[Bracket, float]:
-        """Return the bracket of delta from a grid of `points` losses, and its relative width over the wanted width."""
+        """Return the bracket of delta(epsilon) from a grid of `points` losses, and its relative width divided by the
+        width that is wanted, so that at most 1 is narrow enough."""
         bracket = grid_delta(*self._question, points=points)
         return bracket, (bracket.upper / bracket.lower - 1) / self._wanted if bracket.lower > 0 else math.inf
 

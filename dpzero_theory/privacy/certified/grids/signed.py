@@ -66,8 +66,8 @@ class SignedGrid:
         return np.asarray(self.least * np.exp(self.ratio * np.arange(self.count)), dtype=np.float64)
 
     def _shares(self, sign: int) -> list[tuple[int, float]]:
-        """For each d where the sum 1 + sign e^{-dh} lies on the grid, which is that of two points whose indices differ
-        by d.
+        """For each d the place of the sum 1 + sign e^{-dh} between two points e^{kh}. The sum of any two grid points
+        whose indices differ by d is this number times the larger of the two.
 
         An entry is the k for which the sum is between e^{kh} and e^{(k+1)h}, and the share of its weight that moves to
         e^{(k+1)h}. d runs from 0 on for sign 1 and from 1 on for sign -1, until the sum is within half a step of 1.
@@ -133,7 +133,8 @@ class SignedGrid:
                     weight *= 2
                 elif d:
                     weight += np.multiply(b.at[d:], a.at[: n - d, ::sign], out=more[: n - d])
-                # The first `under` sums lie between 0 and the first positive point.
+                # Of the sums of two points whose indices differ by d, the first `under` lie between 0 and the smallest
+                # positive point.
                 under = min(max(-low - d, 0), n - d)
                 if under:
                     value = np.exp(h * np.arange(d, d + under)) * -math.expm1(-d * h)
@@ -150,7 +151,8 @@ class SignedGrid:
                 continue
             scale = np.exp(h * np.arange(n - far)).reshape(n - far, *[1] * (at.ndim - 1))
             for one, other in pairs:
-                # This adds the pairs of points whose indices differ by `far` or more.
+                # This adds all pairs of points whose indices differ by `far` or more: their sums are next to the larger
+                # point.
                 others = other[: n - far, ::sign] * (1 + both)
                 total = np.cumsum(others, axis=0)
                 weight = np.multiply(one[far:], total, out=room[: n - far])

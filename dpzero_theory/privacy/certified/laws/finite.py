@@ -208,8 +208,8 @@ def _convex(x: Array, y: Array) -> list[int]:
 def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
     """The losses above 0 of a pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
 
-    side: the bounds on the divergences from which the pair is made; `side.cut` is not in the weight at infinity.
-    at_zero: a bound on the divergence at loss 0, used instead of the first of `side.above`.
+    side: bounds on the divergences of (P, Q), from which the pair is made; the caller adds `side.cut` to the weight at
+    infinity. at_zero: a bound on the divergence at loss 0, used instead of the first of `side.above`.
     """
     ratio, height = np.exp(side.loss), np.concatenate([[at_zero], np.minimum.accumulate(side.above[1:])])
     kept = _convex(ratio, height)
@@ -251,7 +251,8 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
 
 
 def _dominating(forward: Profile, backward: Profile) -> tuple[Array, Array, float]:
-    """The losses of a pair that dominates (P, Q), their weights under P, and the weight of an infinite loss.
+    """The losses of a pair of laws that dominates (P, Q), their weights under its first law, and that law's weight of
+    an infinite loss.
 
     forward, backward: bounds on the divergences of (P, Q) and of (Q, P).
     """
@@ -266,9 +267,9 @@ def _dominating(forward: Profile, backward: Profile) -> tuple[Array, Array, floa
 
 
 def _dominated(forward: Profile, backward: Profile) -> tuple[Array, Array]:
-    """The weights under P and under Q of a pair that (P, Q) dominates.
+    """The outcomes' weights under the two laws of a pair that (P, Q) dominates.
 
-    forward, backward: events of (P, Q) and of (Q, P).
+    forward, backward: the probabilities of events for (P, Q) and for (Q, P), with the smallest event first.
     """
     keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
     ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
