@@ -316,10 +316,8 @@ def equal_points() -> str:
     """Return a table of the accuracy in percent of each difference rule at its chosen number of directions K, of how
     far the chosen rule and K are above central differences with K = 1, and forward differences above central ones at
     equal K, with 95% intervals."""
-    rows = by_points.both()
     lines = []
-    for (name, evaluations), part in sorted(rows.groupby(["task", "evaluations"]), reverse=True):
-        cells = by_points.found(part)
+    for (name, evaluations), cells in sorted(by_points.compared().items(), reverse=True):
         (one,) = (cell for cell in cells if cell[:2] == ("central", 1))
         shown = []
         for rule in DIFFERENCES:
@@ -333,7 +331,7 @@ def equal_points() -> str:
             f"{chosen.difference}, K = {chosen.directions}: {mean:+.1f} +- {half:.1f}",
             f"{equal:+.1f} +- {interval:.1f}",
         ]
-        lines.append([HEADS[str(name)], f"{2 * int(str(evaluations)):,}", f"{one.reported.mean():.1f}", *shown, *gains])
+        lines.append([HEADS[name], f"{2 * evaluations:,}", f"{one.reported.mean():.1f}", *shown, *gains])
     last = ["chosen, over central K = 1", "forward over central, K = 4, 16, 64"]
     return markdown(["task", "points", "central, K = 1", *DIFFERENCES, *last], lines)
 
@@ -341,11 +339,11 @@ def equal_points() -> str:
 def rule_checks() -> str:
     """Return a table, by difference rule, of how near the certificate is reached by runs, and the theorem's inequality
     by one step and by runs on the worst losses, over every law of the directions."""
-    runs = pd.concat([read_rows(RESULTS / f"difference_rules_{name}") for name in ("certificates", "cells")])
+    runs = read_rows(RESULTS / "difference_rules_certificates")
     hunts = read_rows(RESULTS / "violations")
     lines = []
     for rule in DIFFERENCES:
-        groups = runs[runs["difference"] == rule].groupby(["place", "law", "K"])
+        groups = runs[runs["difference"] == rule].groupby(["law", "K"])
         measured = groups["gradient_squared"]
         shares = (measured.mean() + 3 * measured.sem()) / groups["bound"].first()
         cells = [f"{int((shares <= 1).sum())} of {len(shares)}", f"{shares.max():.2f}"]

@@ -117,6 +117,16 @@ def both() -> pd.DataFrame:
     return pd.concat([central, *(read_rows(folder) for *_, folder in PLACES.values() if folder.exists())])
 
 
+def compared() -> dict[tuple[str, int], list[Found]]:
+    """Return the committed cells by task and number of evaluations, of those for which forward differences were run
+    with every K in KS."""
+    cells = {
+        (str(part["task"].iloc[0]), int(part["evaluations"].iloc[0])): found(part)
+        for _, part in both().groupby(["task", "evaluations"])
+    }
+    return {at: those for at, those in cells.items() if {("forward", k) for k in KS} <= {one[:2] for one in those}}
+
+
 def best(cells: list[Found], *rules: str) -> Found | None:
     """Return the cell of these rules that is chosen: the one with the largest accuracy on the records and seeds that
     choose."""
@@ -126,8 +136,7 @@ def best(cells: list[Found], *rules: str) -> Found | None:
 def summary() -> str:
     """Return a line for each task and number of evaluations with the chosen K of every rule."""
     lines = []
-    for (name, evaluations), rows in both().groupby(["task", "evaluations"], sort=True):
-        cells = found(rows)
+    for (name, evaluations), cells in compared().items():
         (one,) = (cell for cell in cells if cell[:2] == ("central", 1))
         words = []
         for rule in SMOOTHING:

@@ -86,7 +86,7 @@ class _Anchored(FirstOrder):
 
     def release(self, rows: Array) -> Array:
         anchor = self.clipped(self.gradients(self.records)).sum(axis=0) / int(self.settings["n"])
-        return super().release(rows) + self.share() * anchor
+        return np.asarray(super().release(rows) + self.share() * anchor)
 
     def share(self) -> float:
         return 1.0

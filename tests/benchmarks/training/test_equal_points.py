@@ -2,7 +2,6 @@
 page says of the committed rows."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from scipy.stats import ttest_ind
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.training import equal_evaluations, equal_points
 from benchmarks.training.equal_evaluations import CHOOSING, REPORTED, Comparison, Variant
-from benchmarks.training.equal_points import Found, about, above, at_equal_k, best, found
+from benchmarks.training.equal_points import Found, about, above, at_equal_k, best, compared
 from dpzero_theory.difference import DIFFERENCES
 
 
@@ -74,21 +73,14 @@ def test_every_rule_has_as_many_evaluations(tmp_path: Path, monkeypatch: pytest.
     assert read_rows(tmp_path / "points").equals(rows)
 
 
-def committed() -> dict[tuple[str, int], list[Found]]:
-    groups: Any = equal_points.both().groupby(["task", "evaluations"])
-    return {at: found(part) for at, part in groups}
-
-
-def test_the_committed_rows_have_every_task_and_the_page_says_what_they_say() -> None:
-    rows = committed()
-    assert len(rows) == 11
+def test_the_page_says_what_the_committed_rows_say() -> None:
+    rows = compared()
     for cells in rows.values():
-        assert {cell[:2] for cell in cells if cell.difference == "forward"} == {("forward", k) for k in (4, 16, 64)}
         assert all(len(cell.reported) == len(REPORTED) for cell in cells)
     gains = np.array([at_equal_k(cells) for cells in rows.values()])
     sure = int((gains[:, 0] > gains[:, 1]).sum())
     text = " ".join((RESULTS.parents[1] / "docs/howto/difference.md").read_text().split())
-    assert f"by {gains[:, 0].min():.1f} to {gains[:, 0].max():.1f} points at equal K" in text
+    assert f"by {gains[:, 0].min():.1f} to {gains[:, 0].max():.1f} points in the {len(rows)} rows" in text
     assert f"in {sure} of them by more than the interval" in text
     chosen = [best(cells, *DIFFERENCES) for cells in rows.values()]
-    assert f"chosen in {sum(one is not None and one.difference != 'central' for one in chosen)} of the 11" in text
+    assert f"chosen in {sum(one is not None and one.difference != 'central' for one in chosen)} of them" in text
