@@ -521,7 +521,7 @@ def _with_public_values(
     public_data: Data,
     plan: Plan,
     asked: Sequence[str],
-    target: Mapping[str, float],
+    target: Mapping[str, Any],
     collate: Collate,
     folder: Place,
     resume: bool | str,
@@ -553,7 +553,7 @@ def _with_public_values(
             evaluations=plan.steps * plan.directions_per_step, expected_batch=plan.sample_rate * plan.n,
             sampling=plan.batches, **target, **same,
         ).target  # fmt: skip
-    changed = {name: found[name] for name in asked if name != "step_size"}
+    changed: dict[str, Any] = {name: found[name] for name in asked if name != "step_size"}
     if "step_size" in asked:
         changed["step_sizes"] = tuple(found["step_size"] * factor for factor in plan.step_sizes)
     return ranks.lead(lambda: replace(plan, **changed))
