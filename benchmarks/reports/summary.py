@@ -19,7 +19,7 @@ from scipy.stats import t as student
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
-from benchmarks.llm import chat, owners, rewards
+from benchmarks.llm import chat, owners, rewards, rewards_tasks
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.last_norm_tasks import table as tasks_table
 from benchmarks.llm.only_d import table as steps_table
@@ -488,6 +488,7 @@ TABLES = {
     "only_d": only_d,
     "llm_chat": chat.table,
     "llm_rewards": rewards.table,
+    "llm_rewards_tasks": rewards_tasks.table,
     "llm_owners": owners.table,
     "users": users.table,
     "equal_evaluations": equal_evaluations,
