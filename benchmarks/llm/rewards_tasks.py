@@ -106,6 +106,8 @@ def table(folder: Path = RESULTS / "llm_rewards_tasks") -> str:
     rows = read_rows(folder).astype({"setting": str})
     lines = []
     for name in SIZES:
+        if not len(having(rows, task=name, loss=LOSSES[-1], setting=CHOSEN)):
+            continue
         before = 100 * having(rows, task=name, loss="none")["test_accuracy"].iloc[0]
         error, crossed = (having(rows, task=name, loss=loss, setting=CHOSEN) for loss in ("error", "cross-entropy"))
         gap = 100 * (error["test_accuracy"].mean() - crossed["test_accuracy"].mean())

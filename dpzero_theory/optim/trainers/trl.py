@@ -153,6 +153,10 @@ class _Trainer(DPZeroTrainer):
         public = private.get(_PUBLIC) if isinstance(private, Mapping) else None
         evaluated = options.get("eval_dataset")
         if public is not None:  # TRL prepares the public data as it does evaluation sets
+            if owner is not None and owner not in (getattr(public, "column_names", ()) or ()):
+                raise ValueError(f"public_data must have the column {owner!r} of the owners; got none")
+            if evaluated is None and args.eval_strategy != "no":
+                raise ValueError(f"eval_dataset must be given with eval_strategy {str(args.eval_strategy)!r}; got none")
             named = evaluated if isinstance(evaluated, dict) else {"": evaluated} if evaluated is not None else {}
             options["eval_dataset"] = {**named, _PUBLIC: public}
         try:
@@ -163,7 +167,8 @@ class _Trainer(DPZeroTrainer):
                 f" {', '.join(known)}"
             ) from error
         if public is not None:
-            self._private[_PUBLIC] = self.eval_dataset.pop(_PUBLIC)
+            found = self.eval_dataset.pop(_PUBLIC)
+            self._private[_PUBLIC] = found if owner is None else by_user(found, list(public[owner]))
             self.eval_dataset = self.eval_dataset if isinstance(evaluated, dict) else self.eval_dataset.get("")
         if not len(self.train_dataset):
             raise ValueError("train_dataset must have entries that TRL keeps (not too long, with a loss); got none")

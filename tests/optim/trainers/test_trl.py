@@ -216,19 +216,23 @@ def test_data_that_trl_cannot_use_are_one_line(rows: Any, said: str, tmp_path: P
     assert "\n" not in str(found.value)
 
 
-@pytest.mark.parametrize("evaluated", ["one", "several"])
-def test_public_records_are_prepared_as_the_private_ones(evaluated: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("evaluated", "owner"), [("one", None), ("several", "prompt")])
+def test_public_records_are_prepared_as_the_private_ones(evaluated: str, owner: str | None, tmp_path: Path) -> None:
     others = Dataset.from_list([{**pair, "chosen": " good name ."} for pair in PAIRS])
     given = {"one": others, "several": {"a": others}}[evaluated]
     public = Dataset.from_list([{**pair, "rejected": " bad place ."} for pair in PAIRS])
     asked = dict.fromkeys(("clip", "step_size", "smoothing"), "public")
     trainer = preferred(
-        tmp_path / "run", eval_dataset=given, private={**PRIVATE, "expected_batch": 8, **asked, "public_data": public}
-    )
+        tmp_path / "run", eval_dataset=given, owner=owner,
+        private={**PRIVATE, "expected_batch": 8 if owner is None else 4, **asked, "public_data": public},
+    )  # fmt: skip
     assert trainer.train().global_step == PRIVATE["steps"]
     assert 0 < trainer.run.plan.clip != PRIVATE["clip"]
     found = trainer.eval_dataset
     assert len(found["a"] if evaluated == "several" else found) == len(PAIRS)
+    if owner is not None:
+        with pytest.raises(ValueError, match="public_data must have the column 'prompt' of the owners; got none"):
+            preferred(tmp_path / "no", owner=owner, private={**PRIVATE, "public_data": public.remove_columns("prompt")})
 
 
 def test_pairs_without_reference_are_refused() -> None:
