@@ -7,6 +7,9 @@ import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.privacy import adaptive
+from dpzero_theory.privacy.filter import Filter
+from dpzero_theory.privacy.sampling import FullBatch
+from dpzero_theory.privacy.step import Step
 
 
 def test_the_cost_of_a_full_batch_setting_has_a_closed_form() -> None:
@@ -32,8 +35,8 @@ def test_a_policy_attains_what_it_would_with_more_runs(monkeypatch: pytest.Monke
 
 def test_a_policy_with_a_larger_budget_is_seen_to_exceed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget of twice the epsilon is spent by policies that are judged by the smaller one."""
-    step = adaptive.Step(1.0, adaptive.FullBatch(), "add-remove")
-    wide = adaptive.Filter(2 * adaptive.EPSILON, adaptive.DELTA, planned=step)
+    step = Step(1.0, FullBatch(), "add-remove")
+    wide = Filter(2 * adaptive.EPSILON, adaptive.DELTA, planned=step)
     monkeypatch.setattr(adaptive, "_budget", lambda: wide)
     assert any(adaptive.policy({"setting": number})["exceeds"] for number in range(1, 20))
 
