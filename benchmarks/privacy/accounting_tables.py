@@ -6,7 +6,7 @@ import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
-from benchmarks.privacy import allocation, allocation_k, ask, five, risk
+from benchmarks.privacy import adaptive, allocation, allocation_k, ask, five, risk
 from benchmarks.training import private_search
 
 
@@ -143,6 +143,7 @@ TABLES = {
     "five_settings": five_settings,
     "corners": corners,
     "asked": asked,
+    "adaptive_budgets": adaptive.table,
     "random_allocation": random_allocation,
     "random_allocation_k": random_allocation_k,
     "private_search": private_search_ways,

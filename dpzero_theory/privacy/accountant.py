@@ -406,7 +406,7 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
         upper = moment_epsilon(composition, delta)
     if upper == math.inf:
         raise ValueError(
-            "delta must be at least what is resolved of this history's noise on a lattice,"
+            "delta must be at least what this history shows for certain, or what is resolved of its noise on a lattice,"
             f" {moment_delta(composition, _BEYOND_ALL):.3g}; got {delta!r}"
         )
     return Bracket(0.0, upper, upper, _MOMENTS)

@@ -177,7 +177,7 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
         return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
     # Below the least noise that is accounted, the search is told the delta of that least noise, which is too small.
     bracket = _question(unit, epsilon, delta).bracket
-    curve = bracket_curve(lambda noise: bracket(max(noise, LEAST_LAPLACE), None))
+    curve = bracket_curve(lambda noise: bracket(max(noise, LEAST_LAPLACE), delta))
     start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)
     lower, upper, point = crossing([curve], start, -10.0, delta, roomy=True)
     if upper < multiplier:

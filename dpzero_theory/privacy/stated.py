@@ -1,4 +1,5 @@
-"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private steps and randomised response.
+"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private steps, randomised response, and steps with
+a privacy-loss distribution of the user's own.
 
     history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), randomised_response(4, 0.7, steps=10)]
     epsilon_of_history(history, delta=1e-5)
@@ -13,9 +14,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
@@ -28,6 +30,9 @@ _MOST_COMPOSED = 2**24
 _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step."""
 _NUMBER = r"[0-9.eE+-]+"
+_TOTAL_ERROR, _ERROR = 1e-9, 1e-13
+"""How far the probabilities of an own distribution may sum to more than 1, and a bound on the relative rounding error
+of one of them."""
 
 
 class _Stated(Mechanism):
@@ -41,8 +46,13 @@ class _Stated(Mechanism):
     samplings = ("full",)
 
     def pair(self) -> FinitePair:
-        """The pair of laws that dominates one step, the same in both directions."""
+        """The pair of laws that dominates one step, the same in both directions unless `pairs` says otherwise."""
         raise NotImplementedError
+
+    def pairs(self) -> tuple[FinitePair, FinitePair]:
+        """The pairs of laws that dominate one step, in the two directions."""
+        one = self.pair()
+        return one, one
 
     def pure(self) -> float:
         """The pure epsilon of one step, infinite if it has none."""
@@ -52,8 +62,7 @@ class _Stated(Mechanism):
         check.integer("steps", releases.steps, at_most=_MOST_COMPOSED)
 
     def cost(self, releases: Counted, delta: float) -> Cost:
-        one = self.pair()
-        return Cost(gaussian=False, epsilon=releases.steps * self.pure(), pairs=(one, one))
+        return Cost(gaussian=False, epsilon=releases.steps * self.pure(), pairs=self.pairs())
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
         raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
@@ -119,6 +128,48 @@ class Randomised(_Stated):
         return math.log(self.truth) - math.log1p(-self.truth) + math.log(self.categories - 1)
 
 
+class Own(_Stated):
+    """A step with a dominating pair (P, Q) of which the user knows the law of the privacy loss, under a name.
+
+    Under Q an output of the loss l and the probability p has the probability p e^-l. What P or Q has beside these
+    outputs has an infinite loss in the direction in which it comes first.
+    """
+
+    family = "own"
+
+    def __init__(self, name: str, losses: Array, probabilities: Array) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            raise ValueError(f"name must be 1 to 64 letters, digits, _, . or -; got {name!r}")
+        loss = check.real_array("losses", losses, at_least=-_LARGEST_EPSILON, at_most=_LARGEST_EPSILON)
+        p = check.real_array("probabilities", probabilities, above=0, at_most=1)
+        if loss.ndim != 1 or loss.shape != p.shape or not len(loss):
+            raise ValueError(f"losses and probabilities must be equally many numbers; got {loss.shape} and {p.shape}")
+        order = np.argsort(loss, kind="stable")
+        self.loss, self.first = loss[order], p[order]
+        self.second = self.first * np.exp(-self.loss)
+        for law, total in (("P", math.fsum(self.first)), ("Q", math.fsum(self.second))):
+            if not total <= 1 + _TOTAL_ERROR:
+                raise ValueError(f"probabilities must sum to at most 1 under {law}; got {total!r}")
+        self.name = f"{self.family}:{name}"
+
+    def pairs(self) -> tuple[FinitePair, FinitePair]:
+        lost = [max(1 - math.fsum(law), 0.0) for law in (self.first, self.second)]
+        nothing = np.ones(1)
+        return (
+            FinitePair(np.nextafter(self.loss, np.inf), self.first * (1 + _ERROR), lost[0], nothing, nothing),
+            FinitePair(
+                np.nextafter(-self.loss[::-1], np.inf), self.second[::-1] * (1 + _ERROR), lost[1], nothing, nothing
+            ),
+        )
+
+    def pure(self) -> float:
+        return math.inf
+
+
+_OWN: dict[str, Own] = {}
+"""The distributions that `own_distribution` was given in this process, by the part of their name after the colon."""
+
+
 def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: float = 0.0) -> FinitePair:
     """A pair of laws with the losses `loss` and -loss, 0 and infinity, the same in both directions.
 
@@ -150,6 +201,17 @@ def _named(law: type[Approximate] | type[Randomised], arguments: str) -> Mechani
 
 for _law in (Approximate, Randomised):
     MECHANISMS.register_family(_law.family, partial(_named, _law), listed=False)
+
+
+def _own(name: str) -> Mechanism:
+    if name not in _OWN:
+        raise ValueError(
+            f"mechanism must be own:NAME of a distribution that `own_distribution` was given; got {name!r}"
+        )
+    return _OWN[name]
+
+
+MECHANISMS.register_family(Own.family, _own, listed=False)
 
 
 def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation: str) -> Release:
@@ -184,6 +246,34 @@ def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Rel
         ValueError: an argument outside its range.
     """
     return _release(Randomised(categories, truth), steps, str(Relation.REPLACE_ONE))
+
+
+def own_distribution(
+    name: str, losses: ArrayLike, probabilities: ArrayLike, *, steps: int = 1, relation: str
+) -> Release:
+    """Return steps with a privacy-loss distribution of your own, as part of a history.
+
+    Args:
+        name: of 1 to 64 letters, digits, "_", "." or "-". Within a process one name stands for one distribution.
+        losses: the values l of the privacy loss log(P/Q) of a pair (P, Q) that dominates one step, in [-100, 100].
+        probabilities: those of these losses under P, above 0, as many as `losses`. They sum to at most 1; what they
+            lack has an infinite loss. Under Q the loss l has the probability p e^-l, of which the same holds.
+        steps: their number, >= 1; each may depend on what was released before.
+        relation: which data sets are neighbours; it must be the history's. The pair is for one order of the two, and
+            (Q, P) for the other.
+
+    Returns:
+        A release with all records in each step. The lower end of its cost is 0, because a pair that dominates need not
+        be attained.
+
+    Raises:
+        ValueError: an argument outside its range; a name that already stands for another distribution.
+    """
+    law = Own(name, np.asarray(losses, dtype=float), np.asarray(probabilities, dtype=float))
+    known = _OWN.setdefault(name, law)
+    if not (np.array_equal(known.loss, law.loss) and np.array_equal(known.first, law.first)):
+        raise ValueError(f"name must stand for one distribution in a process; got {name!r} with another one")
+    return _release(known, steps, relation)
 
 
 def _release(law: Mechanism, steps: int, relation: str) -> Release:

@@ -14,8 +14,9 @@ EPSILON, DELTA = 2.0, 1e-5
 
 
 def make(path: Path, block: int = 1, steps: int = 1000) -> Ledger:
-    target = {"target_epsilon": EPSILON, "target_delta": DELTA}
-    return Ledger.create(path, **target, settings=FULL, steps=steps, block=block, adaptive=True)
+    return Ledger.create(
+        path, target_epsilon=EPSILON, target_delta=DELTA, settings=FULL, steps=steps, block=block, adaptive=True
+    )
 
 
 def room(order: float, spent: float, noise: float) -> int:

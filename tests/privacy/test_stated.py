@@ -15,7 +15,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.interop.events import UnsupportedEvent, event_from_history, history_from_event
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.noise import SystemNoise
-from dpzero_theory.privacy.stated import approximate, randomised_response
+from dpzero_theory.privacy.stated import approximate, own_distribution, randomised_response
 from dpzero_theory.privacy.step import Release
 
 
@@ -49,6 +49,30 @@ def test_randomised_response_is_summed_over_all_answers(categories: int, truth: 
         assert found.upper <= exact * 1.001 + 1e-12
 
 
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_own_distribution_is_summed_over_all_outcomes(relation: str, turned: bool) -> None:
+    """P and Q differ between the two directions, and each has outcomes that the other lacks."""
+    p, q = np.array([0.55, 0.30, 0.10, 0.05, 0.0]), np.array([0.15, 0.30, 0.54, 0.0, 0.01])
+    p, q = (q, p) if turned else (p, q)
+    both = (p > 0) & (q > 0)
+    steps, at = 3, 1.2
+    outcomes = [(math.prod(p[list(each)]), math.prod(q[list(each)])) for each in product(range(5), repeat=steps)]
+    exact = max(
+        sum(max(0.0, a - math.exp(at) * b) for a, b in pairs) for pairs in (outcomes, [o[::-1] for o in outcomes])
+    )
+    name = f"test-{turned}"
+    release = own_distribution(name, np.log(p[both] / q[both]), p[both], steps=steps, relation=relation)
+    found = delta_of_history([release], at)
+    assert exact <= found.upper * (1 + 1e-12)
+    assert found.upper <= exact * 1.01
+    assert found.lower == 0
+    beside = [release, Release(1.0, 1, sampling="full", relation=relation)]
+    assert delta_of_history(beside, at).upper > found.upper
+    with pytest.raises(ValueError, match=r"^name must stand for one distribution in a process; got 'test-"):
+        own_distribution(name, [0.0], [1.0], relation=relation)
+
+
 def test_they_compose_with_gaussian_noise() -> None:
     """delta of both is the mean, over the stated step's loss l, of the Gaussian's delta at epsilon - l."""
     mu, epsilon, at = 1.0, 0.5, 3.0
@@ -69,6 +93,12 @@ def test_what_cannot_be_stated_is_refused_in_one_line() -> None:
         (lambda: approximate(0.0, 0.0, relation="add-remove"), "epsilon or delta must be positive"),
         (lambda: approximate(-1.0, 0.1, relation="add-remove"), "epsilon must be"),
         (lambda: approximate(1.0, 1.0, relation="add-remove"), "delta must be"),
+        (lambda: own_distribution("a b", [0.0], [1.0], relation="add-remove"), "^name must be 1 to 64 letters"),
+        (lambda: own_distribution("x", [0.0, 1.0], [1.0], relation="add-remove"), "^losses and probabilities must be"),
+        (lambda: own_distribution("x", [math.nan], [1.0], relation="add-remove"), "^losses must be"),
+        (lambda: own_distribution("x", [0.0, 1.0], [0.5, 0.6], relation="add-remove"), "at most 1 under P; got 1.1"),
+        (lambda: own_distribution("x", [-1.0], [1.0], relation="add-remove"), "at most 1 under Q; got 2.7"),
+        (lambda: MECHANISMS["own:nobody"], "^mechanism must be own:NAME of a distribution"),
         (lambda: randomised_response(4, 0.25), "truth must be"),
         (lambda: randomised_response(1, 0.9), "categories must be"),
         (lambda: MECHANISMS["approximate:1"], r"^mechanism must be approximate:NUMBER,NUMBER; got '1'$"),

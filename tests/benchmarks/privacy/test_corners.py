@@ -5,8 +5,11 @@ They test its settings, one row of the report, and the committed rows.
 
 import math
 
+import pytest
+
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.privacy import corners, five
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 
 
 def test_settings_are_the_same_again_and_within_the_ranges():
@@ -80,3 +83,19 @@ def test_the_rows_of_five_settings_meet_the_claim():
         accurate = others[(others["noise_multiplier"] / noise - 1).abs() < five.NEAR]
         assert accurate["cpu_seconds"].min() >= 25 * seconds
         assert seconds <= 0.1, setting
+
+
+def test_settings_of_every_kind_are_asked_and_one_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, more = corners.more_settings(3), corners.more_settings(2 * len(corners.KINDS))
+    assert more[:3] == first
+    assert {row["kind"] for row in more} == set(corners.KINDS)
+    assert {row["relation"] for row in more} == {"add-remove", "replace-one", "zero-out"}
+    full = next(row for row in more if row["kind"] == "full")
+    row = corners.more_answer(full)
+    assert (row["too_long"], row["width"] < 1e-9, row["upper"] >= row["lower"]) == (False, True, True)
+    group = next(row for row in more if row["kind"] == "group: full")
+    moved = group["size"] * (2 if group["relation"] == "replace-one" else 1)
+    expected = epsilon_from_gdp(moved * math.sqrt(group["steps"]) / group["given_noise"], group["delta"])
+    assert corners.more_answer(group)["upper"] == pytest.approx(expected, rel=1e-9)
+    monkeypatch.setattr(corners, "MORE_SECONDS", 1e-4)
+    assert corners.more_answer(next(row for row in more if row["kind"] == "poisson, laplace"))["too_long"]

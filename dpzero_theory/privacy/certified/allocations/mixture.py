@@ -152,7 +152,8 @@ def _on_grid(
     reach = math.ceil(2 * reach_of(log_cut, steps)) / 2
     epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio, accuracy.work, ends)
     lower = value = upper = 0.0
-    for index in directions[: 1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2]:
+    equal = mixture.finite[0] == mixture.finite[1] and (mixture.replaced or not mixture.runs)
+    for index in directions[: 1 if equal and len(mixture.parts) == len(mixture.attained) == 1 else 2]:
         others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
         listed = None if epochs[index] or others or mixture.gdp else product(mixture.finite[index])
         if listed is not None:

@@ -230,4 +230,5 @@ def subset_pairs(
         if not replaced:
             back = _first(steps, 1, released, absent), _second(steps, 1, released, present, -1)
             backward.append(_powers(*back, missing, -1))
-    return _pair(forward), _pair(backward or forward)
+    first = _pair(forward)
+    return first, _pair(backward) if backward else first

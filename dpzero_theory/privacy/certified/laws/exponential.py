@@ -110,7 +110,8 @@ def laplace_pairs(
         for x in (np.concatenate([[bottom], ends, [1.0]]) for ends in (first, last))
     )
     wrong_p, wrong_r = _MASS_ERROR * p, _MASS_ERROR * r
-    return (
-        partitioned(p, r, least, most, wrong_p, wrong_r),
-        partitioned(r, p, -most, -least, wrong_r, wrong_p),
-    )
+    forward = partitioned(p, r, least, most, wrong_p, wrong_r)
+    if q == 1 or replaced:
+        # Reflection of the outputs exchanges the two laws, so that both directions are one pair.
+        return forward, forward
+    return forward, partitioned(r, p, -most, -least, wrong_r, wrong_p)

@@ -65,7 +65,11 @@ def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: b
     error = 32 * UNIT * (np.abs(used) + np.abs(other))
     # `beyond` bounds, by a geometric series, the mass of a law farther than `reach` from its mean, on one side.
     beyond = math.exp(-(((reach + 1) / sigma) ** 2) / 2) / -math.expm1(-(2 * reach + 3) / (2 * sigma**2)) / total
-    return _pair(loss, error, p, r, 2 * beyond), _pair(-loss[::-1], error[::-1], r[::-1], p[::-1], 2 * beyond)
+    forward = _pair(loss, error, p, r, 2 * beyond)
+    if q == 1 or replaced:
+        # Reflection of the outputs exchanges the two laws, so that both directions are one pair.
+        return forward, forward
+    return forward, _pair(-loss[::-1], error[::-1], r[::-1], p[::-1], 2 * beyond)
 
 
 def _pair(loss: Array, error: Array, p: Array, q: Array, beyond: float) -> FinitePair:
