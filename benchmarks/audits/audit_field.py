@@ -48,14 +48,14 @@ def _rows(options: Namespace, at: Cell) -> list[dict[str, Any]]:
 
 
 def table() -> str:
-    """Return a table of the audited loops: which checks hold, which are violated, and which could not be made."""
+    """Return a table of the audited loops: the checks that are violated, those of them that may follow from others, and
+    how many hold and how many could not be made."""
     lines = []
     for (project, version), rows in read_rows(RESULTS / "audit_field").groupby(["project", "version"], sort=False):
-        by = {word: rows[rows["verdict"] == word]["check"] for word in _WORDS.values()}
-        lines.append(
-            [f"{project} ({version})", ", ".join(by["VIOLATED"]), ", ".join(by["held"]), str(len(by["untested"]))]
-        )
-    return markdown(["loop (commit or version)", "violated", "held", "not tested"], lines)
+        bad, count = rows[rows["verdict"] == "VIOLATED"], rows["verdict"].value_counts()
+        parts = [", ".join(bad[bad["follows"].isna() == first]["check"]) or "none" for first in (True, False)]
+        lines.append([f"{project} ({version})", *parts, str(count["held"]), str(count["untested"])])
+    return markdown(["loop (commit or version)", "violated", "may follow from these", "held", "not tested"], lines)
 
 
 EXPERIMENT = Experiment(

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from benchmarks.audits import audit_field
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
@@ -543,6 +544,7 @@ TABLES = {
     "gradient_moment": gradient_moment,
     "certificates": certificates,
     **sentences.TABLES,
+    "audit_field": audit_field.table,
     "directions": directions,
     "correlated_noise": correlated_noise,
     "shapes": shapes,

@@ -48,6 +48,8 @@ def _other_law(distance: float) -> type[Drawn]:
 
 def _correlated(correlation: float) -> type[Drawn]:
     class Correlated(Drawn):
+        last: Array
+
         def noise(self, size: int) -> Array:
             new = self.source.normal(size=size)
             kept = new if self.step == 0 else correlation * self.last + np.sqrt(1 - correlation**2) * new
