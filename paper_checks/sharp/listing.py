@@ -14,7 +14,7 @@ _HEAD = """\
 What tests each step of [the proof](sharpened-theorem.md), apart from the unit tests. A check compares the statement
 with sampling, quadrature or enumeration; its seeds, sizes and thresholds are fixed beforehand.
 `python -m paper_checks.sharp` runs them all, in a few minutes; `python -m paper_checks --full --only sharp-NAME` runs
-the check NAME. The headings link to the code.
+the check NAME. Here they stand by module.
 
 This page is written by `python -m paper_checks.sharp --page`, from the docstrings of the checks.
 """
@@ -33,7 +33,7 @@ def page(checks: Mapping[str, Callable[[], Checked]]) -> str:
 
 def _heading(module: str) -> str:
     path = module.replace(".", "/") + ".py"
-    return f"## [{path}](../../{path})\n"
+    return f"## Module {module.rpartition('.')[2]}\n\nThe code is [{path}](../../{path}).\n"
 
 
 def _entry(name: str, function: Callable[..., Checked], kinds: tuple[str, ...], first: dict[str, str]) -> str:
