@@ -184,7 +184,7 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
 
     Raises:
         ValueError: n differs, or the plan has a schedule, an update rule or a noise law that the theorem doesn't cover.
-        PreconditionError: a direction law or a number of directions that it does not cover.
+        PreconditionError: a direction law or a number of directions that the theorem does not cover.
     """
     if problem.n != plan.n:
         raise ValueError(f"problem must have the plan's n = {plan.n}; got {problem.n}")

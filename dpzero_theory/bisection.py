@@ -72,7 +72,7 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array, *, rising
     below, above = _enclosed(function, low, high, rising)
 
     def before(x: Array) -> NDArray[np.bool_]:
-        """Whether the root of each interval is beyond the entry of x."""
+        """Whether the root of each interval is above the interval's entry of x."""
         beyond = x >= above
         if (unknown := (below < x) & ~beyond).any():
             beyond = np.where(unknown, (function(x) > 0) == rising, beyond)
@@ -84,8 +84,8 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array, *, rising
 def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
     """Returns, for each interval, a bracket (low, high) of the root, found by the secant method.
 
-    The bracket reaches from the root to 2^-44 times the root on either side. Where the secants end elsewhere, `low` or
-    `high` stay as they were. The arguments are those of `roots`.
+    Its ends are about 2^-44 times the root away from the root. Where the secants did not end near the root, `low` or
+    `high` stays as it was given. function, rising: as in `roots`.
     """
     below, above, before, x = low, high, low, high
     value = function(x)
@@ -144,7 +144,8 @@ class LogSecant:
     def move(self, value: float) -> None:
         """Move `x` to where a line through the function at x, `value`, with the present slope is 0.
 
-        Where that is outside of [low, high], x becomes the middle of it, in log x.
+        Where that is outside of (low, high), x becomes the middle of it in log x or, as long as one of these ends is
+        not found, is doubled or halved.
         """
         self.low, self.high = (self.x, self.high) if value > 0 else (self.low, self.x)
         self._last = self.x, value
@@ -155,7 +156,7 @@ class LogSecant:
         self.x = x
 
     def retreat(self) -> None:
-        """Move `x` down from a point at which the function has no value but is certainly negative."""
+        """Move `x` down from a point at which the function cannot be evaluated but is known to be negative."""
         self.high, self._last = self.x, None
         self.x = math.sqrt(self.low * self.high) if self.low > 0 else self.x / 1.6
 

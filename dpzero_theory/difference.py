@@ -19,7 +19,7 @@ from dpzero_theory.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A difference rule, one line of the module's table.
+    """A difference rule: how a record's change of loss along a direction is found.
 
     Attributes:
         name: the name by which plans, commands and rows know it.

@@ -207,7 +207,7 @@ def _with_measured(
     """Returns the calculator's inputs, by name, and the sentences (caveats) that a problem file asks to be shown.
 
     A flag takes precedence over the file, and the file over the default. given: the values of the flags, None where a
-    flag is not given. measured: the problem file, if one is given.
+    flag is not given. measured: the problem file, if one is given. args: the flags as parsed.
     """
     sought = args.solve_for if args.sweep is None else args.sweep[0]
     constants = {} if measured is None else {k: v for k, v in measured.constants.items() if k != sought}
@@ -286,7 +286,8 @@ def _calculate(
 def _with_batches(problem: Problem, answer: Calculated, direction: str, inputs: dict[str, Any]) -> Calculated:
     """Returns the answer with a note of the best Poisson batches for the cap on evaluations of losses.
 
-    Only the answer of theorem-3-sharp by the exact calibration gets one.
+    Only the answer of theorem-3-sharp by the exact calibration gets one. problem: the constants. direction: the law of
+    the directions. inputs: the calculator's inputs, by name, which have the cap and the privacy target.
     """
     if answer.result.id != "theorem-3-sharp" or answer.calibration != "exact":
         return answer
@@ -304,7 +305,7 @@ def _with_batches(problem: Problem, answer: Calculated, direction: str, inputs: 
 def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
     """Returns the answer with a note of a bound that a single run meets with probability `confidence`.
 
-    Only the answer of theorem-3-sharp gets one.
+    Only the answer of theorem-3-sharp gets one. problem: the constants.
     """
     if answer.result.id != "theorem-3-sharp":
         return answer

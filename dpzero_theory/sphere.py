@@ -38,7 +38,7 @@ def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
     """Draw `size` vectors uniformly from the sphere of radius sqrt(d) in R^d.
 
     A vector is u = sqrt(d) z/||z|| with z ~ N(0, I), drawn from `rng`. Returns an array of shape (size, d); for d = 1
-    its entries are +1 and -1. Raises ValueError.
+    its entries are +1 and -1. Raises ValueError unless size >= 1 and d >= 1.
     """
     z = sample_gaussian(rng, size, d)
     norms = np.linalg.norm(z, axis=1)
@@ -52,7 +52,10 @@ def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
 
 
 def sample_gaussian(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors from N(0, I_d) with `rng`; returns an array of shape (size, d). Raises ValueError."""
+    """Draw `size` vectors from N(0, I_d) with `rng`; returns an array of shape (size, d).
+
+    Raises ValueError unless size >= 1 and d >= 1.
+    """
     shape = (check.integer("size", size), check.integer("d", d))
     return _generator(rng).standard_normal(shape)
 
@@ -60,7 +63,7 @@ def sample_gaussian(rng: np.random.Generator, size: int, d: int) -> Array:
 def sample_rademacher(rng: np.random.Generator, size: int, d: int) -> Array:
     """Draw `size` vectors of d random signs with `rng`.
 
-    Returns a float64 array of shape (size, d). Raises ValueError.
+    Returns a float64 array of shape (size, d). Raises ValueError unless size >= 1 and d >= 1.
     """
     shape = (check.integer("size", size), check.integer("d", d))
     bits: Array = _generator(rng).integers(0, 2, size=shape, dtype=np.int8).astype(np.float64)
@@ -71,9 +74,9 @@ def sample_rademacher(rng: np.random.Generator, size: int, d: int) -> Array:
 def quantiles() -> Array:
     """Returns the table of the 65,536 equally likely values of a discrete Gaussian coordinate, in ascending order.
 
-    Each value is a multiple of `GRID`, and none is 0. Value k is a q + b q^3, rounded to such a multiple, where q is
-    the normal quantile at (k + 1/2)/65536 and a and b make the mean square 1 and the mean fourth power 3, as for N(0,
-    1); odd moments are 0 by symmetry. These are all the moments that the paper's Lemma lm:sphere uses. The largest
+    Each value is a multiple of `GRID` = 2^-16, and none is 0. Value k is a q + b q^3, rounded to a multiple, where q is
+    the normal quantile at (k + 1/2)/65536, and a and b make the mean square 1 and the mean fourth power 3, as for
+    N(0, 1); odd moments are 0 by symmetry. These are all the moments that the paper's Lemma lm:sphere uses. The largest
     value is 4.33.
     """
     q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
@@ -161,7 +164,8 @@ def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
 
     It is w_2 (2 a a^T + ||a||^2 I) + (w_1 - 3 w_2) diag(a_i^2) with w_1 and w_2 from `fourth_moments`, Lemma lm:sphere
     (iii) of the paper; the last term is zero except for signs. Its trace is E[(u^T a)^2 ||u||^2]. The sum of its
-    products with the entries of a matrix H is E[(u^T a)^2 u^T H u], Lemma lm:sphere (iv). Raises ValueError.
+    products with the entries of a matrix H is E[(u^T a)^2 u^T H u], Lemma lm:sphere (iv). Raises ValueError for another
+    shape, or an unknown direction law.
     """
     vector = check.real_array("a", a)
     if vector.ndim != 1 or vector.size == 0:
@@ -175,8 +179,8 @@ def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
     """Returns P(|u^T a| >= C) exactly, for u uniform on the sphere of radius sqrt(d) in R^d and a fixed vector a.
 
     It is 1 - I_{C^2/(d ||a||^2)}(1/2, (d-1)/2), where I is the regularised incomplete beta function. `threshold` is C
-    >= 0, a number or an array; `norm` is ||a|| > 0. The relative error is below 1e-12; below 1e-308 the value
-    underflows gradually to 0. Raises ValueError.
+    >= 0, a number or an array; `norm` is ||a|| > 0; else ValueError is raised. The relative error is below 1e-12; below
+    1e-308 the value underflows gradually to 0.
     """
     c, dimension = _scaled(threshold, norm), check.integer("d", d)
     if dimension == 1:
@@ -197,7 +201,7 @@ def subgaussian_tail(threshold: ArrayLike, norm: float) -> Array:
     It is below `paper_tail` for every C. The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of
     N(0, 1), because (d/2)_k >= (d/2)^k. So E[exp(s u_1)] <= exp(s^2/2), and Chernoff's bound at s = C/||a|| on both
     sides gives the claim. The same holds for Gaussian and Rademacher directions. The value may exceed 1. `threshold` is
-    C >= 0, a number or an array; `norm` is ||a|| > 0. Raises ValueError.
+    C >= 0, a number or an array; `norm` is ||a|| > 0; else ValueError is raised.
     """
     return 2 * np.exp(-0.5 * _squared(_scaled(threshold, norm)))
 
@@ -206,7 +210,7 @@ def paper_tail(threshold: ArrayLike, norm: float) -> Array:
     """Returns the paper's upper bound on P(|u^T a| >= C) for a random direction u: 2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)).
 
     It is Lemma lm:sphere (ii). The value may exceed 1. `threshold` is C >= 0, a number or an array; `norm` is ||a|| >
-    0. Raises ValueError.
+    0; else ValueError is raised.
     """
     return 2 * math.sqrt(2 * math.pi) * np.exp(-0.125 * _squared(_scaled(threshold, norm)))
 

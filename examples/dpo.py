@@ -11,7 +11,7 @@ from dpzero_theory.optim.trainers.trl import DPZeroDPOConfig, DPZeroDPOTrainer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 model.requires_grad_(False)
-next(part for name, part in model.named_modules() if name.endswith("norm")).requires_grad_(True)  # the last one
+[part for name, part in model.named_modules() if name.endswith("norm")][-1].requires_grad_(True)  # the last one
 answers = {True: (" great", " terrible"), False: (" terrible", " great")}  # the chosen and the rejected answer
 made = reviews(100)
 rows = [

@@ -11,7 +11,7 @@ from dpzero_theory.optim.trainers.trl import DPZeroSFTConfig, DPZeroSFTTrainer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 model.requires_grad_(False)
-next(part for name, part in model.named_modules() if name.endswith("norm")).requires_grad_(True)  # the last one
+[part for name, part in model.named_modules() if name.endswith("norm")][-1].requires_grad_(True)  # the last one
 made = reviews(200)
 rows = [
     {"prompt": text + ". It was", "completion": " great" if liked else " terrible"}

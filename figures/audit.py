@@ -102,9 +102,7 @@ def power(axes: Axes, table: pd.DataFrame) -> None:
     for k, (method, label) in enumerate(POWERS.items()):
         rows = table[(table["method"] == method) & (table["claimed"] == 1.0)].sort_values("share")
         axes.plot(rows["share"], rows["q95"], **series(k).line(label=label))
-    axes.set(
-        yscale="log", xlabel="share of the noise that is there", ylabel="numbers or pairs that refute it"
-    )
+    axes.set(yscale="log", xlabel="share of the noise that is there", ylabel="numbers or pairs that refute it")
     axes.set_title("missing noise: mu = 1 claimed, error 1e-6")
     axes.legend(loc="upper left")
 

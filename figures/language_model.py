@@ -23,7 +23,8 @@ LINES = {("adamw", NONE): "AdamW, not private", ("dpzero", "2"): r"DPZero, priva
 
 
 def curve(rows: pd.DataFrame, method: str, epsilon: str, n: int = LARGE) -> pd.DataFrame:
-    """Return the mean test accuracy in percent of the reported runs by step, and half the width of its 95% interval."""
+    """Return by step the `mean` test accuracy in percent of the reported runs of a method at this epsilon on n training
+    phrases, and `half` the width of the mean's 95% interval."""
     mine = rows[(rows["method"] == method) & (rows["epsilon"].astype(str) == epsilon) & (rows["n"] == n)]
     found = mine[mine["setting"].astype(str) == CHOSEN].groupby("step")["test_accuracy"].agg(["mean", "sem", "count"])
     half = found["sem"] * t.ppf(0.975, np.maximum(found["count"] - 1, 1))
@@ -31,7 +32,7 @@ def curve(rows: pd.DataFrame, method: str, epsilon: str, n: int = LARGE) -> pd.D
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Return the figure of the rows."""
+    """Return the figure of the rows of `benchmarks.llm.last_norm`."""
     figure, axis = plt.subplots(figsize=(1.5 * COLUMN, 2.6))
     for index, ((method, epsilon), text) in enumerate(LINES.items()):
         found, look = curve(rows, method, epsilon), series(1 - index)

@@ -19,7 +19,7 @@ from figures.style import COLUMN, series
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Return the figure of the rows."""
+    """Return the figure of the rows of `benchmarks.llm.only_d`."""
     figure, axis = plt.subplots(figsize=(1.5 * COLUMN, 2.6))
     for index, (scale, part) in enumerate(rows.groupby("scale")):
         look = series(index)

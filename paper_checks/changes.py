@@ -100,8 +100,9 @@ def changes(claim: Claim) -> Iterator[Change]:
 
 
 def _entries(id: str, nodes: Iterable[ast.AST]) -> set[ast.AST]:
-    """Return the syntax nodes of those dictionary entries whose key is a default argument of the check. Such a check
-    tests one of many results that a function returns in a dictionary, and the entry is the formula of its result."""
+    """Return the syntax nodes of those dictionary entries whose key is a default argument of the check of the claim
+    `id`. Such a check tests one of many results that a function returns in a dictionary, and the entry is the formula
+    of its result."""
     keys = {d for d in function_of(id).__defaults__ or () if isinstance(d, str)}
     tables = [n for root in nodes for n in ast.walk(root) if isinstance(n, ast.Dict)]
     entries = [pair for table in tables for pair in zip(table.keys, table.values, strict=True)]

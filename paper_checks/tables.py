@@ -16,8 +16,10 @@ SENTENCES, FACTS = "sentences", "facts"
 
 @cache
 def load() -> dict[str, Any]:
-    """Return the contents of `tables.toml`: for each section (a table of the paper, or one of SENTENCES and FACTS) its
-    rows by name."""
+    """Return the contents of `tables.toml` as a dictionary from sections to their rows by name.
+
+    A section has the label of a table of the paper, or is `sentences` (numbers in its text) or `facts` (from
+    elsewhere)."""
     with TABLES.open("rb") as file:
         return tomllib.load(file)
 

@@ -96,8 +96,8 @@ def _limited() -> None:
 
 
 def coarse(found: Mapping[str, Turned]) -> str:
-    """Return a sentence that counts how large the changes in the report are: a check that only a large change turns
-    would miss a small error.
+    """Return a sentence that counts how large the changes in the report `found` are: a check that only a large change
+    turns would miss a small error.
 
     For each check the report has the first input whose change turns it, with the smallest change of that input that
     does: by a factor of 1.1, 2, 10 or 1,000, or by 1. Another input of the check may need less.

@@ -38,6 +38,7 @@ GOOD: dict[str, dict[str, str]] = {
     "dpzero_theory.params": {"--n": "10000", "--epsilon": "2", "--delta": "1e-6", "--d": "2000"},
     "dpzero_theory.privacy": {"--epsilon": "2", "--delta": "1e-5", "--steps": "100", "--n": "1000"},
     "dpzero_theory.curvature": {"--model": "mlp-digits:2", "--data": "digits"},
+    "dpzero_theory.optim.trainers": {"kind": "sft", "--config": "run.yaml"},
     "dpzero_theory.optim.verify": {"folder": "folder"},
     "dpzero_theory.audit": {"spec": "audit.toml"},
     "benchmarks.accounting": {"--preset": "compare"},
@@ -354,7 +355,13 @@ def _endless(words: list[str]) -> int:
 
 def _weight(command: str) -> int:
     """Returns the order of importing a command: torch and transformers come last, since forks copy what is imported."""
-    return 2 if ".llm" in command else 1 if command.startswith("benchmarks") or "curvature" in command else 0
+    return (
+        2
+        if ".llm" in command or "trainers" in command
+        else 1
+        if command.startswith("benchmarks") or "curvature" in command
+        else 0
+    )
 
 
 def run(main: Any, tested: list[list[str]]) -> list[dict[str, Any]]:
@@ -430,6 +437,7 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("lines")
     (place / "file").write_text("kept\n")
     (place / "table.tsv").write_text("no\ttable\n")
+    (place / "run.yaml").write_text("max_length: 8\n")
     contents = {
         "folder": b"",
         "data": b"sentence\tlabel\n" + b"a fine film\t1\na bad film\t0\n" * 9,

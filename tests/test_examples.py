@@ -19,7 +19,7 @@ from tests.benchmarks.llm.tiny import tiny, tokenizer
 from tests.optim.trainers.test_arguments import Hub
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-HELPERS = {"reviews.py"}
+HELPERS = {"reviews.py", "notebooks.py"}
 ELSEWHERE = {"workbench.py"}  # tests/test_workbench.py has the tests of this example
 KINDS = {"causal_lm.py": "causal", "sft.py": "causal", "dpo.py": "causal"}
 
@@ -136,7 +136,10 @@ def test_dp_accounting_calibrates_with_ours(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_two_ranks_share_a_run(tmp_path: Path) -> None:
-    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", EXAMPLES / "two_ranks.py")
+    """Ranks are started by accelerate, whose launcher is torchrun's."""
+    settings = ("--num_processes=2", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no")
+    launcher = ("accelerate.commands.launch", "--multi_gpu", "--main_process_port=0", *settings)
+    command = ("-m", *launcher, EXAMPLES / "two_ranks.py")
     done = forks.run(*command, folder=tmp_path, environment={"PYTHONPATH": str(EXAMPLES.parent)})
     assert done.returncode == 0, done.stderr[-2000:]
     (told,) = done.stdout.splitlines()

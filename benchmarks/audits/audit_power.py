@@ -3,7 +3,7 @@
     python -m benchmarks.audit_power [--quick] [--out DIR]
 
 The audited mechanism has Gaussian noise. With all of its noise it would be mu-GDP, but it only has a share of that
-noise. There are three methods to refute the claim of mu-GDP:
+noise. There are four methods to refute the claim of mu-GDP:
 
 - noise-size: the auditor sees the noise itself (in runs whose records contribute nothing) and draws more of it until a
 chi-square test of its size refutes the claim. The number of draws is exact;
@@ -11,7 +11,10 @@ chi-square test of its size refutes the claim. The number of draws is exact;
 test's errors refute the claim (`audit.power.runs_to_see`). The smallest sufficient power of two is exact;
 - sequential: the auditor makes pairs of runs until the test of `audit.sequential` stops. The row has the median and the
 95% quantile of 50 audits. An audit that has not stopped after 2^16 pairs counts as that many, and a column whose value
-would be 2^16 is left empty.
+would be 2^16 is left empty;
+- one-run: the auditor makes one run with canaries that do not disturb each other, guesses the signs of a quarter of
+them, and `audit.bounds.refutes` refutes the claim. The row has the smallest power of two of canaries that suffices in
+95% of 50 runs; a column whose value would be above 2^16 is left empty.
 
 Every method wrongly refutes a true claim with probability at most 1e-6. The counts suffice with probability 95%, except
 those in the column of medians.
@@ -20,17 +23,17 @@ those in the column of medians.
 from argparse import Namespace
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.rows import read_rows
-from dpzero_theory.audit import sequential
+from dpzero_theory.audit import bounds, sequential
 from dpzero_theory.audit.power import runs_to_see
 
 LEVEL, POWER, REPEATS, MOST = 1e-6, 0.95, 50, 1 << 16
 CLAIMED = (0.5, 1.0, 2.0)
 SHARES = (0.9, 0.75, 0.5, 0.25)
-METHODS = ("noise-size", "clopper-pearson", "sequential")
+METHODS = ("noise-size", "clopper-pearson", "sequential", "one-run")
 _CHUNK = 64
 
 
@@ -63,16 +66,41 @@ def pairs_until_refuted(mu: float, share: float, rng: np.random.Generator, most:
     return most
 
 
+def canaries_to_refute(mu: float, share: float, repeats: int, most: int) -> int | None:
+    """Return how many canaries of one run refute the claim of mu-GDP for a mechanism with a `share` of its noise: the
+    smallest power of two up to `most` whose bound does so in POWER of `repeats` simulated runs; None if there is none.
+
+    The scores of the canaries are independent. The signs of the quarter with the largest scores, in absolute value, are
+    guessed by those of their scores.
+    """
+
+    def right(count: int, k: int) -> int:
+        scores = mu / share / 2 + np.random.default_rng([11, count, k]).normal(size=count)
+        return int((scores[np.argsort(-np.abs(scores))[: count // 4]] > 0).sum())
+
+    def level(power: float) -> float:
+        return float(special.ndtr(special.ndtri(power) - mu))
+
+    for count in (1 << k for k in range(5, most.bit_length())):
+        worst = int(np.quantile([right(count, k) for k in range(repeats)], 1 - POWER, method="lower"))
+        if bounds.refutes(worst, count // 4, count, level, LEVEL):
+            return count
+    return None
+
+
 def row(method: str, mu: float, share: float, repeats: int, most: int) -> dict[str, str | int | float | None]:
     """Return the columns of the row for one method, claimed mu, and share of the noise that is there.
 
-    "median" is the median number of pairs of runs over `repeats` sequential audits. "q95" is the number of pairs, or of
-    draws of noise for the method noise-size, that suffices with probability 95%. None stands for `most` or more.
+    "median" is the median number of pairs of runs over `repeats` sequential audits. "q95" is the number that suffices
+    with probability 95%: of pairs; of draws of noise for the method noise-size; of canaries for the method one-run.
+    None stands for `most` or more.
     """
     if method == "noise-size":
         return {"q95": numbers_of_noise(share)}
     if method == "clopper-pearson":
         return {"q95": runs_to_see(mu, share, 1 - LEVEL, POWER)}
+    if method == "one-run":
+        return {"q95": canaries_to_refute(mu, share, repeats, most)}
     found = [pairs_until_refuted(mu, share, np.random.default_rng([7, k]), most) for k in range(repeats)]
     middle, high = (float(q) for q in np.quantile(found, (0.5, POWER)))
     return {"median": middle if middle < most else None, "q95": high if high < most else None}

@@ -119,8 +119,9 @@ def _subsampled_epsilon(mu: float) -> float:
 
 
 def _balanced_gdp(wrong: float) -> float:
-    """Return the mu of Gaussian differential privacy whose best test has both errors equal to `wrong`. It is the
-    smallest mu of a mechanism for which no other test needs a larger one."""
+    """Return the mu for which the best test of mu-GDP has both errors equal to `wrong`. If the best test of a mechanism
+    with equal errors has these, and no other test of it needs a larger mu, it is the smallest for which the mechanism
+    is mu-GDP."""
     return -2 * float(special.ndtri(wrong))
 
 

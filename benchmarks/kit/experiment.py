@@ -28,7 +28,7 @@ Flag: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def flag(*names: str, **how: Any) -> Flag:
-    """Keep the arguments with which `add_argument` defines a flag of a command."""
+    """Return the arguments of `add_argument` that define a flag, for a command whose parser is made later."""
     return names, how
 
 

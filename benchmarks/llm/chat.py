@@ -18,7 +18,7 @@ epsilon = 2; the clip comes from gradient norms of such descriptions. Both take 
 import csv
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +32,7 @@ from torch.nn import functional
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown
-from benchmarks.llm.models import load
+from benchmarks.llm.models import LanguageModel, load
 from benchmarks.training.pretrained import cache, pretrained_folder
 from dpzero_theory.cli import Parser, input_folder, integer
 from dpzero_theory.optim.losses.evaluation import Losses
@@ -71,30 +71,36 @@ class Remembering(nn.Linear):
 
 
 class Prepared(NamedTuple):
-    """The model above its frozen layers, the losses of a task's records, its records by split, and its trained bias."""
+    """The model, its part above the frozen layers, the losses of a task's records, its records by split, and its
+    trained bias."""
 
+    model: LanguageModel
     tail: nn.Module
     losses: Losses
     parts: dict[str, States]
     bias: nn.Parameter
 
 
-def answers(data: Path, task: str) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+def answers(
+    data: Path, task: str, sizes: Mapping[str, int] | None = None
+) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """Return the records by split: a prompt and its answer or, for "dpo", its chosen and its rejected answer.
 
-    data: the folder of the E2E file. One split after the other takes whole restaurants, in an order that is fixed.
+    data: the folder of the E2E file. task: "sft" or "dpo". One split after the other takes whole restaurants, in an
+    order that is fixed. sizes: the numbers of records; those of `PARTS` if None.
     """
+    sizes = sizes or PARTS[task]
     with (data / FILE).open(newline="") as file:
         rows = sorted((row["mr"], row["ref"].strip()) for row in csv.DictReader(file))
     groups = [(mr, [text for _, text in group]) for mr, group in groupby(rows, key=lambda row: row[0])]
     made: dict[str, list[tuple[str, tuple[str, ...]]]] = {part: [] for part in ("test", "dev", "train")}
     for number in np.random.default_rng(0).permutation(len(groups)):
         mr, found = groups[number]
-        part = next((name for name in made if len(made[name]) < PARTS[task][name]), None)
+        part = next((name for name in made if len(made[name]) < sizes[name]), None)
         if part is None:
             break
         made[part] += [(f"{mr}\n", record) for record in (_pairs(found) if task == "dpo" else [(t,) for t in found])]
-    return {part: records[: PARTS[task][part]] for part, records in made.items()}
+    return {part: records[: sizes[part]] for part, records in made.items()}
 
 
 def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -104,16 +110,19 @@ def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
     return [(short, long) for short, long in pairs if len(long.split()) >= len(short.split()) + SHORTER]
 
 
-def prepared(data: Path, task: str, folder: Path) -> Prepared:
-    """Return what a run of the task needs. data: the folder of the E2E file. folder: where hidden states are kept."""
-    model = load(MODEL, dtype="float32")
+def prepared(
+    data: Path, task: str, folder: Path, sizes: Mapping[str, int] | None = None, dtype: str = "float32"
+) -> Prepared:
+    """Return what a run of the task ("sft" or "dpo") needs. data: the folder of the E2E file. folder: where hidden
+    states are kept. sizes: as for `answers`. dtype: that of all frozen weights and of the hidden states."""
+    model = load(MODEL, dtype=dtype)
     model.module.requires_grad_(False)
     old: Any = model.module.get_output_embeddings()  # type: ignore[operator]
     head = Remembering(old.in_features, old.out_features)
     head.weight = old.weight
     nn.init.zeros_(head.bias)
     model.module.set_output_embeddings(head)  # type: ignore[operator]
-    records = answers(data, task)
+    records = answers(data, task, sizes)
     rows = [_tokens(model.tokenizer, model.pad, found) for found in records.values()]
     tail, *states = cached(model.module, *rows, folder=folder)
     losses = losses_for(tail)
@@ -121,11 +130,15 @@ def prepared(data: Path, task: str, folder: Path) -> Prepared:
     if task == "dpo":
         parts = {part: _paired(tail, found) for part, found in parts.items()}
         losses = preferred
-    return Prepared(tail, losses, parts, head.bias)
+    return Prepared(model, tail, losses, parts, head.bias)
 
 
 def _tokens(tokenizer: Any, pad: int, records: Sequence[tuple[str, tuple[str, ...]]]) -> list[dict[str, Tensor]]:
-    """Return each prompt with each of its answers, padded on the right; tokens of an answer have a label."""
+    """Return for each prompt with each of its answers the token ids, attention mask and labels, padded on the right to
+    one length with the token `pad`. Only the tokens of the answer have a label.
+
+    records: pairs of a prompt and its answers.
+    """
     rows, length = [], sum(LONGEST.values())
     for prompt, texts in records:
         before = tokenizer(prompt)["input_ids"][: LONGEST["prompt"]]
@@ -140,7 +153,10 @@ def _tokens(tokenizer: Any, pad: int, records: Sequence[tuple[str, tuple[str, ..
 
 
 def _paired(tail: nn.Module, states: States) -> States:
-    """Return a data set of pairs, each with both answers' states and their log-probabilities before training."""
+    """Return a data set of pairs, each with both answers' states and their log-probabilities before training.
+
+    tail: the model above its frozen layers. states: two rows for each pair, the chosen answer first.
+    """
     with torch.no_grad():
         before = torch.cat(
             [log_probabilities(tail, states[rows]) for rows in torch.split(torch.arange(len(states)), 64)]
@@ -153,7 +169,8 @@ def _paired(tail: nn.Module, states: States) -> States:
 
 
 def log_probabilities(tail: nn.Module, batch: Any) -> Tensor:
-    """Return the log-probability of each row's labelled tokens."""
+    """Return for each row of a batch the log-probability of its labelled tokens, summed over them, shape (rows,). tail:
+    the model above its frozen layers, whose states the batch has."""
     labels = batch["labels"][:, 1:]
     logits = tail(**{name: value for name, value in batch.items() if name != "labels"}).logits[:, :-1].float()
     each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
@@ -161,19 +178,20 @@ def log_probabilities(tail: nn.Module, batch: Any) -> Tensor:
 
 
 def margins(tail: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """Return by how much the log-probabilities of the chosen and of the rejected answers have grown."""
+    """Return by how much the log-probabilities of the chosen and of the rejected answers have grown since before
+    training, one number of each for every pair of the batch. tail: the model above its frozen layers."""
     rows = {name: value.flatten(0, 1) for name, value in batch.items() if name != "reference"}
     chosen, rejected = (log_probabilities(tail, rows).view(-1, 2) - batch["reference"]).unbind(1)
     return chosen, rejected
 
 
 def preferred(tail: nn.Module, batch: Any) -> Tensor:
-    """The loss of direct preference optimisation of each pair of a batch."""
+    """Return the loss of direct preference optimisation of each pair of a batch, shape (pairs,)."""
     return PREFERENCES["sigmoid"](*margins(tail, batch), BETA)
 
 
 def evaluated(work: Prepared, part: str) -> tuple[float, float]:
-    """Return the mean loss of a split's records, and their win rate (0 where records are no pairs)."""
+    """Return the mean loss of the records of the split `part`, and their win rate (0 where records are no pairs)."""
     states = work.parts[part]
     losses, wins = [], []
     with torch.no_grad():
@@ -186,8 +204,16 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
     return float(torch.cat(losses).mean()), float(torch.cat(wins).mean()) if wins else 0.0
 
 
-def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path, steps: int = STEPS) -> dict[str, Any]:
-    """Train from a bias of 0 by the cell's method, and return what was reached."""
+def trained(
+    work: Prepared, task: str, at: Cell, size: float, folder: Path, steps: int = STEPS, batch_size: int | None = None
+) -> dict[str, Any]:
+    """Train from a bias of 0 by the cell's method. Returns the measured columns of the row: the losses and win rates on
+    the dev and test records afterwards, the test loss before, and for DPZero the epsilon spent and the noise.
+
+    size: the first step size, which falls linearly to 0. folder: for the files of a private run. batch_size: the number
+    of records in a batch, on average for DPZero; that of `BATCHES` if None.
+    """
+    batch_size = batch_size or BATCHES[task]
     with torch.no_grad():
         work.bias.zero_()
     before, _ = evaluated(work, "test")
@@ -195,9 +221,9 @@ def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path, step
     if at["method"] == "dpzero":
         run = make_private_with_epsilon(
             work.tail, work.losses, data, target_epsilon=float(at["epsilon"]), target_delta=DELTA, clip=CLIPS[task],
-            relation="add-remove", steps=steps, expected_batch=BATCHES[task], smoothing=SMOOTHING, sampling="poisson",
+            relation="add-remove", steps=steps, expected_batch=batch_size, smoothing=SMOOTHING, sampling="poisson",
             direction="rademacher", step_size=lambda step: size * (1 - step / steps), difference="forward",
-            directions_per_step=DIRECTIONS, folder=folder, micro_batch=4 * BATCHES[task],
+            directions_per_step=DIRECTIONS, folder=folder, micro_batch=4 * batch_size,
         )  # fmt: skip
         run.run()
         run.close()
@@ -208,7 +234,7 @@ def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path, step
         for step in range(steps):
             optimizer.param_groups[0]["lr"] = size * (1 - step / steps)
             optimizer.zero_grad()
-            batch = data[torch.from_numpy(draws.choice(len(data), BATCHES[task], replace=False))]
+            batch = data[torch.from_numpy(draws.choice(len(data), batch_size, replace=False))]
             torch.as_tensor(work.losses(work.tail, batch)).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     found = {"n": len(data), "step_size": size, "loss_before": before, **cost}
@@ -240,7 +266,8 @@ def table(folder: Path = RESULTS / "llm_chat") -> str:
     return markdown(["task", "method", "records", "loss before", "loss after", "win rate"], lines)
 
 
-def _check(parser: Parser, options: Namespace) -> None:
+def check_data(parser: Parser, options: Namespace) -> None:
+    """Refuse a command line without data, and one whose model is not made."""
     if options.data is None:
         parser.error(f"--data must be given, a folder with {FILE}")
     with parser.refusals():
@@ -293,7 +320,7 @@ EXPERIMENT = Experiment(
         "smoothing": SMOOTHING, "difference": "forward", "delta": DELTA, "beta": BETA, "sampling": "poisson",
         "relation": "add-remove", "trained": "one number for each token, added to the logits",
     },
-    check=_check,
+    check=check_data,
     cells=_cells,
     measure=_measure,
     told=lambda at, rows: (

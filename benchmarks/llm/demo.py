@@ -81,7 +81,8 @@ def _body(parser: Parser, options: Namespace) -> int:
 
 
 def _large(found: Splits, epsilon: float, folder: Path) -> None:
-    """Tune the language model and print what it answers before and after, and what that cost."""
+    """Tune the language model on the training records of `found`, and print its answers to the test records before and
+    after, and the privacy of the run. folder: for the files of the run."""
     n = len(found.train)
     print(f"{last_norm.MODEL}: each of {n:,} training and {len(found.test)} test texts runs once ...", flush=True)
     work = last_norm.prepared({"train": found.train, "test": found.test}, cache() / "states")
@@ -103,7 +104,7 @@ def _large(found: Splits, epsilon: float, folder: Path) -> None:
 
 
 def _small(options: Namespace) -> int:
-    """Run `python -m benchmarks.llm` with the recipe of the encoder."""
+    """Run `python -m benchmarks.llm` with the encoder's chosen configuration, and return its exit status."""
     defaults = vars(Configuration())
     given = {name: value for name, value in vars(recipe()).items() if value != defaults[name] and value is not None}
     own = ("out", "small")

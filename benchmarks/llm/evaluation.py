@@ -29,7 +29,11 @@ class Evaluation:
 def evaluate(
     module: nn.Module, tokenizer: Any, scorer: Scorer, records: Sequence[Record], examples: Sequence[Example]
 ) -> Evaluation:
-    """Evaluate the module. `examples` are the prompts of `records`, in the same order."""
+    """Return the metric and the mean loss of the module on the records: accuracy, or token F1 where answers are free
+    text.
+
+    scorer: gives scores and losses of `examples`, the prompts of `records` in the same order.
+    """
     if not records:
         return Evaluation(None, None)
     with torch.no_grad():

@@ -57,7 +57,12 @@ def train_first_order(
     configuration: Configuration,
     after_step: Callable[[int], None],
 ) -> None:
-    """Train by AdamW on the mean loss of a batch; `after_step` is called with the number of steps made."""
+    """Train by AdamW on the sum of a batch's losses over the expected batch size. `after_step` is called after each
+    step with the number of steps made.
+
+    module: whose trainable weights are trained. scorer: gives each record's loss. train: the training records.
+    configuration: says how many steps are made, on which batches, and their size.
+    """
     c = configuration
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=c.step_size)
@@ -171,8 +176,11 @@ def train_private_first_order(
     noise_multiplier: float,
     after_step: Callable[[int], None],
 ) -> str:
-    """Train by DP-AdamW; returns how the per-record gradients were made. `scorer.rows` records are in memory at a
-    time."""
+    """Train by DP-AdamW, and return how the per-record gradients were made (`PerRecordGradients.how`).
+
+    `scorer.rows` records are in memory at a time. noise_multiplier: the noise on the sum of a batch over the clip.
+    after_step: called after each step with the number of steps made. The others are those of `train_first_order`.
+    """
     from opacus.optimizers import DPOptimizer
 
     c = configuration
@@ -206,13 +214,14 @@ def train_private_first_order(
 
 
 def _scale_gradients(layer: Scale, activations: Sequence[Any], backprops: Any) -> dict[Any, Any]:
-    """Return each record's gradient of gain and bias, in the form that Opacus asks for."""
+    """Return the gradients of gain and bias for each record, in a dictionary by parameter, as Opacus asks of a function
+    for a layer. activations: the layer's inputs. backprops: the loss's gradients with respect to its output."""
     return {layer.weight: backprops * activations[0], layer.bias: backprops}
 
 
 def _drop_aliases(module: nn.Module) -> None:
-    """Forget second names of a child's weights (the bias of BERT's head), which Opacus would take for weights of a
-    layer."""
+    """Remove from each part of the module the second names of weights that a child of the part has (such as the bias of
+    BERT's head), which Opacus would take for weights of a layer of its own."""
     for part in module.modules():
         below = {id(p) for child in part.children() for p in child.parameters(recurse=False)}
         for name, parameter in list(part.named_parameters(recurse=False)):

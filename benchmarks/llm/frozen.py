@@ -83,14 +83,16 @@ class _Norm(nn.Module):
 
 
 def _sharing(module: Any) -> Any:
-    """Return a module with the same parts, whose list of parts can be changed without changing that of the first."""
+    """Return a copy of the module that shares its weights and parts, and in which a part can be replaced without
+    changing the original."""
     other = copy(module)
     other._modules = dict(module._modules)
     return other
 
 
 class _Memory:
-    """The hidden states, or their mean, that the frozen layers give each row of token ids; computed once."""
+    """The hidden states that the frozen layers give each row of token ids, or their mean over the tokens; they are
+    computed when the row first comes, and kept."""
 
     def __init__(self, bottom: nn.Module, pad: int, pooled: bool, known: dict[tuple[int, ...], Tensor]) -> None:
         self._bottom = bottom
@@ -100,7 +102,10 @@ class _Memory:
         self._batches: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Return the outputs for these rows, shape (rows, tokens or 1, width)."""
+        """Return the frozen layers' outputs for these rows of padded token ids.
+
+        Their shape is (rows, tokens, width), or (rows, 1, width) where the means over tokens are kept.
+        """
         rows = tuple(map(tuple, input_ids.tolist()))
         if rows not in self._batches:
             while len(self._batches) >= _BATCHES:

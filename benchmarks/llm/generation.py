@@ -17,7 +17,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 16) -> list[str]:
-    """Return the greedy continuation of each prompt, up to a newline, the end token or MAX_NEW_TOKENS tokens."""
+    """Return the greedy continuation of each prompt as text, without the newline or end token at which it stops; it has
+    at most MAX_NEW_TOKENS tokens. rows: how many prompts go through the model at a time."""
     answers: list[str] = []
     end = model.generation_config.eos_token_id
     stops = {"stop_strings": ["\n"], "tokenizer": tokenizer} if _has_newlines(tokenizer) else {}

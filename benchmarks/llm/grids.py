@@ -24,7 +24,7 @@ _APPENDIX = {"dpgd-0th:2": 67.0, "dpzero:2": 82.0}
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, written METHOD[:EPSILON[:DIRECTION]]."""
+    """A row of a table, written METHOD[:EPSILON[:DIRECTION]], such as dpzero:2:sphere."""
 
     text: str
 
@@ -51,7 +51,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One table at one preset; see tables.toml."""
+    """One table at one preset: its runs, as tables.toml has them, which explains the settings at its beginning.
+
+    evaluations: how often a run is evaluated. grid_seeds: how many seeds, the first ones, run every setting of a grid.
+    """
 
     name: str
     preset: str
@@ -112,7 +115,8 @@ def table(name: str, preset: str) -> Table:
 
 
 def paper_number(name: str, row: Row, model: str, task_name: str) -> tuple[float, float | None] | None:
-    """Return the paper's number for a cell, in percent, and its standard error; None where the paper prints none."""
+    """Return the paper's number in percent and its standard error (None if the paper prints none) for a cell of the
+    table `name`: a row, a model and a task. The result is None where the paper prints no number."""
     if task_name == "trec" and (name == "app:dpgd-0th" or row.method == "dpgd-0th"):
         return (_APPENDIX[row.text], None) if row.text in _APPENDIX else None
     title, entry = task(task_name).title, _paper().get(name, {})

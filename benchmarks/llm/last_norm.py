@@ -191,7 +191,12 @@ def _answered(labels: Tensor, option: int) -> Tensor:
 
 
 def trained(work: Prepared, at: Cell, step_size: float, after: Callable[[int], None]) -> dict[str, Any]:
-    """Train by the cell's method; `after` is called with the number of steps made. Returns what the run cost."""
+    """Train by the method of the cell `at`, at this first step size. `after` is called with the number of steps made,
+    with 0 first and then after each step.
+
+    Returns for a private method `epsilon_upper`, an upper bound on the epsilon that the run spent at DELTA, and its
+    `noise_multiplier`; an empty dictionary for any other method.
+    """
     data = first(work.parts["train"], at["n"])
     after(0)
     if at["method"] in ("zero-shot", "few-shot"):
@@ -236,9 +241,10 @@ def _dp_adamw(
     work: Prepared, data: States, at: Cell, step_size: float, after: Callable[[int], None]
 ) -> dict[str, float]:
     """Train by DP-AdamW: each record's gradient is clipped, and Gaussian noise is added to their sum over a secret
-    Poisson batch. Returns what the run cost.
+    Poisson batch. The arguments are those of `trained`, and `data` has the records to train on.
 
-    The noise is in float32, by a generator that the operating system seeds.
+    The noise is in float32, by a generator that the operating system seeds. `after` is called after each step with the
+    number of steps made. Returns `epsilon_upper` and `noise_multiplier`, as `trained` does.
     """
     optimizer, steps, clip = _adamw(work, step_size), _steps(at), float(at["clip"])
     (gain,) = optimizer.param_groups[0]["params"]
@@ -280,7 +286,8 @@ def gradients(work: Prepared, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def started(work: Prepared, at: Cell, step_size: float, folder: str | Path) -> Run:
-    """Return the run of DPZero, DPGD-0th or MeZO on the first n records, whose files are in `folder`."""
+    """Start the run of the method of the cell `at` (DPZero, DPGD-0th or MeZO) on the first n training records, and
+    return it. Its files are in `folder`; the step size falls linearly from `step_size` to 0."""
     data, steps = first(work.parts["train"], at["n"]), _steps(at)
     directions = 1 if at["method"] == "dpgd-0th" else DIRECTIONS
     settings: dict[str, Any] = {
@@ -301,7 +308,8 @@ def started(work: Prepared, at: Cell, step_size: float, folder: str | Path) -> R
 
 
 def measured(work: Prepared, at: Cell, step_size: float) -> list[dict[str, Any]]:
-    """Train from the model's own weights, and return the rows of the run, one for each evaluation.
+    """Train from the model's own weights by the method of the cell `at`, and return the rows of the run, one for each
+    evaluation.
 
     Afterwards the weights are what they were before.
     """

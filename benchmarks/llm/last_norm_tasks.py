@@ -113,7 +113,8 @@ def asked(name: str, prompt: str) -> Task:
 
 
 def texts(name: str, data: Path | None) -> dict[str, list[Record]]:
-    """Return the records of a task by split, of which no two in `train` and `dev` have the same texts."""
+    """Return the records of a task by split, of which no two in `train` and `dev` have the same texts. data: a folder
+    of local files, or None for Hugging Face."""
     size = SIZES[name]
     found = splits(task(name), Selection(total=2 * (size.train + size.dev), dev=0, test=size.test), 0, data)
     distinct = list({tuple(record.texts.values()): record for record in found.train}.values())
@@ -134,7 +135,7 @@ def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = Fals
 
 
 class _Works:
-    """The models with their records, of which the last one is kept."""
+    """Makes the model with a task's records when asked for it, and keeps the one that was asked for last."""
 
     def __init__(self, data: Path | None) -> None:
         self._data, self._key, self._norm = data, ("", ""), 0.0
@@ -161,8 +162,8 @@ def step_sizes(method: str) -> tuple[float, ...]:
 
 
 def best(rows: pd.DataFrame, name: str, prompt: str, method: str) -> int:
-    """Return the index of the setting with the highest dev accuracy of a method's runs with seed 0 on a task, the first
-    of equal ones."""
+    """Return the index of the setting with the highest dev accuracy among a method's runs with seed 0 on a task with a
+    prompt, the first of equal ones. rows: the results so far."""
     mine = rows[(rows["task"] == name) & (rows["prompt"] == prompt) & (rows["method"] == method) & (rows["seed"] == 0)]
     return int(mine.sort_values(["dev_accuracy", "setting"], ascending=[False, True])["setting"].iloc[0])
 
@@ -207,7 +208,7 @@ class End(NamedTuple):
 
 
 def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], End]:
-    """Return what the reported runs say, by task, prompt, method and epsilon."""
+    """Return the test accuracy of the reported runs in `rows`, by task, prompt, method and epsilon."""
     shown = rows[rows["setting"].astype(str) == CHOSEN]
     found = {}
     for (name, prompt, method, epsilon), part in shown.groupby(["task", "prompt", "method", "epsilon"]):
@@ -220,32 +221,53 @@ def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], End]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a table of the test accuracy of every method by task and prompt, and below it the paper's order."""
+    """Return a table of the test accuracy of every method by task and prompt."""
     found = ends(rows)
-    asks = [(name, prompt) for name in SIZES for prompt in WAYS if (name, prompt, "zero-shot", NONE) in found]
+    asks = _asks(found)
     lines = [
         [_label(*method), *(found[*ask, *method].text() if (*ask, *method) in found else "-" for ask in asks)]
         for method in METHODS
     ]
     heads = ["method (epsilon)", *(f"{task(name).title}, {prompt}" for name, prompt in asks)]
-    return "\n\n".join([markdown(heads, lines), "\n".join(_order(found, *ask) for ask in asks)])
+    return markdown(heads, lines)
+
+
+def _asks(found: dict[tuple[str, str, str, str], End]) -> list[tuple[str, str]]:
+    return [(name, way) for name in ("sst2", *SIZES) for way in WAYS if (name, way, "zero-shot", NONE) in found]
 
 
 def _label(method: str, epsilon: str) -> str:
     return LABELS[method] + ("" if epsilon == NONE else f" ({epsilon})")
 
 
-def _order(found: dict[tuple[str, str, str, str], End], name: str, prompt: str) -> str:
-    """Return a line with the differences of neighbours in the paper's order on one task with one prompt. An order does
-    not hold where the difference is negative by more than its interval."""
-    parts = []
-    for lower, upper in pairwise(ORDER):
-        if (name, prompt, *lower) in found and (name, prompt, *upper) in found:
-            one, other = found[name, prompt, *lower], found[name, prompt, *upper]
+def order(rows: pd.DataFrame) -> str:
+    """Return a table, by task and prompt, of the differences in test accuracy between neighbours in the paper's order,
+    in points, with 95% intervals.
+
+    A difference holds or fails where its interval is above or below 0; otherwise it is open.
+    """
+    found = ends(rows)
+    steps = list(pairwise(ORDER))
+    lines = []
+    for name, prompt in _asks(found):
+        cells = []
+        for lower, upper in steps:
+            one, other = found.get((name, prompt, *lower)), found.get((name, prompt, *upper))
+            if one is None or other is None:
+                cells.append("-")
+                continue
             gap, half = other.mean - one.mean, math.hypot(one.half, other.half)
-            wrong = "" if gap >= -half else " (does not hold)"
-            parts.append(f"{_label(*lower)} to {_label(*upper)} {gap:+.1f} +- {half:.1f}{wrong}")
-    return f"- {task(name).title}, {prompt}: {', '.join(parts)}"
+            verdict = "holds" if gap > half else "fails" if gap < -half else "open"
+            cells.append(f"{gap:+.1f} +- {half:.1f}, {verdict}")
+        lines.append([f"{task(name).title}, {prompt}", *cells])
+    return markdown(["task, prompt", *(f"{_label(*lower)} to {_label(*upper)}" for lower, upper in steps)], lines)
+
+
+def sst2(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the ends of the runs of `benchmarks.llm.last_norm` on the most records, as rows of a task here."""
+    large = rows[rows["n"] == last_norm.LARGE]
+    last = large[large["step"] == large.groupby("method")["step"].transform("max")]
+    return last.assign(task=last_norm.TASK, prompt="paper")
 
 
 def _check(parser: Parser, options: Namespace) -> None:
@@ -301,7 +323,7 @@ EXPERIMENT = Experiment(
     cells=_cells,
     measure=_measure,
     told=_told,
-    summary=lambda out: table(read_rows(out)),
+    summary=lambda out: f"{table(read_rows(out))}\n\n{order(read_rows(out))}",
 )  # fmt: skip
 
 if __name__ == "__main__":

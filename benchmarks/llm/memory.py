@@ -79,7 +79,8 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class MemoryCell:
-    """One model and method. rows: records in one forward pass."""
+    """One model and method, measured as a `MemoryTable` says. weights: which weights are trained. rows: records in one
+    forward pass."""
 
     model: str
     method: str
@@ -130,8 +131,8 @@ def _steps(
 ) -> tuple[int, list[float], Run | None]:
     """Make the steps of a cell and time them.
 
-    Returns the number d of trained weights, the seconds of each step, and the run, for a method with one that can make
-    as many steps again; for the other methods None.
+    Returns the number d of trained weights, the seconds of each step, and, for a zeroth-order method, its run, which
+    can make as many steps again (None for other methods). The run's files are closed with `stack`.
     """
     c = _configuration(cell, "zero-shot" if cell.method == "forwards" else cell.method)
     lora = "lora" in cell.method
@@ -165,8 +166,12 @@ def _started(
     examples: Sequence[Example],
     stack: ExitStack,
 ) -> Run:
-    """Return a run of twice the steps, opened while the module has this run's own weights: all runs of a cell change
-    one module."""
+    """Start a run of twice the cell's steps by the zeroth-order method, and return it. Its files are closed with
+    `stack`.
+
+    All runs of a cell change the weights of one module, so a run must be started while the module has the weights from
+    which it begins.
+    """
     c = replace(_configuration(cell, method), steps=2 * (cell.steps + WARM_UP))
     folder = Path(stack.enter_context(TemporaryDirectory()))
     run = zeroth_order.start(module, scorer, examples, c, folder / "run")
@@ -195,7 +200,7 @@ def _in_turns(run: Run, other: Run, cell: MemoryCell) -> tuple[float, float]:
 
 
 class _Clock:
-    """Notes the time after each step."""
+    """Measures the time of steps: each call adds the seconds since the last call, or since `start`, to `seconds`."""
 
     def __init__(self, device: str) -> None:
         self.seconds: list[float] = []

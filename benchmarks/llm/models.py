@@ -50,8 +50,9 @@ def load(
 ) -> LanguageModel:
     """Load a pretrained model in evaluation mode, with its tokenizer.
 
-    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: the kind that
-    the model was trained as, if left out. tokenizer: a folder or an id; the model's own, if left out.
+    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: one of
+    `tasks.KINDS`; None for the kind that the model was trained as. tokenizer: a folder or an id; None for the model's
+    own.
     """
     place = _place(name)
     chosen = kind or _kind(AutoConfig.from_pretrained(place))
@@ -68,7 +69,8 @@ def load_tokenizer(name: str) -> Any:
 def random_model(
     config: PreTrainedConfig, kind: str, *, seed: int, dtype: str = "float32", device: str = "cpu"
 ) -> nn.Module:
-    """Return a model with random weights, made on `device` in `dtype`, without a copy in main memory."""
+    """Return a model of this kind (one of `tasks.KINDS`) and configuration with random weights, made on `device` in
+    `dtype`, without a copy in main memory."""
     torch.manual_seed(seed)
     with torch.device(device):
         module: nn.Module = _FAMILIES[check.choice("kind", kind, _FAMILIES)].from_config(

@@ -21,7 +21,7 @@ import math
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -156,9 +156,10 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Work:
-    """The model and its records. Hidden states are computed when they are asked for the first time."""
+    """The model and its records, of which the splits that `parts` names are kept. Hidden states and gradient norms are
+    computed when first needed, and kept."""
 
-    def __init__(self, data: Path | None) -> None:
+    def __init__(self, data: Path | None, parts: Sequence[str] = ("train", "public", "stopping")) -> None:
         self.model = load(MODEL)
         prompter = Prompter(task(TASK), self.model.kind, self.model.tokenizer, 2 * LENGTH)
         self.options = tuple(ids[0] for ids in prompter.classes())
@@ -169,7 +170,7 @@ class Work:
         ends = {"train": (0, N), "public": (N, N + HELD_OUT), "stopping": (N + HELD_OUT, N + 2 * HELD_OUT)}
         if len(padding) < N + 2 * HELD_OUT:
             raise ValueError(f"data must hold {N + 2 * HELD_OUT} phrases that fit; got {len(padding)}")
-        self._texts = {part: padding[start:end] for part, (start, end) in ends.items()}
+        self._texts = {part: padding[start:end] for part, (start, end) in ends.items() if part in parts}
         self._states: dict[int, dict[str, States]] = {}
         self._norms: dict[Trained, float] = {}
 
@@ -199,7 +200,8 @@ class Work:
         return top
 
     def gradient_norm(self, trained: Trained) -> float:
-        """Return the median gradient norm G of the public records at the model's weights."""
+        """Return the median norm G of the public records' gradients with respect to the trained weights, at the
+        start."""
         if trained not in self._norms:
             records = self.states(trained.layers)
             self._norms[trained] = public_clip(
@@ -223,9 +225,8 @@ def _mean_loss(work: Work, top: Top, states: States) -> float:
 def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
     """Tune privately until the mean loss on held-out records has fallen by DROP. Returns the row of the run.
 
-    scale: the step size in units of 1/G^2.
-
-    Its `steps` are interpolated between evaluations, and left out if the loss has not fallen by so much.
+    trained: which weights are trained. scale: the step size in units of 1/G^2. The row's column `steps`, after how many
+    steps the loss had fallen so far, is interpolated between evaluations, and left out if it never had.
     """
     begun = time.perf_counter()
     records, top = work.states(trained.layers), work.top(trained)
@@ -255,16 +256,23 @@ def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def table(rows: pd.DataFrame) -> str:
-    """Return a table of the steps to the target by trained weights and s, with 95% intervals of the mean of their
-    logarithm over the runs (Student's t), and below it the slope of log steps against log d for each s."""
+def table(rows: pd.DataFrame, ranks: pd.DataFrame | None = None) -> str:
+    """Return a table of the steps to the target by trained weights and s (the step size is s/G^2), with 95% intervals
+    of the mean of their logarithm over the runs (Student's t), and below it the slope of log steps against log d for
+    each s.
+
+    ranks: the rows of `benchmarks.llm.only_d_rank`, whose r stands beside d.
+    """
     scales = sorted(rows["scale"].unique())
     lines = []
+    measured_ranks = {} if ranks is None else {row["d"]: row for row in ranks.to_dict("records")}
     for d, part in rows.groupby("d"):
+        rank = measured_ranks.get(d)
+        r = f"{rank['r']:.2g} ({rank['r_low']:.2g} to {rank['r_high']:.2g})" if rank else "-"
         cells = [_steps(part[part["scale"] == scale]["steps"]) for scale in scales]
         name, norm = part["trained"].iloc[0], part["gradient_norm"].iloc[0]
-        lines.append([str(name), f"{d:,}", f"{norm:.2g}", *cells])
-    heads = ["trained", "d", "G", *(f"steps, s = {scale:g}" for scale in scales)]
+        lines.append([str(name), f"{d:,}", r, f"{norm:.2g}", *cells])
+    heads = ["trained", "d", "r", "G", *(f"steps, s = {scale:g}" for scale in scales)]
     return "\n\n".join([markdown(heads, lines), *filter(None, (_slope(rows, scale) for scale in scales))])
 
 
@@ -277,7 +285,7 @@ def _steps(steps: pd.Series) -> str:
 
 
 def fitted(rows: pd.DataFrame, scale: float) -> tuple[float, float, float] | None:
-    """Return the least-squares slope of log steps against log d over all runs with this s, and the ends of its 95%
+    """Return the least-squares slope of log steps against log d over all runs with s = `scale`, and the ends of its 95%
     interval by Student's t; None if some run did not reach the target, or if there are fewer than three."""
     mine = rows[rows["scale"] == scale]
     if mine["steps"].isna().any() or len(mine) < 3:

@@ -64,7 +64,8 @@ def ordering(lines: pd.DataFrame) -> pd.DataFrame:
 
 def turned_round(lines: pd.DataFrame) -> str:
     """Return a text that names every pair of rows whose order is not the paper's by more than a standard error of
-    ours. It is empty where no pair is, or where the paper has no two numbers to compare."""
+    ours. It is empty where no pair is, or where the paper has no two numbers to compare. lines: those of
+    `report.summary`."""
     parts, pairs = [], 0
     for name, group in lines[lines["paper"].notna()].groupby("task", sort=False):
         found = []

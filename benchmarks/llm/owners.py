@@ -59,7 +59,8 @@ METHODS = ("users", "texts")
 
 @lru_cache
 def noise(method: str, owned: int) -> float:
-    """Return the noise multiplier, in clips on a step's sum, of a run that protects owners of `owned` phrases each."""
+    """Return the noise multiplier, in clips on a step's sum, of a run that protects owners of `owned` phrases each.
+    method: "users" or "texts"."""
     return group_noise(
         target_epsilon=EPSILON, target_delta=DELTA, size=owned if method == "texts" else 1, steps=STEPS,
         sampling="poisson", sample_rate=RATE, relation="add-remove",
@@ -67,7 +68,8 @@ def noise(method: str, owned: int) -> float:
 
 
 def trained(work: Prepared, at: Cell, clip: float, step_size: float, folder: Path) -> dict[str, Any]:
-    """Train by the cell's method, and return what was reached; the model's weights are put back."""
+    """Train by the cell's method and return the measured columns of the row, among them the accuracy on dev and test
+    phrases. Afterwards the model has the weights that it had before. folder: for the files of the private run."""
     owners = LARGE // at["owned"]
     phrases = first(work.parts["train"], owners * at["owned"])
     multiplier = noise(at["method"], at["owned"])

@@ -39,8 +39,8 @@ class Privacy:
 
 
 def first_order_noise(configuration: Configuration, n: int) -> float:
-    """Return the smallest noise multiplier that certainly meets the configuration's target: the upper end of its
-    bracket."""
+    """Return the smallest noise multiplier that certainly meets the configuration's target (epsilon, delta) with n
+    training records: the upper end of its bracket."""
     c = configuration
     return calibrate_noise_multiplier(
         target_epsilon=c.epsilon,
@@ -67,7 +67,7 @@ def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: 
 
 
 def opacus_epsilon(privacy: Privacy) -> float:
-    """Return the epsilon of the same run by Opacus' own (RDP) accountant.
+    """Return the epsilon of the run that `privacy` states by Opacus' own (RDP) accountant.
 
     Raises ValueError unless batches are Poisson and the relation is add-remove, the only case that it knows.
     """

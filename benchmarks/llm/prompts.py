@@ -40,7 +40,10 @@ class Example:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Fixed token ids; or, with ids None, the record's text `name`, changed, after `space`."""
+    """A piece of a template: fixed token ids; or, if `ids` is None, the record's text called `name`.
+
+    change: the name of what is done to that text, a key of CHANGES. space: a space to put before it, or "".
+    """
 
     ids: tuple[int, ...] | None
     name: str = ""

@@ -34,8 +34,8 @@ class Selection:
     """Which records train.
 
     per_class: so many of each class (the paper's masked tasks: 512). total: so many in all (the paper's causal tasks:
-    1,000). Without either, all records train. min_words: only records with at least so many words in their texts. The
-    rule looks at one record at a time. dev, test: at most so many of each.
+    1,000). Without either, all records train. min_words: only records with at least so many words in their texts;
+    whether one is taken does not depend on the others. dev, test: at most so many of each.
     """
 
     per_class: int | None = None
@@ -82,10 +82,9 @@ def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
 def splits(task: Task, selection: Selection, seed: int, data: Path | None = None) -> Splits:
     """Return the records of one run.
 
-    Training records are shuffled with `seed`. The first of each class (or of all) train; the next ones, as many again
-    unless `selection.dev` is less, are the dev records. Where all records train, the dev records are the source's own
-    dev split.
-    """
+    data: a folder of local files, or None for Hugging Face. Training records are shuffled with `seed`. The first of
+    each class (or of all) train; the next ones, as many again unless `selection.dev` is less, are the dev records.
+    Where all records train, the dev records are the source's own dev split."""
     enough = [r for r in load(task, "train", data) if _words(r) >= selection.min_words]
     if not enough:
         raise ValueError(f"min_words must leave training records; got {selection.min_words}")
@@ -139,7 +138,7 @@ def _record(task: Task, row: Mapping[str, Any]) -> Record:
 
 
 def _text(value: Any) -> str:
-    """Return a field's text. PubMedQA has the paragraphs of an abstract as a list, under the name `contexts`."""
+    """Return the value of a field as text. PubMedQA has the paragraphs of an abstract as a list named `contexts`."""
     return " ".join(value["contexts"]) if isinstance(value, Mapping) else str(value).strip()
 
 
@@ -158,8 +157,8 @@ def _local_rows(task: Task, source: Source, data: Path, name: str) -> Iterator[M
 
 
 def _tsv(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """Records from a file whose header has the column names; then each line is a record, and quotation marks mean
-    nothing."""
+    """Yield the records, by column, of a file whose header has the column names; then each line is a record, and
+    quotation marks mean nothing."""
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
 
@@ -171,7 +170,7 @@ def _sst2(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _label_first(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """Records from a file whose lines are LABEL, a space, and the text."""
+    """Yield the records, by column, of a file whose lines are LABEL, a space, and the text."""
     (column,) = task.fields.values()
     for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
         label, _, text = line.partition(" ")
@@ -179,7 +178,7 @@ def _label_first(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _trec(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """Records from a file in Latin-1 whose lines are COARSE:fine, a space, and the question."""
+    """Yield the records, by column, of a file in Latin-1 whose lines are COARSE:fine, a space, and the question."""
     (column,) = task.fields.values()
     for line in path.read_text(encoding="latin-1").rstrip("\n").split("\n"):
         label, _, text = line.partition(" ")
@@ -187,13 +186,14 @@ def _trec(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _jsonl(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """Records from a file whose lines are JSON objects with the columns of the Hugging Face data set."""
+    """Yield the records, by column, of a file whose lines are JSON objects with the columns of the Hugging Face data
+    set."""
     for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
         yield json.loads(line)
 
 
 def _pubmedqa(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """Records from PubMedQA's file: a JSON object from numbers of articles to records."""
+    """Yield the records, by column, of PubMedQA's file: a JSON object from numbers of articles to records."""
     for row in json.loads(path.read_text(encoding="utf-8")).values():
         context = {"contexts": row["CONTEXTS"]}
         yield {"context": context, "question": row["QUESTION"], "final_decision": row["final_decision"]}

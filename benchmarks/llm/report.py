@@ -24,7 +24,8 @@ def last_step(c: Configuration) -> int:
 
 
 class _Lines:
-    """The last row of each run in `rows`, by its configuration; numbers are compared as numbers."""
+    """The last row of each run in `rows`, found by the run's configuration. Values are compared as numbers where they
+    are numbers, so that 1e-6 finds 0.000001."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self._rows = rows
@@ -69,7 +70,8 @@ def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
     """Return a line for each row, model and task of the table: the mean and its standard error, in percent, over its
     seeds.
 
-    `search` is the number of runs compared; `paper` and `paper_error` are the paper's numbers.
+    entry: the table. rows: the results of its runs. In the column `search` is the number of runs compared; `paper` and
+    `paper_error` are the paper's numbers.
     """
     runs, lines = _Lines(rows), []
     for row in entry.rows:
@@ -104,8 +106,8 @@ def _epsilon(row: Row) -> str:
 
 
 def report(entry: Table, rows: pd.DataFrame) -> str:
-    """Return the table in Markdown: ours / the paper's, in percent, mean and standard error; below it what
-    `ordering` finds."""
+    """Return the table `entry` in Markdown, made from the rows of its runs: ours / the paper's, in percent, mean and
+    standard error; below it what `ordering` finds."""
     lines = summary(entry, rows)
     cells = [(model, name) for model in entry.models for name in entry.tasks]
     titles = [f"{task(name).title} {model}" if len(entry.models) > 1 else task(name).title for model, name in cells]
@@ -129,7 +131,7 @@ def _cell(line: pd.Series) -> str:
 
 
 def save_summary(entry: Table, folder: Path) -> None:
-    """Write the `summary` of the rows in `folder` beside it, as FOLDER_summary."""
+    """Write the `summary` of the table `entry`, from the rows in `folder`, into FOLDER_summary beside that folder."""
     lines = summary(entry, read_rows(folder))
     place = folder.with_name(folder.name + "_summary")
     discard(place)

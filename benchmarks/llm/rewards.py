@@ -45,7 +45,9 @@ EPSILONS = ("2", "6")
 
 
 def trained(work: Prepared, epsilon: float, step_size: float, folder: Path) -> dict[str, Any]:
-    """Trains on the error with DPZero, and returns what was reached; the model's weights are put back."""
+    """Train on the 0-1 error with DPZero and return the measured columns of the row: accuracy on dev and test phrases,
+    the epsilon spent and the noise. Afterwards the model has the weights that it had before. folder: for the files of
+    the private run."""
     weights = [p for p in work.tail.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in weights]
     try:

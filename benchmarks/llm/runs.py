@@ -44,7 +44,8 @@ class RunResult:
 
 
 def run_folder(parent: Path, configuration: Configuration) -> Path:
-    """Return the folder of a zeroth-order run's ledger, transcript and checkpoint: one for each configuration."""
+    """Return the folder below `parent` for a zeroth-order run's ledger, transcript and checkpoint: one for each
+    configuration."""
     text = json.dumps(configuration.key(), sort_keys=True)
     return parent / hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -66,7 +67,8 @@ def execute(
     found: Splits | None = None,
     announce: Callable[[str], None] = lambda line: None,
 ) -> RunResult:
-    """Train and evaluate; the language model itself stays as it is.
+    """Make the run of the configuration: train a copy of the language model and evaluate it. Returns its rows and
+    privacy.
 
     folder: the parent of `run_folder`, from which an interrupted zeroth-order run resumes. data: a folder of local
     files, else Hugging Face. rows: records in one forward pass. evaluations: how often the dev records are evaluated on
@@ -140,9 +142,13 @@ def trained(
     folder: Path,
     after_step: Callable[[int], None],
 ) -> tuple[Privacy | None, str]:
-    """Train by the configuration's method; returns what that cost, and how per-record gradients were made.
+    """Train by the configuration's method.
 
-    after_step: called with the number of steps made after each step, and once more where a zeroth-order run goes on.
+    Returns the privacy of the run, None for a method that is not private, and how the gradients of single records were
+    made, in words, "" for a method without them.
+
+    after_step: called after each step with the number of steps made, and once at the start where a zeroth-order run is
+    resumed.
     """
     if c.method == "zero-shot":
         after_step(0)

@@ -135,7 +135,8 @@ def by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> T
 
 
 def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict[str, Tensor]:
-    """Return token ids and mask, padded on the right: padding comes after everything that a causal model attends to."""
+    """Return a model's keyword arguments for rows of token ids: the ids and the mask, padded on the right with `pad`,
+    so that padding comes after everything that a causal model attends to."""
     config: Any = model.config
     ids, mask, positions = _padded(tuple(rows), pad, next(model.parameters()).device)
     inputs = {"input_ids": ids, "attention_mask": mask}
@@ -148,7 +149,8 @@ def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict
 
 @lru_cache(maxsize=64)
 def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return token ids, mask and positions; kept, because a step asks for the same rows at every evaluation."""
+    """Return the token ids of the rows, padded to one length, their mask and their positions. The last 64 results are
+    kept, because a step asks for the same rows at every evaluation."""
     width = max(map(len, rows))
     ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
@@ -156,7 +158,8 @@ def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -
 
 
 def _logits(model: nn.Module, rows: Sequence[tuple[int, ...]], positions: Sequence[Sequence[int]], pad: int) -> Tensor:
-    """Return logits of shape (rows, positions, vocabulary) at these positions of each row, in float32."""
+    """Return logits of shape (rows, positions, vocabulary) in float32, for rows of token ids. positions: for each row,
+    at which of its tokens; as many for each. pad: the id that pads."""
     inputs = _inputs(model, rows, pad)
     kept = torch.tensor(positions, device=inputs["input_ids"].device)
     index = torch.arange(len(rows), device=kept.device)[:, None]

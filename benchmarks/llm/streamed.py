@@ -120,7 +120,8 @@ def _plan(method: str, steps: int) -> Plan:
 
 
 def _drawn(module: nn.Module, layers: str, folder: Path) -> _OneLayer:
-    """Write random weights to files: those outside the layers, and the first layer."""
+    """Write random weights into `folder`, those outside the layers and those of the first layer, and return them as the
+    tensors of the whole model. layers: the prefix of the names of the layers' weights."""
     generator, values = torch.Generator().manual_seed(0), {}
     for name, parameter in module.named_parameters():
         if not name.startswith(layers) or name.startswith(f"{layers}0."):

@@ -17,7 +17,8 @@ class Prompt:
     """How one kind of model is asked for a record's class or answer, as in tasks.toml.
 
     `template` is the text around the record's texts, `max_length` the most tokens that a prompt has, and `options` are
-    the words that a masked model may predict.
+    the words, continuations or sentences among which the model chooses (masked, causal, encoder). `answer` is the text
+    that a gold answer is put into, for tasks without classes.
     """
 
     template: str
@@ -45,7 +46,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Task:
-    """One task; the attributes are those of tasks.toml."""
+    """One task; its attributes are the entries of tasks.toml, which explains them at its beginning."""
 
     name: str
     title: str

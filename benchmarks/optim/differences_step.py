@@ -81,14 +81,15 @@ def _smollm2() -> Any:
 
 
 def next_tokens(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    """Return the mean cross entropy of each text's next tokens."""
+    """Return for each text of a batch the mean cross entropy of its next tokens, shape (texts,)."""
     logits = module(input_ids=batch[0]).logits[:, :-1].float()
     found: Tensor = nn.functional.cross_entropy(logits.transpose(1, 2), batch[0][:, 1:], reduction="none").mean(1)
     return found
 
 
 def start(module: nn.Module, model: str, method: str, k: int) -> Run:
-    """Return the run whose evaluations are timed."""
+    """Return the run on which the evaluations of a method with K = k directions are timed. `module` is the one that the
+    name `model` stands for."""
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, 500, (TEXTS, one_pass.TOKENS), generator=draw)
     labels = torch.randint(one_pass.CLASSES, (TEXTS,), generator=draw)
@@ -104,12 +105,14 @@ def start(module: nn.Module, model: str, method: str, k: int) -> Run:
 
 
 def evaluate(run: Run, method: str, k: int, release: int) -> None:
-    """Evaluate the differences of all texts along the k directions of the step number `release`, and drop them."""
+    """Evaluate by the method the differences of all texts along the k directions of the step number `release`, and drop
+    the results."""
     run.sums.differences(release, np.arange(TEXTS), k if method == ONE_PASS else 1)
 
 
 def peaks(model: str, trained: str, k: int) -> dict[str, float]:
-    """Return the peak memory of each method's second step, in MiB above what is held before it."""
+    """Return by method the peak memory of the second step, in MiB above what is held before it, for K = k
+    directions."""
     torch.set_num_threads(1)
     module, _ = classifier(model, trained)
     found = {}
@@ -123,7 +126,7 @@ def peaks(model: str, trained: str, k: int) -> dict[str, float]:
 
 
 def measure(model: str, trained: str, k: int, turns: int) -> list[dict[str, Any]]:
-    """Return a row for each method; the first turn warms up."""
+    """Return a row for each method with K = k directions. `turns` turns are timed, after one that only warms up."""
     module, d = classifier(model, trained)
     runs = {method: start(module, model, method, k) for method in methods(k)}
     times: dict[str, list[float]] = {method: [] for method in runs}

@@ -66,7 +66,7 @@ def padded(records: Sequence[Tensor], to: int = 0) -> tuple[Tensor, Tensor]:
 
 def losses(module: nn.Module, batch: Any) -> Tensor:
     """Return the loss of each record of a batch (token ids, mask). If texts have the full LENGTH, the mask is given
-    four dimensions, because transformers chooses its kernels by the values of a mask of two."""
+    with four dimensions: of a mask with two, transformers reads the values, and chooses other kernels if all are 1."""
     ids, mask = batch
     if ids.shape[1] == LENGTH:
         mask = mask.bool()[:, None, None, :].expand(-1, 1, LENGTH, -1)
@@ -101,7 +101,8 @@ def start(way: str, smoothing: float, folder: str) -> Run:
 
 def moved(way: str, smoothing: float) -> float:
     """Return the largest change of a short record's difference of losses, among 16 records and DIRECTIONS directions,
-    when the longest record joins them. `way` is a key of WAYS, and the smoothing is lambda."""
+    when the longest record joins their batch. `way`, a key of WAYS, says how records are kept apart while the losses
+    are computed, and the smoothing is lambda."""
     micro_batch, largest = WAYS[way][1], 0.0
     with tempfile.TemporaryDirectory() as folder:
         run = start(way, smoothing, folder)

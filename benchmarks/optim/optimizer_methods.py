@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import AutoModelForSequenceClassification, RobertaConfig
 
+from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.first_order import add_lora
 from benchmarks.llm.models import DTYPES, configuration
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
@@ -39,13 +41,15 @@ SMALL = {
 @dataclass(frozen=True)
 class StepCase:
     """What a step is measured on: the size of the model, the number of records in the batch, their length in tokens,
-    the dtype of the weights, and the names of the methods to measure."""
+    the dtype of the weights, the names of the methods to measure, and whether the frozen matrices beside which adapters
+    are trained are kept as 8-bit integers."""
 
     size: str
     batch: int
     length: int
     dtype: str = "float32"
     methods: tuple[str, ...] = METHODS
+    quantised: bool = False
 
 
 class Bench:
@@ -56,6 +60,8 @@ class Bench:
         self._stack = stack
         self._case, self._device = case, device
         self.module = classification_model(case, device)
+        if case.quantised:
+            quantise(self.module.requires_grad_(False))
         generator = torch.Generator().manual_seed(1)
         vocabulary = self.module.get_input_embeddings().weight.shape[0]
         tokens = torch.randint(5, vocabulary, (case.batch, case.length), generator=generator)
@@ -69,7 +75,11 @@ class Bench:
             return self._ours(method, private=False)
         if method == PRIVATE:
             return self._ours(PUBLIC, private=True)
-        steps = {BASE: self._forwards, "four-pass": self._four_pass, "adamw": self._adamw, "dp-adamw": self._dp_adamw}
+        steps = {
+            BASE: self._forwards, "four-pass": self._four_pass, "adamw": self._adamw, "dp-adamw": self._dp_adamw,
+            "dp-adamw-ghost": self._ghost_clipping, "lora": self._lora, "dp-lora": self._dp_lora,
+            "private-lora": self._private_lora,
+        }  # fmt: skip
         return steps[method]()
 
     def _forwards(self) -> Step:
@@ -115,7 +125,7 @@ class Bench:
         return lambda: _void(run.step())
 
     def _four_pass(self) -> Step:
-        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        parameters = _trained(self.module)
         self.module.eval()
         seeds = iter(range(10**9))
 
@@ -137,30 +147,40 @@ class Bench:
         return step
 
     def _adamw(self) -> Step:
-        optimizer = torch.optim.AdamW(self.module.parameters(), lr=STEP_SIZE)
+        return self._adamw_on(self.module)
+
+    def _lora(self) -> Step:
+        return self._adamw_on(self._adapted())
+
+    def _private_lora(self) -> Step:
+        self.module = self._adapted()
+        return self._ours(PUBLIC, private=True)
+
+    def _adamw_on(self, module: nn.Module) -> Step:
+        optimizer = torch.optim.AdamW(_trained(module), lr=STEP_SIZE)
 
         def step() -> None:
-            self.module.train()
-            _losses(self.module, self._batch).mean().backward()  # type: ignore[no-untyped-call]
+            module.train()
+            _losses(module, self._batch).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
-            self.module.eval()
+            module.eval()
 
         return step
 
     def _dp_adamw(self) -> Step:
+        # a model of its own, so that the hooks of Opacus do not slow the other methods
+        return self._dp_adamw_on(classification_model(self._case, self._device))
+
+    def _dp_lora(self) -> Step:
+        return self._dp_adamw_on(self._adapted())
+
+    def _dp_adamw_on(self, own: nn.Module) -> Step:
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
-        # a model of its own, so that the hooks of Opacus do not slow the other methods
-        own = classification_model(self._case, self._device).train()
-        wrapped = GradSampleModule(own)
-        optimizer = DPOptimizer(
-            torch.optim.AdamW(wrapped.parameters(), lr=STEP_SIZE),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-            expected_batch_size=len(self._data),
-        )
+        wrapped = GradSampleModule(own.train(), strict=False)
+        optimizer = DPOptimizer(torch.optim.AdamW(_trained(wrapped), lr=STEP_SIZE), **self._noise())
 
         def step() -> None:
             _losses(own, self._batch).mean().backward()  # type: ignore[no-untyped-call]
@@ -168,6 +188,78 @@ class Bench:
             optimizer.zero_grad()
 
         return step
+
+    def _ghost_clipping(self) -> Step:
+        """A step of DP-AdamW that finds the norms of the records' gradients without the gradients, and then goes
+        backward once more (Opacus' ghost clipping)."""
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+        from opacus.optimizers import DPOptimizerFastGradientClipping
+        from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+
+        own = classification_model(self._case, self._device).train()
+        clip = self._noise()["max_grad_norm"]
+        wrapped = GradSampleModuleFastGradientClipping(own, strict=False, max_grad_norm=clip)
+        adamw = torch.optim.AdamW(wrapped.parameters(), lr=STEP_SIZE)
+        optimizer = DPOptimizerFastGradientClipping(adamw, **self._noise())
+
+        def step() -> None:
+            DPTensorFastGradientClipping(wrapped, optimizer, _losses(own, self._batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def _noise(self) -> dict[str, Any]:
+        return {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": len(self._data)}
+
+    def _adapted(self) -> nn.Module:
+        """Return a model of its own whose weights are frozen, with adapters of rank 8 beside its query and value
+        matrices; of 8-bit integers where the case says so."""
+        own: nn.Module = classification_model(self._case, self._device)
+        add_lora(own, Configuration(lora_rank=8))
+        if self._case.quantised:
+            quantise(own)
+        return own
+
+
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+class _Product(torch.autograd.Function):
+    """x W^T for a frozen matrix W of 8-bit integers times a scale a row; W is made again for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, integers: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(integers, scale)
+        return x @ (integers * scale).T
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        integers, scale = ctx.saved_tensors
+        return gradient @ (integers * scale), None, None
+
+
+class Integers(nn.Module):
+    """A frozen linear layer without bias whose weights are kept as 8-bit integers, with a scale for each row."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.register_buffer("integers", (layer.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _Product.apply(x, self.integers, self.scale)  # type: ignore[no-untyped-call]
+        return out
+
+
+def quantise(module: nn.Module) -> None:
+    """Put layers of integers in the place of the module's frozen linear layers without bias."""
+    for part in list(module.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, nn.Linear) and child.bias is None and not child.weight.requires_grad:
+                setattr(part, name, Integers(child))
 
 
 def _void(_: object) -> None:

@@ -144,9 +144,9 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
             "ratio_high": rounded(max(ratios)),
             "wall_ratio": rounded(statistics.median(wall / other for (_, wall), (_, other) in pairs)),
             "peak_mb": round(megabytes, 1),
-            "peak_to_inference": _share(megabytes, inference),
+            "peak_to_inference": share(megabytes, inference),
             "largest_mb": round(largest, 1),
-            "peak_less_largest_to_inference": _share(megabytes - largest, inference),
+            "peak_less_largest_to_inference": share(megabytes - largest, inference),
         }
         if method == PRIVATE:
             public = [busy for busy, _ in samples[method][PUBLIC]]
@@ -259,7 +259,7 @@ def _release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _share(megabytes: float, inference: float) -> float | None:
+def share(megabytes: float, inference: float) -> float | None:
     """Return the memory of a method over that of inference, both in MiB, or None if the memory of inference was too
     small to be seen."""
     return rounded(megabytes / inference) if inference > 0 else None

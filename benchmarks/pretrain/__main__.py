@@ -62,7 +62,8 @@ def stream(found: Sequence[str], words: Any) -> Tensor:
 def train(module: nn.Module, work: Reading, width: int, place: Path, say: Callable[[int], None]) -> float:
     """Pretrain, going on from the checkpoint file `place` if it exists; returns the seconds of training in all.
 
-    say: called with the number of steps made, now and then.
+    work: what the model is trained on. width: that of the model, which determines the step size. say: called with the
+    number of steps made, each time a checkpoint is saved.
     """
     parameters = list(module.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=0.128 / width, betas=(0.9, 0.98), weight_decay=0.01)
@@ -93,7 +94,7 @@ def _share(step: int, steps: int) -> float:
 
 def _batch(work: Reading, step: int) -> dict[str, Tensor]:
     """Return the batch of a step: blocks of tokens that begin at random places, drawn with the number of the step as
-    the seed; for a masked model with masks."""
+    the seed. For a masked model a share of the tokens is replaced by the mask."""
     source = torch.Generator().manual_seed(step)
     begins = torch.randint(len(work.stream) - BLOCK + 1, (ROWS, 1), generator=source)
     ids = work.stream[begins + torch.arange(BLOCK)]

@@ -15,8 +15,8 @@ LAYERS, HEAD = 2, 16
 
 
 def config(family: str, width: int) -> Any:
-    """Return the configuration: heads of width 16, feed-forward layers four times as wide as the model, no dropout.
-    width must be a multiple of 16, else ValueError is raised."""
+    """Return the configuration of a model of the family "opt" or "roberta": heads of width 16, feed-forward layers four
+    times as wide as the model, no dropout. width must be a multiple of 16, else ValueError is raised."""
     check.choice("family", family, FAMILIES)
     if check.integer("width", width) % HEAD:
         raise ValueError(f"width must be a multiple of {HEAD}; got {width}")
@@ -38,7 +38,8 @@ def config(family: str, width: int) -> Any:
 
 
 def folder_of(parent: Path, family: str, width: int) -> Path:
-    """Return the folder of a pretrained model, with its weights and its tokenizer as transformers keeps them."""
+    """Return the folder below `parent` of a pretrained model, with its weights and its tokenizer as transformers keeps
+    them."""
     return parent / f"{family}-{width}"
 
 

@@ -44,7 +44,8 @@ def reviews(data: Path | None) -> list[str]:
 
 
 def questions(data: Path | None) -> tuple[list[str], list[str], list[str]]:
-    """Return TREC's questions in three parts: to train on, to choose settings by, and to test on."""
+    """Return TREC's questions in three parts: to train on, to choose settings by, and to test on. data: a folder of
+    local files, or None for Hugging Face."""
     train = _texts("trec", "train", data)
     order = np.random.default_rng(0).permutation(len(train))
     dev = set(order[:DEV].tolist())
@@ -94,8 +95,9 @@ def examples(texts: Sequence[str], words: Any, family: str, longest: int = LONGE
     """Return sentences of at most `longest` tokens. Their `target` is what is to be predicted at each position, -100
     for nothing.
 
-    A share of the positions of a masked model's sentence is masked. They are drawn from the sentence's own text, so
-    that a record's masks are the same at every step.
+    words: the tokenizer. family: "opt" or "roberta", the family of the model. For a masked model a share of a
+    sentence's positions is masked. They are drawn from the sentence's own text, so that a record's masks are the same
+    at every step.
     """
     found = words([text.strip() for text in texts], truncation=True, max_length=longest)["input_ids"]
     return [
@@ -135,7 +137,8 @@ class SentenceScorer:
 
 
 def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
-    """Return the examples padded on the right, in the form of transformers' collators."""
+    """Return the token ids, attention mask and labels of the examples, padded on the right (ids with `pad`), in the
+    form of transformers' collators."""
     width = max(len(example.ids) for example in chunk)
 
     def filled(rows: Sequence[Sequence[int]], value: int) -> Tensor:

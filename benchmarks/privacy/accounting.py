@@ -4,6 +4,7 @@
     python -m benchmarks.accounting --preset certify    300 random settings, each against an independent evaluation
     python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
     python -m benchmarks.accounting --preset corners    1,000 random settings over the whole range, timed and checked
+    python -m benchmarks.accounting --preset corners_more    525 more of every sampling, relation, groups, mixtures
     python -m benchmarks.accounting --preset rows       five settings of the field beside seven other accountants
     python -m benchmarks.accounting --preset allocation random allocation: epsilon's bracket, its time, and sampling
     python -m benchmarks.accounting --preset allocation_k    random allocation of K of t steps, one epoch
@@ -228,6 +229,12 @@ REMAKES = {
     "accounting_corners": Remake(
         ("setting",), lambda row: [corners.answer(_columns(row, "sampling", "relation"))], width="width", **_BRACKETS
     ),
+    "accounting_corners_more": Remake(
+        ("setting",),
+        lambda row: [corners.more_answer({name: row[name] for name in corners.MORE_OF_SETTING})],
+        width="width",
+        **_BRACKETS,
+    ),
     "accounting_allocation": Remake(
         ("setting",),
         lambda row: [allocation.answer({name: row[name] for name in allocation.OF_SETTING})],
@@ -268,7 +275,8 @@ EXPERIMENT = presets(
         flag(
             "--count",
             type=integer(1, 10**6),
-            help="settings of certify (300), corners (1,000), allocation (116), ask (2,000) or lattice (200)",
+            help="settings of certify (300), corners (1,000), corners_more (525), allocation (116), ask (2,000) or"
+            " lattice (200)",
         ),
         flag("--workers", type=integer(1, 256), default=2, help="processes of these"),
     ],
@@ -316,6 +324,14 @@ EXPERIMENT = presets(
             corners.FIELDS,
             seeds=[corners.SEED],
             report=corners.report,
+        ),
+        "corners_more": numbered(
+            "accounting_corners_more",
+            lambda options: corners.more_settings(options.count or corners.MORE_COUNT),
+            corners.more_answer,
+            corners.MORE_FIELDS,
+            seeds=[corners.MORE_SEED],
+            report=corners.more_report,
         ),
         "rows": Command("accounting", None, five.run_rows),
         "allocation": numbered(

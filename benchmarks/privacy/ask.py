@@ -43,7 +43,7 @@ _NEEDED = 1.01
 Otherwise the setting would need no noise."""
 
 _Draw = np.random.Generator
-_ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
+ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
     "": lambda rng, q: ("", q),
     "[:K]": lambda rng, q: _allocation(rng, q),
     ":B": lambda rng, q: _cyclic(rng, q),
@@ -89,7 +89,7 @@ def settings(count: int) -> list[dict[str, Any]]:
     kinds = [kind for kind in SAMPLINGS.values() for _ in range(1 if kind.name in _SELDOM else 4)]
     while len(found) < count:
         kind = kinds[int(rng.integers(len(kinds)))]
-        arguments, rate = _ARGUMENTS[kind.arguments](rng, float(10 ** rng.uniform(-9, 0)))
+        arguments, rate = ARGUMENTS[kind.arguments](rng, float(10 ** rng.uniform(-9, 0)))
         row: dict[str, Any] = {
             "steps": int(10 ** rng.uniform(0, 6)),
             "sample_rate": 1.0 if kind.name == "full" else rate,

@@ -36,7 +36,7 @@ def _multiplier(size: int, rate: float, sampling: str = "poisson") -> float:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """Return the row of a setting."""
+    """Return the row of a setting, with the three noise multipliers for its number of texts a user."""
     texts = cell["texts"]
     return cell | {
         "users_noise": _multiplier(1, RATE),

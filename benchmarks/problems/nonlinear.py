@@ -143,20 +143,20 @@ class _Loss(Protocol):
     """The state of all lanes (runs with parameters of their own) on one loss. Each block of steps calls start, then for
     each step clipped_sum and step, then stop.
 
-    A step is given as the slice of its K rows among the directions of the block.
+    A step is given as the slice of its K rows, one for each of its directions, among the directions of the block.
     """
 
     def start(self, u: Tensor, live: int) -> None:
-        """Begin a block with directions u, shape (S, d), for the first `live` lanes, which are those that have steps
-        left."""
+        """Begin a block with the directions u of all its steps, shape (number, d), for the first `live` lanes, which
+        are those that have steps left."""
 
     def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
-        """Return the sum over samples i of the clipped differences of this step, shape (K, live). The smoothings lambda
-        and the clips C have one value per lane. The samples' weights in the gradient are kept for the lanes in
-        `due`."""
+        """Return the sum over samples i of the clipped differences of this step along its K directions. Its shape is
+        (K, live). The smoothings lambda and the clips C have one value per lane. The samples' weights in the gradient
+        are kept for the lanes in `due`."""
 
     def step(self, step: slice, move: Tensor) -> None:
-        """Move every lane by -move along this step's directions; `move` has shape (K, live)."""
+        """Move every lane by -move along this step's K directions; `move` has shape (K, live)."""
 
     def stop(self, last: slice) -> tuple[Seen, Tensor]:
         """End the block, whose last step is `last`. Returns at which (lane, row) gradients were due, and ||grad F_S||^2

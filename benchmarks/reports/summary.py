@@ -19,18 +19,21 @@ from scipy.stats import t as student
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
-from benchmarks.llm import chat, owners, rewards
+from benchmarks.llm import chat, e2e, owners, rewards
+from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
-from benchmarks.llm.last_norm_tasks import table as tasks_table
 from benchmarks.llm.only_d import table as steps_table
 from benchmarks.llm.report import report
+from benchmarks.optim import tuning_step
 from benchmarks.privacy import accounting_tables, users
 from benchmarks.reports import newcomer, sentences
 from benchmarks.sweeps import rank_tables, synthetic_tables
 from benchmarks.training import adaptation_tables
+from benchmarks.training import equal_points as by_points
 from benchmarks.training.equal_evaluations import committed, gains, plain, reported
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import calculate
 from dpzero_theory.theory.problem import Problem
@@ -139,7 +142,7 @@ def shapes() -> str:
 
 def optimizer_directions() -> str:
     """Return a table of private training with the parameters that the theory prescribes for measured constants: one
-    direction per step beside the best K at equal evaluations (`benchmarks.prescription`)."""
+    direction per step beside the best number of them at equal evaluations (`benchmarks.prescription`)."""
     lines = []
     for task in ("digits", "digits_long"):
         rows = read_rows(RESULTS / f"prescription_{task}")
@@ -260,15 +263,20 @@ def last_norm() -> str:
 
 
 def last_norm_tasks() -> str:
-    """Return a table of the accuracy of every method on a pretrained language model, by task and prompt, and below it
-    the paper's order of the methods."""
-    return tasks_table(read_rows(RESULTS / "llm_last_norm_tasks"))
+    """Return a table of the accuracy of every method on a pretrained language model, by task and prompt."""
+    return last_norm_tasks_rows.table(read_rows(RESULTS / "llm_last_norm_tasks"))
+
+
+def methods_order() -> str:
+    """Return a table of the differences between neighbours in the paper's order of methods, by task and prompt."""
+    tasks, one = read_rows(RESULTS / "llm_last_norm_tasks"), read_rows(RESULTS / "llm_last_norm")
+    return last_norm_tasks_rows.order(pd.concat([last_norm_tasks_rows.sst2(one), tasks]))
 
 
 def only_d() -> str:
     """Return a table of the steps of DPZero on a pretrained language model to a fixed fall of the loss, by the weights
-    that are trained, and the slope of log steps against log d."""
-    return steps_table(read_rows(RESULTS / "llm_only_d"))
+    that are trained, with the effective rank r, and the slope of log steps against log d."""
+    return steps_table(read_rows(RESULTS / "llm_only_d"), read_rows(RESULTS / "llm_only_d_rank"))
 
 
 HEADS = {
@@ -304,6 +312,58 @@ def equal_evaluations() -> str:
     return markdown(["task", "K T", *(f"K = {k}" for k in ks), "chosen, over K = 1", "4, 16 and 64, over K = 1"], lines)
 
 
+def equal_points() -> str:
+    """Return a table of the accuracy in percent of each difference rule at its chosen number of directions K, of how
+    far the chosen rule and K are above central differences with K = 1, and forward differences above central ones at
+    equal K, with 95% intervals."""
+    rows = by_points.both()
+    lines = []
+    for (name, evaluations), part in sorted(rows.groupby(["task", "evaluations"]), reverse=True):
+        cells = by_points.found(part)
+        (one,) = (cell for cell in cells if cell[:2] == ("central", 1))
+        shown = []
+        for rule in DIFFERENCES:
+            found = by_points.best(cells, rule)
+            shown.append(f"{found.reported.mean():.1f} (K = {found.directions})" if found else "-")
+        chosen = by_points.best(cells, *DIFFERENCES)
+        assert chosen is not None
+        mean, half = by_points.above(chosen, one)
+        equal, interval = by_points.at_equal_k(cells)
+        gains = [
+            f"{chosen.difference}, K = {chosen.directions}: {mean:+.1f} +- {half:.1f}",
+            f"{equal:+.1f} +- {interval:.1f}",
+        ]
+        lines.append([HEADS[str(name)], f"{2 * int(str(evaluations)):,}", f"{one.reported.mean():.1f}", *shown, *gains])
+    last = ["chosen, over central K = 1", "forward over central, K = 4, 16, 64"]
+    return markdown(["task", "points", "central, K = 1", *DIFFERENCES, *last], lines)
+
+
+def rule_checks() -> str:
+    """Return a table, by difference rule, of how near the certificate is reached by runs, and the theorem's inequality
+    by one step and by runs on the worst losses, over every law of the directions."""
+    runs = pd.concat([read_rows(RESULTS / f"difference_rules_{name}") for name in ("certificates", "cells")])
+    hunts = read_rows(RESULTS / "violations")
+    lines = []
+    for rule in DIFFERENCES:
+        groups = runs[runs["difference"] == rule].groupby(["place", "law", "K"])
+        measured = groups["gradient_squared"]
+        shares = (measured.mean() + 3 * measured.sem()) / groups["bound"].first()
+        cells = [f"{int((shares <= 1).sum())} of {len(shares)}", f"{shares.max():.2f}"]
+        for hunt in ("one step", "run"):
+            ratios = having(hunts, hunt=hunt, part=rule)["ratio"]
+            cells += [f"{int((ratios > 1).sum())} of {len(ratios):,}", f"{ratios.max():.4f}"]
+        lines.append([rule, *cells])
+    header = [
+        "cells below",
+        "largest share",
+        "one step: violations",
+        "largest ratio",
+        "runs: violations",
+        "largest ratio",
+    ]
+    return markdown(["difference", *header], lines)
+
+
 def step_lengths() -> str:
     """Return a table by batch size and text length of the time of a private step with each law of directions, over the
     time of two forward passes. It also has that of the published step (four passes over the weights in place)."""
@@ -334,8 +394,8 @@ def one_pass() -> str:
 
 
 def differences() -> str:
-    """Return a table of the certified bounds of each difference rule at its best K, by the law of the directions and
-    the evaluations of each record."""
+    """Return a table of the certified bounds of each difference rule at its best number K of directions per step, by
+    the law of the directions and the evaluations of each record."""
     rows = having(read_rows(RESULTS / "differences"), chosen="best")
     names = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs", "frame": "frame"}
     lines = []
@@ -367,6 +427,17 @@ def difference_rules() -> str:
         "last",
     ]
     return markdown(header, lines)
+
+
+def gradient_moment() -> str:
+    """Return a table of certificates with a released moment of gradient norms, beside those with a known moment and
+    with a Lipschitz constant."""
+    rows = read_rows(RESULTS / "gradient_moment")
+    lines = [
+        [f"{n:,}", f"{m:g}", f"{b:g}", f"{share:.1%}", f"{upper:.4g}", *(f"{bound:.4f}" for bound in bounds)]
+        for n, m, b, share, upper, *bounds in rows.drop(columns="status").itertuples(index=False)
+    ]
+    return markdown(["n", "m", "B", "part of mu^2", "released bound", "certificate", "moment known", "L = B"], lines)
 
 
 def _interval(values: "pd.Series[float]") -> str:
@@ -471,6 +542,7 @@ TABLES = {
     "calculator": calculator,
     "differences": differences,
     "difference_rules": difference_rules,
+    "gradient_moment": gradient_moment,
     "certificates": certificates,
     **sentences.TABLES,
     "directions": directions,
@@ -485,12 +557,17 @@ TABLES = {
     "opt_prompts": opt_prompts,
     "last_norm": last_norm,
     "last_norm_tasks": last_norm_tasks,
+    "methods_order": methods_order,
     "only_d": only_d,
+    "tuning_step": tuning_step.table,
     "llm_chat": chat.table,
+    "llm_e2e": e2e.table,
     "llm_rewards": rewards.table,
     "llm_owners": owners.table,
     "users": users.table,
     "equal_evaluations": equal_evaluations,
+    "equal_points": equal_points,
+    "rule_checks": rule_checks,
     "one_pass": one_pass,
     "differences_step": differences_step,
     "gpu_plans": gpu_plans,

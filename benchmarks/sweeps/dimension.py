@@ -227,8 +227,9 @@ def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tenso
 def _share(
     part: tuple[Products, Tensor] | None, group: int, samples: int, steps: int, worker: _Worker
 ) -> tuple[Products, Tensor]:
-    """Return the sums of a group of blocks on every process. The process that made them has them as `part` and sends
-    them to the others, where `part` is None. The sums are for `samples` samples and `steps` steps."""
+    """Return the sums over a group of blocks of coordinates on every process. `group` is the group's number; the
+    process whose rank is that number modulo the count of processes made the sums. It has them as `part` and sends them
+    to the others, where `part` is None. They are for `samples` samples and `steps` steps."""
     found = _nothing(samples, steps, worker) if part is None else part
     if worker.count > 1:
         given, squares = found

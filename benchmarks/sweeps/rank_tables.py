@@ -81,9 +81,9 @@ def _shown(chosen: pd.DataFrame, method: str, output: str) -> str:
 
 
 def _slope(chosen: pd.DataFrame, method: str, output: str) -> str:
-    """Return the slope of a method's log gradient norm in log r, as text with a 95% interval over seeds. `output` says
-    whether the norm is at the last iterate or at x_tau. `chosen` has the rows of the chosen parameters by r and
-    seed."""
+    """Return the slope of a method's log gradient norm in log r, with r the effective rank, as text with a 95% interval
+    over seeds. `output` says whether the norm is at the last iterate or at x_tau. `chosen` has the rows of the chosen
+    parameters by r and seed."""
     part = chosen[(chosen["method"] == method) & (chosen["output"] == output)]
     mean, low, high = interval([slope(of["r"], of["train"]) for _, of in part.groupby("seed")])
     return f"{mean:.2f} ({low:.2f} to {high:.2f})"

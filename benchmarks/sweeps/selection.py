@@ -141,8 +141,8 @@ def as_synthetic(rows: pd.DataFrame, experiment: str, mode: str) -> pd.DataFrame
     """Return the rows of an experiment of `benchmarks.rank` with the columns of `benchmarks.synthetic`, and with `mode`
     as the name of its spectrum.
 
-    Step sizes are given in units of 1/(r + 2), and clips in those of the experiment's grid, so that rows of different
-    problems have the same settings.
+    Step sizes are given in units of 1/(r + 2), with r the effective rank, and clips in those of the experiment's grid,
+    so that rows of different problems have the same settings.
     """
     part = rows[rows["experiment"] == experiment]
     unit = np.sqrt(np.where(part["method"] == "dpgd-0th", part["d"], part["directions"]))

@@ -12,7 +12,8 @@ noise, with independent noise, over that with correlated noise of the same priva
 `gain_known` is that of a covariance that was found, so it is attained; no covariance has more than `gain_bound`, by the
 dual of the problem. `runs_known` is the same gain measured on 400 runs of the algorithm with either noise, from the
 minimum. `signal` is the mean squared gradient without any noise from a start drawn at random, over that at the start:
-what a small pool cannot learn. Full batches are not here, since section 13 of the proof bounds their gain by pi/2.
+what a small pool cannot learn. Full batches are not here, since section 13 of the sharpened theorem's proof
+bounds their gain by pi/2.
 """
 
 import math

@@ -1,19 +1,22 @@
 """DPZero by each difference rule, at equal evaluations of a record's loss.  python -m benchmarks.difference_rules
 
-The loss is pseudo-Huber with spectrum (c); relation replace-one, delta 1e-6, full batches, starting at 0. Runs end when
-every record's loss has been evaluated `points` times (a derivative counts as one evaluation, though it takes the time
-of one to two). Clip, noise, smoothing and step size are those of the sharpened theorem for the rule, the law of the
-directions, their number K and `points`; `factor` multiplies the step size, and `bound` is the certificate of the
-parameters that are run. `best_k` is the theorem's K of the smallest certificate. There are two places:
+The loss is pseudo-Huber, with spectrum (c) unless a place says otherwise; relation replace-one, delta 1e-6, full
+batches, starting at 0. Runs end when every record's loss has been evaluated `points` times (a derivative counts as one
+evaluation, though it takes the time of one to two). Clip, noise, smoothing and step size are those of the sharpened
+theorem for the rule, the law of the directions, their number K and `points`; `factor` multiplies the step size, and
+`bound` is the certificate of the parameters that are run. `best_k` is the theorem's K of the smallest certificate.
+There are these places:
 
 - certificates (n = 1,000, d = 200, epsilon 8): every rule with every law of the directions, K = 1 and K = best_k. The
 measured means are to be below the certificates.
+- cells: the same on six other losses, of the spectra (a), (b) and (c) in 20, 200 and 2,000 dimensions.
 - comparison (n = 10,000, d = 2,000, epsilon 2, 9,344 evaluations): the sphere, K = best_k, and a grid of the factor.
 Seed 0 also runs K = best_k/2, rounded down, and K = 2 best_k with central and forward differences.
 
 Directions, noise and data come from seeds: nothing here is a private release.
 """
 
+import itertools
 import math
 import time
 from argparse import Namespace
@@ -52,33 +55,44 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Place:
-    """The size of the data, the budget at DELTA, and the evaluations of each record's loss in a run."""
+    """The size of the data, the budget at DELTA, the evaluations of each record's loss in a run, and the spectrum."""
 
     n: int
     d: int
     epsilon: float
     points: int
+    mode: str = "c"
 
 
-PLACES = {"certificates": Place(1_000, 200, 8.0, 1_000), "comparison": Place(10_000, 2_000, 2.0, 9_344)}
+CELLS = {
+    f"cell-{mode}-{d}": Place(1_000, d, 8.0, 1_000, mode)
+    for mode, d in (("a", 20), ("a", 200), ("b", 20), ("b", 200), ("c", 20), ("c", 2_000))
+}
+PLACES = {
+    "certificates": Place(1_000, 200, 8.0, 1_000),
+    "comparison": Place(10_000, 2_000, 2.0, 9_344),
+    **CELLS,
+}
 FOLDERS = {
     "certificates": RESULTS / "difference_rules_certificates",
+    "cells": RESULTS / "difference_rules_cells",
     "comparison": RESULTS / "difference_rules",
 }
 
 
 @lru_cache(maxsize=1)
 def _loss(place: Place) -> tuple[PseudoHuber, Problem]:
-    """Return the place's loss and its constants at the start 0."""
+    """Return the pseudo-Huber loss on data of the place's size, and its constants for runs that start at 0."""
     data = gaussian_data(np.random.default_rng([place.n, place.d]), place.n, place.d)
-    loss = PseudoHuber(data, paper_spectrum("c", place.d))
+    loss = PseudoHuber(data, paper_spectrum(place.mode, place.d))
     gap = loss.gap(np.zeros(loss.d))
     return loss, Problem(n=loss.n, d=loss.d, r=loss.r, lipschitz=loss.lipschitz, smoothness=loss.smoothness, gap=gap)
 
 
 @lru_cache(maxsize=256)
 def _at(place: Place, difference: str, law: str, k: int | str) -> Any:
-    """Return the theorem's prescription with k directions a step, or with the best number of them."""
+    """Return the sharpened theorem's prescription at a place for a difference rule and a law of the directions, with k
+    of them a step, or the best number of them if k is "best"."""
     return prescribe(
         _loss(place)[1],
         float(gdp_from_epsilon(place.epsilon, DELTA)),
@@ -158,17 +172,17 @@ Cell = tuple[str, str, str, int, int]
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
-    place = options.place
-    for seed in range(options.seeds):
-        for rule in DIFFERENCES:
-            for law in LAWS if place == "certificates" else ["sphere"]:
-                best = _at(PLACES[place], rule, law, "best").directions_per_step
-                tried = {1, best} if place == "certificates" else {best}
-                yield from ((place, rule, law, k, seed) for k in sorted(tried))
-    if place == "comparison":
+    for place, seed, rule in itertools.product(
+        CELLS if options.place == "cells" else [options.place], range(options.seeds), DIFFERENCES
+    ):
+        for law in ["sphere"] if place == "comparison" else LAWS:
+            best = _at(PLACES[place], rule, law, "best").directions_per_step
+            tried = {best} if place == "comparison" else {1, best}
+            yield from ((place, rule, law, k, seed) for k in sorted(tried))
+    if options.place == "comparison":
         for rule in ("central", "forward"):
-            best = _at(PLACES[place], rule, "sphere", "best").directions_per_step
-            yield from ((place, rule, "sphere", k, 0) for k in (best // 2, 2 * best))
+            best = _at(PLACES["comparison"], rule, "sphere", "best").directions_per_step
+            yield from (("comparison", rule, "sphere", k, 0) for k in (best // 2, 2 * best))
 
 
 def _keys(options: Namespace, cell: Cell) -> Iterator[dict[str, Any]]:
@@ -203,7 +217,7 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--seeds", type=integer(1, 1000), default=5),
-        flag("--place", choices=PLACES, default="comparison", help="default: comparison"),
+        flag("--place", choices=FOLDERS, default="comparison", help="default: comparison"),
     ],
     folder=lambda options: FOLDERS[options.place],
     key=KEY,

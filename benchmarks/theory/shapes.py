@@ -73,7 +73,8 @@ def _shape_root(spectrum: Array, power: float, gradients: Array | None) -> Array
 
 
 def moments(curvature: Array, start: Array, variance: float, step_size: float, weights: Array) -> tuple[float, float]:
-    """Return E F(x_T) - F* over its value at the start, and the mean over the run of E ||weights w||^2 over its own.
+    """Return E F(x_T) - F* over its value at the start, and the mean over the run of E ||weights w||^2 over its
+    value at the start.
 
     w is the distance from the minimum in the coordinates of the directions u, in which the loss is w'H w/2 with
     H = `curvature`. `start` is w at the start, `weights` the matrix that turns w into grad F, and `variance`

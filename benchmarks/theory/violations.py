@@ -2,17 +2,22 @@
 
 Each case is a row with a ratio of what happens to what the theorem allows; no ratio may exceed 1. There are two hunts:
 
-- One step, 3,500 cases, without sampling error. A random problem's sample gradients are changed so that the ratio
+- One step, without sampling error. In 3,500 cases a random problem's sample gradients are changed so that the ratio
 grows. On a quadratic with Hessian H and as the smoothing lambda -> 0, the expected change of F over one step needs only
 E[m'U'g] and E[m'U'HUm]. Here U has the K directions as columns, m is the clipped mean of the samples' K scalars, and g
 is the gradient. For gradients along an eigenvector of H these are one-dimensional integrals in any d and for any K
 (part `quadrature` for Gaussian directions, frames, and the sphere with K = 1; `spheres` for K = 2 to 64 directions on
 the sphere, d from 100). For random signs with K d <= 10 they are finite sums (`enumeration`). The ratio is 1 minus what
-remains between the two sides of the theorem, as a share of G^2 + K_0 - gap/alpha, in the theorem's letters.
-- Whole runs, 744 combinations of parameters near and away from the prescribed ones, on the worst convex family, its
-burst and its lengthened slope (`benchmarks.optimality`), with 24 runs each. The ratio is (mean - 4.5 standard
-errors)/certified. Runs with Gaussian directions use the family's reduction to few coordinates (part `runs`); directions
-from the sphere, signs and frames are drawn one by one in d = 128 (`laws`).
+remains between the two sides of the theorem, as a share of G^2 + K_0 - gap/alpha, in the theorem's letters. As lambda
+-> 0 all difference rules are the same. In 1,200 more cases lambda is large enough to matter, and samples have second
+derivatives that jump at x. The parts are named after the rules (`central`, `forward`, `exact`), and each has every law
+of the directions. Few coordinates and few directions leave sums over signs, or integrals over one or two variables.
+- Whole runs at parameters near and away from the prescribed ones, on the worst convex family, its burst and its
+lengthened slope (`benchmarks.optimality`), with 24 runs each. The ratio is (mean - 4.5 standard errors)/certified. In
+744 combinations of parameters lambda -> 0. Runs with Gaussian directions use the family's reduction to few coordinates
+(part `runs`); directions from the sphere, signs and frames are drawn one by one in d = 128 (`laws`). In 600 more, of
+every rule and law, losses are evaluated at the points of the rule in d = 48, and lambda is up to 1,000 times the
+prescribed one.
 
 The summary gives the ratio closest to 1 in each part.
 """
@@ -35,6 +40,7 @@ from benchmarks.kit.rows import read_rows
 from benchmarks.problems.worst_case import WorstCase, run
 from benchmarks.theory.optimality import member
 from dpzero_theory.check import Array, PreconditionError
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Problem
@@ -43,23 +49,35 @@ from dpzero_theory.theory.sharp.constants import constants
 
 KEY = ("hunt", "part", "case")
 FIELDS = ("law", "d", "r", "K", "clip", "step_size", "noise_std", "ratio", "seconds")
-PARTS = {"quadrature": 2000, "enumeration": 1000, "spheres": 500, "runs": 504, "laws": 240}
-RUNS = ("runs", "laws")
+PARTS = {
+    **{("one step", part): count for part, count in (("quadrature", 2000), ("enumeration", 1000), ("spheres", 500))},
+    **{("one step", rule): 400 for rule in DIFFERENCES},
+    **{("run", part): count for part, count in (("runs", 504), ("laws", 240))},
+    **{("run", rule): 200 for rule in DIFFERENCES},
+}
+"""The number of cases by hunt and part."""
 CLIMBS = 12
 STANDARD_ERRORS, RUN = 4.5, 24
 """For each combination of parameters RUN runs are made. STANDARD_ERRORS standard errors are subtracted from their mean
 before it is compared with the certificate, so that chance alone exceeds no bound."""
 LAWS = ("sphere", "rademacher", "frame")
+EVERY = (*LAWS, "gaussian")
+ANGLES, NORMALS, REACH = 120, 120, 9.0
+"""The nodes along an angle, and along a standard normal number, which go up to REACH, where there are two variables; 20
+times as many where there is one."""
 
 
 def quadrature(gradients: Array, weights: Array, clip: float, law: str, d: int, k: int) -> tuple[Array, Array]:
-    """Return E[m'U'g]/(K a) and the moments that make up E[m'U'HUm], for sample gradients a_i e (with weights in the
-    mean) along one eigenvector e of the Hessian H. The matrix U has the K directions as columns, and m is the clipped
-    mean of the samples' K scalars. law is the directions' law, in R^d, and k = K.
+    """Return E[m'U'g]/(K a) and the moments that make up E[m'U'HUm]/K^2, for sample gradients a_i e along one
+    eigenvector e of the Hessian H, with the mean g = a e. The matrix U has the K directions as columns, and m is the
+    mean of the samples' K scalars, which are clipped to norm c sqrt(K).
 
-    Here y = U'e has length ||y|| = v sqrt(K), and m = f(v) y/||y|| with f(v) the mean of sign(a) min(|a| v, c), where c
-    is the clip. Returned are E[f v] and the moments (E[f^2 v^2], E[f^2 w_1]). With the eigenvalue h of e and the trace
-    R of H, the second moment is h E[f^2 v^2] + (R - h) E[f^2 w_1], the part along e plus the part across it.
+    Here y = U'e has length ||y|| = v sqrt(K), and m = sqrt(K) f(v) y/||y|| with f(v) the mean of sign(a_i) min(|a_i| v,
+    c). Returned are E[f v] and the moments (E[f^2 v^2], E[f^2 w_1]), where w_1 is the mean, at the same v, of
+    (y'U'e')^2/(K ||y||^2) for a unit vector e' orthogonal to e. With the eigenvalue h of e and the trace R of H, the
+    second moment is h E[f^2 v^2] + (R - h) E[f^2 w_1], the part along e plus the part across it.
+
+    gradients: the a_i. weights: those of the samples in the mean. clip: c. law: that of the directions in R^d. k: K.
     """
     v, w1, mass = _law(law, d, k, tuple(clip / abs(a) for a in gradients if a != 0))
     f = sum(w * np.sign(a) * np.minimum(abs(a) * v, clip) for w, a in zip(weights, gradients, strict=True))
@@ -75,8 +93,8 @@ def _nodes() -> tuple[Array, Array]:
 
 def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
     """Return a quadrature rule for v = ||U'e||/sqrt(K), for K = `k` directions U of a law and a unit vector e in R^d:
-    its nodes v, at each node the mean square of a step's component across e over that along e, and the masses. The rule
-    is Gauss-Legendre between the points `kinks`, at which clipping begins."""
+    its nodes v, at each node the mean of (e'UU'f)^2/(K ||U'e||^2) for a unit vector f orthogonal to e, and the masses.
+    The rule is Gauss-Legendre between the points `kinks`, at which clipping begins."""
     gaussian = law == "gaussian"
     if not gaussian and d == k:
         one = np.ones(1)
@@ -166,7 +184,8 @@ def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature:
 
 def one_step(part: str, case: int) -> dict[str, Any]:
     """Return the row of a random problem of a part, after its sample gradients have been changed step by step so that
-    the ratio of what happens to what the theorem allows grows. `case` is the seed."""
+    the ratio of what happens to what the theorem allows grows. `part` is "quadrature", "spheres" or "enumeration", as
+    the module says, and `case` is the seed."""
     rng = np.random.default_rng([case, len(part)])
     if part == "spheres":
         law, k = "sphere", int(2 ** rng.integers(1, 7))
@@ -232,15 +251,188 @@ def one_step(part: str, case: int) -> dict[str, Any]:
     return {**names, "ratio": float(best)}
 
 
+def by_rule(rule: str, case: int) -> dict[str, Any]:
+    """Return the row of one step from x = 0 by a difference rule, on a random problem that has been changed step by
+    step so that the ratio grows. `case` is the seed; the laws of the directions take turns.
+
+    Sample i has the loss g_i'x + sum_j (a_ij x_j^2 + b_ij x_j |x_j|)/2, with |a_ij| + |b_ij| at most the sample's
+    curvature h_ij <= 1 in coordinate j. So F has its curvature within the diagonal matrix H of the mean h_ij. The ratio
+    uses the loss itself at the points of the rule and after the step. No noise is added, which both sides would have
+    with the same factor.
+    """
+    law = EVERY[case % len(EVERY)]
+    rng = np.random.default_rng([case, 97, list(DIFFERENCES).index(rule)])
+    d, k = _small(law, rng)
+    nodes = _directions_of(law, d, k)
+    n = int(rng.integers(1, 4))
+    weights = rng.dirichlet(np.ones(n))
+    h = rng.random((n, d)) ** rng.choice([0.0, 1.0, 4.0])
+    h /= h.max()
+    r = min(max(1.0, float((weights @ h).sum())), float(d))
+    own = min(max(1.0, math.sqrt(float(weights @ h.sum(axis=1) ** 2))), float(d))
+    sample_rank = own if rng.random() < 0.5 else None
+    clip = float(rng.uniform(0.3, 3)) * math.sqrt(k)
+    found = constants(np.array([clip / math.sqrt(k)]), d, r, law, directions_per_step=k)
+    largest = 1.9 * float(found.kept[0]) / max(float(found.quadratic[0]), 1e-3)
+    alpha = float(min(largest, 2.0) * rng.uniform(0, 1) ** 2 + 1e-6)
+    smoothing = float(10 ** rng.uniform(-3, 0.3)) if DIFFERENCES[rule].smoothing else 0.0
+    stated = certificate(
+        Problem(n=1000, d=d, r=r, sample_rank=sample_rank),
+        step_size=alpha,
+        steps=1,
+        clip=clip,
+        smoothing=smoothing,
+        noise_std=0.0,
+        direction=law,
+        directions_per_step=k,
+        difference=rule,
+    )
+
+    def ratio(problem: Array) -> float:
+        g = float(np.linalg.norm(weights @ problem[0]))
+        costs = (one_change(problem, weights, u, mass, rule, smoothing, clip, alpha) / alpha for u, mass in nodes)
+        cost, coarse = (next(costs), next(costs, None))
+        error = 0.0 if coarse is None else 2 * abs(cost - coarse)
+        return _ratio(cost - error, stated.progress * g * g - stated.drift * g, stated.floor - 1 / alpha, g)
+
+    def allowed(problem: Array) -> Array:
+        """Scale a problem's gradients to norms of at most 1 and its second derivatives to the samples' curvatures."""
+        size = np.linalg.norm(problem[0], axis=1, keepdims=True)
+        bend = np.abs(problem[1:]).sum(axis=0)
+        shrink = np.minimum(1, h / np.maximum(bend, 1e-300))
+        return np.stack([problem[0] / np.maximum(size, 1), problem[1] * shrink, problem[2] * shrink])
+
+    at = allowed(rng.standard_normal((3, n, d)) * np.array([1.0, 3.0, 3.0])[:, None, None])
+    if rng.random() < 0.5:  # the error of a difference then opposes the gradient in every coordinate
+        at = np.stack([at[0], 0 * h, -h * np.sign(at[0])])
+    best = ratio(at)
+    for climb in range(CLIMBS):
+        other = allowed(at + 0.5 ** (climb / 3) * rng.standard_normal(at.shape))
+        value = ratio(other)
+        if value > best:
+            best, at = value, other
+    names = {"law": law, "d": d, "r": r, "K": k, "clip": clip / math.sqrt(k), "step_size": alpha, "noise_std": 0.0}
+    return {**names, "ratio": float(best)}
+
+
+def one_change(
+    problem: Array, weights: Array, u: Array, mass: Array, rule: str, smoothing: float, clip: float, alpha: float
+) -> float:
+    """Return E[F(x_1) - F(0)] for one step without noise from 0, as a sum over directions u, shape (nodes, K, d), with
+    the masses `mass`. `problem` has the samples' g, a and b of `by_rule`, each of shape (n, d)."""
+    g, a, b = problem
+
+    def losses(x: Array) -> Array:
+        found: Array = x @ g.T + (x * x) @ (a.T / 2) + (x * np.abs(x)) @ (b.T / 2)
+        return found
+
+    if rule == "exact":
+        s = u @ g.T
+    elif rule == "forward":
+        s = losses(smoothing * u) / smoothing
+    else:
+        s = (losses(smoothing * u) - losses(-smoothing * u)) / (2 * smoothing)
+    s = s * np.minimum(1, clip / np.maximum(np.linalg.norm(s, axis=1, keepdims=True), 1e-300))
+    moved = np.einsum("sk,skd->sd", s @ weights, u)
+    return float(mass @ (losses(-alpha / u.shape[1] * moved) @ weights))
+
+
+def _small(law: str, rng: np.random.Generator) -> tuple[int, int]:
+    """Return a dimension and a number of directions for which `_directions_of` has few nodes."""
+    if law == "rademacher":
+        k = int(rng.integers(1, 4))
+        return int(rng.integers(1, 10 // k + 1)), k
+    tried = {
+        "sphere": ((1, 1), (2, 1), (2, 2), (3, 1)),
+        "gaussian": ((1, 1), (1, 1), (2, 1), (1, 2)),
+        "frame": ((1, 1), (2, 1), (2, 2), (3, 1)),
+    }
+    return tried[law][int(rng.integers(4))]
+
+
+@cache
+def _directions_of(law: str, d: int, k: int) -> list[tuple[Array, Array]]:
+    """Return nodes of K = k directions in R^d, shape (nodes, K, d), and their masses; for laws that are not finite sums
+    a second time with fewer nodes, from which the error of the first is estimated."""
+    if law == "rademacher" or (d == 1 and law != "gaussian"):
+        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
+        return [(signs, np.full(len(signs), 1 / len(signs)))]
+    return [_rule(law, d, k, parts) for parts in (1.0, 0.7)]
+
+
+def _rule(law: str, d: int, k: int, parts: float) -> tuple[Array, Array]:
+    """Return the nodes and masses of `_directions_of`; `parts` scales the number of nodes along each variable."""
+    count = int(parts * (ANGLES if d == 3 or (law, k) == ("sphere", 2) else 20 * ANGLES))
+    angles = 2 * math.pi * (np.arange(count) + 0.5) / count
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    if law == "gaussian":
+        points = int(parts * (NORMALS if d * k == 2 else 20 * NORMALS))
+        x = REACH * (2 * (np.arange(points) + 0.5) / points - 1)
+        density = np.exp(-x * x / 2)
+        if d * k == 1:
+            return x.reshape(-1, 1, 1), density / density.sum()
+        pairs = np.stack(np.meshgrid(x, x, indexing="ij"), axis=-1).reshape(-1, k, d)
+        mass = np.outer(density, density).ravel()
+        return pairs, mass / mass.sum()
+    if d == 3:
+        height, w = np.polynomial.legendre.leggauss(int(parts * 80))
+        flat = np.sqrt(1 - height**2)[:, None, None] * circle
+        u = np.concatenate([flat, np.broadcast_to(height[:, None, None], (*flat.shape[:2], 1))], axis=2)
+        return math.sqrt(3) * u.reshape(-1, 1, 3), np.repeat(w / w.sum(), count) / count
+    if k == 1:
+        return math.sqrt(2) * circle[:, None], np.full(count, 1 / count)
+    first, second = np.repeat(circle, count, axis=0), np.tile(circle, (count, 1))
+    if law == "frame":
+        first = np.concatenate([circle, circle])
+        second = np.stack([-first[:, 1], first[:, 0]], axis=1) * np.repeat([1.0, -1.0], count)[:, None]
+    return math.sqrt(2) * np.stack([first, second], axis=1), np.full(len(first), 1 / len(first))
+
+
 def _ratio(cost: float, progress: float, floor: float, g: float) -> float:
-    """Return 1 - (floor - progress - cost)/(G^2 + floor), where the bracket is how far the theorem's inequality is from
-    being violated. Above 1 it is violated. `g` is the gradient norm G."""
+    """Return 1 - (floor - progress - cost)/(G^2 + floor), which is above 1 if the theorem's inequality cost <= floor -
+    progress is violated. cost: the expected change of F in a step, over the step size. progress, floor: the terms of
+    the theorem with and without the gradient norm G, which is `g`."""
     return 1 - (floor - progress - cost) / (g * g + floor + 1e-9)
 
 
+def run_by_rule(rule: str, case: int) -> dict[str, Any]:
+    """Return the row of a prescription for a difference rule and a law of the directions, with its smoothing and other
+    parameters multiplied by random factors, and with runs on the worst loss of the family. `case` is the seed; the
+    laws of the directions take turns."""
+    law = EVERY[case % len(EVERY)]
+    rng = np.random.default_rng([case, 96, list(DIFFERENCES).index(rule)])
+    n, epsilon = int(10 ** rng.uniform(3, 6)), float(rng.choice([0.5, 2.0, 8.0]))
+    r, k = float(10 ** rng.uniform(0, 1.2)), int(2 ** rng.integers(0, 4))
+    problem = Problem(n=n, d=48, r=r)
+    gdp = float(gdp_from_epsilon(epsilon, 1e-6))
+    p = prescribe(
+        problem, gdp, max_steps=int(10 ** rng.uniform(1.5, 2.5)), direction=law, directions_per_step=k, difference=rule
+    )
+    factors = np.exp(rng.normal(0, 0.4, 2)) if case // len(EVERY) % 2 else np.ones(2)
+    clip, smoothing = p.clip * float(factors[1]), p.smoothing * float(10 ** rng.uniform(0, 3))
+    at: dict[str, Any] = {
+        "step_size": p.step_size * float(factors[0]),
+        "steps": p.steps,
+        "clip": clip,
+        "noise_std": noise_std(gdp, p.steps, clip, n, "replace-one"),
+        "directions_per_step": k,
+    }
+    bound = certificate(problem, **at, smoothing=smoothing, direction=law, difference=rule).bound
+    loss, _ = member(("mean", "long", "burst")[case % 3 if case % 2 else 0], problem, at)
+    names = {"law": law, "d": problem.d, "r": r, "K": k, "clip": clip / math.sqrt(k), "step_size": at["step_size"]}
+    mean = by_direction(loss, law, problem.d, **at, rng=rng, difference=rule, smoothing=smoothing)
+    low = float(mean.mean()) - STANDARD_ERRORS * float(mean.std()) / math.sqrt(RUN)
+    return {**names, "noise_std": at["noise_std"], "ratio": low / bound}
+
+
 def whole_run(part: str, case: int) -> dict[str, Any]:
-    """Return the row of a prescription whose parameters are multiplied by random factors, with runs on the worst loss
-    of the family at these parameters. `case` is the seed, and `part` is "runs" or "laws"."""
+    """Return the row of a random prescription, whose step size and clip are multiplied by random factors in every
+    second case, with runs at these parameters on a loss of `problems.worst_case` that is hard for them.
+
+    The loss is the member "mean", "long" or "burst" of `benchmarks.optimality`, in turn. `case` is the seed. If `part`
+    is "runs", directions are Gaussian and runs are reduced to few coordinates; if it is "laws", directions from the
+    sphere, signs or frames are drawn in full, in d = 128.
+    """
     several = part == "laws"
     rng = np.random.default_rng([case, 98 if several else 99])
     law = LAWS[case // 6 % 3] if several else "gaussian"
@@ -281,11 +473,13 @@ def by_direction(
     noise_std: float,
     directions_per_step: int,
     rng: np.random.Generator,
+    difference: str = "exact",
+    smoothing: float = 0.0,
 ) -> Array:
     """Run Algorithm 2 on the loss with directions of a law that are drawn in all d coordinates, of which there must be
     at least loss.curved + 1. Returns for each of `RUN` runs the mean of ||grad F_S||^2 over its steps. alpha is
-    `step_size`, K is `directions_per_step`, and the noise of each of the K means has the standard deviation
-    `noise_std`."""
+    `step_size`, K is `directions_per_step`, the noise of each of the K means has the standard deviation `noise_std`,
+    `difference` is the difference rule and lambda its `smoothing`."""
     curved, k = loss.curved + 1, directions_per_step
     x, total = np.zeros((RUN, d)), np.zeros(RUN)
     x[:, 0] = loss.start
@@ -297,13 +491,32 @@ def by_direction(
         psi[:, 1:curved] = loss.curvature * y / np.sqrt(1 + (loss.curvature / loss.saturation) ** 2 * inside)
         total += np.square(loss.slope * end) + np.sum(psi * psi, axis=1)
         u = _directions(law, rng, k, d)
-        along, across = u[:, :, 0] * end[:, None], np.einsum("ckd,cd->ck", u, psi)
+        if difference == "exact":
+            along, across = u[:, :, 0] * end[:, None], np.einsum("ckd,cd->ck", u, psi)
+        else:
+            along, across = _finite(loss, x[:, None, :], smoothing * u, difference, smoothing)
         m = noise_std * rng.standard_normal((RUN, k))
         for weight, a in groups:
             s = a * along + across
             m += weight * s * np.minimum(1, clip / np.maximum(np.linalg.norm(s, axis=1, keepdims=True), 1e-300))
         x -= step_size / k * np.einsum("ck,ckd->cd", m, u)
     return total / steps
+
+
+def _finite(loss: WorstCase, x: Array, shift: Array, difference: str, smoothing: float) -> tuple[Array, Array]:
+    """Return the finite differences of phi and of psi, the two parts of the loss, at x along the shifts lambda u."""
+
+    def parts(x: Array) -> tuple[Array, Array]:
+        end = np.clip(x[..., 0], 0.0, loss.width)
+        inside = np.sum(np.square(x[..., 1 : loss.curved + 1]), axis=-1)
+        z = (loss.curvature / loss.saturation) ** 2 * inside
+        phi = end * end / (2 * loss.width) + np.maximum(x[..., 0] - loss.width, 0.0)
+        return phi, loss.saturation**2 / loss.curvature * (z / (np.sqrt(1 + z) + 1))
+
+    there = parts(x + shift)
+    other = parts(x - shift) if difference == "central" else parts(x)
+    over = (2 if difference == "central" else 1) * smoothing
+    return (there[0] - other[0]) / over, (there[1] - other[1]) / over
 
 
 def _directions(law: str, rng: np.random.Generator, k: int, d: int) -> Array:
@@ -316,14 +529,14 @@ def _directions(law: str, rng: np.random.Generator, k: int, d: int) -> Array:
 
 
 def _cases() -> Iterator[tuple[str, str, int]]:
-    for part, count in PARTS.items():
-        for case in range(count):
-            yield "run" if part in RUNS else "one step", part, case
+    for (hunt, part), count in PARTS.items():
+        yield from ((hunt, part, case) for case in range(count))
 
 
 def _row(hunt: str, part: str, case: int) -> dict[str, Any]:
     started = time.perf_counter()
-    row = whole_run(part, case) if hunt == "run" else one_step(part, case)
+    ran, stepped = (run_by_rule, by_rule) if part in DIFFERENCES else (whole_run, one_step)
+    row = (ran if hunt == "run" else stepped)(part, case)
     seconds = round(time.perf_counter() - started, 3)
     short = {name: float(f"{x:.10g}") if isinstance(x, float) else x for name, x in row.items()}
     return {"hunt": hunt, "part": part, "case": case, **short, "seconds": seconds}
@@ -335,11 +548,10 @@ REMAKES = {"violations": Remake(KEY, lambda row: [_row(row["hunt"], row["part"],
 def _report(options: Namespace) -> int:
     """Print the ratio closest to 1 in each part. Returns 1 if a ratio exceeds 1, else 0."""
     table = read_rows(options.out)
-    for part in PARTS:
-        group = table[table["part"] == part]
+    for (hunt, part), group in table.groupby(["hunt", "part"], sort=False):
         worst = group.sort_values("ratio").iloc[-1]
         print(
-            f"{part}: {len(group):,} cases, largest ratio {worst['ratio']:.5f} "
+            f"{hunt}, {part}: {len(group):,} cases, largest ratio {worst['ratio']:.5f} "
             f"({worst['law']}, d = {worst['d']}, K = {worst['K']}, r = {worst['r']:.3g}, c = {worst['clip']:.3g})"
         )
     return int(bool((table["ratio"] > 1 + 1e-9).any()))

@@ -109,7 +109,8 @@ def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
 
 def slopes(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[str]:
     """Return as texts the slopes over widths of log steps against log d and against log r, and of log r against log d.
-    `runs` is the table of steps, `ranks` the rows of measured ranks."""
+    d is the number of weights and r the effective rank. `runs` is the table of steps, `ranks` the rows of measured
+    ranks."""
     by_width, lines = ranks.set_index("width"), []
     runs = runs.assign(r=[by_width.loc[width, "rank_estimate"] for width in runs["width"]])
     for name in ("d", "r"):

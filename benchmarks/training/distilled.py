@@ -35,8 +35,8 @@ def distilled(folder: Path | None) -> LanguageModel:
 
 
 def taught(texts: Sequence[str]) -> dict[str, Tensor]:
-    """Return the encoder's weights by name, after `STEPS` steps of training on these sentences. `texts` are the
-    sentences."""
+    """Return the small encoder's weights by name, after `STEPS` steps of training it on the sentences `texts` to agree
+    with the large encoder."""
     model, target = begun(), sentence_embeddings(texts)
     ids = [torch.tensor(row) for row in _ids(model, texts)]
     optimizer = torch.optim.AdamW(model.module.parameters())

@@ -48,12 +48,20 @@ class Encoder:
         found = [self._passes(parameters, x[part, : int(lengths[part].max())]) for part in rows]
         return torch.cat(found, dim=1)[:, order.argsort()]
 
-    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
-        ends = [torch.stack([p[:, None] + h, p[:, None] - h]) for p, h in zip(parameters, shifts, strict=True)]
-        logits = self.logits([end.flatten(0, 2) for end in ends], part.x)
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor], rule: str) -> Tensor:
+        if rule == "exact":
+            raise ValueError("the encoder has no exact derivatives here; take central or forward differences")
+        pairs = [(p[:, None], h) for p, h in zip(parameters, shifts, strict=True)]
+        ends = [(p + h, p - h if rule == "central" else p) for p, h in pairs]
+        logits = self.logits([torch.cat([one.flatten(0, 1), other.flatten(0, 1)]) for one, other in ends], part.x)
         y = part.y.expand(len(logits), -1)
-        losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(*ends[0].shape[:3], -1)
-        return (losses[0] - losses[1]).permute(2, 0, 1)
+        losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(len(logits), -1)
+        settings, k = ends[0][0].shape[:2]
+        there, other = (
+            losses[: settings * k].view(settings, k, -1),
+            losses[settings * k :].view(settings, -1, len(part.y)),
+        )
+        return (there - other).permute(2, 0, 1)
 
     def _passes(self, parameters: Sequence[Tensor], ids: Tensor) -> Tensor:
         inputs = {"input_ids": ids, "attention_mask": (ids != self._pad).long()}

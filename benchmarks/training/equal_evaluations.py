@@ -39,10 +39,13 @@ from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results, having, read_rows
 from benchmarks.training.equal_tasks import CLIPS, STEP_SIZES, TASKS, HeadTask
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.step_sizes import step_sizes
 
-EPSILON, DELTA, BATCH, SMOOTHING = 2.0, 1e-5, 256, 1e-2
+EPSILON, DELTA, BATCH = 2.0, 1e-5, 256
+SMOOTHING = {"central": 1e-2, "forward": 1e-3, "exact": 0.0}
+"""The smoothing lambda by difference rule. A forward difference errs by order lambda, a central one by its square."""
 KS = (1, 4, 16, 64, 256)
 BETWEEN = (4, 16, 64)
 CHOOSING, REPORTED = (0, 1), (2, 3, 4, 5, 6)
@@ -52,13 +55,14 @@ FIELDS = ("steps", "noise_multiplier", "chosen_by", "accuracy", "seconds")
 
 
 class Variant(NamedTuple):
-    """What is compared: the number K of directions per step, and how the released values change the weights
-    (momentum, Adam, weight decay, step size schedule)."""
+    """What is compared: the number K of directions per step, how the released values change the weights (momentum,
+    Adam, weight decay, step size schedule), and the difference rule."""
 
     directions: int
     update: str = "plain"
     weight_decay: float = 0.0
     schedule: str = "constant"
+    difference: str = "central"
 
 
 class Comparison(NamedTuple):
@@ -105,14 +109,17 @@ def grid(
     alphas: Sequence[float] = STEP_SIZES,
     batch: int = BATCH,
 ) -> list[Plan]:
-    """Return a plan for every pair of a clip and a step size, for a number of evaluations of a record. `clips` are in
-    units of sqrt(K), `alphas` are the step sizes, n is the number of records trained on, and batch the expected batch
-    size. `variant` has the number K of directions per step, the update, the weight decay and the schedule."""
-    steps, root = evaluations // variant.directions, math.sqrt(variant.directions)
+    """Return a plan for every pair of a clip and a step size. A record's loss is evaluated at twice as many points as
+    `evaluations` says, which counts central differences. `clips` are in units of sqrt(K), `alphas` are the step sizes,
+    n is the number of records trained on, and batch the expected batch size. `variant` has the number K of directions
+    per step, the update, the weight decay, the schedule and the difference rule."""
+    points = DIFFERENCES[variant.difference].points(variant.directions)
+    steps, root = 2 * evaluations // points, math.sqrt(variant.directions)
     common: dict[str, Any] = {
         "n": n, "target_epsilon": EPSILON, "target_delta": DELTA, "steps": steps, "expected_batch": float(batch),
-        "smoothing": SMOOTHING, "relation": "add-remove", "sampling": "poisson", "clip": 1.0, "step_size": 1.0,
-        "directions_per_step": variant.directions, "update": variant.update, "weight_decay": variant.weight_decay,
+        "smoothing": SMOOTHING[variant.difference], "relation": "add-remove", "sampling": "poisson", "clip": 1.0,
+        "step_size": 1.0, "directions_per_step": variant.directions, "difference": variant.difference,
+        "update": variant.update, "weight_decay": variant.weight_decay,
     }  # fmt: skip
     plan = Plan.for_target(**common)
     return [
@@ -122,7 +129,8 @@ def grid(
 
 
 def _cell(name: str, evaluations: int, variant: Variant) -> dict[str, Any]:
-    return {"task": name, "evaluations": evaluations, **variant._asdict()}
+    values = {"task": name, "evaluations": evaluations, **variant._asdict()}
+    return {column: values[column] for column in CELL}
 
 
 def _rows(work: HeadTask, cell: dict[str, Any], plans: Sequence[Plan], seed: int) -> list[dict[str, Any]]:
@@ -168,7 +176,8 @@ def reported(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def plain(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that compare K alone: those without momentum, Adam, weight decay or schedule."""
+    """Return the rows that compare the number K of directions per step alone: those without momentum, Adam, weight
+    decay or schedule."""
     return rows[(rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")]
 
 
@@ -208,8 +217,8 @@ def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tu
 
 def summary(rows: pd.DataFrame) -> str:
     """Return a text with a line for each task and variant: the accuracy of the reported seeds in percent, its standard
-    error, and the step size and clip. The lines after these have the chosen K for each task and number of
-    evaluations."""
+    error, and the step size and clip. The lines after these have the chosen number K of directions per step for each
+    task and number of evaluations."""
     lines = []
     for cell, found in reported(rows).groupby(list(CELL), sort=True):
         values = 100 * found["accuracy"].to_numpy(float)
@@ -229,7 +238,7 @@ def summary(rows: pd.DataFrame) -> str:
 
 
 def committed() -> pd.DataFrame:
-    """Return the rows under benchmarks/results of all presets, the named choices of task and weights."""
+    """Return the committed rows (under benchmarks/results) of all presets in one table."""
     folders = dict.fromkeys(preset.folder for preset in PRESETS.values())
     return pd.concat([read_rows(RESULTS / folder) for folder in folders], ignore_index=True)
 
@@ -255,7 +264,7 @@ def _body(parser: Parser, options: Namespace) -> int:
         device="cpu",
         dtype="float32",
         cell=CELL,
-        settings={"epsilon": EPSILON, "delta": DELTA, "batch": preset.batch, "smoothing": SMOOTHING, "noise": "seeded"},
+        settings=manifest_settings(preset.batch, SMOOTHING["central"]),
         figure="figures.equal_evaluations",
     )
     with parser.opened("--out", results):
@@ -263,12 +272,19 @@ def _body(parser: Parser, options: Namespace) -> int:
             work = TASKS[name](options.data)
             for evaluations, variant in itertools.product(preset.tasks[name], preset.variants):
                 if options.evaluations in (None, evaluations):
-                    _make(results, work, _cell(name, evaluations, variant), variant, preset.batch)
+                    make(results, work, _cell(name, evaluations, variant), variant, preset.batch)
     print(summary(read_rows(folder)))
     return 0
 
 
-def _make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Variant, batch: int) -> None:
+def manifest_settings(batch: int, smoothing: float | dict[str, float]) -> dict[str, Any]:
+    """Return what changes the meaning of rows beside their columns, for the manifest."""
+    return {"epsilon": EPSILON, "delta": DELTA, "batch": batch, "smoothing": smoothing, "noise": "seeded"}
+
+
+def make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Variant, batch: int) -> None:
+    """Make the rows of a cell that are not there yet: the grid's with the choosing seeds, as far as it must grow, and
+    those of the chosen pair with the reported seeds. `cell` has the values of its columns."""
     clips, alphas = work.first_grid(variant.directions)
     root = math.sqrt(variant.directions)
     while True:

@@ -36,7 +36,8 @@ sqrt(K), and its step sizes."""
 
 
 def whole(k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the first grid of most tasks: all clips, in units of sqrt(K), and all step sizes, whatever k = K is."""
+    """Return the first grid of most tasks: all clips, in units of sqrt(K), and all step sizes. It is the same for every
+    number K = k of directions."""
     return CLIPS, STEP_SIZES
 
 

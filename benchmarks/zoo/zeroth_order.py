@@ -42,7 +42,7 @@ class ZerothOrder:
         return np.flatnonzero(self.rng.random(len(self.records)) < rate)
 
     def directions(self) -> Array:
-        """Draw the directions of a step from its published seed, and return them, shape (K, d)."""
+        """Draw the K directions of a step from its published seed, and return them, shape (K, d)."""
         self.stream = np.random.default_rng(self.direction_seed)
         return np.asarray(self.stream.normal(size=(int(self.settings.get("directions", 1)), self.weights.size)))
 
@@ -51,8 +51,8 @@ class ZerothOrder:
             return np.asarray(np.logaddexp(0, -rows[:, -1] * (rows[:, :-1] @ weights)))
 
     def differences(self, rows: Array, directions: Array) -> Array:
-        """Return each record's finite difference of losses (f(x + h u) - f(x - h u))/(2 h) along each direction u,
-        shape (records, K). Here x are the weights and h is the smoothing."""
+        """Return each record's finite difference of losses (f(x + h u) - f(x - h u))/(2 h) along each of K directions
+        u, shape (records, K). Here x are the weights and h is the smoothing."""
         smoothing = float(self.settings.get("smoothing", 1e-4))
         with np.errstate(all="ignore"):
             columns = [

@@ -185,7 +185,7 @@ def _p_values(v: int, r: int, m: int, epsilon: Array, delta: float) -> Array:
 def one_run_gdp(correct: int, guesses: int, canaries: int, confidence: float) -> float:
     """A lower bound on mu: the largest mu for which this many right guesses refute mu-GDP, or 0.
 
-    It calls `refutes` with the Gaussian trade-off curve, F^-1(y) = Phi(Phi^-1(y) - mu).
+    It calls `refutes` with the curve y -> Phi(Phi^-1(y) - mu), where Phi is the standard normal distribution function.
 
     Args:
         correct: how many guesses of signs were right.

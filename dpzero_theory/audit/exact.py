@@ -125,6 +125,17 @@ def correlation(a: Array, b: Array) -> float:
     return float(min(1.0, 2 * stats.beta.cdf((1 - abs(r)) / 2, (a.size - 1) / 2, (a.size - 1) / 2)))
 
 
+def least_correlation(count: int, level: float, power: float = 0.95) -> float:
+    """The correlation of two vectors of `count` >= 2 Gaussian numbers at which `correlation` finds a p-value of `level`
+    or less, with probability `power` or more.
+
+    It is the cosine r with that p-value, plus z/sqrt(count) for the normal quantile z of `power`: the cosine of
+    correlated numbers spreads less than that of independent ones. The result is at most 1.
+    """
+    half = (count - 1) / 2
+    return float(min(1.0, 1 - 2 * stats.beta.ppf(level / 2, half, half) + stats.norm.ppf(power) / math.sqrt(count)))
+
+
 def gaussian(values: Array) -> float:
     """The p-value of Kolmogorov's test that `values` are independent standard Gaussians."""
     return float(stats.kstest(values, "norm").pvalue)

@@ -177,7 +177,7 @@ class Loop:
             try:
                 with until(self.deadline):
                     returned = self.train(data, seed, given)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise LoopFailed(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
         return returned, given, seen.shown
 

@@ -70,7 +70,7 @@ class AuditReport:
     def cause_of(self, name: str) -> str:
         """Returns the name of a violated check whose fault may be the cause of the violation of the check `name`.
 
-        The cause itself has no further cause. It is empty where there is none.
+        The cause itself has no further cause. Where there is no cause the returned text is empty.
         """
         bad = {entry.check.name: entry.check for entry in self.entries if entry.verdict.status == VIOLATED}
         above = [one for one in (bad[name].follows if name in bad else ()) if one in bad]
@@ -109,6 +109,18 @@ class AuditReport:
         return self.exit_code_of(("core",))
 
     @property
+    def outcome(self) -> str:
+        """The result of the audit in one sentence: what is violated, or what could not be tested, or no fault."""
+        if self.unwaived:
+            return f"Violated: {', '.join(self.causes)}."
+        waived = f" What is violated is waived: {', '.join(self.violations)}." if self.violations else ""
+        if missing := self.untested_of(("core",)):
+            return (
+                f"No fault was found, but the claim is not defended: {', '.join(missing)} could not be tested.{waived}"
+            )
+        return f"No fault was found.{waived}"
+
+    @property
     def summary(self) -> str:
         """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
         counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
@@ -124,8 +136,8 @@ class AuditReport:
         )
 
     def text(self) -> str:
-        """Returns the report as text: the claim, a table of verdicts, and the summary."""
-        lines = [self.claim_line, ""]
+        """Returns the report as text: the outcome, the claim, a table of verdicts, and the summary."""
+        lines = [*textwrap.wrap(self.outcome, _TABLE_WIDTH), self.claim_line, ""]
         for entry in self.ordered:
             verdict, cause = entry.verdict, self.cause_of(entry.check.name)
             said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
@@ -154,6 +166,7 @@ class AuditReport:
     def as_json(self) -> str:
         """Returns the report as JSON, evidence included; numbers that are not finite become null."""
         content = {
+            "outcome": self.outcome,
             "violated": self.violations,
             "waived": dict(self.waived),
             "causes": self.causes,

@@ -73,7 +73,7 @@ class Entropy:
             number: selects the streams; None for the operating system's own random bytes.
             others: places in the code whose streams are selected by `which` in addition, so that they alone can be
                 exchanged.
-            which: selects the streams of the places in `others`; 0 for the streams of all other places.
+            which: selects the streams of the places in `others`; 0 for those that they have without `others`.
         """
         self.number, self.others, self.which = number, others, which
         self.places = dict[str, int]()

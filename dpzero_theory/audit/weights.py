@@ -5,6 +5,7 @@ step sizes or an adaptive method they cannot, and such a loop has to return its 
 """
 
 import numpy as np
+from scipy import stats
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.loop import Loop
@@ -14,7 +15,8 @@ from dpzero_theory.check import Array
 _NOISE_FACTOR = 64.0
 """The factor by which the noise multiplier is raised to see whether the noise on the weights grows with it."""
 
-_LEAST_SEEN = 6.4  # The noise on the weights must grow at least by this factor when the noise multiplier is raised
+_CHANCE = 1e-7  # The probability with which Gaussian noise in proportion to its multiplier is taken for another
+_LEAST_DEVIATION = 2.0  # The growth of the noise may always differ from `_NOISE_FACTOR` by this factor
 _PROBED_SEEDS = range(40, 48)
 _SAME_DIRECTION = 1e-6  # Two steps of the weights count as parallel if their cosine exceeds 1 minus this
 _SAME_LENGTH = 1e-2  # Two steps of the weights count as equally long up to this relative difference
@@ -38,11 +40,11 @@ def _unlike_releases(runs: LoopRuns) -> str:
     """Returns why the loop's releases cannot be computed from its weights; empty where nothing speaks against it.
 
     In runs almost without noise, parallel steps must have equal lengths. With 64 times the noise multiplier the weights
-    must show at least 6.4 times the noise; the Gaussian noise of a valid loop fails that with probability below 1e-7.
+    must show about 64 times the noise: see `_in_proportion`.
     """
     if runs.repeats(runs.all_records) and _along_one_line(runs):
         return "weights move along one direction in a step, as in zeroth-order training: return the releases"
-    if runs.repeats(runs.all_records) and _louder(runs) < _LEAST_SEEN:
+    if runs.repeats(runs.all_records) and not _in_proportion(runs):
         return "weights do not move in proportion to the noise, as under Adam: return the releases"
     rows = runs.quiet(**runs.all_records) if runs.frozen else None
     if rows is not None and len(rows) > 1 and _stretched(rows):
@@ -69,13 +71,15 @@ def _along_one_line(runs: LoopRuns) -> bool:
     return bool(min(cosines) > 1 - _SAME_DIRECTION)
 
 
-def _louder(runs: LoopRuns) -> float:
-    """Returns by which factor the noise on the weights grows in the first step when the noise multiplier is raised.
+def _in_proportion(runs: LoopRuns) -> bool:
+    """Whether the noise on the weights grows in the first step as its multiplier does, when that is raised 64 times.
 
-    It is a ratio of root mean squares. Where only the raised multiplier shows any noise 0 is returned; where neither
-    does, infinity.
+    The growth is the ratio of two root mean squares. For independent Gaussian noise its square, divided by 64^2, has
+    the F distribution with as many degrees of freedom as there are numbers in each mean. The growth must lie within
+    that distribution's quantiles at 1e-7 and 1 - 1e-7, or within a factor of 2 of 64. Weights that show no noise at
+    either multiplier pass; a loop without noise is left to other checks.
     """
-    sizes = []
+    squares = []
     for multiplier in (runs.claim.noise_multiplier * _NOISE_FACTOR, runs.claim.noise_multiplier):
         pairs = [
             [
@@ -85,10 +89,13 @@ def _louder(runs: LoopRuns) -> float:
             for seed in _PROBED_SEEDS
         ]
         rows = [[one.releases[0] for one in pair if one and one.releases is not None] for pair in pairs]
-        sizes.append(float(np.sum([(row[0] - row[1]) ** 2 for row in rows if len(row) == 2])))
-    if sizes[1] == 0:
-        return 0.0 if sizes[0] > 0 else np.inf
-    return float(np.sqrt(sizes[0] / sizes[1]))
+        squares.append(np.array([(row[0] - row[1]) ** 2 for row in rows if len(row) == 2]))
+    loud, base = squares
+    if not (loud.any() and base.any()):
+        return not (loud.any() or base.any())
+    deviation = max(_LEAST_DEVIATION, float(np.sqrt(stats.f.isf(_CHANCE, loud.size, base.size))))
+    growth = float(np.sqrt(loud.mean() / base.mean()))
+    return 1 / deviation <= growth / _NOISE_FACTOR <= deviation
 
 
 def _stretched(rows: Array) -> bool:

@@ -61,8 +61,8 @@ def _integer(text: str, model: str) -> int:
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
     """Returns the user's function MODULE:FUNCTION, which makes a task to measure.
 
-    Its arguments are (data, samples, seed). `module` and `function` are the two names. It must be defined in that
-    module with exactly these parameters, so that no other function is ever called. Raises ValueError.
+    `module` and `function` are the two names. The function must be defined in that module with exactly the parameters
+    (data, samples, seed), so that no other function is ever called; else ValueError is raised.
     """
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):

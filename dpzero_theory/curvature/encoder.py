@@ -125,8 +125,11 @@ class Scale(nn.Module):
 def train(module: nn.Module, subset: str) -> int:
     """Mark the weights of a subset as trained and freeze the others; returns d, the number of trained weights.
 
-    `module` is the model and `subset` one of `SUBSETS`. Tied weights count once. The pooling layer of a sentence
-    encoder, which mean pooling does not use, is never trained. Raises ValueError where nothing is left to train.
+    `module` is the model. `subset` is "all"; "body", all but the embeddings; "biases", the biases and normalisation
+    layers; "top-biases", those of the last layer; "top-norm", the last normalisation of the last layer; or "head",
+    nothing. The label vectors of a sentence classifier are trained with each. Tied weights count once. The pooling
+    layer of a sentence encoder, which mean pooling does not use, is never trained. Raises ValueError for another
+    subset, and where nothing is left to train.
     """
     check.choice("subset", subset, SUBSETS)
     pooler = {id(p) for name, part in module.named_modules() if name.endswith("pooler") for p in part.parameters()}

@@ -77,7 +77,7 @@ def measure_forward(
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: no curvature is seen at this width.
+        PreconditionError: the estimate of ||A||_F^2 for the Hessian A at this width is 0.
     """
     h, count = check.real("width", width, above=0), check.integer("directions", directions, at_least=2)
 
@@ -116,8 +116,8 @@ def measure_forward(
 def problem_file(seen: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
     """Returns the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
 
-    Its smoothness is the upper end of the interval of ||A||_F, an upper bound on ||A||_2 for the Hessian A; its r is
-    the upper end of that of |tr A| over this smoothness.
+    Its smoothness is the upper end of the interval of ||A||_F, which is at least ||A||_2, where A is the Hessian. Its r
+    is the upper end of the interval of |tr A|, divided by this smoothness, and cut to [1, d].
 
     Args:
         seen: the estimates.

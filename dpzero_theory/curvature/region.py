@@ -49,7 +49,8 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
 def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
     """Returns the weights after at most `steps` steps of full-batch gradient descent from the weights x.
 
-    `objective` has the mean loss F. Where F would rise `step_size` is halved, so F never rises. Raises ValueError.
+    `objective` has the mean loss F. Where F would rise `step_size` is halved, for all further steps, so F never rises.
+    Raises ValueError for step_size <= 0 or steps < 0.
     """
     alpha = check.real("step_size", step_size, above=0)
     value = objective.value(x)

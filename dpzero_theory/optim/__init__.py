@@ -1,1 +1,4 @@
-"""Private runs of torch modules: `plan` says what is released, `private` makes a run, `run` steps, `verify` checks."""
+"""Private runs of torch modules.
+
+`plan` says what a run releases, `private` starts or resumes a run, `run` makes its steps, `verify` checks its folder.
+"""

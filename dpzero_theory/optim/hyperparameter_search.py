@@ -178,7 +178,8 @@ def plans_of_search(
     """Return a plan for each setting, all with the same noise, and an upper bound on epsilon of the whole search.
 
     n: the number of private records. settings, runs, target: those of `make_private_search`, where `target` has the
-    budget of the whole search. Raises ValueError, and PreconditionError where the budget cannot be met.
+    budget of the whole search. Raises ValueError for an argument outside its range, and PreconditionError where the
+    budget cannot be met.
     """
     total, delta = target["target_epsilon"], target["target_delta"]
     first: Target = {**target, **settings[0]}

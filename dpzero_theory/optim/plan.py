@@ -337,7 +337,7 @@ class Plan:
 
     @cached_property
     def law(self) -> Mechanism | None:
-        """The law of the noise for this number of levels; None where there is no noise."""
+        """The law of the noise for the plan's number of levels; None where there is no noise."""
         return _law(self.rule, self.noise, self.levels)
 
     @cached_property
@@ -386,8 +386,8 @@ class Plan:
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
         """Add noise to `total`, the sum over the whole batch or some of its coordinates, and return what is released.
 
-        source: where the noise is drawn. It must be called once for each coordinate of a step, and never for a part of
-        the batch.
+        source: where the noise is drawn. Each coordinate of a step must be given to this method exactly once, and never
+        the sum over a part of the batch.
         """
         return self.rule.release(total, self.law, self.scale, source)
 
@@ -427,8 +427,8 @@ class Plan:
     def settings(self) -> Settings:
         """The settings that the ledger keeps of each release. Raises ValueError for a plan without noise.
 
-        If the plan has fewer levels than runs have, they name the law of discrete noise for these levels, and their
-        noise multiplier is scale/levels.
+        If the plan has fewer levels than the algorithm's own, the settings name the law of discrete noise for these
+        levels, and their noise multiplier is scale/levels.
         """
         if self.law is None:
             raise ValueError(f"algorithm must be one that is private; got {self.algorithm!r}")
@@ -506,7 +506,7 @@ def _rounded_down(scale: int, levels: int) -> float:
 def _noise(rule: Algorithm, law: Mechanism | None, multiplier: float) -> dict[str, Any]:
     """Return the fields of a plan that say how much noise there is: noise_multiplier, levels and scale.
 
-    rule: the algorithm. law: of the noise; None where there is none. multiplier: the noise multiplier.
+    rule: the algorithm. law: that of the noise; None where there is none. multiplier: the noise multiplier.
     """
     scale = int(law.scale(multiplier, rule.levels)) if law is not None and rule.lattice else 0
     return {"noise_multiplier": multiplier, "levels": rule.levels, "scale": scale}

@@ -1,4 +1,4 @@
-"""Start or resume a run on a torch module, private by construction or by name not private.
+"""Start or resume a run on a torch module: a private one, or one by a function whose name says that it is not private.
 
     import torch
     from torch.utils.data import TensorDataset
@@ -40,6 +40,7 @@ their kernels. The transcript says which of the two it was.
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_r
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked, masks
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
-from dpzero_theory.optim.losses.starting import public_clip
+from dpzero_theory.optim.losses.starting import public_clip, starting_values
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.run import Run
@@ -71,8 +72,18 @@ from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from dpzero_theory.privacy.sampling import Sampling
 
 Place = str | os.PathLike[str]
+_PUBLIC = "public"
+"""The value of a setting that is to be computed from public records."""
+_PLACEHOLDER = 1.0
+"""What stands in a plan for such a setting until it is computed."""
+_FIELDS = {"clip": "clip", "step_size": "step_sizes", "smoothing": "smoothing"}
+"""The settings that may be "public", and their names in a `Plan`."""
 _KEY = 16
 """Bytes of the public key from which a run's directions are computed."""
+_SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
+"""A step of fewer floating-point operations than the first number, at 2 a weight for each evaluation of a record, may
+be quicker than the two waits for the disk that paying for it takes, some milliseconds. Then one entry of the ledger
+pays for as many steps as the second number, but a run has at least as many entries as the third."""
 
 
 class Execution(NamedTuple):
@@ -83,7 +94,7 @@ class Execution(NamedTuple):
     points_at_once: int = 1
     collate: Collate = None
     resume: bool | str = False
-    paid_at_once: int = 1
+    paid_at_once: int | None = None
     isolation: str = "probed"
 
     def checked(self, points: int) -> "Execution":
@@ -96,7 +107,7 @@ class Execution(NamedTuple):
         choice("isolation", self.isolation, ISOLATIONS)
         if points_at_once > 1 and self.isolation == "exact":
             raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
-        paid_at_once = integer("paid_at_once", self.paid_at_once)
+        paid_at_once = None if self.paid_at_once is None else integer("paid_at_once", self.paid_at_once)
         if not (isinstance(self.resume, bool) or (isinstance(self.resume, str) and self.resume == "moved")):
             raise ValueError(f"resume must be True, False or 'moved'; got {shown(self.resume)}")
         return self._replace(micro_batch=micro_batch, points_at_once=points_at_once, paid_at_once=paid_at_once)
@@ -121,8 +132,8 @@ def make_private_with_epsilon(
     steps: int,
     expected_batch: float,
     clip: float | str,
-    step_size: StepSize,
-    smoothing: float,
+    step_size: StepSize | str,
+    smoothing: float | str,
     relation: str,
     sampling: str | Sampling,
     folder: Place,
@@ -141,7 +152,7 @@ def make_private_with_epsilon(
     points_at_once: int = 1,
     collate: Collate = None,
     resume: bool | str = False,
-    paid_at_once: int = 1,
+    paid_at_once: int | None = None,
     isolation: str = "probed",
 ) -> Run:
     """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
@@ -161,9 +172,12 @@ def make_private_with_epsilon(
             gradient's norm) are clipped jointly in L2 norm. With "public" it is sqrt(K) times the median gradient norm
             of the records of public_data at the module's weights; a resumed run has the clip that it was begun with.
         step_size: alpha >= 0 of the move x - alpha times the estimate, or a function from the number of the release,
-            0 to T - 1, to alpha. It must not depend on the records.
+            0 to T - 1, to alpha. It must not depend on the records. "public" chooses it with the clip from public_data
+            (`losses.starting.starting_values`); clip is then "public" too, and algorithm, noise, update, weight_decay
+            and groups are left at their defaults.
         smoothing: lambda > 0, the distance from the weights x at which losses are evaluated: at x + lambda u and
-            x - lambda u. With difference="exact", which evaluates none beside x, it must be 0.
+            x - lambda u. With difference="exact", which evaluates none beside x, it must be 0. "public" chooses it with
+            the clip from public_data; clip is then "public" too.
         relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out". There is no default.
         sampling: how batches are drawn: a name of `dpzero_theory.SAMPLINGS` such as "poisson", "full" or "fixed-size",
             or a value such as `dpzero_theory.Poisson(1 / 16)`, whose rate must be expected_batch over n. There is no
@@ -187,16 +201,19 @@ def make_private_with_epsilon(
         difference: how a record's change of loss along u is found: "central" (from x + lambda u and x - lambda u, 2 K
             evaluations of a record), "forward" (from x + lambda u and x, K + 1 evaluations) or "exact" (the derivative,
             for losses that have one by forward-mode differentiation); see `step.differences`. Privacy is the same.
-        public_data: the records that clip="public" is computed from. That they are public is taken on trust; records
-            that `data` holds too are refused.
+        public_data: the records from which every "public" value is computed. That they are public is taken on trust;
+            records that `data` holds too are refused.
         precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master". For this
             setting and those that follow `make_private` says more.
         micro_batch: how many records are evaluated at a time, an integer >= 1.
         points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number.
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: whether to go on with the run in the folder: True, False, or "moved" for a folder that was copied.
-        paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1.
-        isolation: how a record's loss is kept its own: "probed", or "exact" for its last bits too.
+        paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1. None: 1, or up to 16, but at
+            most a hundredth of the steps, where a step is so small that it may be quicker than the disk; a resumed run
+            goes on with its own number.
+        isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
+            records at the start, or "exact", to the last bit, by fixed shapes of batches too.
 
     Returns:
         The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what is
@@ -205,28 +222,38 @@ def make_private_with_epsilon(
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
             or losses that `make_private` refuses.
-        FileExistsError, FileNotFoundError: for the folder's files.
-        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
+        LedgerError, TranscriptError: the folder's files are damaged, do not fit together, or are in use.
     """
     _require_folder(folder)
     require_module(module)
     require_data(data)
     Ranks().require_as_first("data must hold as many records", str(len(data)))
-    public = isinstance(clip, str) and clip == "public"
-    if public and public_data is None:
-        raise ValueError("public_data must be given with clip='public': records that are not private")
-    if not public and public_data is not None:
+    given: dict[str, Any] = dict(zip(_FIELDS, (clip, step_size, smoothing), strict=True))
+    asked = [name for name, value in given.items() if isinstance(value, str) and value == _PUBLIC]
+    if asked:
+        if public_data is None:
+            raise ValueError(f"public_data must be given with {asked[0]}='public': records that are not private")
+        if "clip" not in asked:
+            raise ValueError(f"clip must be 'public' where {asked[0]} is; got {shown(clip)}")
+        plain = {"algorithm": "dpzero", "noise": "gaussian", "update": "plain", "weight_decay": 0.0, "groups": None}
+        for name, value in zip(plain, (algorithm, noise, update, weight_decay, groups), strict=True):
+            if "step_size" in asked and value != plain[name]:
+                raise ValueError(f"{name} must be left at {plain[name]!r} where step_size is 'public'; got {value!r}")
+        given |= dict.fromkeys(asked, _PLACEHOLDER)
+        if difference == "exact" and "smoothing" in asked:
+            given["smoothing"] = 0.0
+    elif public_data is not None:
         raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {shown(clip)}")
-    constant: Any = 1.0 if public else clip  # a text other than "public" is refused by the plan
     plan = Plan.for_target(
         n=len(data), target_epsilon=target_epsilon, target_delta=target_delta, steps=steps,
-        expected_batch=expected_batch, clip=constant, step_size=step_size, smoothing=smoothing, relation=relation,
-        sampling=sampling, algorithm=algorithm, noise=noise, direction=direction,
-        directions_per_step=directions_per_step, schedule=schedule, update=update, weight_decay=weight_decay,
-        groups=groups, difference=difference,
+        expected_batch=expected_batch, relation=relation, sampling=sampling, algorithm=algorithm, noise=noise,
+        direction=direction, directions_per_step=directions_per_step, schedule=schedule, update=update,
+        weight_decay=weight_decay, groups=groups, difference=difference, **given,
     )  # fmt: skip
     if public_data is not None:
-        plan = replace(plan, clip=_public_clip(module, losses, data, public_data, plan, collate, folder, resume))
+        target = {"target_epsilon": target_epsilon, "target_delta": target_delta}
+        plan = _with_public_values(module, losses, data, public_data, plan, asked, target, collate, folder, resume)
     execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
     budget = Budget(target_epsilon, target_delta, paid_at_once)
     return _make(module, losses, data, plan, _from_the_system(plan), budget, folder, execution)
@@ -248,7 +275,7 @@ def make_private(
     points_at_once: int = 1,
     collate: Collate = None,
     resume: bool | str = False,
-    paid_at_once: int = 1,
+    paid_at_once: int | None = None,
     isolation: str = "probed",
 ) -> Run:
     """A run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
@@ -278,18 +305,20 @@ def make_private(
             sound only if no other copy goes on.
         paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1; the disk is waited for twice
             for all of them together. After a crash up to so many releases stay paid for though they were not made, and
-            after a power failure the transcript may lack as many (but none that a checkpoint has).
-        isolation: how a record's loss is kept its own: "probed", or "exact" for its last bits too; see
-            `losses.isolation`.
+            after a power failure the transcript may lack as many (but none that a checkpoint has). None chooses it as
+            in `make_private_with_epsilon`.
+        isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
+            records at the start, or "exact", to the last bit, by fixed shapes of batches too; see `losses.isolation`.
 
     Returns:
         The run, at its start or where it was.
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            losses that are not one for each record, or not its own, parameters that they do not read.
-        FileExistsError, FileNotFoundError: for the folder's files.
-        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
+            losses that are not one for each record or depend on other records, trained parameters that they do not
+            read.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
+        LedgerError, TranscriptError: the folder's files are damaged, do not fit together, or are in use.
     """
     _require_folder(folder)
     require_plan(plan)
@@ -315,7 +344,7 @@ def make_from_seed_not_private(
     points_at_once: int = 1,
     collate: Collate = None,
     resume: bool | str = False,
-    paid_at_once: int = 1,
+    paid_at_once: int | None = None,
     isolation: str = "probed",
 ) -> Run:
     """A reproducible run of any plan, for tests and comparisons: directions, batches and noise all come from the seed.
@@ -337,7 +366,7 @@ def make_from_seed_not_private(
         points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number.
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: whether to go on with the run in the folder: True, False, or "moved", which here is the same as True.
-        paid_at_once: an integer >= 1, which has no effect, since there is no ledger.
+        paid_at_once: an integer >= 1 or None, which has no effect, since there is no ledger.
         isolation: with "probed" the start tests only that `losses` gives one loss for each of a few records and reads
             every trained parameter; with "exact" it tests that the losses keep records apart to the last bit, as in a
             private run (see `losses.isolation`).
@@ -347,7 +376,7 @@ def make_from_seed_not_private(
 
     Raises:
         ValueError: an argument outside its range, a setting that is not the resumed run's, or losses that are refused.
-        FileExistsError, FileNotFoundError: for the folder's files.
+        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         TranscriptError: the transcript is damaged or in use.
     """
     require_plan(plan)
@@ -374,8 +403,8 @@ def _make(
     """Test the losses, create or open the folder's files, and return the run.
 
     sources: where noise, batches and directions come from. budget: what the run may cost; None where no ledger is kept.
-    folder: where the files are; None where none are kept. execution: settings that do not change the plan. The other
-    arguments are those of `make_private`.
+    folder: where the files are; None where none are kept. execution: settings that do not change the plan. module,
+    losses, data, plan: as in `make_private`. Raises what that raises.
     """
     execution = execution.checked(len(plan.difference_rule.points(range(plan.directions_per_step), plan.smoothing)))
     collate = execution.collate
@@ -408,6 +437,8 @@ def _make(
         ranks.require_as_first("data must hold the same records in the same order", of_records(given, key))
     evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, isolation, execution.points_at_once)
     found = replace(found, fingerprint=weights.fingerprint(), layout=layout(weights))
+    if budget is not None and budget.paid_at_once is None and not execution.resume:
+        budget = budget._replace(paid_at_once=_paid_at_once(plan, weights.d))
     files: Folder | None = None
 
     def open_folder() -> Header:
@@ -441,6 +472,16 @@ def _make(
         if files is not None:
             files.close()
         raise
+
+
+def _paid_at_once(plan: Plan, d: int) -> int:
+    """Return how many steps of the plan one entry of the ledger pays for by default. d: the number of weights.
+
+    Only public numbers decide: a step is not timed, since its time depends on the records.
+    """
+    points = len(plan.difference_rule.points(range(plan.directions_per_step), plan.smoothing))
+    small = 2 * d * points * plan.expected_batch < _SMALL_STEP
+    return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 
 
 def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
@@ -479,20 +520,23 @@ def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, execution: Executi
     return first
 
 
-def _public_clip(
+def _with_public_values(
     module: nn.Module,
     losses: Losses,
     data: Data,
     public_data: Data,
     plan: Plan,
+    asked: Sequence[str],
+    target: Mapping[str, Any],
     collate: Collate,
     folder: Place,
     resume: bool | str,
-) -> float:
-    """Return the clip for clip="public": computed from public records at rank 0's weights.
+) -> Plan:
+    """Return the plan with the values that are "public", computed from public records at rank 0's weights.
 
-    With `resume` it is the clip with which the run in the folder was begun. The arguments are those of
-    `make_private_with_epsilon`; the plan has the other settings of the run.
+    With `resume` they are those with which the run in the folder was begun. asked: the names of these settings, of
+    which "clip" is one. target: the budget, target_epsilon and target_delta. The other arguments are those of
+    `make_private_with_epsilon`; the plan has the other settings of the run, and `_PLACEHOLDER` for these.
     """
     ranks = Ranks()
     if isinstance(data, ByUser) != isinstance(public_data, ByUser):
@@ -500,13 +544,25 @@ def _public_clip(
     public_data, _, _, _ = _evaluated(public_data, losses, collate, 64)
     data, losses, collate, _ = _evaluated(data, losses, collate, 64)
     if resume:
-        return ranks.lead(lambda: begun_with(Path(folder))).plan.clip
+        begun = ranks.lead(lambda: begun_with(Path(folder))).plan
+        return replace(plan, **{_FIELDS[name]: getattr(begun, _FIELDS[name]) for name in asked})
     ranks.share_(module)
-    found = public_clip(
-        module, losses, public_data, data, smoothing=plan.smoothing, directions_per_step=plan.directions_per_step,
-        direction=plan.direction, difference=plan.difference, collate=collate,
-    )  # fmt: skip
-    return ranks.lead(lambda: found)
+    same: dict[str, Any] = {
+        "direction": plan.direction, "directions_per_step": plan.directions_per_step, "difference": plan.difference,
+        "collate": collate,
+    }  # fmt: skip
+    if asked == ["clip"]:
+        found = {"clip": public_clip(module, losses, public_data, data, smoothing=plan.smoothing, **same)}
+    else:
+        found = starting_values(
+            module, losses, public_data, declared=_PUBLIC, private_data=data, n=plan.n, relation=plan.relation,
+            evaluations=plan.steps * plan.directions_per_step, expected_batch=plan.sample_rate * plan.n,
+            sampling=plan.batches, **target, **same,
+        ).target  # fmt: skip
+    changed: dict[str, Any] = {name: found[name] for name in asked if name != "step_size"}
+    if "step_size" in asked:
+        changed["step_sizes"] = tuple(found["step_size"] * factor for factor in plan.step_sizes)
+    return ranks.lead(lambda: replace(plan, **changed))
 
 
 def require_module(module: object) -> None:

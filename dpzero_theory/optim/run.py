@@ -127,12 +127,14 @@ class Run:
 
         A record whose loss raises counts as 0 (`losses.batch_sum`).
 
-        Raises BudgetSpentError when all T releases are made, LayerError, LedgerError, TranscriptError.
+        Raises BudgetSpentError when all T releases are made, LayerError where a streamed layer cannot be read or
+        written, LedgerError where the release cannot be paid for, and TranscriptError where `catch_up` raises it, where
+        the release cannot be recorded, or in the middle of another step.
         """
         return self._turn.alone(self._step)
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
-        """Make all steps that are left. callback: is called after each step with what it released."""
+        """Make all steps that are left. callback: is called after each step with what the step released."""
         self.catch_up()
         while self.releases_left:
             record = self.step()
@@ -145,7 +147,8 @@ class Run:
         """Move the weights by what the transcript holds beyond them, which is nothing except after a resumption.
 
         Raises TranscriptError where the weights are neither the initial ones nor those of a checkpoint of this run,
-        where the transcript ends before the checkpoint, and in the middle of a step.
+        where the transcript ends before the checkpoint, where releases are vectors, which it does not hold, and no
+        checkpoint is loaded, and in the middle of a step.
         """
         self._turn.alone(self._catch_up)
 
@@ -168,7 +171,8 @@ class Run:
         return epsilon_of_history(self.history, delta).upper if self.private else math.inf
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """A `Checkpoint` as tensors: the trainable weights, what is kept beside them, and where in the run they are.
+        """Return a `Checkpoint` as tensors: the trainable weights, what is kept beside them, and how many releases have
+        moved them.
 
         It holds released information only, in copies in host memory that later steps do not change. Weights that are
         sharded are gathered, on rank 0 alone, for a file that every process loads.

@@ -164,9 +164,9 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
 
 
 def _numbers(content: Content) -> Finding:
-    """Test whether the released numbers can be what n records add plus noise of the stated law; one finding.
+    """Test whether the released numbers can be what n records add plus noise of the stated law; return one finding.
 
-    content: of the run's transcript.
+    content: the content of the run's transcript.
     """
     plan, law = content.header.plan, content.header.plan.law
     if law is None or not law.power or not plan.scalars or not content.records:
@@ -206,8 +206,8 @@ def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
 def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
     """Replay the run. The findings say whether the weights at the start are the run's, and the final ones the replay's.
 
-    content: of the run's transcript. final: the weights to compare, of a checkpoint with the replay up to there; None
-    for no comparison.
+    content: of the run's transcript. initial: the weights at the start. final: the weights to compare, of a checkpoint
+    with the replay up to there; None for no comparison.
     """
     header = content.header
     try:
@@ -254,7 +254,7 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same bits; NaN may equal NaN."""
+    """Whether two tensors have the same bits, so that a NaN is the same as a NaN with the same bits."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     first, second = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
@@ -304,8 +304,10 @@ def _recorded(state: Any) -> Recorded:
 
 
 def _shown(report: Report, form: str) -> str:
-    """Return the report as text, JSON or HTML (`form`); as text, and as the statement of a deployment, it is empty
-    where something does not hold."""
+    """Return the report in a form: "text", "json", "html", or "deployment" for the privacy statement alone, as JSON.
+
+    The forms "text" and "deployment" are empty where something does not hold.
+    """
     findings, claimed, account = report
     curve = _curve(account) if account and form != "text" else []
     if form == "html":
@@ -340,7 +342,8 @@ def _shown(report: Report, form: str) -> str:
 def _curve(account: Account) -> list[tuple[int, float]]:
     """Return the points (releases, epsilon) of the spending curve, from the ledger's content.
 
-    It is empty where the accountant refuses some number of releases, as it may in a file that was made up.
+    It is empty where the accountant refuses some number of releases, as it may in a file that was made up. account: the
+    ledger's content.
     """
     try:
         return spending_curve(account)

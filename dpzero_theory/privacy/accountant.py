@@ -61,11 +61,11 @@ class _Reduced:
 
 
 def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
-    """The ways to reduce a history of releases (`_Reduced`), each of which gives a valid upper bound.
+    """The history in one or two forms that can be computed (`_Reduced`), each of which gives a valid upper bound.
 
-    The first way counts every law that has a finite pair by that pair, and the last counts every law that has no
-    Gaussian form by its pure epsilon. If no law has a pair there is one way. delta: where the lower bounds on epsilon
-    hold.
+    In the first form every noise law that has a dominating pair of finite laws counts by that pair, and in the last
+    every law that has no Gaussian form counts by its pure epsilon. If no law has a pair there is one form. delta: at
+    which the lower bounds `_Reduced.least` on epsilon hold.
     """
     relations = dict.fromkeys(str(r.relation) for r in releases)
     if len(relations) > 1:
@@ -100,8 +100,8 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
 
 
 def _telling(reductions: Sequence[_Reduced]) -> Sequence[_Reduced]:
-    """The given reductions that bound something: the last is left out if its pure epsilon is infinite and there are
-    others."""
+    """Those of the forms `reductions` of a history that bound its cost: the last is left out if its pure epsilon is
+    infinite and there are others."""
     return reductions[:-1] if len(reductions) > 1 and reductions[-1].epsilon == math.inf else reductions
 
 
@@ -232,10 +232,10 @@ def _near_pure(reductions: Sequence[_Reduced], eps: float) -> float:
     """An upper bound on delta at `eps` that is sharp if eps is close below the pure epsilon e of a history of finite
     pairs alone.
 
-    reductions: those of the history. No privacy loss L exceeds e, so that delta(eps) <= (1 - e^{eps - e}) P(L > eps).
-    The probability is bounded by Markov's inequality: where L > eps, the term of delta at eps - b is at least 1 - e^-b,
-    hence P(L > eps) <= delta(eps - b)/(1 - e^-b). Here b = min(eps, 1). It returns 1 where the bound does not apply or
-    is not sharp.
+    reductions: what `_reductions` returns for the history. No privacy loss L exceeds e, so that delta(eps) <= (1 -
+    e^{eps - e}) P(L > eps). The probability is bounded by Markov's inequality: where L > eps, the term of delta at
+    eps - b is at least 1 - e^-b, hence P(L > eps) <= delta(eps - b)/(1 - e^-b). Here b = min(eps, 1). The result is 1
+    where the bound does not apply or is not sharp.
     """
     pairs, pure = reductions[0], reductions[-1]
     back = min(eps, 1.0)
@@ -308,7 +308,8 @@ def _history_epsilon(history: Steps, delta: float, *, below: bool = True) -> Bra
 
 
 def _by_pairs(reductions: Sequence[_Reduced], target: float, below: bool) -> Iterator[Bracket]:
-    """The brackets of epsilon at delta = `target`, by those of the given reductions for which one can be certified.
+    """The brackets of epsilon at delta = `target`, by those of the forms `reductions` of a history for which one is
+    certified.
 
     Just below the pure epsilon, delta falls to 0 abruptly, and a very small target may not be resolved there. below:
     whether the lower ends are needed.
@@ -319,11 +320,11 @@ def _by_pairs(reductions: Sequence[_Reduced], target: float, below: bool) -> Ite
 
 
 def _close_to_pure(reductions: Sequence[_Reduced], target: float, upper: float) -> float:
-    """About the least epsilon at which the bound `_near_pure` is at most `target`, if it is less than `upper`;
-    otherwise `upper`.
+    """An upper bound on a history's epsilon at delta = `target`, at most `upper`.
 
-    reductions: those of the history. target: the delta that is asked for. upper: an upper bound on epsilon that is
-    already known.
+    It is about the least epsilon at which `_near_pure`, an upper bound on delta close below the pure epsilon, is at
+    most `target`; or `upper`, if that is smaller. reductions: what `_reductions` returns for the history. upper: an
+    upper bound on epsilon that is already known.
     """
     pure, best = reductions[-1].epsilon, upper
     if not math.exp(min(upper - pure, 0.0)) > 1 - _CLOSE_TO_PURE:

@@ -20,6 +20,7 @@ from scipy.special import ndtri
 from dpzero_theory.bisection import LogSecant
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.allocations.mixture import (
+    APART,
     COARSE,
     FINE,
     ROUGH,
@@ -39,6 +40,8 @@ from dpzero_theory.privacy.truncation import mixed_delta
 _MOST_GUESSES, _ROUGH_MISS = 12, 1e-3
 """The search for a first guess of the noise ends after 12 guesses, or at one whose epsilon is within this share (1e-3)
 of the target."""
+_SHARE, _MISS = 0.3, 0.3
+"""`Curve.share` and `Curve.miss` of a search for the noise of mixed parts, in which an evaluation takes long."""
 _STEEP = -10.0
 """The slope d log delta / d log x with which a search over x begins if nothing better is known."""
 
@@ -112,13 +115,20 @@ class Answer(ABC):
 
     @abstractmethod
     def delta(
-        self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
+        self,
+        epsilon: float,
+        near: float | None = None,
+        *,
+        above: bool = False,
+        router: Router | None = None,
+        small: float = 0.0,
     ) -> Bracket:
         """The bracket of delta at `epsilon`.
 
         near: a delta that the caller compares the answer with; if the answer is far from it, the bracket may be wide.
         above: whether the caller uses the upper end only, so that the lower end need not be sharp. router: an object
-        that remembers computations, shared by similar questions for speed.
+        that remembers computations, shared by similar questions for speed. small: a bracket whose upper end is below
+        this number may be wide.
         """
 
     @abstractmethod
@@ -166,21 +176,29 @@ class Told(Answer):
     """The answers for a composition with mixed parts, whose releases are of one of two kinds by chance."""
 
     def delta(
-        self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
+        self,
+        epsilon: float,
+        near: float | None = None,
+        *,
+        above: bool = False,
+        router: Router | None = None,
+        small: float = 0.0,
     ) -> Bracket:
         shared = Router()
         return mixed_delta(
-            self.composition, epsilon, lambda known, at: answer(known).delta(at, above=True, router=shared)
+            self.composition,
+            epsilon,
+            lambda known, at, small: answer(known).delta(at, above=True, router=shared, small=small),
         )
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
-        at_zero = self.delta(0.0)
+        rarely = answer(self.composition.attained).epsilon(target, below=below)
+        at_zero = self.delta(0.0) if not rarely.upper > 0 else Bracket(1.0, 1.0, 1.0, "")
         if at_zero.upper <= target:
             return Bracket(0.0, 0.0, 0.0, at_zero.method)
-        rarely = answer(self.composition.attained).epsilon(target, below=below)
         typical = answer(self.composition.typical).epsilon(target, below=False)
         start = max(rarely.upper, typical.upper) or _above_zero(at_zero, target)
-        upper, point, _ = upper_crossing([bracket_curve(self.delta)], start, _STEEP, target)
+        upper, point, _ = upper_crossing([replace(bracket_curve(self.delta), miss=_MISS)], start, _STEEP, target)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 
     @staticmethod
@@ -190,7 +208,8 @@ class Told(Answer):
         typical = replace(question, at=lambda noise: question.at(noise).typical)
         typical = replace(typical, bracket=lambda noise, near: answer(typical.at(noise)).delta(question.epsilon, near))
         start = max(rarely.upper, answer(typical.at(1.0)).noise(typical).upper)
-        upper, point, _ = upper_crossing([question.curve()], start, slope, question.delta, roomy=True)
+        curve = replace(question.curve(), share=_SHARE, miss=_MISS)
+        upper, point, _ = upper_crossing([curve], start, slope, question.delta, roomy=True)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 
 
@@ -205,9 +224,15 @@ class Grid(Answer):
         self.mixture = mixture
 
     def delta(
-        self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
+        self,
+        epsilon: float,
+        near: float | None = None,
+        *,
+        above: bool = False,
+        router: Router | None = None,
+        small: float = 0.0,
     ) -> Bracket:
-        return mixture_delta(epsilon, self.mixture, target=near)
+        return mixture_delta(epsilon, self.mixture, target=near, ends="upper" if above else "both")
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
         at_zero = self.delta(0.0, target)
@@ -230,9 +255,12 @@ class Grid(Answer):
             assert grid is not None
             return question.epsilon, grid
 
-        curve = question.curve(question.delta)
-        if mixture(1.0)[1].runs:
-            curve = mixture_curve(mixture, question.delta, rough=COARSE)
+        runs = mixture(1.0)[1].runs
+        if any(run.taken > 1 for run in runs):
+            above, below = (mixture_curve(mixture, question.delta, rough=COARSE, end=end) for end in APART)
+            upper, point, slope = upper_crossing([above], start, slope, question.delta, roomy=True)
+            return Bracket(lower_crossing([below], upper, slope, question.delta), upper, upper, point.method)
+        curve = mixture_curve(mixture, question.delta, rough=COARSE) if runs else question.curve(question.delta)
         lower, upper, point = crossing([curve], start, slope, question.delta, roomy=True)
         return Bracket(lower, upper, upper, point.method)
 
@@ -241,12 +269,18 @@ class Directions(Answer):
     """The answers for a composition of plain Gaussian releases and pairs of Gaussian mixtures only."""
 
     def delta(
-        self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
+        self,
+        epsilon: float,
+        near: float | None = None,
+        *,
+        above: bool = False,
+        router: Router | None = None,
+        small: float = 0.0,
     ) -> Bracket:
         gdp, dominating = self.composition.plain, self.composition.directions()
         brackets: list[Bracket] = []
         for parts in dominating:
-            known = max((bracket.lower for bracket in brackets), default=0.0)
+            known = max((small, *(bracket.lower for bracket in brackets)))
             brackets.append((router or Router()).delta(epsilon, parts, gdp, small=known))
         top = max(brackets, key=lambda b: b.upper)
         lower = max(b.lower for b in brackets)

@@ -59,7 +59,7 @@ class Gaussian:  # noise of standard deviation s
 
 
 @dataclass(frozen=True)
-class Laplace:  # noise with density exp(-|x|/s)/(2 s); the ratio of two shifted densities is constant beyond both
+class Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities have a constant ratio beyond both means
     s: arb
 
     def beyond(self, c: arb, centre: int) -> arb:
@@ -117,8 +117,8 @@ def number(source: dict[str, object], name: str, least: float, most: float) -> f
 
 
 def read_part(part: object) -> tuple[int, list[Divergence], arb]:
-    """One entry of a history: how many of its steps may hold a record, one's divergences, and the gap g to continuous
-    noise. All steps' noise on a fine lattice is within a factor e^g of a function of continuous noise, so that
+    """Read a history's entry: how many of its steps may hold a record, one step's divergences, and the gap g to
+    continuous noise. All steps' noise on a fine lattice is within a factor e^g of a function of continuous noise, so
     delta(epsilon) <= e^g delta'(epsilon - 2 g), delta' for continuous noise. Raises Refused for an unknown kind."""
     if not isinstance(part, dict) or set(part) != PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(PART))}, and nothing else")

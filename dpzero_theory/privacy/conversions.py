@@ -51,7 +51,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     apart = ratio * (2 * a - 1) / tau
 
     def bounds(pair: Pair) -> tuple[float, float]:
-        """A lower and an upper bound on the log moment K(tau) of one release of this pair."""
+        """A lower and an upper bound on K(a - 1), the log moment of one release of this pair at the order a."""
         try:
             value, error = cumulant(pair, tau)
         except OverflowError:

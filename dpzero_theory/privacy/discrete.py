@@ -69,7 +69,7 @@ def _kernel(sigma: float, numbers: int) -> float:
     noise.
 
     sigma: the noise parameter in units of the lattice. numbers: how many integers are released. For wide noise tau is
-    that of runs, else a smaller one for which the logarithm G of the ratio of probabilities is about `_RATIO`.
+    `KERNEL`, as in runs, else a smaller one for which the logarithm G of the ratio of probabilities is about `_RATIO`.
     """
     if (KERNEL / sigma) ** 2 <= _SAME:
         return KERNEL
@@ -79,7 +79,8 @@ def _kernel(sigma: float, numbers: int) -> float:
 def least_multiplier(levels: int, numbers: int) -> float:
     """The least noise multiplier for which `between` has an answer.
 
-    levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers are released.
+    levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers T releases of K integers each
+    have.
     """
     return 2 * _kernel(1.0, numbers) / levels
 
@@ -88,8 +89,8 @@ def between(noise_multiplier: float, levels: int, numbers: int) -> Between | Non
     """The continuous Gaussian noises that cost at least, and at most, as much as discrete Gaussian noise.
 
     None is returned if the noise is less than 2 widths of the rounding kernel, where the bounds say next to nothing.
-    noise_multiplier: s > 0. levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers are
-    released. Raises ValueError.
+    noise_multiplier: s > 0. levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers T
+    releases of K integers each have. Raises ValueError.
     """
     s, sigma = real("noise_multiplier", noise_multiplier, above=0.0), noise_multiplier * levels
     if s < least_multiplier(levels, numbers):
@@ -117,7 +118,8 @@ def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
     """The G = numbers * 2 artanh(kappa) by which discrete noise and a post-processing of continuous noise differ,
     rounded up.
 
-    The probabilities of the two are within a factor e^G. numbers: T K, how many integers are released. tau: the width
+    The probabilities of the two are within a factor e^G. kappa bounds the relative error of the rounding kernel's
+    normaliser (module's docstring). numbers: T K, how many integers T releases of K integers each have. tau: the width
     of the kernel in units of the lattice, at least 1/2, which determines kappa. Raises ValueError.
     """
     count = integer("numbers", numbers, at_least=0, at_most=10**24)
@@ -127,11 +129,12 @@ def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
 
 
 def discrete_scale(noise_multiplier: float, levels: int) -> int:
-    """The smallest integer sigma with sqrt(sigma^2 - tau^2) >= noise_multiplier * levels, in exact arithmetic, for tau
-    = 2.
+    """The parameter of the discrete Gaussian noise that a run draws: the smallest integer sigma such that
+    sqrt(sigma^2 - tau^2) >= noise_multiplier * levels.
 
-    noise_multiplier: > 0, that of the continuous Gaussian noise. levels: the clip in units of the lattice, >= 1. Raises
-    ValueError.
+    tau = 2 is the width of the rounding kernel. The arithmetic is exact. noise_multiplier: > 0, that of the continuous
+    Gaussian noise which costs at least as much, up to `discrete_gap`. levels: the clip in units of the lattice, >= 1.
+    Raises ValueError.
     """
     ratio = Fraction(real("noise_multiplier", noise_multiplier, above=0.0))
     variance = (ratio * integer("levels", levels)) ** 2 + KERNEL**2

@@ -26,7 +26,7 @@ from scipy.optimize import minimize_scalar
 from dpzero_theory import check
 from dpzero_theory.privacy.certified.laws.arithmetic import log_c
 from dpzero_theory.privacy.conversions import rdp_of_history
-from dpzero_theory.privacy.step import Steps, releases_of
+from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
 
 _LOG_T = (math.log(1e-2), math.log(1e4))
 """Logarithms of the smallest and the largest t among which the best one for a plan is sought."""
@@ -77,11 +77,15 @@ class Filter:
         self.orders = tuple(check.real("orders", t, above=0, at_most=1e6) for t in orders)
         self._spent = [0.0] * len(self.orders)
         self._relation: str | None = None
+        self._known: dict[Step, list[float]] = {}
         self.steps = 0
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """For each order t the sum of log moments that may be spent: t epsilon + log delta - log c(t) - log m."""
+        """For each order t the sum of log moments that may be spent: t epsilon + log delta - log c(t) - log m.
+
+        m is the number of orders; c(t) is the function of the module's docstring.
+        """
         return tuple(_limit(t, self.epsilon, self.delta / len(self.orders)) for t in self.orders)
 
     def has_room(self, history: Steps) -> bool:
@@ -127,10 +131,16 @@ class Filter:
                 raise ValueError(
                     f"history must have the relation {self._relation or releases[0].relation}; got {relation}"
                 )
-        return [
-            (spent + t * rdp_of_history(releases, t + 1).upper) * (1 + _ROUNDING)
-            for spent, t in zip(self._spent, self.orders, strict=True)
-        ]
+        more = [[release.steps * moment for moment in self._moments(release.step)] for release in releases]
+        return [sum(sums) * (1 + _ROUNDING) for sums in zip(self._spent, *more, strict=True)]
+
+    def _moments(self, step: Step) -> list[float]:
+        """The upper bounds K(t) on the log moments of one such step, one for each order t. They are kept, because the
+        same step is often asked about again."""
+        if step not in self._known:
+            release = Release.of(step, 1)
+            self._known[step] = [t * rdp_of_history(release, t + 1).upper * (1 + _ROUNDING) for t in self.orders]
+        return self._known[step]
 
     def _fits(self, spent: Sequence[float]) -> bool:
         return any(sum_ <= limit for sum_, limit in zip(spent, self.limits, strict=True))

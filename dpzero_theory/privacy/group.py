@@ -102,7 +102,8 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
         Poisson with Gaussian noise; otherwise it is that of one record.
 
     Raises:
-        ValueError: an argument outside its range; more records than can be removed from fixed-size batches, n - B.
+        ValueError: an argument outside its range; with fixed-size batches of B records a `size` above n - B, the most
+            records that can be removed.
     """
     made = releases_of(history)
     k, eps = _size(made, size, n), check.real("epsilon", epsilon, at_least=0)
@@ -272,7 +273,10 @@ def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release
 
 
 def _fewest_records(sample_rate: float) -> int:
-    """The smallest n for which sample_rate times n is a whole number, up to 1e-9: the denominator of a convergent."""
+    """The smallest n for which sample_rate times n is a whole number >= 1, up to 1e-9.
+
+    It is the denominator of a convergent of the continued fraction of sample_rate.
+    """
     rest, before, last = Fraction(sample_rate), (0, 1), (1, 0)
     while True:
         whole = math.floor(rest)

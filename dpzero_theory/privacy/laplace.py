@@ -91,10 +91,10 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *,
     """The smallest noise multiplier b/levels, up to 1e-10 of it, with which `steps` releases are target_epsilon-DP at
     delta = 0.
 
-    It is the inverse of epsilon_1, the pure epsilon of one release, in closed form: e^a = 1 + (e^epsilon_1 - 1)/q where
-    a record is there or not, and for replace-one the positive root y = e^a of q y^2 + (1 - q)(1 - E) y - q E = 0, E =
-    e^epsilon_1, where q = `sample_rate` and a = levels/b. replaced: whether neighbours replace a record. Raises
-    ValueError.
+    b is the parameter of the noise and `levels` the clip, in units of the lattice. The multiplier is the inverse of
+    epsilon_1, the pure epsilon of one release, in closed form: e^a = 1 + (e^epsilon_1 - 1)/q where a record is there or
+    not, and for replace-one the positive root y = e^a of q y^2 + (1 - q)(1 - E) y - q E = 0, E = e^epsilon_1, where q =
+    `sample_rate` and a = levels/b. replaced: whether neighbours replace a record. Raises ValueError.
     """
     goal = real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps) * (1 - 4 * _FORMULA_ROUNDING)
     each, q = goal / steps, sample_rate

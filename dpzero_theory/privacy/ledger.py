@@ -16,28 +16,31 @@ On a file system whose fsync is durable, the following is guaranteed:
   records (a cloned disk is not noticed);
 - no release number is handed out twice: one process writes at a time (flock), and never the child of a fork;
 - settings that differ from the plan in n, q, s, C, relation, sampling, mechanism or coordinates are refused, and so is
-  a release beyond the plan's number;
+  a release beyond the plan's number. In an adaptive ledger later releases may have other settings, and what is refused
+  is a release for which the budget has no room;
 - a write that failed or was interrupted leaves the ledger unusable until it is opened again.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
 
 from dpzero_theory.check import choice, entries, integer, printable, real
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.filter import BudgetExceededError, Filter
 from dpzero_theory.privacy.journal import Journal, content
 from dpzero_theory.privacy.step import Release, Step, Words
 
 _START = "0" * 64
 _ENTRIES: dict[str, dict[str, type]] = {
     "budget": {"target_epsilon": float, "target_delta": float, "run": str, "inode": int, "unit": str},
-    "plan": {"settings": dict, "steps": int, "block": int},
+    "plan": {"settings": dict, "steps": int, "block": int, "order": float},
+    "step": {"settings": dict},
     "spend": {"release": int, "count": int, "by": str, "state": str},
     "torn": {"release": int, "count": int, "bytes": int},
     "moved": {"inode": int},
@@ -54,8 +57,11 @@ _SETTINGS: dict[str, type] = {
     "coordinates": int,
 }
 """The entries of `Settings.words` with their types, in their order in the file."""
-_LATER = ("run", "inode", "by", "state", "unit")
-"""The entries that a line may lack, because files of earlier versions do not have them."""
+_LATER = ("run", "inode", "by", "state", "unit", "order")
+"""The entries that a line may lack: files of earlier versions do not have them, and `order` is that of an adaptive
+ledger."""
+_FIXED = ("n", "relation")
+"""The settings that no release of an adaptive ledger may change."""
 _BUDGET_ROUNDING = 1e-9
 """A plan may cost more than the target by this share, because a noise multiplier from a closed form is rounded."""
 
@@ -66,7 +72,7 @@ class LedgerError(RuntimeError):
 
 
 class BudgetSpentError(LedgerError):
-    """No release can be paid for, because every release of the plan is spent."""
+    """No release can be paid for: every release of the plan is spent, or the budget has no room for it."""
 
 
 class PlanCostsMoreError(LedgerError, ValueError):
@@ -119,7 +125,9 @@ class Report(NamedTuple):
     """How much of a ledger's plan is spent.
 
     releases_spent, releases_left: numbers of releases. epsilon_spent, epsilon_planned: certified upper bounds on
-    epsilon at target_delta, of the spent releases and of the whole plan. target_epsilon, target_delta: the budget.
+    epsilon at target_delta, of the spent releases and of the whole plan. In an adaptive ledger epsilon_spent is what
+    the privacy loss exceeds at no time but with probability target_delta (`Filter.odometer`), and epsilon_planned is
+    the target. target_epsilon, target_delta: the budget.
     """
 
     releases_spent: int
@@ -154,7 +162,8 @@ class Account(NamedTuple):
     settings, steps: the plan's settings and number of releases. block: how many releases one line pays for.
     target_epsilon, target_delta: the budget. run: what the ledger was created for. state: the text that the last payer
     added. moves: how often the file was opened as `moved`. spends: one entry for each line that paid. unit: what one
-    of the n records is, if it is not one entry of the data set.
+    of the n records is, if it is not one entry of the data set. order: the t of the filter of an adaptive ledger, else
+    0. changes: in an adaptive ledger the releases from which on the settings are others, and those settings.
     """
 
     settings: Settings
@@ -167,11 +176,18 @@ class Account(NamedTuple):
     moves: int
     spends: tuple[Spend, ...]
     unit: str = ""
+    order: float = 0.0
+    changes: tuple[tuple[int, Settings], ...] = ()
 
     @property
     def spent(self) -> int:
         """The number of releases that are paid for."""
         return self.spends[-1].release + self.spends[-1].count if self.spends else 0
+
+    @property
+    def history(self) -> list[Release]:
+        """The releases that are paid for, in the form that the accountant takes."""
+        return _history([(0, self.settings), *self.changes], self.spent)
 
 
 class Ledger(AbstractContextManager["Ledger"]):
@@ -190,6 +206,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         self._check = _START
         self._budget: dict[str, Any] = {}
         self._settings: Settings | None = None
+        self._filter: Filter | None = None
+        self._changes: list[tuple[int, Settings]] = []
         self._steps, self._block, self._spent = 0, 1, 0
         self._inode = journal.inode
         self._session = os.urandom(8).hex()
@@ -207,23 +225,31 @@ class Ledger(AbstractContextManager["Ledger"]):
         block: int = 1,
         run: str = "",
         unit: str = "",
+        adaptive: bool = False,
     ) -> Self:
         """Start a ledger for `steps` releases with `settings`, which must cost at most the target.
+
+        If it is adaptive, the settings of later releases may be chosen from what earlier ones have shown: noise, clip,
+        sampling and rate, but not n or the relation. The whole is (target_epsilon, target_delta)-DP whenever one stops,
+        by the theorem of `filter.Filter`, whose order is that which suits `settings`; what the plan alone would cost
+        does not matter then.
 
         Args:
             path: a file that does not exist (FileExistsError otherwise).
             target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, with 0 for
                 noise that needs no delta.
-            settings: the settings of every release.
+            settings: the settings of every release, or of the first one of an adaptive ledger.
             steps: T >= 1.
             block: how many releases one line pays for. With 64 the disk is waited for once in 64 releases, and a crash
                 can waste up to 64.
             run: what the ledger is for, a text kept in its first line.
             unit: what one of the n records is, a text kept there too; empty for one entry of the data set.
+            adaptive: whether later releases may have other settings. `steps` is then the most releases that are made.
 
         Raises:
             ValueError: an argument outside its range.
-            PlanCostsMoreError: the plan costs more than the target. Nothing is written.
+            PlanCostsMoreError: the plan costs more than the target, or the first release of an adaptive ledger does.
+                Nothing is written.
         """
         budget: dict[str, Any] = {
             "kind": "budget",
@@ -236,12 +262,17 @@ class Ledger(AbstractContextManager["Ledger"]):
             "steps": integer("steps", steps),
             "block": integer("block", block),
         }
-        cost = epsilon_of_history([settings.release(steps)], budget["target_delta"]).upper
-        if not cost <= budget["target_epsilon"] * (1 + _BUDGET_ROUNDING):
-            raise PlanCostsMoreError(
-                "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "
-                f"{cost:.6g} at delta {budget['target_delta']:g}, more than target_epsilon {budget['target_epsilon']:g}"
-            )
+        if adaptive:
+            first = settings.release(1)
+            counted = Filter(budget["target_epsilon"], budget["target_delta"], planned=first)
+            if not counted.has_room(first):
+                raise PlanCostsMoreError(
+                    f"target_epsilon must have room for one release; got {target_epsilon!r} at target_delta"
+                    f" {target_delta!r} and noise_multiplier {settings.noise_multiplier!r}"
+                )
+            plan["order"] = counted.orders[0]
+        else:
+            _require_planned(settings.release(steps), budget["target_epsilon"], budget["target_delta"])
 
         def begin(ledger: Self) -> None:
             ledger._append({**budget, "run": run, "inode": ledger._inode, **({"unit": unit} if unit else {})})
@@ -262,17 +293,27 @@ class Ledger(AbstractContextManager["Ledger"]):
 
         settings: the settings that the releases will really have. state: a text that is kept in the line. It returns
         the numbers of the releases, counted from 0 over the life of the ledger. It raises BudgetSpentError if the plan
-        is complete and LedgerError for settings other than the plan's, and writes nothing in both cases.
+        is complete, or the budget of an adaptive ledger has no room for the releases, and LedgerError for settings
+        other than the plan's; in an adaptive ledger only n and the relation must be the plan's, and ValueError is
+        raised for steps that `Filter` does not account for. Nothing is written in these cases.
         """
         with self._journal.mutex:
             self._journal.require_writable()
             given = settings.words
             for name, expected in self.settings.words.items():
-                if given[name] != expected:
+                if given[name] != expected and (self._filter is None or name in _FIXED):
                     raise LedgerError(f"{self.path}: {name} is {given[name]!r}, but {expected!r} was planned")
             if self.releases_left == 0:
                 raise BudgetSpentError(f"{self.path}: all {self._steps} releases of the plan are spent")
             first, count = self._spent, min(self._block, self.releases_left)
+            if self._filter is not None:
+                if not self._filter.has_room(settings.release(count)):
+                    raise BudgetSpentError(
+                        f"{self.path}: no room for {count} more releases with noise multiplier"
+                        f" {settings.noise_multiplier:g}"
+                    )
+                if settings != self._now:
+                    self._append({"kind": "step", "settings": given})
             line = {"kind": "spend", "release": first, "count": count, "by": self._session}
             self._append({**line, "state": state} if state else line)
             return range(first, first + count)
@@ -286,7 +327,12 @@ class Ledger(AbstractContextManager["Ledger"]):
     @property
     def history(self) -> list[Release]:
         """The releases that are spent, in the form that the accountant takes."""
-        return [self.settings.release(self._spent)] if self._spent else []
+        return _history([(0, self.settings), *self._changes], self._spent)
+
+    @property
+    def _now(self) -> Settings:
+        """The settings of the last release, or of the plan."""
+        return self._changes[-1][1] if self._changes else self.settings
 
     @property
     def releases_left(self) -> int:
@@ -295,13 +341,15 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     def report(self) -> Report:
         """How much of the plan is spent and how much is left, in releases and in epsilon at target_delta."""
-        delta = self._budget["target_delta"]
+        delta, target = self._budget["target_delta"], self._budget["target_epsilon"]
+        if self._filter is not None:
+            return Report(self._spent, self.releases_left, self._filter.odometer, target, target, delta)
         return Report(
             releases_spent=self._spent,
             releases_left=self.releases_left,
             epsilon_spent=epsilon_of_history(self.history, delta).upper,
             epsilon_planned=epsilon_of_history([self.settings.release(self._steps)], delta).upper,
-            target_epsilon=self._budget["target_epsilon"],
+            target_epsilon=target,
             target_delta=delta,
         )
 
@@ -339,7 +387,8 @@ class Ledger(AbstractContextManager["Ledger"]):
     def _load(self, moved: bool) -> None:
         content, size = self._journal.content, 0
         for record, check, size in _lines(self.path, content):  # noqa: B007
-            self._apply(record)
+            with _within(self.path):
+                self._apply(record)
             self._check = check
         if self._settings is None:
             raise LedgerError(f"{self.path}: no complete plan: put the file back, or start in another folder")
@@ -352,7 +401,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             # The new line is written over the torn bytes. Until it is whole, the file's last line is still a torn one,
             # whose releases count as spent.
             self._journal.keep(size)
-            count = min(self._block, self.releases_left)
+            count = _torn(min(self._block, self.releases_left), self._now, self._filter)
             self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(content) - size})
         if self._inode != self._journal.inode:
             self._append({"kind": "moved", "inode": self._journal.inode})
@@ -365,7 +414,13 @@ class Ledger(AbstractContextManager["Ledger"]):
         elif kind == "plan":
             self._settings = Settings(**record["settings"])
             self._steps, self._block = record["steps"], record["block"]
+            if record.get("order"):
+                self._filter = _filter(self._budget, record["order"])
+        elif kind == "step":
+            self._changes.append((self._spent, Settings(**record["settings"])))
         elif kind != "moved":
+            if self._filter is not None and record["count"]:
+                self._filter.spend(self._now.release(record["count"]))
             self._spent = record["release"] + record["count"]
             self.state = record.get("state", self.state)
 
@@ -381,7 +436,7 @@ def read(path: str | os.PathLike[str]) -> Account:
     if len(lines) < 2:
         raise LedgerError(f"{path}: no complete plan: put the file back")
     budget, plan, later = lines[0][0], lines[1][0], lines[2:]
-    paid = [(record, check) for record, check, _ in later if record["kind"] != "moved"]
+    paid = [(record, check) for record, check, _ in later if record["kind"] in ("spend", "torn")]
     account = Account(
         settings=Settings(**plan["settings"]),
         steps=plan["steps"],
@@ -390,16 +445,73 @@ def read(path: str | os.PathLike[str]) -> Account:
         target_delta=budget["target_delta"],
         run=budget.get("run", ""),
         state=next((record["state"] for record, _ in reversed(paid) if "state" in record), ""),
-        moves=len(later) - len(paid),
+        moves=sum(record["kind"] == "moved" for record, _, _ in later),
         spends=tuple(Spend(record["release"], record["count"], check, _state(record)) for record, check in paid),
         unit=budget.get("unit", ""),
+        order=plan.get("order", 0.0),
+        changes=tuple(_changes(record for record, _, _ in later)),
     )
+    counted = _filter(budget, account.order) if account.order else None
+    if counted is not None:
+        with _within(path):
+            counted.spend(account.history)
     torn = text[lines[-1][2] :]
     if not torn:
         return account
-    count = min(account.block, account.steps - account.spent)
+    now = account.changes[-1][1] if account.changes else account.settings
+    count = _torn(min(account.block, account.steps - account.spent), now, counted)
     check = hashlib.sha256(lines[-1][1].encode() + torn).hexdigest()
     return account._replace(spends=(*account.spends, Spend(account.spent, count, check)))
+
+
+def _require_planned(plan: Release, epsilon: float, delta: float) -> None:
+    """Raise PlanCostsMoreError if the plan costs more than epsilon at delta."""
+    cost = epsilon_of_history([plan], delta).upper
+    if not cost <= epsilon * (1 + _BUDGET_ROUNDING):
+        raise PlanCostsMoreError(
+            "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "
+            f"{cost:.6g} at delta {delta:g}, more than target_epsilon {epsilon:g}"
+        )
+
+
+def _filter(budget: dict[str, Any], order: float) -> Filter:
+    return Filter(budget["target_epsilon"], budget["target_delta"], orders=[order])
+
+
+def _torn(count: int, now: Settings, counted: Filter | None) -> int:
+    """How many releases a torn line counts as: `count`, or 0 in an adaptive ledger without room for so many.
+
+    There a line that pays is only begun if the budget has room for it with the settings `now`, which an earlier line
+    has named; so a torn line without room was one that names settings, and no release was made after it. counted: the
+    budget of an adaptive ledger.
+    """
+    return count if counted is None or (count and counted.has_room(now.release(count))) else 0
+
+
+def _history(settings: list[tuple[int, Settings]], spent: int) -> list[Release]:
+    """The first `spent` releases, from the numbers of those from which on they have the given settings."""
+    ends = [first for first, _ in settings[1:]] + [spent]
+    return [each.release(end - first) for (first, each), end in zip(settings, ends, strict=True) if end > first]
+
+
+def _changes(records: Iterable[dict[str, Any]]) -> Iterator[tuple[int, Settings]]:
+    """The numbers of the releases from which on the settings are others, and those settings, from a ledger's lines."""
+    spent = 0
+    for record in records:
+        if record["kind"] == "step":
+            yield spent, Settings(**record["settings"])
+        elif record["kind"] in ("spend", "torn"):
+            spent = record["release"] + record["count"]
+
+
+@contextmanager
+def _within(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what a filter refuses, of lines that are on disk already, into a LedgerError."""
+    try:
+        yield
+    except (BudgetExceededError, ValueError) as error:
+        said = printable(str(error))
+        raise LedgerError(f"{path}: its releases cost more than its budget ({said}): put the file back") from None
 
 
 def _state(record: dict[str, Any]) -> str | None:
@@ -415,21 +527,29 @@ def _lines(path: Path, text: bytes) -> Iterator[tuple[dict[str, Any], str, int]]
     """
     lines, check, size = text.split(b"\n"), _START, 0
     torn, spent, steps, block = lines.pop(), 0, 0, 0
+    later: tuple[str, ...] = ("spend", "torn", "moved")
     for number, line in enumerate(lines, start=1):
         last = number == len(lines) and not torn
         record, check = _decode(line, check, f"{path}, line {number}", last)
         if record is None:
             return
         try:
-            kind = choice("kind", record["kind"], ("budget", "plan")[number - 1 : number] or ("spend", "torn", "moved"))
+            kind = choice("kind", record["kind"], ("budget", "plan")[number - 1 : number] or later)
             entries("the line", record, {"kind": str, **_ENTRIES[kind]}, _LATER)
             if kind == "budget":
                 real("target_epsilon", record["target_epsilon"], above=0.0)
                 real("target_delta", record["target_delta"], at_least=0.0, below=1.0)
             elif kind == "plan":
-                later = ("mechanism", "coordinates")
-                Settings(**entries("settings", record["settings"], _SETTINGS, later))
+                plan = Settings(**entries("settings", record["settings"], _SETTINGS, ("mechanism", "coordinates")))
                 steps, block = integer("steps", record["steps"]), integer("block", record["block"])
+                if "order" in record:
+                    real("order", record["order"], above=0.0)
+                    later += ("step",)
+            elif kind == "step":
+                given = Settings(**entries("settings", record["settings"], _SETTINGS)).words
+                for name in _FIXED:
+                    if given[name] != plan.words[name]:
+                        raise ValueError(f"{name} must be {plan.words[name]!r}, that of the plan; got {given[name]!r}")
             elif kind != "moved":
                 integer("release", record["release"], at_least=spent, at_most=spent)
                 spent += integer("count", record["count"], at_least=0, at_most=min(block, steps - spent))

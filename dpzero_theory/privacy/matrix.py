@@ -75,7 +75,7 @@ def _best(weights: Array, count: int, apart: int) -> Array:
     more from each other."""
     rows, steps = weights.shape
     count = min(count, -(-steps // apart))
-    later = [np.zeros((count + 1, rows)) for _ in range(apart)]  # from positions t + 1, ..., t + apart on
+    later = [np.zeros((count + 1, rows)) for _ in range(apart)]  # [i][k]: best sums of k weights from t + 1 + i on
     for t in reversed(range(steps)):
         here = later[0].copy()
         np.maximum(here[1:], weights[:, t] + later[-1][:-1], out=here[1:])
@@ -97,7 +97,8 @@ def matrix_release(
 
     Args:
         encoder, times, apart, cyclic: see `sensitivity`.
-        noise_multiplier: the standard deviation of Z's entries over the clip, > 0.
+        noise_multiplier: the standard deviation of the noise (of the entries of Z in the module's docstring) over the
+            clip, > 0.
         relation: which data sets are neighbours. With replace-one a contribution changes by up to two clips.
 
     Returns:

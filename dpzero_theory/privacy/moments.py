@@ -67,7 +67,7 @@ def _least(value: Callable[[float], float]) -> float:
 
 
 def _bounds(pair: Pair, t: float) -> tuple[float, float]:
-    """A lower and an upper bound on K(t) of one release, from its dominating pair.
+    """A lower and an upper bound on the log moment K(t) of one release, from its dominating pair.
 
     The upper bound is at most that of a release whose batch holds every record.
     """

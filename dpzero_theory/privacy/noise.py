@@ -114,7 +114,7 @@ class NoiseSource(ABC):
         return np.fromiter((draw_one(words) for _ in range(count)), np.int64, count).reshape(shape)
 
     def _words(self) -> Words:
-        """An endless iterator of uniform 64-bit integers. It keeps its state to itself, so that no fork can copy it."""
+        """An endless iterator of uniform 64-bit integers. Each draw has its own: a fork copies no unused bits."""
         while True:
             yield from np.frombuffer(self._bytes(8 * _WORDS_PER_READ), dtype=np.uint64).tolist()
 

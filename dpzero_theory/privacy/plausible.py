@@ -91,7 +91,7 @@ class Noise(NamedTuple):
         """The logarithm of a bound on the probability that `count` draws Z have a mean of |Z|^p/s^p as far from 1 as
         `mean`.
 
-        Only means on the same side of 1 as `mean` are meant.
+        The law of Z has the power p and the scale s. Only means on the same side of 1 as `mean` are meant.
         """
         if mean > 1:
             return count * ((1 - mean) + math.log(mean)) / self.power
@@ -114,10 +114,10 @@ class Looked(NamedTuple):
 def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
     """Test whether released integers can be noise of the stated law plus what any records add.
 
-    sums: the integers, shape (T, K), in the order of the T releases. noise: the law that the noise is said to have.
-    levels: a bound >= 1 on the L2 norm of what one record adds. most: a bound on the number of records in a batch,
-    which may fail with an eighth of the probability of a false alarm (`Sampling.most`). The numbers are found
-    implausible, without a fault, in at most one of 10^12 runs.
+    sums: the integers, shape (T, K), in the order of the T releases of K integers each. noise: the law that the noise
+    is said to have. levels: a bound >= 1 on the L2 norm of what one record adds. most: a bound on the number of records
+    in a batch, which may fail with an eighth of the probability of a false alarm (`Sampling.most`). The numbers are
+    found implausible, without a fault, in at most one of 10^12 runs.
     """
     releases, numbers = len(sums), sums.size
     if not numbers:
@@ -142,8 +142,8 @@ def _tests(sums: Integers, noise: Noise, reach: float) -> Iterator[tuple[float, 
     """One entry for each test: its share of the false alarms, the logarithm of the bound on its probability, and its
     sentence.
 
-    sums: the integers, shape (T, K). noise: the law that the noise is said to have. reach: a bound on the norm of a
-    release. The shares add up to 3/4 of the probability of a false alarm; `look` uses the rest.
+    sums: the integers, T releases of K integers each. noise: the law that the noise is said to have. reach: a bound on
+    the norm of a release. The shares add up to 3/4 of the probability of a false alarm; `look` uses the rest.
     """
     flat = sums.reshape(-1)
     if 4 * reach >= _INT64:

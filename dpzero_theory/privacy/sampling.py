@@ -646,6 +646,8 @@ def sampling_of(word: str, sample_rate: float | None) -> Sampling:
     The rate of full batches is 1 and may be None. Raises ValueError for an unknown word or a rate outside its range.
     """
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
+    if name == "shuffled":
+        raise ValueError(f"sampling must be fixed-order where epochs are shuffled; got {word!r}")
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 

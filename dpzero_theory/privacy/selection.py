@@ -80,7 +80,8 @@ class Runs:
         return min(math.exp(float(log_gamma)), math.nextafter(1.0, 0.0))
 
     def draw(self, source: random.Random) -> int:
-        """Draw K, by inversion of its distribution function in float64. The random bits of `source` must be secret."""
+        """Draw K, the number of runs, by inversion of its distribution function in float64. The random bits of `source`
+        must be secret."""
         left = source.random()
         if self.shape == math.inf:
             number, mass = 0, math.exp(-self.mean)

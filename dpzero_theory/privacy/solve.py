@@ -156,10 +156,10 @@ def _drawn(kind: Kind) -> Sampling:
 
 
 def _kept_out(unit: Release, group: int) -> int:
-    """The number of records that a batch must leave out so that a group of records can be missing and the batch be
-    refilled.
+    """How many of all records a batch must leave out, so that it can be refilled if a group of records is missing.
 
-    It is 0 for most samplings. unit: one of the releases. group: the number of records in which neighbours may differ.
+    It is 0 unless batches are refilled (`Sampling.refilled`). unit: one of the releases. group: the number of
+    records in which neighbours may differ.
     """
     fixed = unit.step.sampling.refilled and unit.relation is Relation.ADD_REMOVE
     return check.integer("group", group) if fixed and group != 1 else 0

@@ -60,8 +60,8 @@ _CHUNK = 1 << 14
 
 
 class Staircase:
-    """A sampler of the discrete Gaussian law for one sigma, by rejection: proposals come from a staircase above the
-    law.
+    """A sampler of the discrete Gaussian law, P[x] proportional to exp(-x^2/(2 sigma^2)), for one sigma, by rejection:
+    proposals come from a staircase above the law.
 
     steps: M, the number of steps of the staircase.
     bits: the logarithm to base 2 of w, the width of a step.
@@ -72,7 +72,7 @@ class Staircase:
     """
 
     def __init__(self, scale: Fraction) -> None:
-        """Make the staircase for sigma = `scale`, 0 < sigma <= 2^56."""
+        """Make the sampler of P[x] proportional to exp(-x^2/(2 sigma^2)), for sigma = `scale`, 0 < sigma <= 2^56."""
         self._rate = 1 / (2 * scale**2)  # the log of the law's mass at m is -m^2 times this
         self._sigma = max(float(scale), 1e-9)  # a smaller sigma refuses everything but 0, as 1e-9 does
         self.bits = max(0, math.floor(scale).bit_length() - 7)
@@ -133,8 +133,9 @@ class Staircase:
         """For each proposal whether v < p, the test by which it is accepted. For proposals from the tail the answer is
         meaningless.
 
-        magnitude, step: the absolute values of the proposals and their steps. The binary digits of v are `leading`,
-        then `more`, then as many as are needed from `read`.
+        v is a random number and p the probability of acceptance (module's docstring). magnitude, step: the absolute
+        values of the proposals and their steps. The binary digits of v are `leading`, then `more`, then as many as are
+        needed from `read`.
         """
         v = (leading + more * 2.0**-64) * 2.0**-self.digits
         p = self.height / self.counts[step] * np.exp(-0.5 * (magnitude / self._sigma) ** 2)
@@ -159,7 +160,8 @@ class Staircase:
     def _accept(self, magnitude: int, factor: Fraction, v: int, bits: int, words: Iterator[int]) -> bool:
         """Whether a number v in [0, 1) is below factor exp(-magnitude^2/(2 sigma^2)), decided exactly.
 
-        The first `bits` binary digits of the number are the integer `v`; further ones come from `words`.
+        sigma is that of the sampled law. The first `bits` binary digits of the number are the integer `v`; further ones
+        come from `words`.
         """
         while True:
             low, high = exp_bounds(magnitude**2 * self._rate, bits)
@@ -172,7 +174,7 @@ class Staircase:
 
 @lru_cache(maxsize=8)
 def staircase(scale: Fraction) -> Staircase:
-    """The sampler for sigma = `scale`. It takes 0.4 ms to make, so the last eight samplers are kept."""
+    """The sampler with the parameter sigma = `scale`. It takes 0.4 ms to make, so the last eight samplers are kept."""
     return Staircase(scale)
 
 

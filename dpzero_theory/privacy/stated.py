@@ -138,7 +138,7 @@ def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: 
 
 
 def _named(law: type[Approximate] | type[Randomised], arguments: str) -> Mechanism:
-    """The mechanism for the text after the colon of its name. Raises ValueError."""
+    """The mechanism of the class `law` for the text after the colon of its name, two numbers. Raises ValueError."""
     if not re.fullmatch(f"{_NUMBER},{_NUMBER}", arguments):
         raise ValueError(f"mechanism must be {law.family}:NUMBER,NUMBER; got {arguments!r}")
     first, second = arguments.split(",")

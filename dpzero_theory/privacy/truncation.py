@@ -25,11 +25,11 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.composition import Composition
 
 _NEAR, _FAR, _LIKELY = 0.97, 0.1, 0.01
-"""The probability r_k that more steps are truncated is at most _NEAR times the one before while that exceeds _LIKELY,
-and then at most _FAR times it."""
+"""The bound r_k on the probability that more than j_k steps are truncated is at most _NEAR times r_{k-1} while r_{k-1}
+exceeds _LIKELY, and then at most _FAR times it."""
 _LEFT = 1e-7
 """The sum ends where the remaining probability r_k is at most this share of delta."""
-_EXCESS = 3e-4
+_EXCESS = 1e-3
 """Several numbers of truncated steps are counted together if that adds at most this share of delta."""
 LEAST_CHANCE = 1e-280
 """The sum ends at the latest where the remaining probability, which is added to it, is at most this."""
@@ -61,23 +61,28 @@ def numbers(composition: Composition, left: float) -> tuple[list[int], list[tupl
     return [part.fewest(left / len(mixed)) for part in mixed], kept
 
 
-def mixed_delta(composition: Composition, epsilon: float, of: Callable[[Composition, float], Bracket]) -> Bracket:
+def mixed_delta(
+    composition: Composition, epsilon: float, of: Callable[[Composition, float, float], Bracket]
+) -> Bracket:
     """The bracket of delta(epsilon) for a composition with mixed parts, whose releases are of one of two kinds by
     chance.
 
-    of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. The lower end
-    is delta of pairs of laws that data attain at every release. The upper end is the sum, over numbers of releases of
-    the second kind, of their probability times a bound on delta with so many.
+    of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. Its last
+    argument is a number below which the bracket may be wide. The lower end is delta of pairs of laws that data attain
+    at every release. The upper end is the sum, over numbers of releases of the second kind, of their probability times
+    a bound on delta with so many.
     """
-    attained = of(composition.attained, epsilon)
+    attained = of(composition.attained, epsilon, 0.0)
     left = max(_LEFT * attained.lower, LEAST_CHANCE)
     least, kept = numbers(composition, left)
 
     def bound(first: int, last: int) -> Bracket:
-        """The bracket of delta if the numbers of truncated steps are beyond those of `first` and not those of
-        `last`."""
+        """The bracket of delta if the numbers of truncated steps are at most those of the cut with index `last`, and
+        not all at most those of the cut `first` (for -1: at least `least`)."""
         fewest = least if first < 0 or len(least) > 1 else [kept[first][1][0] + 1]
-        return of(composition.told(fewest, kept[last][1]), epsilon)
+        # The bound also counts for all larger numbers, so that it may be wide where these are hardly ever exceeded.
+        small = _EXCESS / 10 * attained.lower / (1.0 if first < 0 else kept[first][0])
+        return of(composition.told(fewest, kept[last][1]), epsilon, min(small, 1.0))
 
     def share(first: int, last: int) -> float:
         return (1.0 if first < 0 else kept[first][0]) - kept[last][0]

@@ -9,8 +9,8 @@ from torch import Tensor
 class Captured:
     """A function of tensors that, on CUDA, replays a graph of `function`, recorded once for each set of shapes.
 
-    On the CPU it just calls `function`. The function returns one tensor. It must never wait for results on the host,
-    and its control flow may depend on the tensors' shapes only.
+    On the CPU the object just calls `function`. The function must return one tensor and never wait for results on the
+    host, and its control flow may depend on the tensors' shapes only.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:

@@ -152,9 +152,10 @@ class Lanes:
         )
 
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
-        """Returns the runs' parameters sorted by falling number of steps, and the indices that put them back in order.
+        """Returns the runs' parameters sorted by falling number of steps, and for each run its index among these.
 
-        So sorted, the runs that are still going at any step are the first ones.
+        So sorted, the runs that are still going at any step are the first ones, and `take` with the indices undoes the
+        sorting.
         """
         order = np.argsort(-self.steps, kind="stable")
         return self.take(order), np.argsort(order, kind="stable")

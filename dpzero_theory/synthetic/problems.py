@@ -29,7 +29,7 @@ def paper_spectrum(mode: str, d: int) -> Array:
     """Returns the eigenvalues of the diagonal matrix A of the paper's synthetic problem, shape (d,).
 
     For `mode` "a" they are 1, for "b" 1/sqrt(i), for "c" 1/i, for i = 1..d. The effective rank tr(A)/||A||_2 is d,
-    about 2 sqrt(d), and about log d. Raises ValueError.
+    about 2 sqrt(d), and about log d. Raises ValueError for another mode, and unless d >= 1.
     """
     power = {"a": 0.0, "b": 0.5, "c": 1.0}[check.choice("mode", mode, MODES)]
     return np.arange(1, check.integer("d", d) + 1, dtype=np.float64) ** -power
@@ -131,7 +131,7 @@ class Quadratic(_Distances):
 class PseudoHuber(_Distances):
     """f(x; x_i) = sqrt(1 + q_i) - 1, q_i = (x - x_i)^T A (x - x_i): Assumption 2 holds with H = A.
 
-    data: x_i, shape (n, d); spectrum: eigenvalues of A, positive, shape (d,). Raises ValueError.
+    data: x_i, shape (n, d); spectrum: eigenvalues of A, positive, shape (d,); else ValueError is raised.
 
     Proof, with v = x - x_i and s = sqrt(1 + q_i):
 
@@ -209,7 +209,7 @@ class LogisticRegression:
 
     L = R, since the gradient is -b_i expit(-b_i a_i^T x) a_i. Each Hessian is expit (1 - expit) a_i a_i^T, so
     ell = R^2/4, and 0 <= Hess F_S <= H = (1/(4n)) sum_i a_i a_i^T, with ||H||_2 <= tr(H) <= R^2/4 = ell.
-    Raises ValueError.
+    Raises ValueError for arguments of other shapes or values.
     """
 
     def __init__(self, features: ArrayLike | csr_array, labels: ArrayLike, row_norm: float = 1.0) -> None:

@@ -150,7 +150,7 @@ def coefficients(
     Args:
         data: w_t^T y_i with the n samples y_i, shape (S, n).
         gram: w_t^T w_s, shape (S, S).
-        own: w_t^T (y_0 - p N_t), shape (S, L), see `Start.own`.
+        own: w_t^T (y_0 - p N_t), shape (S, L), where y_0 is a run's start and p N_t the noise before; see `Start.own`.
         alpha: the step size of each run, shape (L,).
         limit: the clip of each difference, shape (S, L): C, or C/||u_t|| where C bounds ||difference * u_t|| (Algorithm
             1).
@@ -196,8 +196,8 @@ def _joint_loop(
 ) -> Tensor:
     """Does what `step_loop` does with K directions a step, whose differences are clipped jointly.
 
-    Each run moves by alpha/K (clipped mean + shift) along each direction. K is `directions_per_step`; the other
-    arguments are those of `coefficients`, and `data` is not sorted.
+    Returns how far each run moves along each direction, alpha/K (clipped mean + shift), shape (S, L). K is
+    `directions_per_step`; the other arguments are those of `coefficients`, and `data` is not sorted.
     """
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):

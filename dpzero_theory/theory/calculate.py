@@ -64,8 +64,11 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
 
 
 def applicable(problem: Problem) -> tuple[str, ...]:
-    """The ids of the results that are calculated if none are named: without those that need `pl` or `lipschitz` if the
-    problem has none, and without those that are marked `opt_in`."""
+    """The ids of the results that `calculate` answers if none are named.
+
+    These are all of `RESULTS` but those that need a `pl` or `lipschitz` that the problem lacks, and those marked
+    `opt_in`.
+    """
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
     if math.isinf(problem.lipschitz):
         stated = (result for result in stated if result.minimised)
@@ -97,7 +100,8 @@ def calculate(
         calibrations: a subset of `CALIBRATIONS`.
         max_steps: a cap on the steps T for parameters that are searched for; closed forms ignore it.
         max_evaluations: a cap on n K T for such parameters, where K is the number of directions a step.
-        max_points: a cap on the evaluations of single samples' losses for such parameters, see `limits.step_cap`.
+        max_points: a cap on the number of evaluations of single samples' losses in the whole run, for such parameters;
+            see `limits.step_cap`.
         direction: the law of the directions, one of `known_directions`. The paper's results hold for its sphere only.
         directions_per_step: K, or 'best'. The paper's results, and Algorithm 1, have K = 1.
         difference: the difference rule, one of `DIFFERENCES`. The paper's results have central differences.

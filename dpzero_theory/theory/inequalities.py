@@ -41,9 +41,9 @@ class Inequality:
     Attributes:
         problem: the constants.
         gdp: mu of the whole run.
-        growth: the k of the module: d for Theorem 1, r + 2 for Theorems 2 and 3.
-        trace: the s of the module, d or r. It comes from E[z' H z] = s ell sigma^2 or less, where z is the noise and H
-            bounds the Hessian.
+        growth: k in the factor 1 - 2 k ell alpha: d for Theorem 1, r + 2 for Theorems 2 and 3.
+        trace: s in the noise's term ell alpha s sigma^2/2, d or r. It comes from E[z' H z] = s ell sigma^2 or less,
+            where z is the noise and H bounds the Hessian.
         clips: whether clipping may happen (Algorithm 2), or C = L d rules it out (Algorithm 1).
     """
 
@@ -153,7 +153,7 @@ def clipping_probability(problem: Problem, T: ArrayLike, threshold: ArrayLike) -
 def dpgd_0th(problem: Problem, gdp: float) -> Inequality:
     """The inequality for Algorithm 1 under Assumption asp:smooth, for Theorem 1 (thm:d-dependent) and Corollary 1.
 
-    gdp is the mu > 0 of Gaussian DP of the whole run.
+    problem has the constants, and gdp is the mu > 0 of Gaussian DP of the whole run.
     """
     return Inequality(problem, gdp, growth=problem.d, trace=problem.d, clips=False)
 
@@ -161,7 +161,7 @@ def dpgd_0th(problem: Problem, gdp: float) -> Inequality:
 def dpgd_0th_rank(problem: Problem, gdp: float) -> Inequality:
     """The inequality for Algorithm 1 under Assumption asp:rank, for Theorem 2 (thm:d-dependent-rank) and Corollary 2.
 
-    gdp is the mu > 0 of Gaussian DP of the whole run.
+    problem has the constants, and gdp is the mu > 0 of Gaussian DP of the whole run.
     """
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=False)
 
@@ -169,6 +169,6 @@ def dpgd_0th_rank(problem: Problem, gdp: float) -> Inequality:
 def dpzero(problem: Problem, gdp: float) -> Inequality:
     """The inequality for Algorithm 2 under Assumption asp:rank, for Theorem 3 (thm:d-free) and Corollary 3.
 
-    gdp is the mu > 0 of Gaussian DP of the whole run.
+    problem has the constants, and gdp is the mu > 0 of Gaussian DP of the whole run.
     """
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=True)

@@ -35,7 +35,8 @@ def step_cap(
         max_steps: a cap on T.
         max_evaluations: a cap on n K T, the differences of single samples.
         directions: K >= 1, the number of directions in a step.
-        max_points: a cap on n T points(K), the evaluations of a sample's loss, with `points` of the difference rule.
+        max_points: a cap on n T points(K), the evaluations of single samples' losses in the run. points(K) is how many
+            of one sample a step takes, as the difference rule says: 2 K, or K + 1.
         difference: the difference rule, one of `DIFFERENCES`.
 
     Raises:
@@ -68,10 +69,12 @@ def step_cap(
 def most_in_full_batches(
     problem: Problem, max_evaluations: object, max_points: object, difference: str
 ) -> float | None:
-    """`most_directions` where a step has all n records: the largest K that leaves a step within caps on the whole run.
+    """The largest number K of directions with which one step on all n samples keeps to the caps; None without a cap.
+
+    It is `most_directions` for the caps divided by n.
 
     Args:
-        problem: its n counts.
+        problem: only its n matters.
         max_evaluations: a cap on n K T, the differences of single samples in T steps; None for no cap.
         max_points: a cap on n T points(K), the evaluations of single samples' losses; None for no cap.
         difference: the difference rule.
@@ -90,8 +93,8 @@ def most_directions(evaluations: float | None, points: float | None, difference:
 
     Args:
         evaluations: a cap on K, the differences of a sample in a step; None for no cap.
-        points: a cap on points(K), the evaluations of a sample's loss in a step; None for no cap.
-        difference: the difference rule, one of `DIFFERENCES`, whose `points` counts them.
+        points: a cap on the evaluations of a sample's loss in a step; None for no cap.
+        difference: the difference rule, one of `DIFFERENCES`, which says how many evaluations K directions take.
     """
     caps = [] if evaluations is None else [evaluations]
     if points is not None:

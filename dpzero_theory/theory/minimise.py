@@ -32,7 +32,8 @@ Range = tuple[float, float]
 def _zoom(value: Callable[..., Array], ranges: Sequence[Range], points: int = 25) -> tuple[list[float], float]:
     """The point of a box at which `value` is smallest, and its value there, by grids that shrink around the best point.
 
-    ranges: the box, as the range of each parameter's logarithm. points: the grid points in each parameter.
+    value: a function of arrays of parameters, which broadcast. ranges: the box, as the range of each parameter's
+    logarithm. points: the number of grid points in each parameter.
     """
     boxes, numbers = list(ranges), np.arange(points)
     shapes = [[points if k == i else 1 for k in range(len(boxes))] for i in range(len(boxes))]
@@ -123,8 +124,11 @@ def _steps(inequality: Inequality, value: Callable[[int], float], max_steps: int
     best = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
 
     def between(mean: Callable[[int, int], int]) -> Callable[[int, int], int]:
-        """The rule by which `narrowed` chooses the next number of steps between one that fails its test (miss) and one
-        that passes (hit): the mean of miss + 1 and hit; once these are within 0.1%, miss, which ends the search."""
+        """A function (miss, hit) -> the next number of steps that `narrowed` tries, where miss fails its test and hit
+        passes it: the mean of miss + 1 and hit or, once these are within 0.1%, miss, which ends the search.
+
+        mean: a function of two integers, such as their arithmetic mean rounded down.
+        """
         return lambda miss, hit: miss if hit - miss - 1 <= (miss + 1) // 1000 else mean(miss + 1, hit)
 
     if inequality.clips:

@@ -26,7 +26,7 @@ def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
     PreconditionError.
 
     problem: the constants, with the condition number kappa = ell/mu_PL. spread: d^3 v^2, r d^2 v^2 or r v^2 for
-        Corollary 1, 2 or 3, with v of the module's text. id: the corollary's name. condition: kappa spread/v^2 as a
+        Corollary 1, 2 or 3, where v is the noise level. id: the corollary's name. condition: kappa spread/v^2 as a
         formula. Only the error's text uses the last two.
     """
     x = problem.n**2 / (problem.condition_number * spread)
@@ -47,8 +47,8 @@ def _dpgd_0th(
 
     inequality: that of the corollary's proof, which holds the problem and the privacy. id: the corollary's name.
     condition: the text "kappa d^3" or "kappa r d^2" for the error raised if X <= 1. step_size: alpha. growth: the
-    factor of the number of steps, d or r + 2. spread: d^3 v^2 or r d^2 v^2, with v of the module's text. smoothing:
-    lambda.
+    factor of the number of steps, d or r + 2. spread: d^3 v^2 or r d^2 v^2, where v is the noise level.
+    smoothing: lambda.
     """
     p = inequality.problem
     kappa = p.condition_number
@@ -74,8 +74,8 @@ def corollary_1(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
 
     The number of steps is 8 kappa d log X with X = n^2/(kappa d^3 v^2), where kappa = ell/mu_PL is the condition number
-    and v the noise level of the module's text. X <= 1 is an error. Of the problem it uses n, d, lipschitz, smoothness,
-    gap and pl.
+    and v = sqrt(log(e + epsilon/delta))/epsilon. PreconditionError is raised for X <= 1. Of the problem it uses n, d,
+    lipschitz, smoothness, gap and pl; gdp is the mu > 0 of Gaussian DP of the whole run.
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
@@ -94,8 +94,8 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
 
     The number of steps is 8 kappa (r + 2) log X with X = n^2/(kappa r d^2 v^2), where kappa = ell/mu_PL is the
-    condition number and v the noise level of the module's text. X <= 1 is an error. Of the problem it uses n, d, r,
-    lipschitz, smoothness, gap and pl.
+    condition number and v = sqrt(log(e + epsilon/delta))/epsilon. PreconditionError is raised for X <= 1. Of the
+    problem it uses n, d, r, lipschitz, smoothness, gap and pl; gdp is the mu > 0 of Gaussian DP of the whole run.
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
@@ -114,10 +114,11 @@ def corollary_3(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl.
 
     It assumes that |F_S(x_t)| and |F_S^*| are at most B, which is `loss_bound`. The number of steps is
-    8 kappa (r + 2) log X with X = n^2/(kappa r v^2), where kappa = ell/mu_PL is the condition number and v the noise
-    level of the module's text. The clip is L-tilde/2, where the paper's L-tilde is 8 L times the square root of another
-    logarithm. Of the problem it uses everything but sample_rank. PreconditionError is also raised for gap > 2 B, which
-    |F_S(x_0)|, |F_S^*| <= B exclude, and if the logarithm in L-tilde is not positive.
+    8 kappa (r + 2) log X with X = n^2/(kappa r v^2), where kappa = ell/mu_PL is the condition number and v =
+    sqrt(log(e + epsilon/delta))/epsilon. The clip is L-tilde/2, where the paper's L-tilde is 8 L times the square root
+    of another logarithm. Of the problem it uses everything but sample_rank; gdp is the mu > 0 of Gaussian DP of the
+    whole run. PreconditionError is raised for X <= 1, for gap > 2 B, which |F_S(x_0)|, |F_S^*| <= B exclude, and if the
+    logarithm in L-tilde is not positive.
     """
     p, v = problem, noise_level(gdp)
     kappa = p.condition_number

@@ -121,8 +121,11 @@ class Problem:
 
     @property
     def gradient_unit(self) -> float:
-        """The length in which the sharpened results measure gradients: L, or value^(1/m) of `gradient_moment`, or t of
-        `mean_excess`."""
+        """The unit in which the sharpened results measure norms of gradients.
+
+        It comes from the bound on the samples' gradients that the problem has: `lipschitz` gives L, `gradient_moment` =
+        (m, value) gives value^(1/m), and `mean_excess` = (t, value) gives t.
+        """
         if self.gradient_moment is not None:
             power, value = self.gradient_moment
             return math.pow(value, 1 / power)
@@ -130,8 +133,11 @@ class Problem:
 
     @property
     def steepest(self) -> float:
-        """A bound on ||grad F_S|| wherever a run goes: L, or value^(1/m) of `gradient_moment`, or t + value of
-        `mean_excess`, by Jensen's inequality."""
+        """An upper bound on ||grad F_S|| at every point that a run reaches.
+
+        It follows from the bound on the samples' gradients that the problem has: `lipschitz` gives L, `gradient_moment`
+        = (m, value) gives value^(1/m), and `mean_excess` = (t, value) gives t + value, the last two by Jensen.
+        """
         return self.gradient_unit + (0.0 if self.mean_excess is None else self.mean_excess[1])
 
     def require_lipschitz(self, what: str) -> None:
@@ -189,8 +195,8 @@ class Prescription:
         bound: the right-hand side of the theorem or corollary, on the quantity `guarantee`.
         bound_at_steps: the inequality of the proof, before parameters are substituted, at these parameters and the
             integer `steps`.
-        trivial_bound: what holds at every point: L^2, or L^2/(2 mu) for the suboptimality under PL. Where the problem
-            has no L, `Problem.steepest` stands in its place.
+        trivial_bound: the bound that holds at every point, whatever the algorithm: L^2, or L^2/(2 mu) for the
+            suboptimality under PL. Where the problem has no L, `Problem.steepest` stands in its place.
         evaluations: q_s n K T, the expected number of differences of single samples in the whole run, one for each
             sample, direction and step. `points` says how many losses they take.
         notes: remarks for the reader, one sentence each.

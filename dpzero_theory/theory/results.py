@@ -27,7 +27,8 @@ class Result:
         guarantee: the quantity that is bounded.
         closed_form: (problem, gdp) -> the displayed parameters and bound; None where there is only a minimiser.
         minimiser: (problem, gdp, max_steps=, max_evaluations=, max_points=, direction=, directions_per_step=,
-            difference=) -> the best parameters and bound, for a result with no closed form.
+            difference=) -> the parameters with the smallest bound, and that bound; None for a result that has a closed
+            form.
         inequality: (problem, gdp) -> the inequality of the proof before parameters are substituted; None for a
             sharpened result, which replaces it.
         formulas: a field of `Prescription` -> the displayed formula, where v is sqrt(log(e + epsilon/delta))/epsilon.

@@ -20,7 +20,8 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 def theorem_1(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound (Eq. eq:d-dependent) of Theorem 1 (thm:d-dependent): Algorithm 1.
 
-    It holds under Assumption asp:smooth. Of the problem it uses n, d, lipschitz, smoothness and gap.
+    It holds under Assumption asp:smooth. Of the problem it uses n, d, lipschitz, smoothness and gap; gdp is the mu > 0
+    of Gaussian DP of the whole run.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.d) * v / p.n
@@ -41,7 +42,8 @@ def theorem_1(problem: Problem, gdp: float) -> Prescription:
 def theorem_2(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound (Eq. eq:d-dependent-rank) of Theorem 2 (thm:d-dependent-rank): Algorithm 1.
 
-    It holds under Assumption asp:rank. Of the problem it uses n, d, r, lipschitz, smoothness and gap.
+    It holds under Assumption asp:rank. Of the problem it uses n, d, r, lipschitz, smoothness and gap; gdp is the mu > 0
+    of Gaussian DP of the whole run.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n
@@ -63,8 +65,8 @@ def theorem_3(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound (Eq. eq:d-free) of Theorem 3 (thm:d-free): Algorithm 2 under Assumption asp:rank.
 
     It assumes that |F_S(x_t)| is at most B, which is `loss_bound`. The clip is 4 L-tilde, where the paper's L-tilde is
-    L times the square root of a logarithm. Of the problem it uses everything but pl and sample_rank. PreconditionError
-    is also raised if that logarithm is not positive.
+    L times the square root of a logarithm. Of the problem it uses everything but pl and sample_rank; gdp is the mu > 0
+    of Gaussian DP of the whole run. PreconditionError is raised if that logarithm is not positive.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n

@@ -68,8 +68,8 @@ def _values(way: str, measured: str) -> Values:
 
 
 def _best(way: str, measured: str) -> dict[Cell, float]:
-    """Return for each cell (method, mode, dimension) the mean over seeds of the column `measured`, with settings chosen
-    in the given way (one of WAYS)."""
+    """Return for each cell (method, mode, dimension) the mean over seeds of the column `measured`. The settings are
+    chosen on the seed that is reported if `way` is "own seed", and on other seeds if it is "other seeds"."""
     return {cell: float(np.mean([*values.values()])) for cell, values in _values(way, measured).items()}
 
 
@@ -79,8 +79,8 @@ def _sizes(mode: str) -> list[int]:
 
 def _slope(way: str, method: str, mode: str, measured: str = "gradient_train_last", largest: int = 0) -> float:
     """Return the power of the dimension d with which a method's best value of the column `measured` grows in a mode:
-    the least-squares slope of its logarithm against log(d). `way` is how settings are chosen, and `largest` how many of
-    the largest dimensions count (0 for all)."""
+    the least-squares slope of its logarithm against log(d). `way` is how settings are chosen, "own seed" or "other
+    seeds", and `largest` how many of the largest dimensions count (0 for all)."""
     sizes = _sizes(mode)[-largest:]
     values = [_best(way, measured)[method, mode, d] for d in sizes]
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
@@ -89,7 +89,7 @@ def _slope(way: str, method: str, mode: str, measured: str = "gradient_train_las
 def _ratios(way: str, above: str, below: str, measured: str, modes: str = MODES) -> Iterator[tuple[float, float]]:
     """Yield for every mode and dimension the ratio of method `above`'s value of the column `measured` to method
     `below`'s: the mean over the seeds that both methods have, and its standard error. `way` is how settings are
-    chosen."""
+    chosen, "own seed" or "other seeds"."""
     for mode in modes:
         for d in _sizes(mode):
             one, other = (_values(way, measured)[method, mode, d] for method in (above, below))

@@ -110,10 +110,10 @@ def _clip(values: Array, clip: float) -> Array:
 
 
 def _state(problem: Instance, x0: Array, alpha: float, lam: float, clip: float, sigma: float) -> tuple[Array, Array]:
-    """Return points, shape (m, 2), and weights that stand for the law of the iterate x_1 of Algorithm 2 after one step
-    from x0: its direction is one of 48 angles, its noise one of the Gauss-Hermite nodes. alpha is the step size, lam
-    the smoothing, and sigma the noise's standard deviation. `problem` has the losses, and clip is the bound on a
-    scalar."""
+    """Return m points, shape (m, 2), and their weights, which together stand for the law of the iterate x_1 of
+    Algorithm 2 after one step from x0: its direction is one of 48 angles, its noise one of the Gauss-Hermite nodes.
+    alpha is the step size, lam the smoothing, and sigma the noise's standard deviation. `problem` has the losses, and
+    clip is the bound on a scalar."""
     u = circle(48)
     mean = _clip(problem.differences(x0, u, lam), clip).mean(axis=-1)
     moves = (mean[:, None] + sigma * _NODES[None, :])[..., None] * u[:, None, :]

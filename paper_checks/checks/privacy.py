@@ -187,7 +187,7 @@ def _(full: bool) -> Finding:
 
 def _largest_change(algorithm: int, clip: float, n: int) -> float:
     """Return the largest change of the average that Algorithm 1 or 2 releases when one of n records is replaced,
-    over 200 random trials (seed 40, d = 3)."""
+    over 200 random trials (seed 40, d = 3). `clip` is C."""
     rng, largest = np.random.default_rng(40), 0.0
     for _ in range(200):
         u, gradients = rng.standard_normal(3), 10 * clip * rng.standard_normal((n, 3))

@@ -2,7 +2,8 @@
 the library.
 
 The bounds before substitution and the displayed formulas are transcribed in `paper_checks.formulas`. The library's
-numbers are compared with the transcription at settings without round numbers.
+numbers are compared with the transcription at settings without round numbers. The argument `id` of the functions names
+a statement: a theorem, "thm1" to "thm3", or a corollary, "cor1" to "cor3".
 """
 
 import math
@@ -69,8 +70,8 @@ def _growth(id: str) -> sp.Expr:
 
 
 def _alpha(id: str) -> Finding:
-    """Check the displayed step size alpha: 1 - 2 k ell alpha = 1/2 with k = d (Theorem 1, Corollary 1) or r + 2 (the
-    others), and 2 ell alpha s < 1 with s = 1 or r, as the proofs need."""
+    """Check the displayed step size alpha of the statement `id`: 1 - 2 k ell alpha = 1/2 with k = d (Theorem 1,
+    Corollary 1) or r + 2 (the others), and 2 ell alpha s < 1 with s = 1 or r, as the proofs need."""
     statement = f.STATEMENTS[id]
     half = sp.simplify(1 - 2 * _growth(id) * f.ell * statement.alpha - sp.Rational(1, 2)) == 0
     other = 2 * f.ell * statement.alpha * (f.r if "1" not in id else 1)
@@ -80,8 +81,8 @@ def _alpha(id: str) -> Finding:
 
 
 def _steps(id: str) -> Finding:
-    """Check that the displayed number of steps T times the step size alpha is the product that the proof sets, and
-    that the library's T is the displayed one."""
+    """Check for the statement `id` that the displayed number of steps T times the step size alpha is the product that
+    the proof sets, and that the library's T is the displayed one."""
     statement, product = f.STATEMENTS[id], f.STATEMENTS[id].alpha * f.STATEMENTS[id].T
     proof = {
         "thm1": f.n * f.eps / (4 * f.ell * f.d * sp.sqrt(f.d * f.K)),
@@ -96,8 +97,8 @@ def _steps(id: str) -> Finding:
 
 
 def _integer_steps(id: str) -> Finding:
-    """Check the bound at an integer number of steps: T is a real number in the theorem, and at the better of the two
-    neighbouring integers (at least 1) the bound can be larger than displayed, by 1% to 7%.
+    """Check the bound of the statement `id` at an integer number of steps: T is a real number in the theorem, and at
+    the better of the two neighbouring integers (at least 1) the bound can be larger than displayed, by 1% to 7%.
 
     n is varied so that T runs from 1 to 50 in steps of 1/40. The gap F(x_0) - F* is such that the terms in T and 1/T
     are about equal, which is the worst case.
@@ -122,8 +123,8 @@ def _integer_steps(id: str) -> Finding:
 
 
 def _smoothing(id: str) -> Finding:
-    """Check the displayed smoothing lambda: at its largest value the bias of the finite difference contributes to the
-    bound what the proof says.
+    """Check the displayed smoothing lambda of the statement `id`: at its largest value the bias of the finite
+    difference contributes to the bound what the proof says.
 
     That contribution is 16 L^2 d sqrt(s K)/(n eps) with s = d or r for Theorems 1 and 2, L^2 sqrt(r K)/(n eps) for
     Theorem 3, and 2 L^2 (...)/(mu n^2 eps^2) for the corollaries. For Theorem 3 and Corollary 3 the clip also stays
@@ -166,8 +167,9 @@ def _clip_side_of_smoothing() -> None:
 
 
 def _clip(id: str) -> Finding:
-    """Check the displayed clip C: it is L d, which bounds the zeroth-order gradient of an L-Lipschitz loss, or in
-    Theorem 3 and Corollary 3 sqrt(2) C_0, with C_0^2 = 8 L^2 log(...) from the proof's tail bound."""
+    """Check the displayed clip C of the statement `id`: it is L d, which bounds the zeroth-order gradient of an
+    L-Lipschitz loss, or in Theorem 3 and Corollary 3 sqrt(2) C_0, with C_0^2 = 8 L^2 log(...) from the proof's tail
+    bound."""
     statement = f.STATEMENTS[id]
     if len(statement.lam) == 1:
         holds = f.same(statement.C, f.L * sp.sqrt(f.d) * sp.sqrt(f.d))
@@ -179,8 +181,8 @@ def _clip(id: str) -> Finding:
 
 
 def _noise(id: str) -> Finding:
-    """Check that the noise variance sigma^2 that the proof uses, 32 C^2 T K/(n eps)^2, is that of the algorithm, and
-    that the library's noise is the same at its integer number of steps."""
+    """Check for the statement `id` that the noise variance sigma^2 that the proof uses, 32 C^2 T K/(n eps)^2, is that
+    of the algorithm, and that the library's noise is the same at its integer number of steps."""
     holds = f.same(f.noise**2, 32 * f.C**2 * f.T * f.K / (f.n * f.eps) ** 2)
     for point in f.paper_points():
         library = prescribed(id, point)
@@ -190,8 +192,8 @@ def _noise(id: str) -> Finding:
 
 
 def _evaluations(id: str) -> Finding:
-    """Check the displayed number of zeroth-order gradients: n T is at most a constant times the order O(.) that the
-    statement prints, at fixed epsilon and delta (with its logarithm in the corollaries)."""
+    """Check the displayed number of zeroth-order gradients of the statement `id`: n T is at most a constant times the
+    order O(.) that the statement prints, at fixed epsilon and delta (with its logarithm in the corollaries)."""
     statement = f.STATEMENTS[id]
     ratio = f.n * statement.T / statement.order
     points = [{**p, "eps": 2, "delta": 1e-6} for p in f.paper_points(60)]
@@ -214,8 +216,8 @@ def lemma_log() -> float:
 
 
 def _utility(id: str) -> Finding:
-    """Check symbolically that the proof's last line, with the displayed parameters put in, is the displayed bound,
-    and that the library's numbers agree with it."""
+    """Check symbolically for the statement `id` that the proof's last line, with the displayed parameters put in, is
+    the displayed bound, and that the library's numbers agree with it."""
     statement = f.STATEMENTS[id]
     equal = f.same(at_parameters(statement), statement.bound)
     for point in f.paper_points():
@@ -289,8 +291,8 @@ def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
 
 
 def _scale(id: str) -> Finding:
-    """Check symbolically that parameters and bound change as their units say when lengths are multiplied by b and
-    losses by c: the step size by b^2/c, for example."""
+    """Check symbolically that parameters and bound of the statement `id` change as their units say when lengths are
+    multiplied by b and losses by c: the step size by b^2/c, for example."""
     b, c = sp.symbols("b c", positive=True)
     units = {
         f.L: f.L * c / b,

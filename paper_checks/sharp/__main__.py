@@ -63,6 +63,8 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "runs": runs.runs,
     "unbounded-floors": moments.unbounded_floors,
     "unbounded-runs": runs.unbounded_runs,
+    "no-private-bound": promises.no_private_bound,
+    "moment-nearby": promises.moment_nearby,
     "other-shapes": runs.other_shapes,
     "best-shape": promises.best_shape,
     "family": one_run.family_keeps_the_assumption,
@@ -74,6 +76,7 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "crossed-terms": correlated.crossed_terms,
     "independent-noise": correlated.independent_noise,
     "full-batches": correlated.full_batches,
+    "projected-vectors": correlated.projected_vectors,
     "run-step": one_run.run_step,
     "run-coverage": one_run.run_coverage,
 }

@@ -31,9 +31,9 @@ POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0), (0, 1), (0, 2))
 
 
 def tail_moments() -> Checked:
-    """Section 4 of the proof: the library's moments E[(v - c)_+^i v^j] agree with quadrature within a relative 1e-8.
-    Here v is the length of the projection of a unit vector onto a step's K directions, divided by sqrt(K), and c a
-    clip."""
+    """Section 4 of the sharpened theorem's proof: the library's moments E[(v - c)_+^i v^j] agree with quadrature within
+    a relative 1e-8. Here v is the length of the projection of a unit vector onto a step's K directions, divided by
+    sqrt(K), and c a clip."""
     worst = 0.0
     for k, d in ((1, 2), (1, 3), (1, 50), (1, 2000), (1, math.inf), (4, 5), (4, 400), (64, 2000), (64, 128_000)):
         law = Projection(k, d)
@@ -75,9 +75,9 @@ def _tail_integral(law: Projection, i: int, j: int, c: float) -> float:
 
 
 def tail_moments_sampled() -> Checked:
-    """Section 4 of the proof: the library's moments E[(v - c)_+^i v^j] agree with 1,000 to 100,000 sampled steps,
-    within 4.5 standard errors. Here v is the length of the projection of a unit vector onto a step's K directions,
-    divided by sqrt(K)."""
+    """Section 4 of the sharpened theorem's proof: the library's moments E[(v - c)_+^i v^j] agree with 1,000 to 100,000
+    sampled steps, within 4.5 standard errors. Here v is the length of the projection of a unit vector onto a step's K
+    directions, divided by sqrt(K)."""
     worst = 0.0
     for kind, k, d, c in (
         ("sphere", 1, 1, 0.5),
@@ -114,10 +114,10 @@ def _z(sample: Array, value: float) -> float:
 
 
 def convex_order() -> Checked:
-    """Section 4 of the proof: for K independent directions on the sphere in R^d, the mean of a function that is
-    convex in v^2 lies between its means for K coordinates of one uniform point of the sphere in R^D, with D = K d
-    (upper) and D = max(K, d) (lower). Here v is the length of a unit vector's projection onto the directions, over
-    sqrt(K)."""
+    """Section 4 of the sharpened theorem's proof: for K independent directions on the sphere in R^d, the mean of a
+    function that is convex in v^2 lies between its means for K coordinates of one uniform point of the sphere in R^D,
+    with D = K d (upper) and D = max(K, d) (lower). Here v is the length of a unit vector's projection onto the
+    directions, over sqrt(K)."""
     worst = -math.inf
     for k, d in ((2, 2), (2, 3), (4, 9), (3, 2), (8, 10), (64, 50)):
         v = _sampled_lengths("sphere", k, d)
@@ -261,8 +261,9 @@ def _violation(part: str, kind: str, *bounds: tuple[int, Bound]) -> float:
 
 
 def clipped_inner_product(kind: str = "sphere") -> Checked:
-    """Step 3 of the proof: E[m'U'g]/K >= kept G^2 - bias G, where m is the mean of the samples' jointly clipped slopes
-    along the K directions U, g the mean gradient, G its norm, and `kept` and `bias` the library's constants.
+    """Step 3 of the sharpened theorem's proof: E[m'U'g]/K >= kept G^2 - bias G, where m is the mean of the samples'
+    jointly clipped slopes along the K directions U, g the mean gradient, G its norm, and `kept` and `bias` the
+    library's constants.
 
     `kind` is the law of the directions U. Their numbers K are 1 to 64.
     """
@@ -273,9 +274,9 @@ def clipped_inner_product(kind: str = "sphere") -> Checked:
 
 
 def clipped_second_moment(kind: str = "sphere") -> Checked:
-    """Step 4 of the proof: E||U m||_H^2/K^2 is at most quadratic G^2 + 2 cross G + excess^2, and at most (spread G +
-    excess)^2. Here m is the mean of the samples' jointly clipped slopes along the K directions U, G the norm of the
-    mean gradient, ||x||_H^2 = x'Hx, and the other names are the library's constants.
+    """Step 4 of the sharpened theorem's proof: E||U m||_H^2/K^2 is at most quadratic G^2 + 2 cross G + excess^2, and at
+    most (spread G + excess)^2. Here m is the mean of the samples' jointly clipped slopes along the K directions U, G
+    the norm of the mean gradient, ||x||_H^2 = x'Hx, and the other names are the library's constants.
 
     `kind` is the law of the directions U. Their numbers K are 1 to 64.
     """
@@ -303,9 +304,9 @@ def lost_second_moment(kind: str = "sphere") -> Checked:
 
 
 def mixed_second_moment(kind: str = "sphere") -> Checked:
-    """Step 4 (iii) of the proof: E<U U'g, U b>_H/K^2 is between (chi/2)(G^2 - G) and chi G, where b is what clipping
-    removes from the mean slopes along the K directions U, g the mean gradient, G its norm, <x, y>_H = x'Hy, and chi
-    twice the library's constant `cross`.
+    """Step 4 (iii) of the sharpened theorem's proof: E<U U'g, U b>_H/K^2 is between (chi/2)(G^2 - G) and chi G, where b
+    is what clipping removes from the mean slopes along the K directions U, g the mean gradient, G its norm, <x, y>_H =
+    x'Hy, and chi twice the library's constant `cross`.
 
     `kind` is the law of the directions U. Their numbers K are 1 to 64.
     """
@@ -325,10 +326,12 @@ def sampled_second_moment(kind: str = "sphere") -> Checked:
 
 
 def without_lipschitz(kind: str = "sphere") -> Checked:
-    """Section 11 of the proof: without a bound on every gradient, the bounds of steps 3 and 4 hold with the constants
-    for a moment of the samples' gradient norms, of power m = 2 or 4, and for their mean excess over three levels.
+    """Section 11 of the sharpened theorem's proof: without a bound on every gradient, the bounds of steps 3 and 4 hold
+    with the constants for a moment of the samples' gradient norms, of power m = 2 or 4, and for their mean excess over
+    three levels.
 
     It is nearly an equality where a few gradients are equal, the others are 0, and the clip is (m-1)/m of their norm.
+    `kind` is the law of the directions U.
     """
     worst = -math.inf
     for k in TRIED:
@@ -371,14 +374,14 @@ FLOORS: tuple[tuple[dict[str, tuple[float, float]], float, float], ...] = (
     ({"mean_excess": (1.0, 0.001)}, 0.00185, 1.0),
     ({}, 0.00180, 1.0),
 )
-"""What section 11 of the proof prints for the paper's synthetic setting in the limit of many directions and steps: the
-bound on gradients, the certificate, and the clip over sqrt(K)."""
+"""What section 11 of the sharpened theorem's proof prints for the paper's synthetic setting in the limit of many
+directions and steps: the bound on gradients, the certificate, and the clip over sqrt(K)."""
 
 
 def unbounded_floors() -> Checked:
-    """Section 11 of the proof: in the limit of many directions and steps the certificates without a bound on every
-    gradient, at the paper's synthetic setting, are those printed; at K = 65,536 they are within 3% above,
-    of which 1% is the share of the smoothing.
+    """Section 11 of the sharpened theorem's proof: in the limit of many directions and steps the certificates without a
+    bound on every gradient, at the paper's synthetic setting, are those printed; at K = 65,536 they are within 3%
+    above, of which 1% is the share of the smoothing.
 
     The limit is computed here, for each clip with the worst share and length of long gradients, found on a grid.
     """
@@ -404,9 +407,9 @@ def unbounded_floors() -> Checked:
 
 
 def conditional_moments() -> Checked:
-    """Step 4 of the proof: without clipping, E||U U'g||_H^2/K^2 = a^2 G^2 where the gradient g, of norm G, is along
-    the top eigenvector of H and the law of the directions U is invariant under rotation. Here a is the library's
-    constant `spread`, and ||x||_H^2 = x'Hx."""
+    """Step 4 of the sharpened theorem's proof: without clipping, E||U U'g||_H^2/K^2 = a^2 G^2 where the gradient g, of
+    norm G, is along the top eigenvector of H and the law of the directions U is invariant under rotation. Here a is the
+    library's constant `spread`, ||x||_H^2 = x'Hx, and the curvature matrix H has the largest eigenvalue 1."""
     worst = 0.0
     for kind in ("sphere", "gaussian", "frame"):
         for k in TRIED:
@@ -420,8 +423,9 @@ def conditional_moments() -> Checked:
 
 
 def seminorm() -> Checked:
-    """Step 4 of the proof uses E[X^2 u'Hu]^(1/2) as a seminorm of the random variable X, with H the curvature matrix.
-    On sampled directions u it obeys the triangle inequality, and it triples if X is multiplied by 3."""
+    """Step 4 of the sharpened theorem's proof uses E[X^2 u'Hu]^(1/2) as a seminorm of the random variable X, with H the
+    curvature matrix. On sampled directions u it obeys the triangle inequality, and it triples if X is multiplied by
+    3."""
     rng = np.random.default_rng(SEED + 3)
     worst = 0.0
     for d in (1, 2, 10, 200):

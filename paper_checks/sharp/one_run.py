@@ -56,9 +56,9 @@ def _steps() -> Iterator[_Case]:
 
 
 def run_step() -> Checked:
-    """Section 10 of the proof: on quadratic losses F, a step from x to x+ has E exp(-theta (F(x) - F(x+))) below the
-    stated bound, with theta > 0. The left side is sampled over directions and noise, and may pass the bound by 4.5
-    standard errors."""
+    """Section 10 of the sharpened theorem's proof: on quadratic losses F, a step from x to x+ has E exp(-theta (F(x) -
+    F(x+))) below the stated bound, with theta > 0. The left side is sampled over directions and noise, and may pass the
+    bound by 4.5 standard errors."""
     worst = -math.inf
     for kind, k, case, mean, error in _sampled_steps():
         alpha, g = case.step_size, case.weights @ case.gradients
@@ -110,8 +110,8 @@ def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.Wors
     """Return a loss on which the prescription `q` for the problem `p` does worst, the parameters of the run, and the
     lower bound on its mean squared gradient in the limit of many steps.
 
-    The loss is the worst of the family of section 9 of theory/sharp/proof.md, in which some records pull against the
-    others. member: properties that the loss must have, arguments of `theory.sharp.lower_bound.hardest`."""
+    The loss is the worst of the family in section 9 of the sharpened theorem's proof, in which some records pull
+    against the others. member: properties that the loss must have, arguments of `theory.sharp.lower_bound.hardest`."""
     at = _parameters(q)
     h = lower_bound.hardest(p, **at, **member)
     given = {key: value for key, value in asdict(h).items() if key not in ("share", "slope", "drift", "bound")}
@@ -140,8 +140,9 @@ def _whole_runs(loss: worst_case.WorstCase, q: Prescription) -> worst_case.Worst
 
 
 def run_coverage() -> Checked:
-    """Section 10 of the proof bounds a single run's mean squared gradient, except with a probability of failure. On the
-    worst known losses, in four settings of 64 runs each, no run is above the bound whose failure probability is 0.5.
+    """Section 10 of the sharpened theorem's proof bounds a single run's mean squared gradient, except with a
+    probability of failure. On the worst known losses, in four settings of 64 runs each, no run is above the bound whose
+    failure probability is 0.5.
 
     The text also shows, for each setting, the largest run over the bound whose failure probability is 0.05.
     """
@@ -156,8 +157,9 @@ def run_coverage() -> Checked:
 
 
 def family_keeps_the_assumption() -> Checked:
-    """Section 9 of the proof: the losses of the family that gives the lower bound are Lipschitz and smooth as assumed,
-    and the curvature of their mean stays within H, also across the points where it has no second derivative.
+    """Section 9 of the sharpened theorem's proof: the losses of the family that gives the lower bound are Lipschitz and
+    smooth as assumed, and the curvature of their mean stays within H, also across the points where it has no second
+    derivative.
 
     20,000 pairs of points (x, y) lie on both sides of such points, in four losses of the family. Compared with their
     bounds are F(y) - F(x) - grad F(x)'(y - x), the sample gradients, and the change of these from x to y.
@@ -192,9 +194,9 @@ def family_keeps_the_assumption() -> Checked:
 
 
 def lower_bound_attained() -> Checked:
-    """Section 9 of the proof: on the worst loss of its family the certificate is at most 1.35 times the mean squared
-    gradient that 64 runs measure, and not below it, in four settings. So a valid certificate could be smaller by
-    that factor at most."""
+    """Section 9 of the sharpened theorem's proof: on the worst loss of its family of convex losses the certificate is
+    at most 1.35 times the mean squared gradient that 64 runs measure, and not below it, in four settings. So a valid
+    certificate could be smaller by that factor at most."""
     worst, shares = 0.0, []
     for problem, q in _settings():
         loss, _, limit = _family(problem, q)
@@ -209,9 +211,9 @@ def lower_bound_attained() -> Checked:
 
 
 def last_iterate_without_more() -> Checked:
-    """Section 9 of the proof: without more than convexity, neither the last iterate nor the last 2% of the iterates,
-    nor the best of these, does much better than the average: on a convex loss the certificate is at most 1.6 times the
-    squared gradient of each.
+    """Section 9 of the sharpened theorem's proof: without more than convexity, neither the last iterate nor the last 2%
+    of the iterates, nor the best of these, does much better than the average: on a convex loss the certificate is at
+    most 1.6 times the squared gradient of each.
 
     The loss has a longer slope than the worst one of the family, and its curvature is spread over ten times as many
     coordinates, so that no iterate is far below the mean.

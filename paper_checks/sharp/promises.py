@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from scipy.integrate import quad
+from scipy.optimize import linprog
 
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
@@ -16,8 +17,8 @@ from paper_checks.outcome import SEED, Checked, within
 
 
 def final_quadratic() -> Checked:
-    """Step 6 of the proof: the certified bound is the largest Y with q Y - p sqrt(Y) <= K_0, for random parameters.
-    Here q, p and K_0 are the certificate's `progress`, `drift` and `floor`."""
+    """Step 6 of the sharpened theorem's proof: the certified bound is the largest Y with q Y - p sqrt(Y) <= K_0, for
+    random parameters. Here q, p and K_0 are the certificate's `progress`, `drift` and `floor`."""
     rng = np.random.default_rng(SEED + 7)
     worst = 0.0
     for _ in range(300):
@@ -61,8 +62,8 @@ def privacy_of_prescription() -> Checked:
 
 
 def minimiser() -> Checked:
-    """The prescribed step size alpha and clip C minimise the certified bound: no point of a fine grid of (alpha, C),
-    around them and away from them, has a smaller one."""
+    """The prescribed step size alpha and clip C minimise the sharpened theorem's certified bound: no point of a fine
+    grid of (alpha, C), around them and away from them, has a smaller one."""
     worst = -math.inf
     gdp = float(gdp_from_epsilon(2, 1e-6))
     for n, d, r, cap, k in (
@@ -157,14 +158,15 @@ def dimension() -> Checked:
 
 SIGNS = ((1, 1000, 0.05), (1, 4672, 0.14), (1, 155_200, 0.15), (1, 1_552_000, 0.17))
 SIGNS_BEST = (("best", 4672, 0.09), ("best", 155_200, 0.05), ("best", 1_552_000, 0.02))
-"""A number K of directions per step, or "best" for the best K of each law; the number of evaluations per record; and
-by which share the bound of random signs is above that of the sphere (0.05: 5%), as section 6 of the proof prints
-it. SIGNS has the same columns."""
+"""A number K of directions per step, or "best" for the best K of each law; the number of evaluations per record; and by
+which share the bound of random signs is above that of the sphere (0.05: 5%), as section 6 of the sharpened theorem's
+proof prints it. SIGNS has the same columns."""
 
 
 def price_of_signs() -> Checked:
-    """Section 6 of the proof: at the paper's synthetic setting the bound for directions of random signs is above
-    that of the sphere by the printed share, for one direction per step and for the best number of each law."""
+    """Section 6 of the sharpened theorem's proof: at the paper's synthetic setting the bound for directions of random
+    signs is above that of the sphere by the printed share, for one direction per step and for the best number of each
+    law."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=2000, r=8.178)
     worst = 0.0
@@ -180,12 +182,13 @@ def price_of_signs() -> Checked:
 
 LAST_STEPS = ((155_200, 45.3), (4672, 48.4))
 """A number T of steps, and the factor by which the bound on the mean over the last T/50 of them is above that over
-all, as Proposition 2 of the proof prints it."""
+all, as Proposition 2 of the sharpened theorem's proof prints it."""
 
 
 def last_steps() -> Checked:
-    """Proposition 2 of the proof: the bound on the mean squared gradient over the last T/50 steps, summed from the
-    one-step inequality, is above the bound over all T steps by the printed factor, which is at most 50."""
+    """Proposition 2 of the sharpened theorem's proof: the bound on the mean squared gradient over the last T/50 steps,
+    summed from the one-step inequality, is above the bound over all T steps by the printed factor, which is at most
+    50."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=2000, r=8.178)
     worst = 0.0
@@ -205,10 +208,53 @@ def last_steps() -> Checked:
     return within(worst, 1.0, "last T/50 steps over all: factor from what is printed, in units of its last digit/2")
 
 
+def no_private_bound() -> Checked:
+    """Section 11 of the proof: among (epsilon, delta)-private releases that are either finite or infinite, and infinite
+    with probability at least 1 - beta for a data set with an unbounded moment, the least probability to be infinite for
+    its neighbour is what Proposition 9 states, by linear programming for 300 random epsilon, delta and beta."""
+    rng = np.random.default_rng(SEED + 50)
+    worst = 0.0
+    for _ in range(300):
+        epsilon, delta, beta = rng.exponential(), rng.uniform(0, 0.1), rng.uniform(0, 0.9)
+        grown = math.exp(epsilon)
+        # the unknowns are the probabilities to be infinite, of the neighbour and of the data set
+        private = [[1, -grown], [-1, grown], [-grown, 1], [grown, -1]]
+        limits = [delta, grown - 1 + delta, delta, grown - 1 + delta]
+        least = linprog([1, 0], A_ub=private, b_ub=limits, bounds=[(0, 1), (1 - beta, 1)])
+        stated = max(1 - delta - grown * beta, (1 - beta - delta) / grown, 0)
+        assert least.x is not None
+        worst = max(worst, abs(float(least.x[0]) - stated))
+    return within(worst, 1e-9, "least probability of an infinite bound, programmed against stated: largest difference")
+
+
+def moment_nearby() -> Checked:
+    """Section 11 of the proof: for 300 random sets of quadratic losses with smoothness ell, the m-th root of the mean
+    of ||grad f_i||^m grows by at most ell times the distance between two points, and by that much where gradients
+    and curvatures are equal."""
+    rng = np.random.default_rng(SEED + 51)
+    worst = 0.0
+    for case in range(300):
+        n, d, m = int(rng.integers(1, 6)), int(rng.integers(1, 5)), float(rng.uniform(2, 6))
+        roots = rng.standard_normal((n, d, d))
+        hessians = roots + roots.transpose(0, 2, 1)
+        gradients = rng.lognormal(sigma=2, size=(n, 1)) * rng.standard_normal((n, d))
+        if case % 2:
+            gradients, hessians = np.repeat(gradients[:1], n, axis=0), np.tile(2 * np.eye(d), (n, 1, 1))
+        smoothness = float(np.abs(np.linalg.eigvalsh(hessians)).max())
+        moved = rng.standard_normal(d) if case % 2 == 0 else gradients[0]
+        before, after = (
+            float(np.mean(np.linalg.norm(g, axis=1) ** m)) ** (1 / m) for g in (gradients, gradients + hessians @ moved)
+        )
+        worst = max(worst, (after - before) / (smoothness * float(np.linalg.norm(moved))))
+    attained = worst > 1 - 1e-9
+    return within(worst if attained else math.inf, 1 + 1e-9, "growth of the moment's root over ell |x - x'|")
+
+
 def best_shape() -> Checked:
-    """Section 14 of the proof: of all shapes B (the directions are B^(1/2) u) for which B - M is positive semidefinite,
-    B = M has the smallest limit (8 gap tr(B H))^(1/2) L_B/(n mu) and the smallest g'B g. Here M is the metric in which
-    the mean gradient g is measured, H the curvature matrix, and L_B the largest (g_i'B g_i)^(1/2) of a sample.
+    """Section 14 of the sharpened theorem's proof: of all shapes B (the directions are B^(1/2) u) for which B - M is
+    positive semidefinite, B = M has the smallest limit (8 gap tr(B H))^(1/2) L_B/(n mu) and the smallest g'B g. Here M
+    is the metric in which the mean gradient g is measured, H the curvature matrix, and L_B the largest (g_i'B
+    g_i)^(1/2) of a sample.
 
     Tried for 300 random M, H and sample gradients g_i, each with one random B. The factors that do not depend on B
     cancel in the ratio that is tested.
@@ -230,8 +276,8 @@ def best_shape() -> Checked:
 
 
 def constant_schedule() -> Checked:
-    """Proposition 1 of the proof: none of 2,000 random schedules of step sizes and noises has a smaller summed bound
-    than the constant schedule with the same total step size and privacy."""
+    """Proposition 1 of the sharpened theorem's proof: none of 2,000 random schedules of step sizes and noises has a
+    smaller summed bound than the constant schedule with the same total step size and privacy."""
     rng = np.random.default_rng(SEED + 9)
     worst = -math.inf
     for _ in range(2000):
@@ -247,8 +293,8 @@ def constant_schedule() -> Checked:
 
 
 def shrinking_noise() -> Checked:
-    """Section 8 of the proof: noise that shrinks by a constant ratio per step spends the whole privacy budget, and
-    no other ratio makes the noise's contribution to the bound on the last iterate smaller."""
+    """Section 8 of the sharpened theorem's proof: noise that shrinks by a constant ratio per step spends the whole
+    privacy budget, and no other ratio makes the noise's contribution to the bound on the last iterate smaller."""
     worst = -math.inf
     for steps, pl, gdp in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
         problem = Problem(n=2000, d=100, r=5, pl=pl)
@@ -267,8 +313,8 @@ def shrinking_noise() -> Checked:
 
 
 def lipschitz_and_pl() -> Checked:
-    """Section 8 of the proof: a Lipschitz F can obey the PL inequality only near its minimum F*. For sqrt(1 + x^2) -
-    1 the ratio G^2/(F - F*), with the gradient's norm G, falls below 1e-3 at x = 10^4."""
+    """Section 8 of the sharpened theorem's proof: a Lipschitz F can obey the PL inequality only near its minimum F*.
+    For sqrt(1 + x^2) - 1 the ratio G^2/(F - F*), with the gradient's norm G, falls below 1e-3 at x = 10^4."""
     ratios = []
     for distance in (1.0, 10.0, 100.0, 1e4):
         value = math.sqrt(1 + distance**2) - 1
@@ -278,8 +324,8 @@ def lipschitz_and_pl() -> Checked:
 
 
 def quadratic_growth() -> Checked:
-    """Section 8 of the proof: a convex function that grows quadratically on a ball has a PL constant there of at least
-    what the library states for that growth.
+    """Section 8 of the sharpened theorem's proof: a convex function that grows quadratically on a ball has a PL
+    constant there of at least what the library states for that growth.
 
     Tried are random sums of sqrt(s^2 + (w'x)^2) - s in R^3, and the same function in one dimension with s = 1e-4,
     where the stated constant is within 5% of the true one. Growth and PL constants are least ratios over 20,000

@@ -69,8 +69,9 @@ def runs() -> Checked:
 
 
 def unbounded_runs() -> Checked:
-    """Section 11 of the proof: in whole runs on losses whose gradients no constant of use bounds, the mean squared
-    gradient plus 3 standard errors is below the certificate for their second or fourth moment, or their mean excess.
+    """Section 11 of the sharpened theorem's proof: in whole runs on losses whose gradients no constant of use bounds,
+    the mean squared gradient plus 3 standard errors is below the certificate for their second or fourth moment, or
+    their mean excess.
 
     There are 24 runs for each of these and each law of directions, on 400 pseudo-Huber losses whose steepest gradients
     have a Pareto law: the longest is about five times the root mean square.
@@ -101,8 +102,9 @@ def unbounded_runs() -> Checked:
 
 
 def other_shapes() -> Checked:
-    """Section 14 of the proof: in whole runs with directions B^(1/2) u the mean of g'B g, g the gradient of F, plus 3
-    standard errors, is below the certificate for B^(1/2) H B^(1/2) and the gradients' norms after B^(1/2).
+    """Section 14 of the sharpened theorem's proof: in whole runs with directions B^(1/2) u the mean of g'B g, g the
+    gradient of F, plus 3 standard errors, is below the certificate for B^(1/2) H B^(1/2) and the gradients' norms after
+    B^(1/2).
 
     There are 24 runs for each law of directions and each B = H^power, on pseudo-Huber losses with d = 12.
     """
@@ -134,8 +136,8 @@ def other_shapes() -> Checked:
 def _mean_squares(
     loss: "_Huber", p: Prescription, chains: int, rng: np.random.Generator, shape: Array | float = 1.0
 ) -> Array:
-    """Run the prescription with full batches from 0 with directions B^(1/2) u, where `shape` is the diagonal of B, and
-    return each run's mean of g'B g over its steps, where g is the gradient of F."""
+    """Run the prescription with full batches from 0 with directions B^(1/2) u, where `shape` is the diagonal of B, in
+    `chains` runs on the loss, and return each run's mean of g'B g over its steps, where g is the gradient of F."""
     k, d = p.directions_per_step, loss.centers.shape[1]
     x, total = np.zeros((chains, d)), np.zeros(chains)
     for _ in range(p.steps):
@@ -150,9 +152,9 @@ def _mean_squares(
 
 
 def last_iterate() -> Checked:
-    """Section 8 of the proof: over 4,000 runs on pseudo-Huber losses, the mean of F(x_T) - F* at the last iterate
-    x_T is below its certified bound. Runs that leave the ball on which the PL inequality holds count as 0, as in the
-    bound."""
+    """Section 8 of the sharpened theorem's proof: over 4,000 runs on pseudo-Huber losses, the mean of F(x_T) - F* at
+    the last iterate x_T is below its certified bound. Runs that leave the ball on which the PL inequality holds count
+    as 0, as in the bound."""
     rng = np.random.default_rng(SEED + 12)
     worst, shares = -math.inf, []
     for d, schedule, k in ((3, "constant", 1), (12, "shrinking", 1), (12, "shrinking", 4)):
@@ -198,14 +200,14 @@ class _Huber:
     widths: Array | float = 1.0
 
     def losses(self, points: Array) -> Array:
-        """Return each sample's loss, shape (m, n), at points of shape (m, d)."""
+        """Return each of n samples' loss at each of m points, shape (m, n); `points` has shape (m, d)."""
         ones = np.ones(len(self.centers))
         square = np.square(self.widths)
         values: Array = square * np.sqrt(1 + 2 * sum_quadratic(points, self.centers, ones, self.spectrum) / square)
         return values
 
     def gradient(self, points: Array) -> Array:
-        """Return the gradient of the mean loss, shape (m, d), at points of shape (m, d)."""
+        """Return the gradient of the mean loss at each of m points, shape (m, d), as `points` is."""
         weights = np.square(self.widths) / self.losses(points)
         mean: Array = self.spectrum * (
             points * weights.mean(axis=1)[:, None] - weights @ self.centers / len(self.centers)

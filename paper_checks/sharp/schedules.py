@@ -15,9 +15,10 @@ from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_joi
 
 
 def last_iterate_value() -> Checked:
-    """Section 12 of the proof: the least of x times the integral of e^(-2 x v) nu(v) over v in [0, 1], with the
-    integral of 1/nu equal to 1, is (1 - e^(-x))^2/x for every x: found by descent over nu, and from below by the dual.
-    Its largest value is 0.4073, at x = 1.256, and the limits 0.00163 and 0.00180 at the paper's setting follow."""
+    """Section 12 of the sharpened theorem's proof: the least over functions nu > 0 on [0, 1] of x times the integral of
+    e^(-2 x v) nu(v), with the integral of 1/nu equal to 1, is (1 - e^(-x))^2/x for every x: found by descent over nu,
+    and from below by the dual. Its largest value is 0.4073, at x = 1.256, and the limits 0.00163 and 0.00180 at the
+    paper's setting follow."""
     worst = 0.0
     v = (np.arange(2000) + 0.5) / 2000
 
@@ -44,8 +45,9 @@ def last_iterate_value() -> Checked:
 
 
 def any_schedule() -> Checked:
-    """Section 12 of the proof: for 3,000 random schedules of step sizes and noises the variance that reaches the last
-    iterate is at least what Proposition 4 states, and equal to it for the noises that it names."""
+    """Section 12 of the sharpened theorem's proof: for 3,000 random schedules of step sizes and noises the variance
+    that reaches the last iterate is at least what Proposition 4 states, and equal to it for the noises that it
+    names."""
     rng = np.random.default_rng(SEED + 30)
     least, equal = math.inf, 0.0
     for _ in range(3000):
@@ -65,10 +67,10 @@ def any_schedule() -> Checked:
 
 
 def last_iterate_sampled() -> Checked:
-    """Section 12 of the proof: runs on a slope beside a quadratic, with an active clip, schedules drawn at random
-    and every law that is invariant under rotation, end with a mean squared gradient of the quadratic part of at least
-    what Proposition 4 states, within 4.5 standard errors; without clipping, and with the noises that it names, at most
-    5% above it."""
+    """Section 12 of the sharpened theorem's proof: runs on a slope beside a quadratic, with an active clip, schedules
+    drawn at random and every law that is invariant under rotation, end with a mean squared gradient of the quadratic
+    part of at least what Proposition 4 states, within 4.5 standard errors; without clipping, and with the noises that
+    it names, at most 5% above it."""
     rng = np.random.default_rng(SEED + 31)
     worst, closest = -math.inf, math.inf
     k, size, steps, h, privacy = 30, 2000, 40, 0.7, 3.0

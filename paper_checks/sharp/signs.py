@@ -24,7 +24,7 @@ SHAPES = ((1, 1), (1, 2), (1, 3), (1, 6), (1, 11), (2, 2), (2, 5), (3, 3), (4, 3
 
 @cache
 def _patterns(k: int, d: int) -> Array:
-    """Return all sign patterns as directions U', shape (2^(K d), K, d)."""
+    """Return all patterns of signs that `k` directions in R^d can have, shape (2^(k d), k, d)."""
     return np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
 
 
@@ -47,9 +47,9 @@ def _over(moment: float, bound: Array) -> float:
 
 
 def sign_moments() -> Checked:
-    """Section 6 of the proof: for directions of random signs, summed over all sign patterns, E(v - c)_+^m is at most
-    `second` for m = 2 and `fourth` for m = 4. Here v is the length of a unit vector's projection onto the directions,
-    over sqrt(K)."""
+    """Section 6 of the sharpened theorem's proof: for directions of random signs, summed over all sign patterns, E(v -
+    c)_+^m is at most `second` for m = 2 and `fourth` for m = 4. Here v is the length of a unit vector's projection onto
+    the directions, over sqrt(K)."""
     rng = np.random.default_rng(SEED + 10)
     worst = 0.0
     for (k, d), _ in itertools.product(SHAPES, range(40)):
@@ -61,9 +61,9 @@ def sign_moments() -> Checked:
 
 
 def sign_removed() -> Checked:
-    """Section 6 of the proof: summed over all sign patterns, E[phi(y)'w]/K is at most `inner`, E[(phi(y)'y)^2]/K^2 at
-    most `along`, and E[(phi(y)'w)^2]/K^2 at most `across` where w is the projection of a vector orthogonal to that of
-    y. Here phi(y) is what clipping removes from the projection y of a unit vector."""
+    """Section 6 of the sharpened theorem's proof: summed over all sign patterns, E[phi(y)'w]/K is at most `inner`,
+    E[(phi(y)'y)^2]/K^2 at most `along`, and E[(phi(y)'w)^2]/K^2 at most `across` where w is the projection of a vector
+    orthogonal to that of y. Here phi(y) is what clipping removes from the projection y of a unit vector."""
     rng = np.random.default_rng(SEED + 30)
     worst = 0.0
     for (k, d), _ in itertools.product(SHAPES, range(40)):
@@ -83,10 +83,10 @@ def sign_removed() -> Checked:
 
 
 def sign_mixed_moment() -> Checked:
-    """Section 6 of the proof: summed over all sign patterns, <U U'g, U b>_H/K^2 is at least -cross G, also where one
-    sample alone is clipped and g is any vector; ||U b||_H^2/K^2 is at most excess^2 in the mean, and ||U m||_H^2/K^2
-    at most spread^2 G^2 + 2 cross G + excess^2. Here m is the mean of one to three samples' clipped slopes, b what
-    clipping removes, g the mean gradient, G its norm, H any curvature matrix, and <x, z>_H = x'Hz."""
+    """Section 6 of the sharpened theorem's proof: summed over all sign patterns, <U U'g, U b>_H/K^2 is at least -cross
+    G, also where one sample alone is clipped and g is any vector; ||U b||_H^2/K^2 is at most excess^2 in the mean, and
+    ||U m||_H^2/K^2 at most spread^2 G^2 + 2 cross G + excess^2. Here m is the mean of one to three samples' clipped
+    slopes, b what clipping removes, g the mean gradient, G its norm, H any curvature matrix, and <x, z>_H = x'Hz."""
     rng = np.random.default_rng(SEED + 31)
     worst = 0.0
     for (k, d), _ in itertools.product(SHAPES, range(40)):
@@ -121,9 +121,9 @@ def sign_mixed_moment() -> Checked:
 
 
 def sign_bounds() -> Checked:
-    """Section 6 of the proof: the inequalities between numbers hold on 200,000 random vectors and are attained, and
-    the library's `second`, `inner`, `across` and `along` are the proof's minima over h and theta, by another
-    quadrature and another search: at most 2% above them, and not below."""
+    """Section 6 of the sharpened theorem's proof: the inequalities between numbers hold on 200,000 random vectors and
+    are attained, and the library's `second`, `inner`, `across` and `along` are the proof's minima over h and theta, by
+    another quadrature and another search: at most 2% above them, and not below."""
     worst = max(abs(_largest_ratio() - 1) / 1e-4, 0.0)
     for k, clips in ((1, (0.3, 1.0, 2.0, 3.5, 6.0)), (5, (0.5, 1.0, 1.4, 2.2)), (100, (0.7, 1.0, 1.1, 1.3))):
         tail = _tail_of(k)
@@ -186,7 +186,8 @@ def _least(function: Callable[[float], float], most: float = 1.0) -> float:
 
 
 def _square(tail: Tail, length: float, c: float) -> float:
-    """Return the least bound on E(length v - c)_+^2 over h in (0, c]."""
+    """Return the least over h in (0, c] of the bounds 4 length^3/(27 h) E(v - (c - h)/length)_+^3 on E(length v -
+    c)_+^2. `tail` is the function (m, c) -> E(v - c)_+^m for v, as `_tail_of` returns it."""
     return _least(lambda h: 4 * length**3 / (27 * h) * tail(3, (c - h) / length), c)
 
 

@@ -186,9 +186,9 @@ def _both(case: OneStep, one: Array, other: Array) -> Array:
 
 
 def one_step_inequality() -> Checked:
-    """Step 5 of the proof: a step from x to x+ has E F(x+) - F(x) <= -alpha (q G^2 - p G) + alpha K_0 - gap. Here
-    alpha is the step size, G the norm of the gradient, and q, p and K_0 are `progress`, `drift` and `floor` of the
-    certificate with one step."""
+    """Step 5 of the sharpened theorem's proof: a step from x to x+ has E F(x+) - F(x) <= -alpha (q G^2 - p G) + alpha
+    K_0 - gap. Here alpha is the step size, G the norm of the gradient, and q, p and K_0 are `progress`, `drift` and
+    `floor` of the certificate with one step."""
     worst = -math.inf
     for case, mean, error in _one_steps():
         worst = max(worst, (mean - _one_step_bound(case, "sphere", 1)) / error)
@@ -214,16 +214,16 @@ def _one_step_bound(case: OneStep, kind: str, k: int) -> float:
 
 
 def smoothing_error() -> Checked:
-    """Step 2 of the proof: with e the error that smoothing makes in the clipped mean slope along u, E|e u'g| and
-    E[e^2 u'Hu]^(1/2) are at most 1.1 times their bounds (room for sampling), on pseudo-Huber and cosine losses. Here
-    g is the mean gradient and H the curvature matrix."""
+    """Step 2 of the sharpened theorem's proof: with e the error that smoothing makes in the clipped mean slope along u,
+    E|e u'g| and E[e^2 u'Hu]^(1/2) are at most 1.1 times their bounds (room for sampling), on pseudo-Huber and cosine
+    losses. Here g is the mean gradient and H the curvature matrix."""
     return _smoothing_error("central")
 
 
 def forward_smoothing_error() -> Checked:
-    """Step 2 of the proof with forward differences (f(x + lambda u) - f(x))/lambda: E|e u'g| and E[e^2 u'Hu]^(1/2),
-    with e the error in the clipped mean slope along u, are at most 1.1 times the bounds of central differences, on
-    the same losses."""
+    """Step 2 of the sharpened theorem's proof with forward differences (f(x + lambda u) - f(x))/lambda: E|e u'g| and
+    E[e^2 u'Hu]^(1/2), with e the error in the clipped mean slope along u, are at most 1.1 times the bounds of central
+    differences, on the same losses."""
     return _smoothing_error("forward")
 
 
@@ -276,9 +276,9 @@ def _smoothing_errors(rule: str) -> list[tuple[float, int, float, str, float | N
 
 
 def difference_rules() -> Checked:
-    """Step 2 of the proof: central and forward differences differ from u'g by at most (lambda/2) u'Hu, on 2,000 random
-    losses whose curvature is within H, and attain it; and the library's certificate is the theorem's root with e =
-    ell lambda/2 for both rules, and with e = 0 for exact derivatives."""
+    """Step 2 of the sharpened theorem's proof: central and forward differences differ from u'g by at most (lambda/2)
+    u'Hu, on 2,000 random losses whose curvature is within H, and attain it; and the library's certificate is the
+    theorem's root with e = ell lambda/2 for both rules, and with e = 0 for exact derivatives."""
     rng = np.random.default_rng(SEED + 33)
     largest = dict.fromkeys(("central", "forward"), 0.0)
     for case in range(2000):
@@ -309,7 +309,9 @@ def difference_rules() -> Checked:
 
 
 def _root(p: Problem, at: dict[str, Any], law: str, e: float) -> float:
-    """Return the bound of section 2 of the proof at full batches, where e is ell lambda/2."""
+    """Return the sharpened theorem's bound for the problem p with full batches, which is the square of the larger root
+    of the quadratic equation in section 2 of its proof. `at` has step size, number of steps, clip, noise and directions
+    per step, `law` is the law of the directions, and e is ell lambda/2."""
     alpha, k = at["step_size"], at["directions_per_step"]
     c = constants.constants(np.array(at["clip"] / p.lipschitz / math.sqrt(k)), p.d, p.r, law, directions_per_step=k)
     second = p.lipschitz * float(c.cross) + e * c.smooth_second * c.spread
@@ -328,8 +330,8 @@ def _power(p: Problem) -> float:
 
 
 def one_step_other_directions() -> Checked:
-    """Step 5 of the proof: the bound on E F(x+) - F(x) for one step from x to x+ holds for every law of directions,
-    for 1, 4 and 64 of them per step, in dimensions up to 40."""
+    """Step 5 of the sharpened theorem's proof: the bound on E F(x+) - F(x) for one step from x to x+ holds for every
+    law of directions, for 1, 4 and 64 of them per step, in dimensions up to 40."""
     rng = np.random.default_rng(SEED + 6)
     worst = -math.inf
     for kind, k in itertools.product(KINDS, (1, 4, 64)):

@@ -54,6 +54,15 @@ class _Adam(_Shows):
         return _adam(self.kept, step, release)
 
 
+class _Slower(_Shows):
+    """Weights whose noise grows 8 times where its multiplier grows 64 times, as it can by chance under Adam."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        claimed = small(Specimen(_Shows).claimed()).noise_multiplier
+        noise = claimed * (float(settings["noise_multiplier"]) / claimed) ** 0.5
+        return super().__call__(records, seed, {**settings, "noise_multiplier": noise})
+
+
 class _AdamLast(_Last):
     def move(self, step: int, release: Array) -> Array:
         return _adam(self.kept, step, release)
@@ -88,6 +97,7 @@ def test_plain_steps_are_releases(train: type[_Shows]) -> None:
         (_Schedule, "schedule"),
         (_Momentum, "momentum"),
         (_Adam, "Adam"),
+        (_Slower, "Adam"),
         (_AdamLast, "Adam"),
         (_ZerothOrder, "zeroth-order"),
     ],

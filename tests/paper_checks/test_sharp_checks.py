@@ -1,5 +1,6 @@
 """Tests that every check of the sharpened theorem holds, and that a constant off by a factor of 2 makes one fail."""
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from dpzero_theory.theory.sharp import signs as sign_bounds
 from dpzero_theory.theory.sharp.projection import Projection
 from paper_checks.outcome import Checked
 from paper_checks.sharp import __main__ as checks
-from paper_checks.sharp import moments, one_run, promises, signs, steps
+from paper_checks.sharp import correlated, moments, one_run, promises, runs, schedules, signs, steps
 
 
 @pytest.mark.parametrize("name", checks.CHECKS)
@@ -264,3 +265,74 @@ def test_a_milder_member_of_the_family_fails(monkeypatch: pytest.MonkeyPatch, fi
 
     monkeypatch.setattr(lower_bound, "hardest", mutated)
     assert not one_run.lower_bound_attained().ok
+
+
+@pytest.mark.parametrize(("bias", "excess"), [(0.8, 1.0), (1.0, 0.8)])
+def test_a_smaller_supremum_for_a_moment_fails(monkeypatch: pytest.MonkeyPatch, bias: float, excess: float) -> None:
+    original = unbounded.suprema
+
+    def mutated(*args: Any) -> tuple[float, float]:
+        found = original(*args)
+        return bias * found[0], excess * found[1]
+
+    monkeypatch.setattr(moments, "TRIED", (1, 4))
+    monkeypatch.setattr(unbounded, "suprema", mutated)
+    assert not moments.without_lipschitz().ok
+    assert moments.unbounded_floors().ok == (bias == 1)
+
+
+def test_half_a_mean_excess_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = unbounded._by_excess
+    monkeypatch.setattr(moments, "TRIED", (1, 4))
+    monkeypatch.setattr(unbounded, "_by_excess", lambda k, c, r, share: original(k, c, r, share / 2))
+    assert not moments.without_lipschitz().ok
+
+
+def test_half_a_certificate_without_lipschitz_is_below_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = sharp.prescribe
+    monkeypatch.setattr(runs, "KINDS", ("frame",))
+    monkeypatch.setattr(sharp, "prescribe", lambda *a, **k: replace(p := original(*a, **k), bound=p.bound / 2))
+    assert not runs.unbounded_runs().ok
+
+
+@pytest.mark.parametrize(
+    ("check", "stated", "wrong"),
+    [
+        (promises.no_private_bound, "1 - delta - grown * beta", "1 - grown * beta"),
+        (promises.no_private_bound, "(1 - beta - delta) / grown", "1 - beta"),
+        (promises.moment_nearby, "** (1 / m)", "** (1.1 / m)"),
+        (schedules.last_iterate_value, "curvature_share(x)", "curvature_share(x) * 1.001"),
+        (schedules.last_iterate_value, "d=10**6, r=8.178", "d=10**6, r=8.3"),
+        (schedules.any_schedule, "** 2 / h**2", "** 2 * 1.01 / h**2"),
+        (schedules.last_iterate_sampled, "stated = k / directions", "stated = 1.1 * k / directions"),
+        (schedules.last_iterate_sampled, "stated = k / directions", "stated = 0.9 * k / directions"),
+        (
+            correlated.crossed_terms,
+            "u[:, t].transpose(0, 2, 1) @ z[t]",
+            "np.maximum(u[:, t], 0).transpose(0, 2, 1) @ z[t]",
+        ),
+        (
+            correlated.independent_noise,
+            "np.sum(1 / np.diag(covariance)[used])",
+            "np.sum(1.1 / np.diag(covariance)[used])",
+        ),
+        (correlated.full_batches, "np.diag(1 / y)", "np.diag(1.1 / y)"),
+        (correlated.full_batches, "math.pi / 2, text)", "1.05, text)"),
+        (correlated.projected_vectors, "gamma = 2 / k", "gamma = 2.02 / k"),
+        (promises.best_shape, "metric + rng.lognormal(sigma=3)", "0.99 * metric + 0 * rng.lognormal(sigma=3)"),
+        (runs.other_shapes, "r=float((shape * h).sum()) / largest", "r=1.0"),
+    ],
+)
+def test_a_wrong_statement_of_sections_11_to_14_fails(check: Callable[[], Checked], stated: str, wrong: str) -> None:
+    """A check fails whose source has a false statement in place of the one it tests."""
+    assert not _with_source(check, stated, wrong)().ok
+
+
+def _with_source(check: Callable[[], Checked], old: str, new: str) -> Callable[[], Checked]:
+    """Return the check with a piece of its source replaced, which must occur in it once."""
+    source = inspect.getsource(check)
+    assert source.count(old) == 1, old
+    names = dict(vars(inspect.getmodule(check)))
+    exec(source.replace(old, new), names)
+    changed: Callable[[], Checked] = names[check.__name__]
+    return changed

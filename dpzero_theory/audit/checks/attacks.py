@@ -125,10 +125,8 @@ def attacked(lab: Lab, level: float) -> Verdict:
         "pairs_to_see": curve(each, 1 - level) if each < _LARGEST_GDP else {},
     }
     p = math.exp(-max(0.0, *decision.wealth))
-    said = (
-        f"mu >= {least:.3g} of a step at 95% by {decision.rounds} pairs of runs, {each:.3g} is claimed of a step with"
-        " all records"
-    )
+    proved, claimed = _of_run(least, plot["epsilon_bound"]), _of_run(each, plot["epsilon_claimed"])
+    said = f"mu >= {proved} at 95% by {decision.rounds} pairs of runs, {claimed} is claimed with all records"
     if decision.refuted:
         return violated(f"the claim is refuted: {said}", _MEND_CLAIM, p_value=p, **plot)
     std = lab.claim.noise_multiplier / lab.influence.pair.size
@@ -144,6 +142,12 @@ def _epsilon(lab: Lab, gdp: float) -> float:
     `lab` has the claim. Where the claimed delta is 0 the result is 0.
     """
     return float(epsilon_from_gdp(gdp, lab.claim.delta)) if gdp > 0 and lab.claim.delta > 0 else 0.0
+
+
+def _of_run(gdp: float, epsilon: float) -> str:
+    """Returns words for mu = `gdp` of a step, with the epsilon of a run of such steps, which is left out where it is
+    0."""
+    return f"{gdp:.3g} of a step" + (f" (epsilon {epsilon:.3g} of a run)" if epsilon else "")
 
 
 def in_one_run(lab: Lab, level: float) -> Verdict:

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpzero_theory.audit import exact
+from dpzero_theory.audit import datasets, exact
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.runs import norms
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
 Included = NDArray[np.bool_]
@@ -19,6 +20,10 @@ _SMALL, _LARGE = 0.1, 0.9
 
 A batch is small below the first quantile and large above the second one.
 """
+_MEMBERS = 16  # Whether batches depend on the seed is seen from this many records where the loop does not return them
+_CHANGES = 1e-6  # A record counts as in a batch there if another one in its place changes the step by as many clips
+_OUTSIDE = 1e-2  # A record that is not in a batch may change the step by this many clips, by rounding
+_STREAMS = (1, 2)  # Numbers of the known streams of random bytes that are read in turn for that
 _WHOLE_NUMBER = 0.05
 """Sizes of batches that were measured are used if all of them are this close to whole numbers of records."""
 
@@ -125,11 +130,12 @@ def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
         "what neighbouring batches share": (included[:, 0:steps:2], included[:, 1:steps:2]),
         "what batches of two runs share": (included[0:runs:2], included[1:runs:2]),
     }
-    return {
-        name: exact.overlaps(int((first & second).sum()), first.shape[0] * first.shape[1], np.asarray(pmf))
-        for name, (first, second) in pairs.items()
-        if first.shape[0] * first.shape[1]
-    }
+    tests = {}
+    for name, (first, second) in pairs.items():
+        if overlaps := (first & second).sum(axis=2).ravel().tolist():
+            tests[name] = exact.overlaps(sum(overlaps), len(overlaps), np.asarray(pmf))
+            tests[f"how much it differs, {name}"] = exact.dispersion(np.array(overlaps), np.asarray(pmf))
+    return tests
 
 
 def full(included: Included, rate: float) -> dict[str, float]:
@@ -152,12 +158,29 @@ def epochs(included: Included, rate: float) -> dict[str, float]:
     return {"once in each epoch": float(whole and all((block <= 1).all() for block in blocks))}
 
 
+def allocated(included: Included, rate: float) -> dict[str, float]:
+    """The p-values, by name, of tests that each record draws its batch of an epoch of 1/rate steps by itself.
+
+    Beside `epochs`, the sizes of the first batch of each whole epoch are tested, which are binomial, and how many
+    records two such batches share. `included` says whether each record was in each batch, of shape (runs, steps,
+    records).
+    """
+    _, steps, n = included.shape
+    length = round(1 / rate)
+    first = included[:, : steps - steps % length : length]
+    if not first.size:
+        return epochs(included, rate)
+    sizes = exact.dispersion(first.sum(axis=2).ravel(), stats.binom.pmf(np.arange(n + 1), n, 1 / length))
+    drawn = {"how much sizes of batches differ": sizes}
+    return epochs(included, rate) | drawn | _shared(first, stats.binom.pmf(np.arange(n + 1), n, length**-2.0))
+
+
 LAWS = {
     "poisson": poisson,
     "fixed-size": fixed_size,
     "full": full,
     "fixed-order": epochs,
-    "random-allocation": epochs,
+    "random-allocation": allocated,
 }
 """The tests of each sampling, by the sampling's name.
 
@@ -240,6 +263,8 @@ def law(lab: Lab, level: float) -> Verdict:
     if seen is None:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")
     claimed, rate = lab.claim.sampling, lab.claim.sample_rate
+    if (outside := _outside(lab)) is not None:
+        return violated(outside, "let a step depend on no records but those of its batch; or account for full batches")
     if claimed not in LAWS:
         return untested(f"batches of sampling {claimed} have no test here")
     tests = LAWS[claimed](seen.included, rate)
@@ -263,6 +288,21 @@ def law(lab: Lab, level: float) -> Verdict:
     return held(f"batches are {claimed} as far as {seen.how} show", power=power, p_value=p, **plot)
 
 
+def _outside(lab: Lab) -> str | None:
+    """Says that a record changes steps whose batch, as the loop of `lab` returns it, does not have it; None if none."""
+    scan = lab.influence.scan
+    if scan is None or lab.runs.base.batches is None or lab.claim.sample_rate == 1:
+        return None
+    for seed, moved in zip(scan.seeds, scan.moved, strict=True):
+        batches = (lab.loop.run(**lab.runs.with_batches(seed)).batches or [])[: len(moved)]
+        for step, batch in enumerate(batches):
+            others = np.setdiff1d(np.arange(lab.claim.n), batch)
+            if others.size and moved[step, others].max() > _OUTSIDE:
+                record = int(others[np.argmax(moved[step, others])])
+                return f"record {record} changes step {step}, whose batch, as the loop returns it, does not have it"
+    return None
+
+
 def secret(lab: Lab, level: float) -> Verdict:
     """Check that nobody can draw the batches again from a known seed, since amplification needs secret batches.
 
@@ -271,29 +311,66 @@ def secret(lab: Lab, level: float) -> Verdict:
     """
     if lab.claim.sampling in ("full", "fixed-order") or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
-    source = _source(lab)
-    if source is None:
-        known = lab.runs.base.batches is not None or lab.runs.repeatable is not None
-        return held("equal seeds give other batches") if known else untested("batches cannot be seen")
+    known_from = source(lab)
+    if known_from is None:
+        return untested("who is in a batch cannot be seen: return `batches`, or obey `step_size` 0")
+    if not known_from:
+        return held("equal seeds give other batches")
     if lab.view.seed == "secret":
-        return untested(f"batches are a function of {source}: as secret as that is said to be")
+        return untested(f"batches are a function of {known_from}: as secret as that is said to be")
     mend = "draw batches from a generator seeded with secret entropy, which is not saved, or claim no amplification"
-    return violated(f"batches are a function of {source}{cost(lab, 'fixed-order')} where they are known", mend)
+    return violated(f"batches are a function of {known_from}{cost(lab, 'fixed-order')} where they are known", mend)
 
 
-def _source(lab: Lab) -> str | None:
-    """Says in words what determines the batches: the loop's seed or the global random generators; None if neither does.
+def source(lab: Lab) -> str | None:
+    """Says in words what determines the batches: the loop's seed, or the process's global random generators.
 
-    `lab` makes experiments on the audited loop.
+    The text is empty where neither does, and None is returned where batches cannot be seen. `lab` makes experiments on
+    the audited loop.
     """
     if lab.runs.base.batches is None:
-        scan = lab.influence.scan if lab.runs.batches_repeat is False else None
-        return "the seed" if scan is not None and _varied(scan.included) else None
+        return _source_seen(lab)
     first, second, third = (lab.loop.run(seed=60, world=world).batches for world in (1, 2, 1))
     if first == second:
         return "the seed"
-    return "the state of the process's global generators, which any call may seed" if first == third else None
+    return "the state of the process's global generators, which any call may seed" if first == third else ""
 
 
-def _varied(included: Included) -> bool:
-    return bool((included.any(axis=1) != included.all(axis=1)).any())
+def _source_seen(lab: Lab) -> str | None:
+    """As `source`, for a loop that does not return its batches: they are seen from what some records change.
+
+    They are compared in runs with one seed, whose random bytes from the operating system differ.
+    """
+    if lab.runs.batches_repeat is None:
+        return None if lab.runs.repeatable is None else ""
+    both = [_members(lab, stream) for stream in (_STREAMS if lab.runs.batches_repeat else (None,))]
+    drawn = [one for one in both if one is not None]
+    if len(drawn) < len(both) or not all(_some(one) for one in drawn):
+        return None
+    return "the seed" if np.array_equal(drawn[0], drawn[-1]) else ""
+
+
+def _members(lab: Lab, stream: int | None) -> NDArray[np.bool_] | None:
+    """Whether each of the first records is in each batch of one run, of shape (steps, records).
+
+    A record is in a batch if another one in its place changes the step. None is returned where a run fails. `lab` makes
+    the runs. `stream` is the number of the known stream of random bytes that they read; None for the system's bytes.
+    """
+    records = lab.loop.records
+    pair = lab.influence.pair
+    other = pair.first if pair is not None else next(iter(datasets.extremes(records)))
+    base = lab.runs.quiet(stream=stream)
+    rows = [
+        lab.runs.quiet(datasets.replaced(records, index, other), stream=stream)
+        for index in range(min(len(records), _MEMBERS))
+    ]
+    if base is None or any(row is None or row.shape != base.shape for row in rows):
+        return None
+    moved = np.stack([norms(np.asarray(row) - base) for row in rows], axis=1)
+    return np.asarray(moved > _CHANGES * lab.runs.unit({}))
+
+
+def _some(drawn: NDArray[np.bool_]) -> bool:
+    """Whether some record is in some of the steps' batches alone; of a single step, whether some records are in it."""
+    along = 0 if len(drawn) > 1 else 1
+    return bool((drawn.any(axis=along) != drawn.all(axis=along)).any())

@@ -8,7 +8,8 @@ import numpy as np
 from scipy import stats
 
 from dpzero_theory.audit import exact
-from dpzero_theory.audit.checks.seeds import streams
+from dpzero_theory.audit.checks import batches
+from dpzero_theory.audit.checks.seeds import follow_seed, streams
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
@@ -41,11 +42,12 @@ _NEARER_THAN_RELEASES = 1e-2
 
 The sine of the angle between output and noise must be below this share of that between releases and noise.
 """
+_TOLD_SEEDS = (1234577, 2718281, 3141593)  # Seeds of the loop in the runs that are searched for their own seed
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
 def shown(lab: Lab, level: float) -> Verdict:
-    """Search what a run shows for states of random generators, for the noise itself, and for integers that seeded it.
+    """Search what a run shows for states of random generators, a secret seed, the noise, and integers that seeded it.
 
     States and integers that a second run with the same seed shows too are left out: they did not make fresh noise.
     `lab` makes experiments on the audited loop. A sound loop is reported as violated with probability at most `level`.
@@ -61,6 +63,10 @@ def shown(lab: Lab, level: float) -> Verdict:
         if _is_state(raw) and there.get(name) not in (None, raw):
             says = f"{name} has the state of a generator that the loop's seed does not make: its numbers can be drawn"
             return violated(says, _MEND_SHOWN)
+    if lab.view.seed == "secret" and (says := _seed_told(lab)):
+        return violated(
+            says, "show neither the seed nor a number from which it follows; show a digest, or draw from a key"
+        )
     known = set(_integers(second))
     seeds = [number for number in dict.fromkeys(_integers(first)) if number not in known][:_MOST_TRIED]
     quiet = None if lab.runs.repeatable is None else lab.runs.quiet(seed=_SHOWN_SEED, **lab.runs.repeatable)
@@ -83,6 +89,25 @@ def shown(lab: Lab, level: float) -> Verdict:
     if p < level:
         return violated(f"the noise is drawn by a generator whose seed is shown: {name}", _MEND_SHOWN, p_value=p)
     return held(f"none of {len(seeds)} integers that are shown is the seed of the noise", p_value=p)
+
+
+def _seed_told(lab: Lab) -> str:
+    """Says which number, in what runs show, is the loop's secret seed plus a constant; empty where none is.
+
+    A seed that makes neither noise nor batches may be shown. `lab` makes the runs.
+    """
+    runs = [lab.runs.attempt(seed=seed) for seed in _TOLD_SEEDS]
+    told = [
+        {number - seed for number in _integers(run)} if run else set()
+        for seed, run in zip(_TOLD_SEEDS, runs, strict=True)
+    ]
+    constants = set.intersection(*told)
+    if not constants:
+        return ""
+    makes = [name for name, so in (("noise", follow_seed(lab)), ("batches", batches.source(lab) == "the seed")) if so]
+    more = min(constants, key=abs)
+    what = "the secret seed" if more == 0 else f"the secret seed {'plus' if more > 0 else 'minus'} {abs(more)}"
+    return f"a number that is shown is {what}, which makes the {' and the '.join(makes)}" if makes else ""
 
 
 def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None:

@@ -101,6 +101,11 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
         worlds.items(), (lab.runs.all_records | lab.runs.frozen, lab.runs.all_records, {})
     ):
         yield what, [records, data], changes
+    for record in datasets.poisoned(records[0]) if lab.view.records == "any" else ():
+        data = datasets.replaced(records, 0, record)
+        base = lab.runs.attempt(data, seed=SEED, **lab.runs.all_records, **lab.runs.frozen)
+        if base is not None and base.releases is not None and np.isfinite(base.releases).all():
+            yield "whether a record is finite", [records, data], lab.runs.all_records | lab.runs.frozen
 
 
 def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Position]) -> list[Position]:
@@ -275,10 +280,11 @@ def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
 
 
 def _apart(a: Token | None, b: Token | None, exact: bool) -> bool:
-    """Whether two numbers or words, `a` and `b`, differ by more than rounding explains.
+    """Whether what two runs show at one position differs by more than rounding explains.
 
-    `exact` says whether the releases of the runs that showed them are equal to the last bit. Only then is a difference
-    between binary chunks, which rounding may change as a whole, counted.
+    `a` and `b` are the two different numbers or words there, None where a run shows nothing at that position; the
+    answer is False if either is None. `exact` says whether the releases of the two runs are equal to the last bit. Only
+    then is a difference between binary chunks, which rounding may change as a whole, counted.
     """
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _LEAK_ROUNDING * (1 + abs(a))

@@ -30,7 +30,7 @@ _SEARCHED_BITS = 32  # A secret seed of which fewer bits than this matter can be
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _MOST_NOTED = 4096  # The check considers only this many of the first seeds that a run gives to random generators
 _DIRECTIONS_LONG = 4
-"""Noise is searched for in about this many times d first numbers of a generator, d being the model's dimension."""
+"""Noise is searched for in about the first 4 d numbers that a generator draws, where d is the model's dimension."""
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:
@@ -67,6 +67,14 @@ def from_seed(lab: Lab, level: float) -> Verdict:
         )
     few = "" if bits is None else f" (no more than {bits} bits of it, which are not those of a key)"
     return untested(f"the noise is a function of {source}{which}: as secret as that is said to be{few}")
+
+
+def follow_seed(lab: Lab) -> bool:
+    """Whether some number of the noise is a function of the loop's seed alone, as runs of `lab` with one seed show."""
+    if alike(*(lab.loop.run(seed=_SAME_SEED, world=world) for world in (6, 7))):
+        return True
+    drawn = _drawn_again(lab, (6, 7))
+    return drawn is not None and bool(drawn.any())
 
 
 def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:

@@ -35,10 +35,13 @@ _MOVE_DRAWS = 6  # Runs on neighbouring data sets are compared under this many d
 _SCALE_RANGE = (1e-4, 1e4)
 """The factor that makes the first record nearly clipped is searched between these two numbers."""
 
-_HALVINGS = 20  # How often the range of the factor that makes a record nearly clipped is halved
+_SCALES = 33  # How many factors in that range, in equal ratios, are tried first
+_HALVINGS = 12  # How often the range between two such factors is halved
 _AGAINST = 1e3  # The factor by which the record is scaled that is put against all others in a data set
 _NO_EFFECT = 1e-6  # A release whose length is below this many clips counts as 0
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum over a batch
+_ABOVE = (1.5, 2.5)
+"""A nearly clipped record is made larger by these factors, for loops whose clip is wrong only just above the clip."""
 _MEND_SENSITIVITY = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm; if"
@@ -79,6 +82,9 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
         against = datasets.scaled(lab.influence.pair.first, _AGAINST)
         yield "all records alike, and one larger against them", datasets.replaced(alike, 0, against)
     if nearly is not None:
+        for factor in _ABOVE:
+            first = datasets.scaled(nearly, factor)
+            yield f"one record {factor:g} times what is nearly clipped", datasets.replaced(records, 0, first)
         yield "all records alike and nearly clipped", datasets.filled(records, nearly)
         opposite = datasets.replaced(datasets.filled(records, nearly), 0, datasets.mirrored(nearly))
         yield "all records but one alike and nearly clipped", opposite
@@ -91,6 +97,10 @@ def _nearly_clipped(lab: Lab) -> Any:
     `lab` makes experiments on the audited loop.
     """
     first, (low, high) = lab.loop.records[0], map(math.log, _SCALE_RANGE)
+    tried = np.linspace(low, high, _SCALES).tolist()
+    # From below, since a loop with a wrong clip may shorten large records below the clip again
+    reached = next((k for k in range(1, _SCALES) if _share(lab, first, math.exp(tried[k])) >= _NEARLY), _SCALES - 1)
+    low, high = tried[reached - 1], tried[reached]
     scale = math.exp(halved(lambda log: _share(lab, first, math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
     return datasets.scaled(first, scale) if _share(lab, first, scale) > _NEARLY**3 else None
 
@@ -158,7 +168,7 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
     extreme = [lab.influence.pair.first, lab.influence.pair.second] if lab.influence.pair is not None else []
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
-    for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS))):
+    for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS), **lab.runs.frozen)):
         for run in runs:
             if base is not None and base.releases is not None and run is not None and run.releases is not None:
                 clips = _clips(lab, lab.runs.comparable(run), lab.runs.comparable(base))
@@ -210,14 +220,19 @@ def moves(lab: Lab, level: float) -> Verdict:
     if worst.clips <= worst.allowed and lab.claim.relation != Relation.REPLACE_ONE and not _one_less(tried):
         says = "exchanging a record moves a step as it may, but none can be taken out, and none without effect is known"
         return untested(f"{says}: let the loop take n - 1 records", moves=seen)
-    if worst.clips > worst.allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING:
+    if worst.clips > _most(worst.allowed):
         says = f"one record moves a step by {worst.clips:.4g} clips, where {worst.allowed:g} are allowed: {worst.what}"
         return violated(says, _MEND_SENSITIVITY, moves=seen)
     return held(
         f"{len(tried)} neighbours move a step by at most {worst.clips:.4g} of {worst.allowed:g} clips",
-        power=f"{max(move.allowed for move in tried):g} clips and a thousandth, by one of these neighbours",
+        power=f"more than {_most(worst.allowed):g} clips where {worst.allowed:g} are allowed, by one of them",
         moves=seen,
     )
+
+
+def _most(allowed: float) -> float:
+    """Returns how many clips a step may move where `allowed` are allowed, with room for rounding."""
+    return allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING
 
 
 def _one_less(tried: list[_Move]) -> bool:

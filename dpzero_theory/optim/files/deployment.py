@@ -50,6 +50,7 @@ def deployment(statement: Statement) -> dict[str, Any]:
         "trust model": {
             "model": "central: whoever trains holds the records, the noise and the keys",
             "seen by attackers": "the files of the run's folder but data.key, the weights, and what follows from them",
+            "side channels": "not covered: how long steps took, which goes by the secret batches, and power or memory",
             "security of the machine and its access": ASK,
             "collection and retention of the records": ASK,
         },
@@ -82,7 +83,7 @@ def deployment(statement: Statement) -> dict[str, Any]:
 
 
 def _ends(bracket: Bracket) -> dict[str, float | None]:
-    """Returns both ends of a bracket by name."""
+    """Returns both ends of a bracket under the names lower and upper; None stands for an infinite one."""
     return {
         name: end if math.isfinite(end) else None for name, end in (("lower", bracket.lower), ("upper", bracket.upper))
     }

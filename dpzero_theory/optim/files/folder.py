@@ -48,11 +48,12 @@ OF_TRAINER = "_dpzero"
 
 
 class Budget(NamedTuple):
-    """What a run may cost at most, (epsilon, delta), and how many releases one entry of the ledger pays for."""
+    """What a run may cost at most, (epsilon, delta), and how many releases one entry of the ledger pays for; None for
+    as many as when the run was begun."""
 
     epsilon: float
     delta: float
-    paid_at_once: int
+    paid_at_once: int | None
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Folder:
                     target_delta=budget.delta,
                     settings=header.plan.settings,
                     steps=header.plan.steps,
-                    block=budget.paid_at_once,
+                    block=budget.paid_at_once or 1,
                     run=header.digest,
                     unit=header.unit,
                 ).close()
@@ -189,6 +190,8 @@ def both(path: Path) -> tuple[Content, Account]:
     size = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
     before, found = read(path / LEDGER), contents(path / TRANSCRIPT)
     after = before if (path / LEDGER).stat().st_size == size else read(path / LEDGER)
+    if after.order:
+        raise LedgerError(f"{path / LEDGER}: an adaptive ledger, and a run's is one of a plan: put the file back")
     known = {spend.check for spend in before.spends}
     spends = tuple(spend if spend.check in known else replace(spend, state=None) for spend in after.spends)
     require_fit(found, after._replace(spends=spends), path)
@@ -202,7 +205,8 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     batches depend on one another (`Sampling.lasting`) copies are refused, since both used the same batches.
 
     folders: of runs with one neighbouring relation; nothing is written in them. delta: the delta of the bound, in
-    (0, 1); 0 where the noise has a pure epsilon. Raises ValueError, LedgerError, TranscriptError and OSError.
+    (0, 1); 0 where the noise has a pure epsilon. Raises ValueError for other arguments, and what `both` raises where
+    files cannot be read or do not fit together.
     """
     payments: dict[tuple[str, int], set[str]] = defaultdict(set)
     shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
@@ -231,7 +235,8 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
 def _transcript(path: Path) -> Transcript:
     """Open the transcript of the folder at `path`, and return it. Raises TranscriptError for a damaged one.
 
-    Where only records are damaged that no payment has seen, the message says how to do without them.
+    Where the last payment in the ledger notes no record beyond the undamaged ones, or there is no ledger, the message
+    says how to go on without the damaged ones.
     """
     try:
         return Transcript.open(path / TRANSCRIPT)
@@ -252,7 +257,7 @@ def _require_there(path: Path) -> None:
 
 
 def _require_budget(account: Account, budget: Budget) -> None:
-    if account.block != budget.paid_at_once:
+    if budget.paid_at_once not in (None, account.block):
         raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {budget.paid_at_once}")
     for name, begun, given in (
         ("target_delta", account.target_delta, budget.delta),

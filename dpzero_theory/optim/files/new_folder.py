@@ -1,7 +1,7 @@
 """A folder that is there whole or not at all, and files in it that only their owner can read.
 
 A new folder is filled beside its place, in `_NAME.*.new`, and renamed when it is done. What a killed start leaves there
-is removed by the next start or resumption at that place, which knows it by its lock: that of a dead process is free.
+is removed by the next start or resumption at that place: the lock on a file in it is free, as its process is dead.
 """
 
 import fcntl
@@ -22,7 +22,9 @@ _ALIVE, _NEW = "alive", "new"
 
 @contextmanager
 def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
-    """Give a new folder to fill. When the block is done it is at `path`, on disk; after an exception it is gone.
+    """A context manager that gives its block a new folder to fill.
+
+    When the block is done the folder is at `path`, on disk; after an exception it is gone.
 
     mode: the folder's permissions, less the umask. Until it is in its place only its owner can look into it. Raises
     FileExistsError where `path` is there and not empty, ValueError and OSError where it cannot be made.
@@ -59,7 +61,8 @@ def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
 def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
     """Make a folder beside `path`, in which the new folder is filled, and a locked file in it.
 
-    Returns both. The lock says to other starts that this process is alive. mode: the new folder's permissions.
+    Returns the folder beside `path` and the open file. The lock says to other starts that this process is alive. mode:
+    the new folder's permissions.
     """
     while True:
         place = path.with_name(f"_{path.name:.200}.{os.urandom(8).hex()}.new")
@@ -73,7 +76,7 @@ def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
             except BaseException:
                 alive.close()
                 raise
-        except (FileNotFoundError, BlockingIOError):  # another start removed it before it was locked
+        except (FileNotFoundError, BlockingIOError):  # another start has removed this folder, or locked it to do so
             if not path.parent.is_dir():
                 raise
         except BaseException:
@@ -108,7 +111,10 @@ def clear_dead_starts(path: Path) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a new file that its owner alone can read, whatever the umask. Raises OSError, also where that cannot be."""
+    """Write `content` into a new file at `path` that its owner alone can read, whatever the umask.
+
+    Raises OSError, and ValueError where the file system lets others read the file all the same.
+    """
     with opened(path, "xb", 0o600) as file:
         os.fchmod(file.fileno(), 0o600)
         require_secret(path)
@@ -127,7 +133,10 @@ def require_secret(path: Path) -> None:
 
 
 def resolved(path: Path) -> Path:
-    """The path of a folder without links, so that a link to a folder is the folder itself. Raises OSError."""
+    """Return the path of a folder without symbolic links, so that a link to a folder gives the folder itself.
+
+    Raises OSError where the path leads nowhere, as where links go in a circle.
+    """
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:

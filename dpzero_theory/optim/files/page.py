@@ -53,7 +53,10 @@ def page(
 
 
 def _draw(axes: "Axes", curve: Curve, spent: int, target: float, delta: float) -> None:
-    """Draw the curve: solid up to what is paid for, dashed up to the plan's end, with the budget as a dotted line."""
+    """Draw the curve: solid up to what is paid for, dashed up to the plan's end, with the budget as a dotted line.
+
+    axes: matplotlib's. spent: the number of releases paid for. target: the budget's epsilon. delta: for the label.
+    """
     paid = [point for point in curve if point[0] <= spent]
     axes.plot(*zip(*paid, strict=True), color=BLUE)
     axes.plot(*zip(*(point for point in curve if point[0] >= spent), strict=True), color=BLUE, linestyle="--")

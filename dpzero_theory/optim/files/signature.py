@@ -70,7 +70,8 @@ def public_key(path: Path) -> str:
 def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
     """Sign a run's folder as it is with a private key; an earlier signature is replaced.
 
-    claimed: the run's privacy statement, whose first epsilon and delta are signed. Raises OSError.
+    claimed: the run's privacy statement, whose first epsilon and delta are signed. Raises OSError where a file cannot
+    be read or written.
     """
     values = {**_signed(folder, claimed), "key": key.public_key().public_bytes_raw().hex()}
     line = {**values, "signature": key.sign(json.dumps(values).encode()).hex()}
@@ -122,7 +123,10 @@ def signer(folder: Path, claimed: Statement) -> str:
 
 
 def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
-    """Return what is signed, by the names that the module lists: digests of the folder's files, and the claim."""
+    """Return what is signed: the entries format, run, transcript, ledger and claim that the module's docstring shows.
+
+    claimed: the run's privacy statement, whose first epsilon and delta are the claim.
+    """
     first = claimed.costs[0]
     transcript = content(folder / TRANSCRIPT)
     return {

@@ -131,7 +131,8 @@ _OF_USERS = (
 def statement_of_folder(folder: Path) -> Statement:
     """Return the privacy statement of the run in a folder; the run may be going on.
 
-    Raises LedgerError, TranscriptError and OSError.
+    Raises LedgerError or TranscriptError where the files are damaged or do not fit together, and OSError where one
+    cannot be read.
     """
     return statement(*both(folder))
 
@@ -184,7 +185,10 @@ def statement(content: Content, account: Account) -> Statement:
 
 
 def _word(unit: str) -> str:
-    """Return the word for one record, from what the run's files say a record is, such as "user: mean of ..."."""
+    """Return the word for one record, "record" or "user".
+
+    unit: what the run's files say a record is, such as "user: mean of ...".
+    """
     return "record" if unit == _ENTRY else unit.partition(":")[0]
 
 
@@ -206,7 +210,10 @@ def spending_curve(account: Account) -> list[tuple[int, float]]:
 
 @lru_cache(256)
 def _advantage(settings: Settings, count: int) -> float:
-    """Return a certified upper bound on an attack's advantage after `count` releases; it is kept, as it takes time."""
+    """Return a certified upper bound on an attack's advantage after `count` releases with these settings.
+
+    It is kept, as it takes time.
+    """
     return advantage([settings.release(count)]).upper if count else 0.0
 
 

@@ -60,7 +60,7 @@ class Header:
     fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
     precision: how half-precision weights are rounded when they move, a name in `precision.PRECISIONS`.
     private: whether noise and batches come from the operating system, and not from a seed.
-    isolation: how a record's loss was kept its own, see `losses.isolation`; empty if it was not looked at.
+    isolation: how it was made sure that a record's loss depends on no other record (`ISOLATIONS`); empty if not at all.
     layout, losses, records: digests of the parameters, the loss function and the data set, see `losses.identity`.
     software: the versions with which the run was begun.
     unit: what a record is, where it is not one entry of the data set, see `losses.users`.
@@ -126,7 +126,7 @@ class Content(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the header line as it stands in the file, `Header.digest` of the day it was written."""
+        """The SHA-256 of the header line as it stands in the file, which `Header.digest` was when it was written."""
         return self.checks[0].hex()
 
     def state_before(self, release: int) -> str:
@@ -144,7 +144,7 @@ class Transcript:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> Self:
-        """Start a transcript at `path` with this header, and return it open. Raises FileExistsError."""
+        """Start a transcript at `path` with this header, and return it open. Raises FileExistsError if it is there."""
         journal, line = Journal.create(path, TranscriptError), header.line()
         journal.append(line)
         return cls(journal, header, 0, hashlib.sha256(line).digest())
@@ -170,7 +170,10 @@ class Transcript:
         return _state(self._count, self._check)
 
     def require_writable(self) -> None:
-        """Raise TranscriptError if nothing can be written: after `close`, a fork, an interrupt, or a foreign change."""
+        """Raise TranscriptError if nothing can be written.
+
+        That is so after `close`, a fork, or an interrupted write, and where something else moved or changed the file.
+        """
         self._journal.require_writable()
 
     def append(self, release: int, sums: Sums, *, sync: bool = True) -> None:

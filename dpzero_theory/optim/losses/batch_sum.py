@@ -39,7 +39,7 @@ class BatchSum:
 
         release: its number, which says along which directions. batch: the numbers of the records. Each rank evaluates
         some of the micro-batches. Where a forward needs all ranks, those without a micro-batch left evaluate one again
-        and leave it out.
+        and leave out its result.
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule = self._plan, self._plan.rule
@@ -71,6 +71,8 @@ class BatchSum:
 
     def _counted(self, release: int, records: Indices) -> NDArray[np.float64]:
         """Return the differences of some records, shape (records, K), with 0 for a record whose loss or reading raises.
+
+        release, records: the numbers of these.
 
         Where something raises, the records are evaluated one by one, so that nobody sees the error and no other record
         is left out. But where a forward needs all ranks the error is raised: a rank that ends a forward early would

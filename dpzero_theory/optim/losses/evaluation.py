@@ -51,7 +51,7 @@ def in_step(step: int) -> Iterator[None]:
 
 
 class Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records. The first `meant` are asked for, the others fill it up."""
+    """A collated batch, `content`, of `rows` records. Losses are wanted of the first `meant`; the others fill it up."""
 
     content: Any
     meant: int
@@ -62,8 +62,8 @@ class Evaluation:
     """Evaluates a loss function on batches of a data set.
 
     losses: gives one loss for each record of a batch. fetch: makes the batch of some records, from their numbers.
-    shapes: for each number of rows that a batch may have, the shape that it must have then, as the text `shape_of`; if
-    there are none, batches may have any shape.
+    shapes: for each number of rows that a batch may have, the shape that it must have then, as the text that `shape_of`
+    returns; if there are none, batches may have any shape.
     """
 
     def __init__(self, losses: Losses, fetch: Fetch, shapes: Mapping[int, str] | None = None) -> None:

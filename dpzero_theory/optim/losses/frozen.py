@@ -68,11 +68,11 @@ def cached(
     """Run the frozen layers of a model once for each record; return the module that is left, and its data sets.
 
     The layers are the longest `nn.ModuleList` of the model, as in Llama, OPT, GPT-2, BERT and RoBERTa. The module that
-    is left, the tail, is a model of the same class in which those below the first trained layer hand over the hidden
-    states that they are given. Its forward takes what the model's takes, and the hidden states as `frozen_states`;
-    masks, positions and last tokens are found by the model's own code. In evaluation mode its loss of a record is the
-    model's, up to the rounding of the hidden states. Some records of the first data set are compared before any states
-    are kept.
+    is left, the tail, is a model of the same class in which the layers below the first trained one only hand over the
+    hidden states that the tail is called with. Its forward takes what the model's takes, and the hidden states as
+    `frozen_states`; masks, positions and last tokens are found by the model's own code. In evaluation mode its loss of
+    a record is the model's, up to the rounding of the hidden states. Before any states are kept, the outputs of the
+    tail and of the model are compared on some records of the first data set.
 
     Where no layer is trained at all (only what follows them, such as the last normalisation) and records have a label
     at each token, tokens that predict nothing are left out: each record keeps the same number of consecutive tokens,
@@ -174,7 +174,10 @@ def _give(tail: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tupl
 
 
 def _take(tail: nn.Module, args: Any, output: Any) -> None:
-    """A hook after the tail's forward: it drops the hidden states, so that no batch stays in the module."""
+    """A hook after the tail's forward: it drops the hidden states, so that no batch stays in the module.
+
+    args, output: the forward's arguments and result, which torch hands over and which are not used.
+    """
     _entry(tail).states = None
 
 
@@ -183,7 +186,11 @@ def _entry(tail: nn.Module) -> _Entry:
 
 
 class _Bottom:
-    """The frozen layers at the bottom of a model: it computes their hidden states, and the tail without them."""
+    """Runs the frozen layers at the bottom of a model, to compute the hidden states of records.
+
+    The object also makes the tail: the rest of the model, which is called with such hidden states (see `cached`).
+    model: the whole model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.place, self._device = model, _found(model), next(model.parameters()).device
@@ -193,7 +200,7 @@ class _Bottom:
         return self.place.first == len(self.place.layers)
 
     def tail(self) -> nn.Module:
-        """Return the model whose frozen layers are left out; what else it has is shared with the model."""
+        """Return the tail: the model without its frozen layers, with which it shares everything else."""
         place = self.place
         tail: nn.Module = _sharing(self.model)
         part = tail
@@ -344,7 +351,7 @@ class _Bottom:
 
 
 def _found(model: nn.Module) -> _Place:
-    """Return the longest stack of layers of a model.
+    """Return the place of a model's layers, its longest `nn.ModuleList`, and of the first trained one among them.
 
     Raises ValueError where there is none, where no weight is trained, and where the first layer has a trained weight.
     """
@@ -432,7 +439,8 @@ def _kept(inputs: Mapping[str, Tensor], places: Tensor | None) -> dict[str, Tens
 
 
 def _lengths(inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return how many tokens of each record to run: up to the last one that the mask shows, all without such a mask."""
+    """Return how many tokens of each record to run: up to the last one that the attention mask shows, or all of them
+    without such a mask. inputs: the forward's arguments for the records, by name."""
     mask = inputs.get("attention_mask")
     if mask is None or mask.dim() != 2 or mask.is_floating_point():
         one = next(iter(inputs.values()))

@@ -81,7 +81,7 @@ def versions() -> str:
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """Return the HMAC-SHA-256 of all records of a TensorDataset, or of `RECORDS` records of another data set.
+    """Return the HMAC-SHA-256 of all records of a TensorDataset, or of up to `RECORDS` = 1000 of another data set.
 
     It is "" for records that cannot be compared: those that cannot be pickled, or that differ from one reading to the
     next though the global random generators are reset (`records.each`). A record that cannot be read enters as a fixed

@@ -1,4 +1,4 @@
-"""A record's loss must be its own: how a run looks at this before it begins, and how it is kept so.
+"""A record's loss must depend on that record alone: how a run tests this before it begins, and how it stays so.
 
 What is clipped is the difference of one record, so a neighbouring data set may change no other record's. That holds if
 the losses give record i a number that depends on record i and the weights alone. `probe.probe` evaluates a few records,
@@ -81,7 +81,7 @@ def examine(
     tested. points_at_once: how many points the run evaluates in one pass; above 1, two records must get the losses in
     one pass that each point gives by itself. Layers that are streamed are called as a step calls them.
 
-    Raises ValueError, or what the losses raise; the module is then as it was.
+    Raises ValueError where the losses do not keep records apart, or what they raise; the module is then as it was.
     """
     evaluation = Evaluation(losses, fetcher(data, collate))
     places, few = np.unique(np.arange(_TRIED) * plan.n // _TRIED), min(2, micro_batch)
@@ -139,7 +139,10 @@ def _require_same_losses(found: list[tuple[Array, float]], *, exact: bool) -> No
 
 
 def _require_stackable(look: Look, records: Indices, points_at_once: int) -> None:
-    """Raise ValueError unless several points in one pass give these records the same losses, up to rounding."""
+    """Raise ValueError unless several points in one pass give these records the same losses, up to rounding.
+
+    look: evaluates records at two points. points_at_once: how many points the run evaluates in one pass.
+    """
     apart, together, coarsest = look.at_points(records, points_at_once)
     with np.errstate(invalid="ignore"):
         gap = np.abs(np.where(equal(together, apart), 0.0, together - apart)).max()
@@ -148,13 +151,16 @@ def _require_stackable(look: Look, records: Indices, points_at_once: int) -> Non
 
 
 def _require_derivatives(values: Array, plan: Plan) -> None:
-    """Raise ValueError where derivatives are asked for, and all that were found are 0, as those of 0-1 losses are."""
+    """Raise ValueError where the plan asks for derivatives, and those of all records in `values` are 0, as those of 0-1
+    losses are."""
     if not DIFFERENCES[plan.difference].smoothing and not values.any():
         raise ValueError(f"{NONE}: the derivatives of all {len(values)} records that were looked at are 0")
 
 
 def warn(found: ProbeResult, plan: Plan) -> None:
-    """Warn, in one line, where the smoothing lambda is so small that rounding becomes visible in what is released.
+    """Warn, in one line, where rounding can move the sum of a batch's differences by a tenth of the clip or more.
+
+    The smaller the smoothing lambda, the more the rounding of a loss moves a difference.
 
     found: what `probe` has measured. plan: the run's.
     """

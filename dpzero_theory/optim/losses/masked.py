@@ -1,4 +1,4 @@
-"""Masked language modelling: the masks of a record are drawn by record and step, so that a record stays itself.
+"""Masked language modelling: masks are drawn by record and step, so that a record's loss depends on no other record.
 
 A collator such as transformers' `DataCollatorForLanguageModeling(mlm=True)` masks tokens at random, for all records of
 a batch together. So a record's loss would change with each reading, and its mask would depend on the records beside it.

@@ -60,8 +60,8 @@ def preference_losses(kind: str = "sigmoid", beta: float = 0.1) -> Losses:
     log-probabilities of the answers.
 
     Args:
-        kind: a name of PREFERENCES, whose formulas are above.
-        beta: b > 0, how little the model may move away from the reference model.
+        kind: "sigmoid", "hinge", "ipo" or "apo_zero"; the module's docstring has their formulas.
+        beta: a number > 0; the larger it is, the closer the model stays to the reference model.
 
     Raises:
         ValueError: another kind, or beta that is not a positive number; by the function, a batch without the reference

@@ -1,4 +1,4 @@
-"""Evaluations of a few records, and their comparison: whether the losses give each record a number of its own.
+"""Evaluations of a few records, and their comparison: whether each record's loss depends on that record alone.
 
 `losses.isolation` says what is looked at, and why.
 """
@@ -63,7 +63,7 @@ class RaisedError(Exception):
 
 
 class _Seen(NamedTuple):
-    """One evaluation: the records' numbers, their collated batch, the loss of each, and the operations that ran."""
+    """One evaluation: the records' numbers, their collated batch, the loss of each, and a trace of the operations."""
 
     records: Indices
     batch: Batch
@@ -170,8 +170,8 @@ def probe(
     """Test that the losses keep records apart, in fewer than ten evaluations of a micro-batch as the run makes it.
 
     weights: the trainable ones of the module. losses, data, collate: the run's loss function, records, and the function
-    that makes a batch of records. plan: what the run does. rows: the number of records in a micro-batch. mode: how a
-    record's loss is kept its own, a name in `isolation.ISOLATIONS`.
+    that makes a batch of records. plan: what the run does. rows: the number of records in a micro-batch. mode: how
+    it is made sure that a record's loss depends on no other record, a name in `isolation.ISOLATIONS`.
 
     Returns what was measured. Raises ValueError in one line that says what was seen, or what the losses raise
     (`evaluable`). The module's buffers are then as they were.
@@ -205,8 +205,8 @@ def probe(
 def _by_chance(data: Data, numbers: list[int]) -> bool:
     """Whether a data set draws from a source that cannot be seeded, such as the system's: two copies read differently.
 
-    A data set whose records depend on what was read before is told apart by this: two equal copies of it read the same,
-    if it keeps its state itself. numbers: of the records that are read. False where the data set cannot be copied.
+    A data set whose records depend on what was read before is no such one, and two copies of it read the same if it
+    keeps its state itself. numbers: of the records that are read. Returns False where the data set cannot be copied.
     """
     try:
         copies = [copy.deepcopy(data) for _ in range(2)]
@@ -247,7 +247,8 @@ class _Comparison:
     def one_by_one(self, others: Indices) -> dict[int, str]:
         """Compare evaluations where a micro-batch is one record: the first record, before and after the others.
 
-        others: the numbers of the other records. Returns no shapes, as a record is then evaluated in its own shape.
+        others: the numbers of the other records. Returns an empty mapping of shapes, as a record is then evaluated in
+        its own shape. Raises ValueError where the losses differ.
         """
         for record in others[:-1]:
             self._look(np.array([record]))
@@ -258,9 +259,10 @@ class _Comparison:
         """Compare evaluations where a micro-batch has several records.
 
         others: numbers of records that replace some of the first evaluation. kept: for each record of the first
-        evaluation whether it stays. fetch: reads batches, and says whether equal random draws went by place. Returns,
-        for isolation "exact", the shapes of batches that keep records apart to the bit, by their number of rows; else
-        nothing.
+        evaluation whether it stays. fetch: reads batches, and says whether random draws while reading were made equal
+        for equal places of a batch and not for equal records (`Alike.by_place`). Returns, for isolation "exact", the
+        shapes of batches that keep records apart to the bit, by their number of rows; else an empty mapping. Raises
+        ValueError where the losses differ.
         """
         first, look = self._first, self._look
         records, rows = first.records, len(first.records)
@@ -354,7 +356,7 @@ class _Comparison:
 
 
 def _require_same_batch(seen: _Seen, reference: _Seen) -> None:
-    """Raise ValueError if `collate` made another batch of the same records in the second of two evaluations."""
+    """Raise ValueError if `collate` made another batch of the same records in `seen` than in `reference`, the first."""
     one, other = (of_all([each_one.batch.content], b"") for each_one in (seen, reference))
     if np.array_equal(seen.records, reference.records) and one != other:
         raise ValueError(

@@ -188,7 +188,10 @@ class _Draws:
 
 @contextmanager
 def drawing_alike() -> Iterator[_Draws]:
-    """Give the object that seeds the global generators; when the block ends they have their earlier states again."""
+    """A context manager that gives its block an object which seeds the global generators of torch, numpy and Python.
+
+    When the block ends they have their earlier states again.
+    """
     python, numbers, torches = _Draws.states()
     try:
         yield _Draws()

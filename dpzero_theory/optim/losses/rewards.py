@@ -35,10 +35,11 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
 
     A difference of two such losses is at most 1, so that a record's difference over 2 lambda is at most 1/(2 lambda)
     along each direction: with the clip sqrt(K)/(2 lambda) nothing is clipped (sqrt(K)/lambda for forward differences).
-    lambda must be so large that answers change; 0.1 to 0.3 is usual for unit directions per weight.
+    lambda must be so large that answers change; 0.1 to 0.3 is usual where a direction's entries are about 1 in size.
 
     Args:
-        reward: see `Reward`.
+        reward: a function (answers, batch) -> one number from 0 (worst) to 1 (best) for each record, made of the record
+            and its answer alone. answers: the texts of the answers. batch: the collated batch.
         tokenizer: of transformers; its `decode` and `eos_token_id` are used.
         tokens: the largest number of tokens of an answer, at least 1.
         temperature: T > 0 of the distribution that answers are drawn from; or 0 for the most likely token each time.
@@ -75,7 +76,10 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
 
 def _rewards(given: Any, count: int) -> Tensor:
     """Returns the rewards as a tensor of shape (count,), or raises ValueError where they are not numbers in [0, 1]."""
-    values = torch.as_tensor(given, dtype=torch.float64).cpu()
+    try:
+        values = torch.as_tensor(given, dtype=torch.float64).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"reward must return one number for each of {count} records; got {given!r:.60}") from None
     if values.shape != (count,):
         raise ValueError(f"reward must return one number for each of {count} records; got shape {tuple(values.shape)}")
     if not bool(((values >= 0) & (values <= 1)).all()):
@@ -87,7 +91,9 @@ def _rewards(given: Any, count: int) -> Tensor:
 def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int, tokens: int) -> Callable[[int, int], Tensor]:
     """Returns a function (t, vocabulary) -> the Gumbel numbers for token t of each answer, shape (batch, vocabulary).
 
-    It must be called for t = 0 to tokens - 1 in order. Each record's numbers go by its unpadded prompt.
+    That function must be called for t = 0 to tokens - 1 in order; vocabulary is the number of words. A record's numbers
+    depend on its unpadded prompt, `step` and `sample` alone. prompts, mask: as in `_answers`. step: the number of the
+    run's step. sample: which of the record's answers is drawn.
     """
     generators = []
     for prompt, real in zip(prompts.tolist(), mask.tolist(), strict=True):
@@ -111,7 +117,13 @@ def _answers(
     temperature: float,
     noise: Callable[[int, int], Tensor] | None,
 ) -> Tensor:
-    """Returns the tokens of the answers, shape (batch, tokens); what follows an end-of-text token has no meaning."""
+    """Returns the tokens of the answers, shape (batch, tokens); what follows an end-of-text token has no meaning.
+
+    prompts, mask: the tokens of the prompts, and 1 where there is one and 0 where there is padding, shape (batch,
+    length). tokens: the length of the answers. temperature: T > 0, by which logits are divided. noise: a function (t,
+    vocabulary) -> what is added to logits/T to draw token t of each answer, shape (batch, vocabulary); None takes the
+    most likely token, whatever the temperature.
+    """
     positions = (mask.cumsum(1) - 1).clamp_min(0)
     ids, past, drawn = prompts, None, []
     for t in range(tokens):

@@ -10,11 +10,12 @@ square over k estimates the gradient norm ||grad f_i||; and the second differenc
 estimates tr(H), H the Hessian of F, and their variance is 2 ||H||_F^2 (with random signs, without the diagonal). The
 settings are then, in the notation of `theory/sharp/proof.md` (K directions a step, T steps, clip C, step size alpha),
 
-    lambda   the largest of 1e-1 ... 1e-4 at which halving it changes the differences by at most 1%, or the steadiest
+    lambda   the largest of 1e-1 ... 1e-4 at which halving it changes the differences by at most 1%; if there is none,
+             the one at which halving it changes them least
     K        the power of 4 nearest to sqrt(K T)/8, at most 256 (`benchmarks.equal_evaluations`)
     C        sqrt(K) times the median of ||grad f_i||
     alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0) - least_loss,
-             sigma the noise of a released average, v = the mean of ||grad f_i||^2 over the expected batch
+             sigma the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
 The step size has the theorem's form: the smaller of the largest stable one and the minimiser of gap/(alpha T) +
 alpha tr(H) (sigma^2 + v)/(2 K). The theorem's prescription puts bounds into it that hold for every record at every
@@ -134,7 +135,7 @@ def starting_values(
 
     Raises:
         ValueError: an argument outside its range, records that are also private ones, losses that are not finite.
-        PreconditionError: no slope is seen.
+        PreconditionError: the losses of half of the public records do not change along the directions.
     """
     check.choice("declared", declared, DECLARED)
     require_other(public_data, private_data)
@@ -190,7 +191,7 @@ def public_clip(
 
     Raises:
         ValueError: records that are also private ones, or losses that are not finite.
-        PreconditionError: no slope is seen.
+        PreconditionError: the losses of half of the public records do not change along the directions.
     """
     require_other(public_data, data)
     weights = Weights(module, Directions(_KEY, direction))
@@ -273,10 +274,10 @@ def _measure(weights: Weights, records: _Records, rule: Rule, width: float, coun
 
 
 def _measured(weights: Weights, losses: Losses, data: Data, collate: Collate, rule: Rule) -> tuple[Measured, float]:
-    """Measure public records at the distances where the results are steadiest.
+    """Measure public records at the distances lambda that `_steadiest` chooses for differences and second differences.
 
-    Differences and second differences may have different steadiest distances. Returns what was measured, and the
-    distance of the differences. losses, data, collate: as in `starting_values`. rule: the difference rule.
+    These two may have different distances. Returns what was measured, and the distance of the differences. weights: the
+    module's trained ones. losses, data, collate: as in `starting_values`. rule: the difference rule.
     """
     records = _Records(losses, data, collate)
     tried = {width: [_measure(weights, records, rule, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}

@@ -135,7 +135,7 @@ def _rows(values: Tensor, which: Sequence[int]) -> Tensor:
 
 
 def _joined(forward: Forward, measure: Measure) -> Losses:
-    looked = measure not in (_cross_entropy, _wrong)  # whether a label that is a class was seen, or none need be
+    looked = measure not in (_cross_entropy, _wrong)  # whether a label that is a class was seen, or need not be seen
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         nonlocal looked

@@ -98,9 +98,10 @@ def _reads(func: Any, args: Any) -> bool:
 
 
 def _tensor_cores(func: Any, tensor: Tensor) -> float:
-    """Return how coarsely float32 products may be rounded, where torch's settings allow fewer bits; 0 for other types.
+    """Return the relative rounding that torch's settings for matrix products and convolutions allow in a result.
 
-    func: the operation. tensor: its result.
+    It is 0 where they allow no coarser one than float32's, and for a result of another type. func: the operation.
+    tensor: its result.
     """
     coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:

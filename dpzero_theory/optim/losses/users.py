@@ -74,7 +74,7 @@ class ByUser:
         return f"user: {self.combined} of the losses of {most}"
 
     def collate(self, collate: Collate, texts_at_once: int) -> Collate:
-        """Return a function from the records of users to their batch: for each user parts of so many texts at most.
+        """Return a function from users' records to their batch: for each user, parts of at most `texts_at_once` texts.
 
         collate: makes the batch of a list of texts; torch's default_collate if None.
         """

@@ -59,7 +59,7 @@ class Algorithm(ABC):
         return noise_law(noise, lattice=self.lattice)
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        """Raise ValueError for a direction law, or a number of directions a step, that it cannot use."""
+        """Raise ValueError for a direction law, or a number of directions a step, that the algorithm cannot use."""
         check.choice("direction", direction, DIRECTIONS)
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
@@ -73,7 +73,10 @@ class Algorithm(ABC):
         del d, squared_norm, largest, n
 
     def coordinates(self, directions_per_step: int) -> int:
-        """Return how many numbers a release has at most."""
+        """Return how many numbers a release has at most: K, or for a vector the largest d that a run can have.
+
+        directions_per_step: K.
+        """
         return directions_per_step
 
     def unit(self, clip: float, levels: int, squared_norm: int) -> float:
@@ -97,7 +100,7 @@ class Algorithm(ABC):
         """Add noise to `total`, the sum over the whole batch or some of its coordinates, and return what is released.
 
         law: of the noise; None where there is none. scale: its parameter, in levels. source: where the noise is drawn.
-        It must be called once for each coordinate of a step.
+        This method must be called once for each coordinate of a step.
         """
         if law is None or not self.lattice:
             return total

@@ -35,7 +35,8 @@ class Rule:
         points: (numbers of the K directions, lambda) -> the points that a step asks for.
         combine: (what was found at these points, shape (points, records); lambda) -> the differences, shape
             (records, K).
-        rounded: lambda -> how many times larger a rounding of what is found can be in a difference.
+        rounded: lambda -> the factor by which an error in what is found, such as the rounding of a loss, can grow in a
+            difference: 1/lambda, 2/lambda, or 1 for derivatives.
     """
 
     name: str

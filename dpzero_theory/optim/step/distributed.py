@@ -80,7 +80,7 @@ class Ranks:
         return None
 
     def share_(self, module: nn.Module) -> None:
-        """Give every rank the parameters and buffers of rank 0; sharded ones stay each rank's own."""
+        """Give every rank the module's parameters and buffers of rank 0; sharded ones stay each rank's own."""
         if self.alone():
             return
         named = [*module.named_parameters(), *module.named_buffers()]

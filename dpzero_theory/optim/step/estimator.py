@@ -34,9 +34,9 @@ def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) 
 
 
 def clip_scalars(values: Array, clip: float) -> Array:
-    """clip_C(s) = s min(1, C/|s|) for each entry, which lies in [-C, C]; the module says what NaN and infinity become.
+    """clip_C(s) = s min(1, C/|s|) for each entry, which lies in [-C, C]; NaN becomes 0, and infinities +C and -C.
 
-    values: any shape; clip: C > 0. Raises ValueError.
+    values: any shape; clip: C > 0, else ValueError is raised.
     """
     bound = check.real("clip", clip, above=0)
     return np.clip(np.where(np.isnan(values), 0.0, values), -bound, bound)
@@ -46,7 +46,8 @@ def clip_jointly(rows: Array, clip: float) -> Array:
     """clip_C(s) = s min(1, C/||s||) for each record's K differences, shape (n, K).
 
     rows: the differences, of which row i has those of record i. For K = 1 this is `clip_scalars`, to the bit, and for
-    K > 1 `clip_vectors`; the module says what NaN and infinity become. clip: C > 0. Raises ValueError.
+    K > 1 `clip_vectors`; but a NaN becomes 0, and of a row with infinite entries only their signs are kept. clip: C >
+    0, else ValueError is raised.
     """
     if np.shape(rows)[-1] == 1:
         return clip_scalars(rows, clip)
@@ -60,7 +61,7 @@ def clip_vectors(rows: Array, clip: float) -> Array:
     """clip_C(g) = g min(1, C/||g||) for each row, shape (n, d); a row that is not finite becomes zero.
 
     The norm of a clipped row is at most C up to the rounding of one multiplication and one norm; rows whose
-    squares overflow or underflow are scaled first. clip: C > 0. Raises ValueError.
+    squares overflow or underflow are scaled first. clip: C > 0, else ValueError is raised.
     """
     bound = check.real("clip", clip, above=0)
     matrix = np.asarray(rows, np.float64)

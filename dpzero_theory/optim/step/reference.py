@@ -47,8 +47,8 @@ class SmoothLossFunction(LossFunction, Protocol):
 class ReferenceRun:
     """The result of a reference algorithm after T steps.
 
-    x_tau: the output, shape (d,), with tau uniform on 0..T-1. last: x_T. trajectory: x_0..x_T, shape (T + 1, d), or
-    None where it was not kept.
+    x_tau: the output, shape (d,): the iterate x_t at t = tau, which is drawn uniformly from 0..T-1. last: x_T.
+    trajectory: x_0..x_T, shape (T + 1, d), or None where it was not kept.
     """
 
     x_tau: Array
@@ -215,6 +215,8 @@ def _run(
 
 def _differences(problem: Any, difference: str, smoothing: float) -> Callable[[Array, Array], Array]:
     """Return a function (x, u) -> the differences of all records along u at x, shape (n,), by a difference rule.
+
+    problem: as in `dpzero`. difference: the rule's name. smoothing: lambda.
 
     Raises ValueError for an unknown rule, or a smoothing that does not fit it.
     """

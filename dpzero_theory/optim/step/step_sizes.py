@@ -69,7 +69,8 @@ def step_sizes(step_size: StepSize, steps: int, schedule: str = "constant") -> t
     """Return the step sizes of a plan: a single one where all are equal, else one for each release.
 
     step_size: alpha >= 0, or a function of the release's number 0..T-1, which needs the schedule `constant`. steps: T.
-    schedule: how a step size that is a number changes along the run, a name of `SCHEDULES`. Raises ValueError.
+    schedule: how a step size that is a number changes along the run, a name of `SCHEDULES`. Raises ValueError for any
+    argument that is not so.
     """
     count, found = check.integer("steps", steps, at_most=MOST_STEPS), SCHEDULES[schedule]
     constant = found.name == "constant"

@@ -1,9 +1,9 @@
 """Which of transformers' `TrainingArguments` a private run honours. Every other one must be left at its default.
 
-No argument is ignored silently: a field is in `HONOURED`, or a value other than its default raises ValueError, which
-says what to use instead. A field that this version does not know is refused too. A value that is given and is the
-default cannot be told from one that is left out. Subclasses of `TrainingArguments` say of fields of their own which are
-honoured and what to use instead of the others (`honoured`, `instead`; see `trainers.trl`).
+A field is in `HONOURED`, or a value other than its default raises ValueError, which says what to use instead. A field
+that this version does not know is refused too. A value that is given and is the default cannot be told from one that is
+left out. Subclasses of `TrainingArguments` say of fields of their own which are honoured and what to use instead of the
+others (`honoured`, `instead`; see `trainers.trl`).
 """
 
 from collections.abc import Collection
@@ -90,7 +90,10 @@ def defaults(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def require_honoured(arguments: TrainingArguments, plain: TrainingArguments) -> None:
-    """Raise ValueError for the first field that differs from `plain`, the defaults, and would have no effect."""
+    """Raise ValueError for the first field of the arguments that would have no effect and is not at its default.
+
+    plain: arguments with all defaults (`defaults`).
+    """
     own = type(arguments)
     honoured: Collection[str] = getattr(own, "honoured", ())
     instead = {**INSTEAD, **getattr(own, "instead", {})}

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import Trainer, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
@@ -73,7 +73,7 @@ _NO_OPTIONS = {
 
 
 def _require_settings(private: object) -> None:
-    """Raise ValueError for anything but the settings of a run inside a Trainer."""
+    """Raise ValueError unless `private` is a mapping with the settings of a run inside a Trainer (`DPZeroTrainer`)."""
     if not isinstance(private, Mapping):
         raise ValueError(
             f"private must be a mapping of settings, such as dict(target_epsilon=2, ...); got {private!r:.60}"
@@ -151,6 +151,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
         with _without_backward(model):
             super().__init__(model=model, args=args, **options)
+        # A model with an adapter (peft) is no PreTrainedModel, and saves the adapter alone.
+        quantizer = getattr(self.model, "hf_quantizer", None) if isinstance(self.model, PreTrainedModel) else None
+        if args.save_strategy != SaveStrategy.NO and quantizer is not None and not quantizer.is_serializable():
+            method = quantizer.quantization_config.quant_method
+            raise ValueError(
+                "model must be one that can be saved, or save_strategy 'no'; got a base quantised by"
+                f" {getattr(method, 'value', method)}, which cannot: train an adapter on it (peft)"
+            )
         losses = losses_for(self.model) if losses is None else losses
         self._private, self._losses, self._public_evaluation = dict(private), losses, public_evaluation
         self._looked_at: dict[int, object] = {}
@@ -204,24 +212,28 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         resume = self._private.get("resume", True)
         if resume is not True and resume != "moved":
             raise ValueError(f"resume must be 'moved' in private, or left out; got {resume!r}")
-        data = texts = self.train_dataset
-        if isinstance(data, ByUser):
-            texts = data.texts
-        if hasattr(texts, "column_names"):
-            texts = self._remove_unused_columns(texts, description="training")
-            data = data.over(texts) if isinstance(data, ByUser) else texts
+        private = dict(self._private)
+        data = self._of_the_model(self.train_dataset)
+        if "public_data" in private:
+            private["public_data"] = self._of_the_model(private["public_data"])
 
         @wraps(self._losses)
         def losses(module: nn.Module, batch: Any) -> object:
             return self._losses(module, self._prepare_inputs(batch))
 
         options = {
-            **self._private,
+            **private,
             "folder": self._folder,
             "collate": self.data_collator,
             "resume": resume if resumed and self._begun() else False,
         }
         return make_private_with_epsilon(self.model, losses, data, **options)
+
+    def _of_the_model(self, data: Any) -> Any:
+        """Return a data set, or one of users, without the columns that the model does not take."""
+        if isinstance(data, ByUser):
+            return data.over(self._of_the_model(data.texts))
+        return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of an evaluation set, as `transformers.Trainer` makes it.
@@ -405,7 +417,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             return
         output = Path(self.args.output_dir)
         folder = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if folder.exists():  # of this run too, before it went back to an earlier checkpoint
+        if folder.exists():  # this run wrote it before it went back to an earlier checkpoint
             shutil.rmtree(folder)
         best = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
         if self.state.best_global_step and (best.exists() or best == folder):

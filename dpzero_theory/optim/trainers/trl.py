@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
+from datasets import Dataset
 from transformers import PreTrainedModel, TrainingArguments
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -34,6 +35,8 @@ from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.trainers.arguments import HONOURED
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
+_PUBLIC = "public_data"
+"""The name, among the settings of a run, of the records from which starting values are computed."""
 _OWN_RECORD = "a record must have rows of its own: leave it off, rows are padded"
 _LOSS = "it is part of TRL's gradient training alone"
 _TEXTS = (
@@ -48,8 +51,11 @@ _PAIRS = (
 
 
 class _Config:
-    """What the two configurations share: no autocast and no gradient checkpointing unless they are asked for, which is
-    refused, and a way from TRL's own configuration."""
+    """What the two configurations share: how to make one from TRL's own, `from_trl`.
+
+    In both, autocast and gradient checkpointing are off, and a trainer refuses a configuration that turns them on.
+    honoured: the fields of TRL's that a private run uses. instead: for other fields, what to use in their place.
+    """
 
     honoured: ClassVar[frozenset[str]]
     instead: ClassVar[Mapping[str, str]]
@@ -58,7 +64,7 @@ class _Config:
     def from_trl(cls, config: TrainingArguments) -> Self:
         """Return the configuration with the fields of `config`, TRL's own, that a private run uses.
 
-        What is left behind are the fields about optimiser, batches and precision: `private` says those.
+        The fields about optimiser, batches and precision are left out: the trainer's argument `private` says those.
         """
         kept = (cls.honoured | HONOURED.keys()) & {field.name for field in fields(config) if field.init}
         return cls(**{name: getattr(config, name) for name in kept})
@@ -116,13 +122,14 @@ class DPZeroDPOConfig(_Config, DPOConfig):
 
 
 class _Trainer(DPZeroTrainer):
-    """What the two trainers share: the unit of privacy, and a way from TRL's own trainer.
+    """What the two trainers share: the unit of privacy, and `from_trl`, which makes one from TRL's own trainer.
 
     owner: the name of a column of train_dataset whose equal values belong to one unit of privacy, or None.
     """
 
     config: ClassVar[type[Any]]
     train_dataset: Any
+    eval_dataset: Any
 
     def __init__(
         self,
@@ -136,10 +143,30 @@ class _Trainer(DPZeroTrainer):
     ) -> None:
         if not isinstance(args, self.config):
             raise ValueError(f"args must be a {self.config.__name__}; got {type(args).__name__}")
-        if owner is not None and owner not in (known := list(getattr(train_dataset, "column_names", ()) or ())):
+        known = list(getattr(train_dataset, "column_names", ()) or ())
+        if owner is not None and owner not in known:
             raise ValueError(f"owner must be a column of train_dataset ({', '.join(known)}); got {owner!r}")
+        if not isinstance(train_dataset, Dataset) or not len(train_dataset):
+            got = "an empty one" if isinstance(train_dataset, Dataset) else type(train_dataset).__name__
+            raise ValueError(f"train_dataset must be a datasets.Dataset with entries; got {got}")
         owners = list(train_dataset[owner]) if owner is not None else []
-        super().__init__(model, args, private=private, train_dataset=train_dataset, **options)
+        public = private.get(_PUBLIC) if isinstance(private, Mapping) else None
+        evaluated = options.get("eval_dataset")
+        if public is not None:  # TRL prepares it as it does evaluation sets
+            named = evaluated if isinstance(evaluated, dict) else {"": evaluated} if evaluated is not None else {}
+            options["eval_dataset"] = {**named, _PUBLIC: public}
+        try:
+            super().__init__(model, args, private=private, train_dataset=train_dataset, **options)
+        except (KeyError, AttributeError) as error:
+            raise ValueError(
+                f"train_dataset must have what TRL reads; got {type(error).__name__} {error} with its columns"
+                f" {', '.join(known)}"
+            ) from error
+        if public is not None:
+            self._private[_PUBLIC] = self.eval_dataset.pop(_PUBLIC)
+            self.eval_dataset = self.eval_dataset if isinstance(evaluated, dict) else self.eval_dataset.get("")
+        if not len(self.train_dataset):
+            raise ValueError("train_dataset must have entries that TRL keeps (not too long, with a loss); got none")
         if owner is not None:
             if len(self.train_dataset) != len(owners):
                 rule = "train_dataset must have no entries that TRL leaves out (too long, or without a loss) with owner"
@@ -150,7 +177,7 @@ class _Trainer(DPZeroTrainer):
     def from_trl(cls, trainer: Any, *, private: Mapping[str, Any], **options: Any) -> Self:
         """Return the private trainer with the model, the data and the arguments of one of TRL's, which has not trained.
 
-        Fields of its arguments about optimiser, batches and precision are left behind (`DPZeroSFTConfig.from_trl`).
+        Fields of its arguments about optimiser, batches and precision are left out (`DPZeroSFTConfig.from_trl`).
 
         Args:
             trainer: an `SFTTrainer` or a `DPOTrainer` of TRL.
@@ -166,7 +193,7 @@ class _Trainer(DPZeroTrainer):
         return cls(trainer.model, cls.config.from_trl(trainer.args), private=private, **{**given, **options})
 
     def _send_telemetry(self) -> None:
-        """Send nothing, where TRL's trainers tell its makers of their use."""
+        """Send nothing, in place of TRL's method that tells the makers of TRL that a trainer is used."""
 
 
 class DPZeroSFTTrainer(_Trainer, SFTTrainer):  # type: ignore[misc]

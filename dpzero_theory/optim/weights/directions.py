@@ -50,7 +50,7 @@ def _triton() -> ModuleType | None:
 
 
 def _kernels(device: torch.device) -> ModuleType | None:
-    """The kernels that make directions on this device; None where directions are made on the CPU and copied."""
+    """The module of kernels that make directions on this device; None where they are made on the CPU and copied."""
     return _that_run(device) if device.type == "cuda" else None
 
 
@@ -92,7 +92,7 @@ class Directions:
 
     In the methods, `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
     parameter's index, and coordinates are in row-major order. For a normalised law the methods give g instead of u = g
-    sqrt(d)/||g||, as that factor needs all parameters: `factor` computes it. Raises ValueError.
+    sqrt(d)/||g||, as that factor needs all parameters: `factor` computes it. Raises ValueError for another key or law.
     """
 
     def __init__(self, key: int | bytes, direction: str) -> None:
@@ -136,7 +136,7 @@ class Directions:
         """Return random integers in [0, 65536) for stochastic rounding, as an int32 tensor of shape (count,).
 
         They are the 16-bit fields start, ..., start + count - 1 of the words in the domain ROUNDING, for the direction
-        `number` and the parameter with this index.
+        `number` and the parameter with this index. device: where the tensor is made.
         """
         first = start // 4
         amount = -(-(start + count) // 4) - first
@@ -330,7 +330,7 @@ class Directions:
             np.add(source[here], found, out=out[here])
 
     def _generator(self, number: int, parameter: int, start: int, domain: int) -> np.random.Philox:
-        """Return a generator whose next word is word `start` of this direction, parameter and domain.
+        """Return a generator whose next word is word `start` of the direction `number`, this parameter and domain.
 
         Making a generator takes long, so callers put it back into `_idle`, from where the next call takes it.
         """

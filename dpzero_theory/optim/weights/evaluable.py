@@ -192,8 +192,8 @@ class Evaluable(Parameters):
             self._mode.places = self.places()
 
     def _passed_over(self, parameter: nn.Parameter) -> bool:
-        """Whether a frozen parameter may get other memory without being thought changed.
+        """Whether a frozen parameter may get other memory without counting as changed.
 
-        This is so where its layer is read from a file for each call; here it is never so.
+        Here no parameter may; a subclass says so of parameters whose layer is read from a file for each call.
         """
         return False

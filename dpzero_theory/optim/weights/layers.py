@@ -226,7 +226,10 @@ def streamed(module: object) -> Layers | None:
 
 
 def absent(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a tensor of this shape in the memory of one number, which stands for values that are not in memory."""
+    """Return a tensor of this shape, type and device that takes the memory of one number.
+
+    It stands in a module for values that are not in memory.
+    """
     return torch.empty(1, dtype=dtype, device=device).expand(shape)
 
 

@@ -90,7 +90,7 @@ class Weights(Evaluable):
     def state_dict(self) -> dict[str, Tensor]:
         """Return the 16 further bits of each half-precision weight, by the parameter's name, in host memory.
 
-        They are what `values` leaves out of a checkpoint. It is empty unless the precision is "master".
+        They are what `values` leaves out of a checkpoint. The mapping is empty unless the precision is "master".
         """
         return self._rounding.state_dict(self.names, self.parameters)
 

@@ -68,7 +68,8 @@ def _words_kernel(  # type: ignore[no-untyped-def]
 ):
     """Write random words to `out`: out[i] <- word start + i of a direction's parameter, for 0 <= i < count.
 
-    BLOCKS: how many blocks of four words one program makes. The other arguments are those of `_philox`.
+    start, count: which words. BLOCKS: how many blocks of four words one program makes. The other arguments are those of
+    `_philox`.
     """
     first = start.to(tl.int64) // 4 + tl.program_id(0).to(tl.int64) * BLOCKS
     blocks = first + tl.arange(0, BLOCKS)
@@ -96,10 +97,12 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """Add u: out[i] <- source[i] + table[field start + i], 0 <= i < count; of row rows[program_id(0)] with ROWS.
+    """Add a direction u to weights: out[i] <- source[i] + table[field start + i] for 0 <= i < count.
 
-    u is the direction; a field is BITS bits of the random words. Without ADD there is no source. BLOCKS: how many
-    blocks of four words one program makes. The key, number and parameter are those of `_philox`.
+    A field is BITS bits of the random words, and the table has the coordinate of u for each value of a field. With ROWS
+    this is done for each row of a matrix of `width` columns, with rows[program_id(0)] width as start. Without ADD there
+    is no source. WIDE: the type in which the sum is formed. BLOCKS: how many blocks of four words one program
+    makes. key0, key1, number and parameter are those of `_philox`.
 
     Within a program, places are counted from its first field in 32-bit integers: 64 bits take more instructions.
     """

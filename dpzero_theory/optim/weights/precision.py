@@ -54,7 +54,7 @@ class Rounding:
                     self.low[index] = torch.zeros(part.numel(), dtype=torch.int16, device=part.device)
 
     def is_plain(self, dtype: torch.dtype) -> bool:
-        """Whether weights of this type are rounded to nearest, with nothing beside them."""
+        """Whether weights of this type are rounded to nearest, with no further bits beside them."""
         return self.precision == "nearest" or dtype not in HALF
 
     def value(self, flat: Tensor, index: int, here: slice, wide: torch.dtype) -> Tensor:

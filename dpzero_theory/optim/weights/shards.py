@@ -17,7 +17,8 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    """A class of torch.distributed, or () where its module was never imported: nothing is an instance of that."""
+    """The class `name` of a module of torch.distributed, or (), of which nothing is an instance, where that module was
+    never imported."""
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 
@@ -93,10 +94,10 @@ def require_sharded_by_rows(module: nn.Module) -> None:
 
 
 def reshard(module: nn.Module) -> None:
-    """Drop what FSDP has gathered, also after a forward that failed. The next forward then reads the pieces again."""
+    """Drop the weights that FSDP has gathered, also after a forward that failed. The next forward gathers them anew."""
     fsdp = _class("fsdp", "FSDPModule")
     for part in module.modules():
         if isinstance(part, fsdp):
-            with suppress(RuntimeError, AttributeError):  # an inner module is reset by its outer one
+            with suppress(RuntimeError, AttributeError):  # raised by an inner module, which its outer one resets
                 part.reset_iter_state()
             part.reshard()

@@ -117,8 +117,8 @@ class Scratch:
 class Shift:
     """The point x + scale u at which weights are evaluated, for the direction u with this number.
 
-    low: the 16 further bits of half-precision weights x, by the parameter's index. factors: one for each parameter, by
-    which its scale is multiplied.
+    directions: those of the run. low: the 16 further bits of half-precision weights x, by the parameter's index.
+    factors: one for each parameter, by which its scale is multiplied.
     """
 
     directions: Directions
@@ -231,7 +231,7 @@ class Shifted(TorchDispatchMode):
         """Shift nothing from now on, and leave torch's stack of modes. Safe to repeat."""
         self.places = {}
         if self in _get_current_dispatch_mode_stack():
-            # what lies above are modes that the losses have entered and, as they were cut short, not left
+            # above this mode lie modes that the losses have entered and, as they were cut short, not left
             while _get_current_dispatch_mode_stack()[-1] is not self:
                 _pop_mode()
             try:
@@ -242,7 +242,7 @@ class Shifted(TorchDispatchMode):
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             places = self._touched(value)
-            if places and not self._shift.scale:  # x itself
+            if places and not self._shift.scale:  # the point is x itself
                 self._unread.difference_update(place.name for place in places)
                 return value
             return self._copy(value, places) if places else value

@@ -61,7 +61,7 @@ def at_all(
     """Return what `ask()` gives at each of several points, computed in one pass: one tensor for each point.
 
     stacks: for each of the parameters its values at the points, stacked along a first axis. Raises ValueError for
-    losses that cannot be computed so.
+    losses that cannot be computed in one pass.
     """
 
     def at(*values: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def at_all(
 def in_one_pass(at: Callable[..., Tensor], stacks: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return what `at` gives for the first entries of all stacks, for the second ones and so on, by one `torch.vmap`.
 
-    Raises ValueError where the function cannot be computed so.
+    Raises ValueError where torch cannot compute the function in this way.
     """
     try:
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # vmap does not support fused attention

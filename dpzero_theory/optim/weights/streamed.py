@@ -83,7 +83,8 @@ class StreamedWeights(Weights):
         raise ValueError(f"{NONE}: layers are streamed")
 
     def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
-        """Raise ValueError: a layer that is read again could not be moved by a release that is kept nowhere."""
+        """Raise ValueError, whatever the arguments: a layer that is read from its file again could not be moved by a
+        released vector, which is kept nowhere."""
         raise ValueError("weights must not be streamed where a release is a vector")
 
     def values(self) -> dict[str, Tensor]:

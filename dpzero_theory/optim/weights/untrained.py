@@ -45,7 +45,7 @@ class Untrained:
     """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
 
     parameters: whether frozen parameters are looked at; they are not where the module is sharded, since FSDP replaces
-    them. passed_over: says of a frozen parameter whether it is not looked at all the same. guarded: by storage, the
+    them. passed_over: says of a frozen parameter whether to leave it out nevertheless. guarded: by storage, the
     name of a buffer or frozen parameter that must not be written, or "" for a buffer that is put back. parts: the
     module and its submodules.
     """
@@ -117,8 +117,8 @@ class Untrained:
             self.put_back(written=True)
 
     def _saved(self) -> Iterator[tuple[str, Tensor | int]]:
-        """Yield pairs of a name and a value: copies of the buffers that a state_dict has, and the addresses of what is
-        refused to be written, such as frozen parameters."""
+        """Yield pairs of a name and a value: copies of the buffers that a state_dict has, and the memory addresses of
+        what must not be written, such as frozen parameters."""
         for path, part in self._module.named_modules():
             for name, buffer in part.named_buffers(recurse=False):
                 if name not in part._non_persistent_buffers_set and _plain(buffer):
@@ -128,7 +128,7 @@ class Untrained:
                 yield held.name, _state(held.tensor)[0]
 
     def _take(self) -> None:
-        self._live = None  # it is set again when all that follows is known
+        self._live = None  # it stays None if what follows raises, and then nothing is compared or put back
         parts = list(self._module.modules())
         live: list[Any] = []
         for part in parts:

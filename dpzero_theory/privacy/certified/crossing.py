@@ -33,7 +33,7 @@ _LEAST_MISS, _FINE_STEP = 5e-10, 1e-8
 than the first number, or if moving x to the target would change x by less than the second number, relative."""
 _MISS_SHARE = 0.1
 """The difference that is near enough (`_LEAST_MISS`) is raised by this share of the width, in log delta, of delta's
-bracket at x."""
+bracket at x. An upper end that is to leave room leaves twice as much."""
 _TELLING_SHARE = 0.5
 """The slope is measured anew from two certified brackets of delta if they differ by more than this share of the width
 of one of them; if they differ by less, the difference may be mere error."""
@@ -41,7 +41,8 @@ _AIM_SHARE, _AIM_WITHOUT_ROOM = 0.03, 0.5
 """The first x tried for an end is aimed at a delta a little on the safe side of the target, by this share of the miss
 that is near enough. The second number is for an upper end that leaves no other room."""
 _MOST_TRIES = 60
-"""A search for an end of the bracket of x gives up after this many certified brackets of delta."""
+"""A search for an end of the bracket of x gives up after this many certified brackets of delta, unless the curve says
+fewer."""
 _MOST_MENDS = 6
 """A search for an end of the bracket of x that has found this many valid x close to the target, none of them near
 enough, returns the last of them."""
@@ -51,6 +52,9 @@ and then bisects x down to the second number, relative."""
 _ASTRAY, _RESOLVED_SHARE = 3.0, 0.01
 """The upper end is sought again by bisection if it is more than this many times the guess, and if the lower end of
 delta's bracket there is below this share of its upper end: such a bracket is wide because of rounding errors."""
+_TELLING = 0.1
+"""If the lower end of delta's bracket at the upper end of x is below this share of its upper end, it says nothing, and
+the search for the lower end of x begins there."""
 _SAME_X = 1e-11
 """If one x can be an end and another x this near to it, relative, cannot, the curve jumps there and the search ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
@@ -76,6 +80,10 @@ class Curve:
             time.
         nearby: (x, tau, wanted) -> a certified bracket of delta at x that may take less time than that of `bracket`,
             and may differ from it.
+        share: the difference of log delta from the log of the target that is near enough at an end (`_LEAST_MISS`) is
+            raised by this share of the width, in log delta, of delta's bracket there.
+        tries: a search for an end of the bracket of x gives up after so many certified brackets of delta.
+        miss: a search by rough estimates ends where log delta is nearer to the log of the target than this.
     """
 
     bracket: Callable[[float, float], Bracket]
@@ -83,6 +91,9 @@ class Curve:
     bound: Callable[[float, float], float] | None = None
     rough: Callable[[float], float | None] = lambda _: None
     nearby: Callable[[float, float | None, float], Bracket] | None = None
+    share: float = _MISS_SHARE
+    tries: int = _MOST_TRIES
+    miss: float = _SECANT_MISS_OF_ROUGH
 
     def exceeds(self, x: float, target: float) -> bool:
         """Whether delta at x may exceed `target`; if False, it certainly does not."""
@@ -112,7 +123,7 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
             continue
         miss = log_delta - log_target
         search.measure(miss)
-        near, step = (_SECANT_MISS_OF_ROUGH, _ROUGH_STEP) if tau is None else (_SECANT_MISS, _FINE_STEP)
+        near, step = (curve.miss, _ROUGH_STEP) if tau is None else (_SECANT_MISS, _FINE_STEP)
         if abs(miss) < near or search.low > search.high * (1 - step):
             break
         search.move(miss)
@@ -152,6 +163,7 @@ def _end(
     slope: float,
     excess: Callable[[Bracket], float],
     fine: float,
+    curve: Curve,
 ) -> tuple[float, Bracket, float] | None:
     """A search for one end of the bracket of x: an x that can be this end, the bracket of delta at x, and the slope of
     the excess.
@@ -164,16 +176,17 @@ def _end(
     slope: about d excess / d log x.
     excess: the function from a bracket of delta to the amount, in log delta, by which x fails to be a valid end. It is
     positive if x cannot be the end, and far below 0 if x is farther from the target than it need be.
-    fine: x is near enough if the excess is above -fine, with some room for the bracket's width.
+    fine: x is near enough if the excess is above -fine, less the share `curve.share` of the bracket's width.
+    curve: the curve whose delta is sought; it says how many tries are made.
     """
     # No common root search serves here: the width of delta's bracket at x decides how far beyond the root to aim.
     x, good, bad = start, None, None
     least, factor, mends = 1e-10, 1.0, 0
     previous: tuple[float, float] | None = None
-    for _ in range(_MOST_TRIES):
+    for _ in range(curve.tries):
         point = bracket(x)
         failed = excess(point)
-        near = fine + _MISS_SHARE * _width(point)
+        near = fine + curve.share * _width(point)
         measured = previous is not None and abs(failed - previous[1]) > 1e-8 + _TELLING_SHARE * _width(point)
         if previous is not None and measured:
             chord = (failed - previous[1]) / math.log(x / previous[0])
@@ -237,7 +250,7 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
     def certified(x: float) -> Bracket:
         return curve.bracket(x, wanted)
 
-    end = _end(certified, x, slope, above, fine)
+    end = _end(certified, x, slope, above, fine, curve)
     if end is None or (end[0] > _ASTRAY * start and end[1].lower < _RESOLVED_SHARE * end[1].upper):
         halved = _bisected(certified, start, slope, above)
         end = min(filter(None, (end, halved)), key=lambda found: found[0], default=None)
@@ -276,7 +289,7 @@ def _bisected(
 def _near(slope: float) -> float:
     """The largest difference between log delta and the log of the target at an end that is near enough.
 
-    slope: d log delta / d log x there.
+    An end is one of the bracket of x, which is what is searched for. slope: d log delta / d log x there.
     """
     return max(_FINE_STEP * abs(slope), _LEAST_MISS)
 
@@ -284,7 +297,8 @@ def _near(slope: float) -> float:
 def _below(curve: Curve, top: _Top, target: float) -> float:
     """An x a little below the upper end `top` of a curve at which delta certainly exceeds the target; 0 if none is
     found."""
-    change = (_short(top.point, target) + _AIM_SHARE * _near(top.slope)) / top.slope
+    short = _short(top.point, target) if top.point.lower > _TELLING * top.point.upper else 0.0
+    change = (short + _AIM_SHARE * _near(top.slope)) / top.slope
     return _bottom(curve, top.x * math.exp(min(max(change, -1.0), 0.0)), top.slope, target, top.tau)
 
 
@@ -304,7 +318,7 @@ def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float 
     """
     wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
     near = _near(slope)
-    end = _end(lambda x: curve.below(x, tau, wanted), start, -slope, lambda point: _short(point, target), near)
+    end = _end(lambda x: curve.below(x, tau, wanted), start, -slope, lambda point: _short(point, target), near, curve)
     return end[0] if end is not None else 0.0
 
 

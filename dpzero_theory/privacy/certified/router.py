@@ -279,7 +279,7 @@ class _DirectionCurve:
 
     def __init__(self, parts_at: Callable[[float], tuple[float, Parts, float]]) -> None:
         """Take the function from x to what it stands for: epsilon, the pairs with their numbers of releases, and mu of
-        the rest."""
+        the full-batch releases beside them."""
         self._at = parts_at
         self._router = Router()
         self._x = 0.0
@@ -348,8 +348,9 @@ class _DirectionCurve:
         """The log of a rough delta at x if there are many releases and the record is in few of their batches; else
         None.
 
-        Else `estimate` takes little time. In the first case the estimate on a contour often fails. Where it does not,
-        it is kept for `estimate`, and None is returned too.
+        If there are few releases, or many batches with the record, `estimate` itself takes little time. Otherwise the
+        estimate on a contour often fails. Where it succeeds, it is kept for the next call of `estimate` at this x, and
+        None is returned here.
         """
         self._move(x)
         epsilon, parts, gdp = self._at(x)
@@ -366,7 +367,7 @@ class _DirectionCurve:
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
-    """The curve of delta over x, for a root search.
+    """The curve of delta over x, which is epsilon or the noise, for a root search.
 
     parts_at: a function from x to what it stands for: epsilon, the pairs with their numbers of releases, and mu of the
     full-batch releases beside them.

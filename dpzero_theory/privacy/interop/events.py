@@ -115,10 +115,10 @@ def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None
 
 
 def _answers(event: Any, relation: str, count: int) -> Release | None:
-    """The releases that `count` repetitions of a RandomizedResponseDpEvent stand for, or None where it always tells.
+    """The releases that `count` repetitions of a RandomizedResponseDpEvent stand for.
 
     relation: the name of a `Relation`, which must be `replace-one`. With the event's probability p the answer is any of
-    the k categories, the true one among them.
+    the k categories, the true one among them. None is returned for p = 0, where the answer is always the true category.
     """
     if Relation.of(relation) is not Relation.REPLACE_ONE:
         raise UnsupportedEvent(event, f"{type(event).__name__} with {relation}, not replace-one")

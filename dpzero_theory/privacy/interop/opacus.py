@@ -27,8 +27,11 @@ Entry = tuple[float, float, int]
 
 
 class CertifiedAccountant(IAccountant):  # type: ignore[misc]
-    """Opacus's `IAccountant` with certified answers. A subclass may set another `relation`; it must then be
-    registered."""
+    """Opacus's `IAccountant` with certified answers.
+
+    A subclass may set another `relation`. It needs a `mechanism` name of its own, and must be made known to Opacus by
+    `register_accountant(name, subclass)`.
+    """
 
     relation = Relation.ADD_REMOVE
 

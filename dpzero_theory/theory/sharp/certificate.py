@@ -67,12 +67,14 @@ ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algo
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """The bound of the module's theorem at given parameters, with the three numbers that it is computed from.
+    """The bound of the sharpened theorem at given parameters, with the three numbers that it is computed from.
+
+    The bound is ((p + sqrt(p^2 + 4 q K))/(2 q))^2; the module's docstring says how q, p and K follow from parameters.
 
     Attributes:
-        progress: q of the module, which has no unit; the bound is finite only where q > 0.
-        drift: p of the module, in the unit of the gradient.
-        floor: the K of the module that is not the number of directions, in the unit of the squared gradient.
+        progress: q, which has no unit; the bound is finite only where q > 0.
+        drift: p, in the unit of the gradient.
+        floor: K, here not the number of directions, in the unit of the squared gradient.
         bound: the bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
         vacuous: whether bound >= L^2, which holds with no algorithm (`Problem.steepest` squared where there is no L).
     """
@@ -220,7 +222,8 @@ def prescribe(
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
     """The clip of the given algorithm divided by the clip of a sample's scalars that has the same effect.
 
-    It is 1 for Algorithm 2, which clips scalars. Algorithm 1 clips the vector s u, so it is ||u|| = sqrt(d).
+    It is 1 for Algorithm 2, which clips scalars. Algorithm 1 clips the vector s u, so it is ||u|| = sqrt(d); then
+    PreconditionError is raised unless the `direction` law has that length always, and unless `directions`, K, is 1.
     """
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
@@ -257,8 +260,9 @@ def at_point(
     """The prescription at clip C = c L sqrt(K), step size alpha/ell, noise sigma = unit C and sampling rate `rate`,
     with the certificate of these parameters as its bound.
 
-    search: the problem, the law of the directions and K. The smoothing is the largest that raises the bound by at most
-        the share `SMOOTHING_SHARE` of it, and 0 with a difference rule that shifts no weights.
+    search: has the problem, the law of the directions and K. steps: T. gdp, relation: mu of the whole run, and which
+        data sets are neighbours; these two are only recorded. difference: the difference rule. The smoothing is the
+        largest that raises the bound by at most the share `SMOOTHING_SHARE`, and 0 with a rule that shifts no weights.
     """
     p = search.problem
     directions = search.directions
@@ -317,7 +321,10 @@ def at_point(
 
 
 def _unbounded(p: Problem) -> tuple[str, ...]:
-    """The sentence that says what a problem without L assumes of its gradients, if it is one."""
+    """What the problem p assumes of its gradients in place of a Lipschitz constant, as one sentence in a tuple.
+
+    The tuple is empty where p has a Lipschitz constant.
+    """
     where = "at every point of the run the mean over samples of"
     if p.gradient_moment is not None:
         power, value = p.gradient_moment

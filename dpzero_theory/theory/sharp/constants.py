@@ -35,7 +35,9 @@ the part that clipping at c removes; so a search for a tangent goes no farther."
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of the module at one or several clips c, in units of L; those that are arrays have the shape of c.
+    """The constants with which the four inequalities of the module's docstring hold, by the names that they have there.
+
+    They are for one or several clips c, in units of L; those that are arrays have the shape of c.
 
     `smooth_first` and `smooth_second` bound the effect of the finite differences' error, per unit of e = ell lambda/2:
     if e_U is the error of the clipped mean of the samples' differences, then E|e_U'U'g|/K <= e smooth_first G and
@@ -60,8 +62,10 @@ class SharpLaw:
     Attributes:
         name: the name of the law in `sphere.DIRECTIONS`, or `frame`.
         constants: (c, d, r, K) -> the constants; their `smooth_first` and `smooth_second` are for samples of any rank.
-        curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3], each divided by its value for the Gaussian law.
-        largest: (d, K) -> the largest value of ||U'g||/(G sqrt(K)); a larger clip c has no effect.
+        curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H with 0 <= H <= I,
+            each divided by its value for the Gaussian law.
+        largest: (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of norm G; a
+            larger clip c has no effect.
         most: d -> the largest number K of directions a step.
         removed: (c, d, r, K) -> upper bounds on the shares of a unit gradient that clipping at c removes, see
             `_Invariant.removed`; None for random signs, whose largest shares have closed forms.
@@ -135,8 +139,11 @@ def constants(
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
     """The constants `kept` and `bias` at clip c, as a dictionary.
 
-    beta: an upper bound on E[(v - c)_+ v], the part that clipping removes. lower: a law of v for which
-        m(h) = E[min(h v, c) v] is at least that of the true law.
+    v is ||U'a||/sqrt(K) for a unit vector a, and m(h) = E[min(h v, c) v] is what clipping keeps of a gradient of length
+    h.
+
+    beta: an upper bound on E[(v - c)_+ v], the part that clipping removes. lower: a law of v whose m(h) is at least
+        that of the true law, for every h.
 
     The two constants are those of a line. The tangent to the m of `lower` at h = c/c', for any c' >= c, gives a valid
     pair of them. The best pair has M_2(c') + c M_1(c') = beta(c), where M_1 and M_2 are the tail moments of `lower`.
@@ -160,16 +167,17 @@ class _Invariant:
     """A law of U that is invariant under rotations, at the rank r of the matrices H.
 
     v is the length of U'a/sqrt(K) for a unit vector a. Given v, the second moment of U across the gradient is at most
-    p0 - q0 v^2 times that along it, where (p0, q0) = `across`. So the worst H weighs v^2 by P + Q v^2 = v^2 + (r-1)(p0
-    - q0 v^2).
+    p0 - q0 v^2 times that along it, where (p0, q0) = `across`. So for the worst H a moment of v is weighted by
+    P + Q v^2 = v^2 + (r-1)(p0 - q0 v^2).
 
     Attributes:
         r: the rank, at least 1.
         across: p0 and q0.
         spread2: the square of the constant `spread`.
-        upper, lower: laws of v; moments of functions that are convex in v^2 are at most those of `upper` and at least
-            those of `lower`.
-        slack: the error of that for the weights; it is 0 where `upper` and `lower` are the law of v itself.
+        upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most the one
+            under `upper` and at least the one under `lower`.
+        slack: the zeta of section 1 of proof.md, by which these bounds fail for the moments with the weight; it is 0
+            where `upper` and `lower` are the law of v itself.
         smooth_first, smooth_second: as in `Constants`.
     """
 
@@ -280,7 +288,7 @@ def _rademacher(c: Array, d: int, r: float, k: int) -> Constants:
 
 def _cheaper_smoothing(k: Constants, r: float, rank: float, second: float, third: float) -> Constants:
     """The constants k with `smooth_first` and `smooth_second` replaced by their bounds for samples of the rank `rank`,
-    where these are smaller.
+    where these are smaller; r is the effective rank.
 
     For Gaussian u, E[(u'Hu)^2] <= s(s+2) and E[(u'Hu)^3] <= s(s+2)(s+4), where s = tr(H) >= 1; `second` and `third` are
     upper bounds on the law's moments divided by these.

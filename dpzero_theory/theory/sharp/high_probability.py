@@ -1,8 +1,8 @@
 """The sharpened theorem for one run: a bound on its mean of ||grad F_S(x_t)||^2 that fails with small probability.
 
 The theorem bounds the mean over runs, but a user makes only one. Under its assumptions, with full batches and exact
-Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], with probability at least 1 -
-delta
+Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], kept being the constant of
+`constants`, with probability at least 1 - delta
 
     (1/T) sum_t ||grad F_S(x_t)||^2
         <= (1/kappa) [ gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_{0 <= G <= L} (kappa G^2 - Psi_theta(G)) ].
@@ -77,8 +77,9 @@ class RunCertificate:
         bound: with probability at least 1 - delta the run's mean of ||grad F_S(x_t)||^2, t = 0, ..., T - 1, is at most
             this.
         failure: delta.
-        exponent: the theta with the smallest bound on a grid, in units of one over the loss. It is 0 if the bound comes
-            from Markov's inequality for the bound on the mean over runs, or is L^2, because these are smaller.
+        exponent: the theorem's theta with the smallest bound on a grid, in units of one over the loss. It is 0 if the
+            bound comes from Markov's inequality for the bound on the mean over runs, or is L^2, because these are
+            smaller.
         vacuous: whether bound >= L^2, which always holds.
     """
 
@@ -119,8 +120,10 @@ class StepMoments:
     trace: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """The parts of Psi_theta(G) = kept G^2 - lost(G) for theta = `exponent`: the number kept, the levels of G, and
-        lost at each level. lost(G) rises with G, and is infinite where no bound is proved.
+        """The parts of the module's Psi_theta(G) = kept G^2 - lost(G), G = ||grad F_S||, for theta = `exponent`.
+
+        Returns the number kept, the values of G at which lost is computed, and lost at each of them, in units where L =
+        ell = 1. lost(G) rises with G, and is infinite where no bound is proved. problem: the constants of the run.
         """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
         g, k, directions = _GRADIENT_LEVELS, self.mean, self.directions
@@ -183,8 +186,9 @@ def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMomen
 def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCertificate:
     """A bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
-    It is the smallest of three: the module's bound over a grid of theta and kappa, which depends on the parameters
-    alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which always holds.
+    It is the smallest of three: the theorem's bound over a grid of its free numbers theta and kappa, which depends on
+    the parameters alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which always
+    holds.
 
     Args:
         problem: the constants.

@@ -62,10 +62,12 @@ _Y_LEVELS = np.geomspace(1e-6, 10.0, 300)  # the values of the theorem's free pa
 
 @dataclass(frozen=True, kw_only=True)
 class LastIteratePrescription(Prescription):
-    """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's text.
+    """A prescription whose bound is on E[F_S(x_T) - F_S^*].
+
+    In this mean only runs count whose iterates stay where the assumptions hold, as the module's docstring says.
 
     Attributes:
-        gradient_bound: 2 ell bound, the bound on E||grad F_S(x_T)||^2.
+        gradient_bound: 2 ell times `bound`, which bounds E||grad F_S(x_T)||^2.
     """
 
     gradient_bound: float
@@ -84,8 +86,9 @@ def certify_last_iterate(
     directions_per_step: int = 1,
     difference: str = "central",
 ) -> float:
-    """The bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the module's y. It is infinite
-    if no y gives a rho in [0, 1).
+    """The bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the theorem's free number y.
+
+    It is infinite if no y gives a contraction rho in [0, 1).
 
     Args:
         problem: the constants, with `pl`.
@@ -142,7 +145,8 @@ def prescribe_last_iterate(
     Args:
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
-        schedule: one of `SCHEDULES`.
+        schedule: how the noise changes along the run: "constant" for the same noise in all steps, "shrinking" for one
+            that falls from step to step.
         max_steps: a cap on T.
         max_evaluations: a cap on n K T, the differences of single samples.
         max_points: a cap on the evaluations of single samples' losses, n T 2 K with central differences and n T (K + 1)
@@ -244,6 +248,7 @@ def pl_of_growth(growth: float) -> float:
 class _LastIterateBound:
     """The bound as a function of the clip c = C/(L sqrt(K)) and of the exponent 2 mu alpha T, mu the PL constant.
 
+    problem: the constants, with `pl`.
     unit: sigma/(C sqrt(T)) if the noise is the same in all steps.
     shrinking: whether the noise shrinks along the run.
     direction, directions: the law of the directions, and K.
@@ -258,6 +263,8 @@ class _LastIterateBound:
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array, Array]:
         """For each grid point the step size in units of 1/ell, the variance of the last step's noise in units of K L^2,
         and the logarithm of the noise ratio, which is near rho^(-1/4).
+
+        clip, exponent: c and 2 mu alpha T at the grid points, of one shape. steps: T.
 
         The factor 1 + 1e-9 makes the noise a little larger, so that rounding errors of ratio^T do not cost privacy.
         """
@@ -274,8 +281,10 @@ class _LastIterateBound:
         return _bound(self.problem, terms, alpha, steps, variance, log_ratio, levels)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """The smallest bound on a grid, in units of L^2/ell, with its clip c and its exponent; the grid is narrowed
-        `rounds` - 1 times around its best point."""
+        """The smallest bound for T = `steps` on a grid of clips c and exponents, and the c and exponent that have it.
+
+        The bound is in units of L^2/ell. The grid is narrowed `rounds` - 1 times around its best point.
+        """
         p = self.problem
         clips, exponents = (
             np.geomspace(0.1, 10.0 if p.gradient_moment is None else 1e4, 17),
@@ -309,10 +318,10 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 def _bound(
     p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, log_ratio: Array, levels: Array
 ) -> Array:
-    """The bound of the module for each entry of `alpha`, in units of L^2/ell: the smallest over y in `levels`.
+    """The theorem's bound for each entry of `alpha`, in units of L^2/ell: the smallest over y in `levels`.
 
-    terms: the coefficients of q, p and M. variance: that of the last step's noise in units of K L^2. log_ratio: the log
-        of the noise ratio.
+    p: the problem. terms: the coefficients of the theorem's q, p and M. steps: T. variance: that of the last step's
+        noise in units of K L^2. log_ratio: the log of the noise ratio.
     """
     alpha, ratio = alpha[:, None], log_ratio[:, None]
     with np.errstate(over="ignore", invalid="ignore"):

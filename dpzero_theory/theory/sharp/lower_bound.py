@@ -28,9 +28,10 @@ _OPPOSED = np.linspace(0.0, 1.0, 101)  # The backward slopes that are tried, as 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardest:
-    """The problem of the module's family on which Algorithm 2 does worst at given parameters, in the problem's units.
+    """The problem on which Algorithm 2 does worst at given parameters, in the problem's units.
 
-    The names are those of `benchmarks.problems.worst_case`.
+    It is sought in the family of `benchmarks.problems.worst_case`, whose names the attributes have: one coordinate has
+    a constant slope, and further ones are curved.
 
     Attributes:
         share: the share of the samples whose loss slopes forward, which is the way that the run moves.
@@ -41,8 +42,7 @@ class Hardest:
         start: the distance of the run's start from the point where the slope has levelled off.
         curved, curvature: the number of curved coordinates, and the curvature of each.
         saturation: rho, the largest gradient of a curved coordinate.
-        bound: the value that the module's lower bound on the mean over the run of ||grad F_S||^2 tends to as T ->
-        infinity.
+        bound: the value that a lower bound on the mean over the run of ||grad F_S||^2 tends to as T -> infinity.
             The vanishing term o(1) is left out, so at a finite number of steps it is an estimate and bounds nothing.
     """
 
@@ -71,7 +71,7 @@ def hardest(
     coordinates: int | None = None,
     lengthened: float = 0.0,
 ) -> Hardest:
-    """The problem of the module's family with the steepest slope that lasts as long as a run with these parameters.
+    """The problem (see `Hardest`) with the steepest slope that lasts as long as a run with these parameters.
 
     Args:
         problem: the L, ell, r and gap that the returned problem has.
@@ -103,7 +103,7 @@ def hardest(
     width = forward
 
     def kept(h: np.ndarray) -> np.ndarray:
-        """E[min(h v, c) v] for each h: what clipping at c leaves of a gradient of norm h, v as in `Projection`."""
+        """E[min(h v, c) v] for each h: what clipping at c leaves of a gradient of norm h; v has the law `law`."""
         safe = np.maximum(h, 1e-12)
         values: np.ndarray = safe * (1 - law.excess(c / safe, (1, 1))[0])
         return values
@@ -119,7 +119,7 @@ def hardest(
         return values
 
     def needed(slope: float) -> float:
-        """The gap F_S(x_0) - F_S^* of a slope G = `slope` that lasts as long as the run."""
+        """The gap F_S(x_0) - F_S^* of the problem whose slope is G = `slope` and lasts as long as the run."""
         length = path * max(float(drifts(slope).min()), 0.0) + longer * math.sqrt(path * variance)
         return slope * (length + width / 2)
 

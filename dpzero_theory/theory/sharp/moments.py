@@ -37,8 +37,9 @@ that once less than so many times. What is returned is above the supremum by a s
 
 
 def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
-    """The constants at the clips c = C/(unit sqrt(K)) from the problem's bound on gradients, which is also their unit:
-    `Problem.gradient_unit`.
+    """The constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
+
+    A is `Problem.gradient_unit`, the unit in which gradients are measured.
 
     Args:
         problem: d, r, sample_rank and the bound on gradients are used.
@@ -59,7 +60,11 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """k, the constants where all gradients have norm at most A, with those in place that hold for the moment A^m."""
+    """The constants at the clips c where the samples' mean of ||grad f_i||^m is at most A^m, as the problem p says.
+
+    A is the unit of gradients. k: the constants where all gradients have norm at most A. direction, directions: the law
+    of the directions, and K.
+    """
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
     bias, excess = suprema(p.d, p.r, direction, directions, power)
@@ -77,7 +82,10 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
 
 
 def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
-    """k, the constants where all gradients have norm at most t, with what a mean excess of share t adds."""
+    """The constants at the clips c where the samples' mean of (||grad f_i|| - t)_+ is at most share t.
+
+    t is the unit of gradients. k: the constants where all gradients have norm at most t. r: the effective rank.
+    """
     return replace(
         k,
         bias=k.bias + k.kept * share,
@@ -89,7 +97,11 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 
 @functools.lru_cache(maxsize=4096)
 def suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
-    """Upper bounds on b_m and w_m of the module, where m is `power`; the other arguments are those of `constants`.
+    """Upper bounds on the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x), where m is `power`.
+
+    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient: from its product with the mean
+    gradient, and in the norm by which a step is measured. d: dimension. r: effective rank. direction, directions: the
+    law of the directions, and K.
 
     beta and omega fall as x grows, so x^(m-1) beta(x) on a cell is at most its value with the upper end of the cell
     in the power and the lower end in beta. Random signs have closed forms, from (v - x)_+ x^(m-1) <= kappa v^m with
@@ -112,7 +124,7 @@ def suprema(d: int, r: float, direction: str, directions: int, power: float) -> 
 
 
 def _gaussian_moment(directions: int, power: float) -> float:
-    """E[v^power], where v is the length of K independent standard normal numbers over sqrt(K)."""
+    """E[v^power], where v is the length of K = `directions` independent standard normal numbers over sqrt(K)."""
     half = directions / 2
     return math.exp(math.lgamma(half + power / 2) - math.lgamma(half) - power / 2 * math.log(half))
 

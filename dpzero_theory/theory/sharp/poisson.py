@@ -1,4 +1,4 @@
-"""The sharpened theorem with Poisson mini-batches: the best parameters under a cap on gradient evaluations."""
+"""The sharpened theorem with Poisson mini-batches: the best parameters under a cap on evaluations of losses."""
 
 import math
 from collections.abc import Callable
@@ -24,12 +24,11 @@ takes the time of one to two evaluations, so that the exact rule is not compared
 
 
 def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
-    """A function that returns the noise multiplier with which T Poisson-sampled releases are (epsilon, delta)-DP.
+    """A function (q_s, T, relation) -> the noise multiplier with which T releases are (epsilon, delta)-DP.
 
-    The function takes the sampling rate q_s, the number of releases T and the neighbouring relation.
-
-    What it returns is the upper end, which is safe to rely on, of the bracket by
-    `privacy.calibration.calibrate_noise_multiplier`; errors raised there are not caught.
+    q_s is the rate of Poisson sampling, and relation says which data sets are neighbours. The noise multiplier is the
+    upper end, which is safe to rely on, of the bracket by `privacy.calibration.calibrate_noise_multiplier`; errors
+    raised there are not caught.
     """
 
     def noise_multiplier(rate: float, steps: int, relation: Relation) -> float:
@@ -58,7 +57,7 @@ def prescribe_poisson(
     directions_per_step: int | str = 1,
     difference: str = "central",
 ) -> Prescription:
-    """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
+    """The Poisson mini-batch parameters with the smallest certificate under a cap on differences or losses evaluated.
 
     For each rate q_s, T is the largest number of steps that the caps allow. The rates tried are apart by the factor
     1.5. The search begins at the rate that would be best with the noise by the central limit theorem, which takes no
@@ -72,8 +71,8 @@ def prescribe_poisson(
             `poisson_noise(epsilon, delta)`.
         max_evaluations: a cap on q_s n K T, the expected number of differences of single samples; this or max_points
             must be given.
-        max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses, with
-            `points` of the difference rule.
+        max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses. points(K)
+            is how many of one sample a step takes: 2 K with central differences, K + 1 with the other rules.
         max_steps: a cap on T.
         expected_batch: q_s n, if the rate q_s is not to be searched.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
@@ -99,7 +98,7 @@ def prescribe_poisson(
     search_of = cache(lambda k: SmallestBound(p, direction, k))
 
     def allowed(rate: float, k: int) -> float:
-        """The number of steps that the caps on evaluations allow, not rounded."""
+        """The number of steps T that the caps on evaluations allow at this rate and K = k, not rounded."""
         return min(evaluations / (rate * p.n * k), points / (rate * p.n * rule.points(k)))
 
     def most_steps(rate: float, k: int) -> int:
@@ -159,9 +158,10 @@ def prescribe_for_points(
 ) -> Prescription:
     """The rate of Poisson batches, K, T and the difference rule with the smallest certificate for a budget of points.
 
-    A point is one evaluation of one sample's loss. Each of `ANY_LOSS` gets its best parameters by `prescribe_poisson`
-    with the noise of the accountant under replace-one, and the rule with the smaller certificate is returned. It is
-    proved at whatever is returned, as in `prescribe_poisson`.
+    A point is one evaluation of one sample's loss. The rules that need no derivative, central and forward differences,
+    get their best parameters by `prescribe_poisson` with the noise of the accountant under replace-one, and the
+    prescription with the smaller certificate is returned. The certificate is proved at the returned parameters, also
+    where the search has missed the best ones.
 
     Args:
         problem: the constants.

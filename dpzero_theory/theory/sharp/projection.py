@@ -30,8 +30,8 @@ _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 class Projection:
     """The law of v, the length of a unit vector's projection on K = `directions` directions over sqrt(K).
 
-    dimension: the D of the module, K <= D <= inf, which says which law of the directions it is; D = d is an orthogonal
-        frame in R^d, D = inf Gaussian directions.
+    dimension: D in [K, inf]. v is the length of the first K coordinates of a uniform vector on the sphere of squared
+        radius D in R^D, over sqrt(K). D = d is the law for an orthogonal frame in R^d, D = inf for Gaussian directions.
     """
 
     directions: int
@@ -39,7 +39,7 @@ class Projection:
 
     @property
     def constant(self) -> bool:
-        """Whether v = 1 always."""
+        """Whether v = 1 always, which is so at D = K."""
         return self.dimension == self.directions
 
     @property

@@ -22,9 +22,9 @@ import numpy as np
 from dpzero_theory.check import Array
 from dpzero_theory.theory.sharp.projection import Projection
 
-_APART = np.geomspace(0.36, 1.0, 6)  # The h in units of 1/s that are tried for E(v - c)_+^2, besides c and (1 - c)/2
+_APART = np.geomspace(0.36, 1.0, 6)  # The h that are tried for E(v - c)_+^2, in units of 1/steepness (`removed`)
 _APART_TILTED, _TILTS = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
-"""The h in units of 1/s and the theta in units of 1/(c s) that are tried for E[phi(y)'w]; s is that of `removed`."""
+"""The h in units of 1/s and the theta in units of 1/(c s) that are tried for E[phi(y)'w]; s is the steepness."""
 _TILTS_ACROSS = np.geomspace(0.5, 1.6, 4)
 """The theta^2 in units of 1/(c s) that are tried for E[(phi(y)'w)^2], besides 2 (1 - c)/3."""
 
@@ -32,6 +32,9 @@ _TILTS_ACROSS = np.geomspace(0.5, 1.6, 4)
 @dataclass(frozen=True)
 class Removed:
     """Upper bounds on moments of phi(y), for all unit vectors a and e, at one or several clips c.
+
+    U are K vectors of random signs, y = U'a, w = U'e and v = ||y||/sqrt(K). phi(y) is what clipping y to norm c sqrt(K)
+    removes from it.
 
     Attributes:
         second: on E||phi(y)||^2/K = E(v - c)_+^2.
@@ -49,7 +52,7 @@ class Removed:
 
 
 def removed(c: Array, directions: int) -> Removed:
-    """The bounds at clips c > 0 for K = `directions` random signs."""
+    """The bounds of `Removed` at clips c > 0 for K = `directions` vectors of random signs."""
     law = Projection(directions, math.inf)
     steepness = np.maximum(directions * c - (directions - 1) / c, math.sqrt(directions))  # about -(log density)' at c
     apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)  # h and theta are tried in multiples of these
@@ -74,10 +77,10 @@ def removed(c: Array, directions: int) -> Removed:
 def square(law: Projection, length: Array | float, c: Array, apart: Array) -> Array:
     """An upper bound on E(length v - c)_+^2, where v = ||U^T a||/sqrt(K) for a unit vector a and K random signs U.
 
-    It is 4/(27 h) E(length v_inf - c + h)_+^3, where v_inf is that length for Gaussian directions, and h > 0 is free.
+    It is 4/(27 h) E(length v_inf - c + h)_+^3, where v_inf is chi_K/sqrt(K), and h in (0, c] is free.
 
-    law: that of v_inf. length: the vector's length in place of 1. c: the clips, > 0. apart: h; where it is larger than
-    c, c takes its place.
+    law: the law of v_inf. length: the factor of v, which is 1 for the unit vector a. c: the clips, > 0. apart: h; where
+    it is larger than c, c takes its place.
     """
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]

@@ -58,7 +58,7 @@ def largest_below(function: Callable[[float], float], target: float) -> float:
 
 
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
-    """The coefficients of the bound from the constants k of the directions.
+    """The coefficients of the bound from k, the constants of clipping and the directions, and from the problem p.
 
     e: ell lambda/2 in units of L, for the smoothing lambda. variance: sigma^2/K in units of L^2, for the noise. rate:
         the Poisson sampling rate, 1 for full batches.
@@ -76,8 +76,10 @@ def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate
 
 
 def relative_gap(p: Problem) -> float:
-    """gap ell/L^2, the gap without its unit, where L is the unit of gradients. ValueError is raised if it, L or ell is
-    outside [SMALLEST, LARGEST]."""
+    """gap ell/L^2 of the problem p, the gap without its unit, where L is `Problem.gradient_unit`.
+
+    ValueError is raised if that number, L or ell is outside [SMALLEST, LARGEST].
+    """
     unit = p.gradient_unit
     name = "lipschitz" if unit == p.lipschitz else "unit of gradients"
     gap = p.gap / unit * (p.smoothness / unit)
@@ -179,7 +181,7 @@ def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 
 
 
 def smoothing_error(smoothing: float, difference: str, p: Problem) -> float:
-    """e = ell lambda/2 in units of L, for the smoothing lambda: 0 with a difference rule that shifts no weights.
+    """e = ell lambda/2 in units of L, for the smoothing lambda and the problem p; 0 with a rule that shifts no weights.
 
     Raises ValueError for an unknown rule, for lambda <= 0 with a rule that shifts the weights by lambda u, and for any
     lambda but 0 with one that does not.
@@ -194,8 +196,11 @@ def smoothing_error(smoothing: float, difference: str, p: Problem) -> float:
 
 
 def clip_share(clip: float, p: Problem, directions: int) -> float:
-    """The clip in units of L sqrt(K), c = C/(L sqrt(K)), but at most `_NEVER_CLIPS`, beyond which nothing is
-    clipped. Where the problem has no L, so that some gradients may always be clipped, a larger c is refused."""
+    """The clip C in units of L sqrt(K), c = C/(L sqrt(K)), but at most `_NEVER_CLIPS`, beyond which nothing is clipped.
+
+    K is `directions`, and L is the unit of gradients of the problem p. Where p has no Lipschitz constant, so that some
+    gradients may always be clipped, ValueError is raised for a larger c.
+    """
     share = check.real("clip", clip, above=0) / p.gradient_unit / math.sqrt(directions)
     if math.isinf(p.lipschitz):
         return check.real("clip over the unit of gradients", share, at_least=SMALLEST, at_most=_NEVER_CLIPS)
@@ -204,6 +209,8 @@ def clip_share(clip: float, p: Problem, directions: int) -> float:
 
 class SmallestBound:
     """The smallest bound over the step size alpha and the clip C for smoothing lambda -> 0, one problem and one K.
+
+    problem: the constants. direction: the law of the directions, one of `constants.LAWS`. directions: K.
 
     The best alpha has a closed form; the best C = c L sqrt(K) is sought on a grid that is refined three times. With
     K > 1 the grid of c is denser near 1, where the norm of K scalars of a unit gradient concentrates.
@@ -224,16 +231,21 @@ class SmallestBound:
         self.constants = self.at(self.clips)
 
     def at(self, clips: Array) -> Constants:
-        """The constants of `constants.Constants` for this problem, law and K at the clips c = C/(L sqrt(K)) in
-        `clips`."""
+        """The constants (`constants.Constants`) for this problem, law and K at the clips c = C/(L sqrt(K))."""
         return constants_of(self.problem, clips, self.direction, self.directions)
 
     def coarse(self, steps: int, variance: float, rate: float) -> Array:
-        """The square root of the smallest bound at each clip of the first grid, where `variance` is sigma^2/C^2."""
+        """The square root of the smallest bound over the step size, at each clip of the first grid.
+
+        steps: T. variance: sigma^2/C^2. rate: of Poisson sampling, 1 for full batches.
+        """
         return self._values(self.clips, self.constants, steps, variance, rate)[0]
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
-        """The clip c and the step size alpha ell with the smallest bound; `variance` is sigma^2/C^2."""
+        """The clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound.
+
+        steps: T. variance: sigma^2/C^2. rate: of Poisson sampling, 1 for full batches.
+        """
         clips, k = self.clips, self.constants
         for _ in range(3):
             y, _ = self._values(clips, k, steps, variance, rate)
@@ -245,16 +257,20 @@ class SmallestBound:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """The square root of the smallest bound on the first grid for T -> infinity, where `unit` is
-        sigma/(C sqrt(T))."""
+        """The square root of the smallest bound on the first grid of clips, for full batches and T -> infinity.
+
+        unit: sigma/(C sqrt(T)), which stays the same as T grows.
+        """
         free = np.zeros_like(self.clips)
         k = self.constants
         terms = Terms(k.kept, free, k.bias, free, self.problem.r * (unit * self.clips) ** 2)
         return float(smallest_root(terms, relative_gap(self.problem)).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """The smallest T, to 0.1%, whose bound is at most (1 + share) times the bound for T -> infinity, where `unit`
-        is sigma/(C sqrt(T))."""
+        """The smallest T, to 0.1%, whose bound is at most (1 + share) times the bound for T -> infinity.
+
+        unit: sigma/(C sqrt(T)), the same for every T.
+        """
         target = math.sqrt(1 + share) * self.limit(unit)
 
         def enough(steps: int) -> bool:

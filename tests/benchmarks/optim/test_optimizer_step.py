@@ -4,6 +4,7 @@ They test the rows of a case, the ratios of times taken in one turn, and the com
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ import torch
 pytest.importorskip("transformers")
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.optim import optimizer_step
+from benchmarks.optim import optimizer_methods, optimizer_step
 from benchmarks.optim.optimizer_methods import StepCase
 from benchmarks.optim.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, measure
 
@@ -140,8 +141,47 @@ def test_recorded_peaks_are_those_of_inference() -> None:
     left out.
     """
     rows = read_rows(RESULTS / "optimizer_step")
-    inference = rows[rows["method"] == BASE].set_index(["size", "batch", "device"])["peak_mb"]
+    inference = rows[rows["method"] == BASE].set_index(["size", "batch", "dtype", "device"])["peak_mb"]
     ours = rows[rows["method"].isin(["gaussian", "sphere", "rademacher", "private-rademacher"])]
     assert (ours.loc[ours["size"] == "roberta-base", "peak_to_inference"] < 1.05).all()
-    base = inference.loc[pd.MultiIndex.from_frame(ours[["size", "batch", "device"]])].to_numpy()
+    base = inference.loc[pd.MultiIndex.from_frame(ours[["size", "batch", "dtype", "device"]])].to_numpy()
     assert (ours["peak_mb"] - ours["largest_mb"] - 8 < 1.05 * base).all()
+
+
+@pytest.mark.parametrize("method", ["dp-adamw", "dp-adamw-ghost"])
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_private_steps_move_by_the_mean_of_clipped_gradients(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without noise and with plain gradient steps, all weights of a Llama move by the mean of the records' clipped
+    gradients, each found by a backward pass of its own."""
+    pytest.importorskip("opacus")
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                         num_key_value_heads=1, intermediate_size=24, pad_token_id=2)  # fmt: skip
+    models: list[Any] = []
+    build = optimizer_methods.classification_model
+
+    def kept(case: StepCase, device: str) -> Any:
+        models.append(build(case, device))
+        return models[-1]
+
+    monkeypatch.setattr(optimizer_methods, "configuration", lambda name: (config, "causal"))
+    monkeypatch.setattr(optimizer_methods, "classification_model", kept)
+    noise = {"noise_multiplier": 0.0, "max_grad_norm": 0.5, "expected_batch_size": 3}
+    monkeypatch.setattr(optimizer_methods.Bench, "_noise", lambda self: noise)
+    monkeypatch.setattr(torch.optim, "AdamW", torch.optim.SGD)
+    monkeypatch.setattr(optimizer_methods, "STEP_SIZE", 1.0)
+    with ExitStack() as stack:
+        bench = optimizer_methods.Bench(StepCase("a-llama", 3, 6), "cpu", stack)
+        step = bench.step(method)
+        step()
+    (plain, moved), (tokens, labels) = models, bench._batch
+    old = list(plain.parameters())
+    rows = [
+        torch.autograd.grad(optimizer_methods._losses(plain, (tokens[i, None], labels[i, None])), old) for i in range(3)
+    ]
+    scales = [min(1.0, 0.5 / float(torch.cat([part.flatten() for part in row]).norm())) for row in rows]
+    assert min(scales) < 1
+    for index, (before, after) in enumerate(zip(old, moved.parameters(), strict=True)):
+        mean = sum(row[index] * scale for row, scale in zip(rows, scales, strict=True)) / 3
+        torch.testing.assert_close(before - after, mean, rtol=1e-3, atol=1e-6)

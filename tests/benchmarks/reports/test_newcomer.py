@@ -5,7 +5,8 @@ from benchmarks.reports.newcomer import README, quickstarts
 
 
 def test_sections_and_what_they_run() -> None:
-    text = "## One\n\n```python\nprint(1)\n```\n\n```console\n$ python -m a \\\n    --b 'c d'\n```\n## Two\nwords\n## Three\n"
+    text = "## One\n\n```python\nprint(1)\n```\n\n```console\n$ python -m a \\\n    --b 'c d'\n```\n"
+    text += "## Two\nwords\n## Three\n"
     text += "```text\n```\n```console\n$ python -m e\n```\n"
     assert list(quickstarts(text)) == [
         ("One", [["-c", "print(1)\n"], ["-m", "a", "--b", "c d"]]),

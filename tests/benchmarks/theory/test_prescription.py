@@ -4,8 +4,10 @@ The prescription run beside the grid is what the theory says for the constants o
 input is refused in one line.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
@@ -21,7 +23,8 @@ QUICK = prescription.Setting(3, None, (0.01, 0.1), (1.0,))
 def test_choices_are_the_theorys_and_the_grid() -> None:
     file = problem_file.read(FILE)
     found = prescription.choices(QUICK, file, 1200)
-    assert [choice.name for choice in found] == ["theory", "theory-estimates", "grid", "grid"]
+    moments = ["theory-moment", "theory-estimates-moment"]
+    assert [choice.name for choice in found] == ["theory", "theory-estimates", *moments, "grid", "grid"]
     upper = prescription.problems(file, 1200)["theory"]
     assert upper.sample_rank == file.constants["sample_rank"]
     wanted = prescribe(upper, float(gdp_from_epsilon(6.0, 1e-5)), max_steps=3)
@@ -30,10 +33,26 @@ def test_choices_are_the_theorys_and_the_grid() -> None:
     assert estimates.smoothness < upper.smoothness
     assert 1 <= estimates.r <= estimates.d
     median = file.measurements["points"][0]["gradient_norms"]["0.5"]
-    assert found[2].clip == pytest.approx(median, rel=1e-3)
+    assert found[4].clip == pytest.approx(median, rel=1e-3)
 
 
-@pytest.mark.parametrize(("task", "several"), [("digits", [3]), ("digits-long", [6, 16])])
+def test_the_fourth_moment_is_at_least_that_of_norms_with_the_quantiles() -> None:
+    """1,000 norms have a fourth moment that is at most the bound from their quantiles. The file's own bound is that of
+    its worst point."""
+    file = problem_file.read(FILE)
+    points = file.measurements["points"]
+    tight = []
+    for point in points:
+        ends = [point["gradient_norms"][share] for share in ("0.5", "0.9", "0.99", "1")]
+        tight.append(0.5 * ends[0] ** 4 + 0.4 * ends[1] ** 4 + 0.09 * ends[2] ** 4 + 0.01 * ends[3] ** 4)
+    assert prescription.fourth_moment(file) == pytest.approx(max(tight))
+    norms = np.sort(np.random.default_rng(0).gamma(2.0, size=1000))
+    quantiles = {str(share): float(norms[int(share * 1000) - 1]) for share in (0.5, 0.9, 0.99, 1.0)}
+    made = replace(file, measurements={"points": [{"gradient_norms": quantiles}]})
+    assert np.mean(norms**4) <= prescription.fourth_moment(made) <= 4 * np.mean(norms**4)
+
+
+@pytest.mark.parametrize(("task", "several"), [("digits", [3, 2]), ("digits-long", [6, 16, 3, 7])])
 def test_the_best_k_has_as_many_evaluations(task: str, several: list[int]) -> None:
     setting = prescription.SETTINGS[task]
     found = {choice.name: choice for choice in prescription.choices(setting, problem_file.read(FILE), 1200)}
@@ -61,9 +80,9 @@ def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     words = ["--problem", str(FILE), "--seeds", "1", "--out", str(tmp_path)]
     prescription.EXPERIMENT.main(words)
     rows = read_rows(tmp_path)
-    assert len(rows) == 4
+    assert len(rows) == 6
     assert (rows["smoothing"] > 0).all()
-    assert rows["bound"].notna().sum() == 2
+    assert rows["bound"].notna().sum() == 4
     assert rows["gradient_squared"].notna().all()
     assert rows["loss_before"].nunique() == 1
     capsys.readouterr()
@@ -71,7 +90,7 @@ def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().out.splitlines()[0].startswith(f"{len(rows)} rows: ")
     assert read_rows(tmp_path).equals(rows)
     prescription.EXPERIMENT.main([*words, "--summary"])
-    assert capsys.readouterr().out.count("+-") == 3 * 4
+    assert capsys.readouterr().out.count("+-") == 3 * 6
 
 
 @pytest.mark.parametrize(

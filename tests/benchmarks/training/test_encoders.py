@@ -33,8 +33,16 @@ def module(prompter: Prompter) -> SentenceClassifier:
     return classifier(random_model(config("roberta", 16), "encoder", seed=0), prompter, PAD)
 
 
-@pytest.mark.parametrize(("weights", "d", "k"), [("lora", 1024, 4), ("body", 6592, 1), ("body", 6592, 8)])
-def test_every_setting_is_the_librarys_run(prompter: Prompter, weights: str, d: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("weights", "d", "k", "difference"),
+    [
+        ("lora", 1024, 4, "central"),
+        ("lora", 1024, 3, "forward"),
+        ("body", 6592, 1, "central"),
+        ("body", 6592, 8, "central"),
+    ],
+)
+def test_every_setting_is_the_librarys_run(prompter: Prompter, weights: str, d: int, k: int, difference: str) -> None:
     """Training many settings at once gives, for each setting, the weights of the library's own run, in float32.
 
     Texts have several lengths, and there are more points than are evaluated in one pass.
@@ -46,7 +54,7 @@ def test_every_setting_is_the_librarys_run(prompter: Prompter, weights: str, d: 
     part = Part(pad_sequence(ids, batch_first=True, padding_value=PAD), torch.tensor([r.label for r in records]))
     head = Encoder(module(prompter), PAD, weights)
     assert sum(value.numel() for value in head.start) == 6 * 16 + d
-    plans = grid(Variant(k), 8, N, (0.5, 4.0), (0.003, 0.01, 0.03), 16)
+    plans = grid(Variant(k, difference=difference), 8, N, (0.5, 4.0), (0.003, 0.01, 0.03), 16)
     found = train(head, part, plans, seed=3)
     for index in (0, 5):
         own = module(prompter)

@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ PART = Part(
 )
 START = torch.randn(CLASSES, WIDTH, generator=GENERATOR, dtype=torch.float64)
 COMMON: dict[str, Any] = {
-    "n": N, "target_epsilon": 3.0, "target_delta": 1e-5, "steps": 12, "expected_batch": 20.0, "smoothing": 1e-2,
+    "n": N, "target_epsilon": 3.0, "target_delta": 1e-5, "steps": 12, "expected_batch": 20.0,
     "relation": "add-remove", "sampling": "poisson",
 }  # fmt: skip
 
@@ -66,16 +67,23 @@ def losses(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
 
 
-@pytest.mark.parametrize("k", [1, 5])
-@pytest.mark.parametrize("direction", ["rademacher", "sphere"])
+@pytest.mark.parametrize(
+    ("k", "direction", "difference"),
+    [
+        *itertools.product((1, 5), ("rademacher", "sphere"), ["central"]),
+        *((3, "sphere", rule) for rule in ("forward", "exact")),
+    ],
+)
 @pytest.mark.parametrize("name", list(HEADS))
-def test_every_setting_is_the_librarys_run(name: str, k: int, direction: str) -> None:
+def test_every_setting_is_the_librarys_run(name: str, k: int, direction: str, difference: str) -> None:
     """Training several settings at once gives, for each, the weights of the library's own run after 12 steps.
 
     The settings share their directions, batches and noise, and the arithmetic is float64.
     """
     head, make = HEADS[name]
-    first = Plan.for_target(**COMMON, clip=0.5, step_size=0.1, directions_per_step=k, direction=direction)
+    smoothing = {"central": 1e-2, "forward": 1e-2, "exact": 0.0}[difference]
+    rule = {"difference": difference, "direction": direction, "directions_per_step": k, "smoothing": smoothing}
+    first = Plan.for_target(**COMMON, **rule, clip=0.5, step_size=0.1)
     settings: list[dict[str, Any]] = [{}, {"update": "adam:0.9,0.9", "weight_decay": 0.1}]
     settings.append({"step_sizes": step_sizes(0.1, first.steps, "linear:2"), "clip": 3.0})
     plans = [replace(first, **changes) for changes in settings]

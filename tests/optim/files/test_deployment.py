@@ -28,6 +28,24 @@ def test_every_fact_of_the_statement_is_in_one_section(folder: Path, capsys: pyt
     assert text.count(ASK) == 6
 
 
+def test_every_part_of_the_pyramid_of_nist_has_an_entry(folder: Path) -> None:
+    """The parts are those of the differential privacy pyramid in NIST SP 800-226, from its top to its base."""
+    found = deployment(statement_of_folder(folder))
+    parts = {
+        "epsilon": ("privacy loss", "epsilon"),
+        "unit of privacy": ("unit of privacy", "unit"),
+        "mechanisms": ("implementation", "mechanism"),
+        "composition": ("accounting", "composition"),
+        "utility": ("utility", "how good the model is"),
+        "bias": ("utility", "for whom it is worse"),
+        "trust model": ("trust model", "model"),
+        "side channels": ("trust model", "side channels"),
+        "security and access": ("trust model", "security of the machine and its access"),
+        "data collection": ("trust model", "collection and retention of the records"),
+    }
+    assert all(found[section][entry] for section, entry in parts.values())
+
+
 def test_a_folder_that_does_not_hold_has_no_statement(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "ledger.jsonl").write_text("{}\n")
     assert main([str(folder), "--format", "deployment"]) != 0

@@ -307,13 +307,36 @@ def test_releases_are_paid_for_several_at_a_time(tmp_path: Path) -> None:
     assert sum(release.steps for release in run.history) == 3
     assert (tmp_path / LEDGER).read_bytes().count(b'"spend"') == 1
     run.close()
-    refused(tmp_path, ValueError, "paid_at_once must be 3, as the run was begun; got 1")
-    again = private(tmp_path, resume=True, paid_at_once=3)
+    refused(tmp_path, ValueError, "paid_at_once must be 3, as the run was begun; got 1", paid_at_once=1)
+    again = private(tmp_path, resume=True)
     assert [again.step().release for _ in range(5)] == [3, 4, 5, 6, 7]
     assert again.releases_left == 0
     assert torch.equal(weights(again), replayed(tmp_path))
     with pytest.raises(ValueError, match="paid_at_once must be an integer"):
         private(tmp_path / "none", paid_at_once=0)
+
+
+class Wide(Logistic):
+    """The same losses of so many weights that a step of 40 records, twice each, takes 2 (2 40) 300,000 operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(300_000, dtype=torch.float64))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features @ self.weight[: features.shape[1]] + 0 * self.weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("steps", "module", "paid"), [(199, Logistic, 1), (500, Logistic, 5), (5000, Logistic, 16), (5000, Wide, 1)]
+)
+def test_by_default_small_steps_are_paid_for_several_at_a_time(
+    steps: int, module: type[Logistic], paid: int, tmp_path: Path
+) -> None:
+    run = private(tmp_path, module(), steps=steps)
+    run.step()
+    assert sum(release.steps for release in run.history) == paid
+    assert run.releases_left == steps - 1
 
 
 class Disk:

@@ -176,6 +176,8 @@ def test_settings_out_of_range_are_one_line(given: dict[str, Any], message: str)
         (lambda answers, _: [2.0] * len(answers), "numbers from 0 to 1; got 2.0"),
         (lambda answers, _: [float("nan")] * len(answers), "numbers from 0 to 1; got nan"),
         (lambda answers, _: [0.5], "one number for each of 2 records"),
+        (lambda answers, _: "good", "one number for each of 2 records; got 'good'"),
+        (lambda answers, _: None, "one number for each of 2 records; got None"),
     ],
 )
 def test_a_reward_that_is_none_is_one_line(reward: Any, message: str) -> None:

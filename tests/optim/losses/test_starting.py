@@ -1,6 +1,7 @@
 """Tests of starting values for a run: against the derivatives that they estimate, and what they refuse."""
 
 import math
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dpzero_theory.optim.files.transcript import Header, TranscriptError, read
 from dpzero_theory.optim.losses.starting import Start, nearest_directions, public_clip, starting_values
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
-from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, data, losses, private
+from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, N, data, losses, private
 
 GENERATOR = torch.Generator().manual_seed(3)
 PUBLIC = TensorDataset(
@@ -151,6 +152,38 @@ def test_a_public_clip_is_that_of_the_public_records_and_is_kept_on_resumption(t
     again.run()
     again.close()
     assert read(tmp_path / "run" / "transcript.bin")[0].plan.clip == expected
+
+
+def test_all_starting_values_are_chosen_in_one_call_and_kept_on_resumption(tmp_path: Path) -> None:
+    public = {"clip": "public", "step_size": "public", "smoothing": "public", "public_data": PUBLIC}
+    changes = {**public, "directions_per_step": 4, "schedule": "linear"}
+    with closing(private(tmp_path / "run", **changes)) as run:
+        plan = run.plan
+    steps = STEP["steps"]
+    budget = {"n": N, "evaluations": 4 * steps, "directions_per_step": 4, "private_data": data()}
+    found = starting_values(Logistic(), losses, PUBLIC, declared="public", **BUDGET, **FULL, **budget).target
+    assert (plan.clip, plan.smoothing) == (found["clip"], found["smoothing"])
+    assert plan.step_sizes == pytest.approx([found["step_size"] * (steps - t) / steps for t in range(steps)], rel=1e-12)
+    moved = Logistic()
+    moved.weight.data += 1.0  # where other values would be measured
+    with closing(private(tmp_path / "run", module=moved, resume=True, **changes)) as again:
+        assert again.plan == plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"step_size": "public"}, "clip must be 'public' where step_size is; got 1.0"),
+        ({"clip": "public", "step_size": "public", "update": "momentum:0.9"}, "update must be left at 'plain' where"),
+        ({"clip": "public", "step_size": "public", "groups": {"*": 2}}, "groups must be left at None where step_size"),
+        ({"clip": "public", "smoothing": "Public"}, "smoothing must be"),
+        ({"clip": "public", "step_size": "Public"}, "step_size must be"),
+    ],
+)
+def test_public_values_that_do_not_fit_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        private(tmp_path / "run", public_data=PUBLIC, **changes)
+    assert not (tmp_path / "run").exists()
 
 
 def asked_with(clip: float | str, folder: Path) -> str:

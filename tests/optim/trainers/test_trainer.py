@@ -297,3 +297,15 @@ def test_adapters_on_a_base_without_a_backward_pass_are_trained(wrapped: bool, t
     run = DPZeroTrainer(base, arguments, train_dataset=ROWS, private=PRIVATE)
     assert run.train().global_step == PRIVATE["steps"]
     assert base.is_quantized
+
+
+def test_starting_values_come_from_public_records_inside_the_trainer(tmp_path: Path) -> None:
+    """Both data sets have a column that the model does not take, and which no collator could join."""
+    datasets = pytest.importorskip("datasets", reason="the dev extra is not installed")
+    public = [{**row, "input_ids": [9, *row["input_ids"][1:]], "text": "a"} for row in ROWS]
+    asked = dict.fromkeys(("clip", "step_size", "smoothing"), "public")
+    run = made(tmp_path / "run", private={**PRIVATE, **asked, "public_data": datasets.Dataset.from_list(public)})
+    run.train_dataset = datasets.Dataset.from_list([{**row, "text": "bb"} for row in ROWS])
+    assert run.train().global_step == PRIVATE["steps"]
+    assert 0 < run.run.plan.clip != PRIVATE["clip"]
+    assert run.run.plan.step_sizes[0] != PRIVATE["step_size"]

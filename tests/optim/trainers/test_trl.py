@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,11 @@ def tuned(folder: Path, rows: Any = TEXTS, changes: Any = (), **options: Any) ->
     return DPZeroSFTTrainer(model(), arguments, train_dataset=Dataset.from_list(rows), **options)
 
 
-def preferred(folder: Path, changes: Any = (), **options: Any) -> DPZeroDPOTrainer:
+def preferred(folder: Path, changes: Any = (), rows: Any = PAIRS, **options: Any) -> DPZeroDPOTrainer:
     arguments = DPZeroDPOConfig(str(folder), **{**ARGUMENTS, **dict(changes)})
     expected = {"expected_batch": 4 if "owner" in options else 8}
     options = {"private": PRIVATE | expected, "processing_class": tokenizer(), **options}
-    return DPZeroDPOTrainer(model(), arguments, train_dataset=Dataset.from_list(PAIRS), **options)
+    return DPZeroDPOTrainer(model(), arguments, train_dataset=Dataset.from_list(rows), **options)
 
 
 def test_a_text_s_loss_is_that_of_trl_s_trainer_on_it_alone(tmp_path: Path) -> None:
@@ -192,6 +193,42 @@ def test_entries_that_trl_leaves_out_are_refused_with_an_owner(tmp_path: Path) -
     long = {"prompt": " ".join("abcdabcdabcd"), "completion": " a"}
     with pytest.raises(ValueError, match=r"no entries that TRL leaves out .* got 1 of 5"):
         tuned(tmp_path / "run", [*TEXTS, long], {"max_length": 8}, owner="prompt")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (Dataset.from_list([]), "train_dataset must be a datasets.Dataset with entries; got an empty one"),
+        (TEXTS, "train_dataset must be a datasets.Dataset with entries; got list"),
+        (Dataset.from_list(TEXTS).to_iterable_dataset(), "with entries; got IterableDataset"),
+        (Dataset.from_list([{"text": None}]), "train_dataset must have what TRL reads; got AttributeError"),
+        (Dataset.from_list([{"words": "a"}]), "got KeyError 'text' with its columns words"),
+        (
+            Dataset.from_list([{"prompt": "a " * 99, "completion": " b"}]),
+            "entries that TRL keeps (not too long, with a",
+        ),
+    ],
+)
+def test_data_that_trl_cannot_use_are_one_line(rows: Any, said: str, tmp_path: Path) -> None:
+    arguments = DPZeroSFTConfig(str(tmp_path / "run"), max_length=16, **ARGUMENTS)
+    with pytest.raises(ValueError, match=re.escape(said)) as found:
+        DPZeroSFTTrainer(model(), arguments, train_dataset=rows, processing_class=tokenizer(), private=PRIVATE)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("evaluated", ["one", "several"])
+def test_public_records_are_prepared_as_the_private_ones(evaluated: str, tmp_path: Path) -> None:
+    others = Dataset.from_list([{**pair, "chosen": " good name ."} for pair in PAIRS])
+    given = {"one": others, "several": {"a": others}}[evaluated]
+    public = Dataset.from_list([{**pair, "rejected": " bad place ."} for pair in PAIRS])
+    asked = dict.fromkeys(("clip", "step_size", "smoothing"), "public")
+    trainer = preferred(
+        tmp_path / "run", eval_dataset=given, private={**PRIVATE, "expected_batch": 8, **asked, "public_data": public}
+    )
+    assert trainer.train().global_step == PRIVATE["steps"]
+    assert 0 < trainer.run.plan.clip != PRIVATE["clip"]
+    found = trainer.eval_dataset
+    assert len(found["a"] if evaluated == "several" else found) == len(PAIRS)
 
 
 def test_pairs_without_reference_are_refused() -> None:

@@ -64,12 +64,15 @@ _RATIO_ERROR = 1e-13
 """A bound on the relative rounding error of a density ratio."""
 _LOG_CUT_OFF = math.log(1e-14)
 """The log of the probability of each tail that is cut off; these probabilities are added to the upper end of delta."""
-_FINEST = 2e-3
+_FINEST = 4e-3
 """The spacing of the grids: of ratios, in standard deviations of a step's ratio, and of losses, in standard deviations
 of the total loss."""
 _LONGEST_GRID = 2**19
 """About the most points of a grid of ratios or losses with the spacing `_FINEST`; if more would be needed the spacing
 is wider."""
+_LONGEST_SUM = 2**18
+"""About the most points of a grid for a sum of many ratios or losses, whose spacing may be wider against the deviation
+of one of them."""
 _WIDEST_SPACING = 0.05
 """If a grid of ratios with `_LONGEST_GRID` points has a spacing above this share of the ratio's standard deviation, it
 is too coarse, and another method is used."""
@@ -135,8 +138,8 @@ class _Law:
 
 @dataclass(frozen=True)
 class _Laws:
-    """The laws, under P and under Q, of the sum over one epoch of the steps' density ratios Y_i, on a grid with this
-    `spacing`.
+    """The laws of the sum over one epoch of the steps' density ratios Y_i, on a grid with this `spacing`: under P, with
+    the record, and under Q, without it.
 
     Y_i = exp((2 x_i - 1)/(2 s^2)) for the output x_i of step i and the noise s.
     upper: the two laws for the upper end of delta, in which P's mass at each point is Q's times the density ratio
@@ -149,17 +152,24 @@ class _Laws:
     spacing: float
 
 
-def light(run: Allocated) -> bool:
+def light(run: Allocated, resolution: float = _FINEST) -> bool:
     """Whether the grid of density ratios on which `allocation_delta` computes is fine enough for a run.
 
-    It is not if little noise makes some ratios so large that a fine grid would need too many points.
+    It is not if little noise makes some ratios so large that a fine grid would need too many points. resolution: as in
+    `allocation_delta`; a larger one allows fewer points.
     """
     s = run.noise_multiplier
     if s < _LEAST_NOISE_OF_CELLS:
         return False
     high = 1 - s * float(ndtri(math.exp(_LOG_CUT_OFF) / (4 * min(run.epoch, run.steps) * run.epochs)))
     deviation = math.sqrt(math.expm1(1 / s**2))
-    return 2 * math.exp((2 * high - 1) / (2 * s * s)) < _WIDEST_SPACING * deviation * _LONGEST_GRID
+    return 2 * math.exp((2 * high - 1) / (2 * s * s)) < _WIDEST_SPACING * deviation * _longest(resolution)
+
+
+def _longest(resolution: float) -> float:
+    """About the most points of a grid with this resolution: `_LONGEST_GRID`, or fewer if `resolution` is not the
+    finest."""
+    return _LONGEST_GRID * min(_FINEST / resolution, 1.0)
 
 
 def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Array, Array]:
@@ -221,8 +231,8 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
     low, high = -s * z, 1 + s * z
     deviation = math.sqrt(math.expm1(1 / s**2))
     largest = math.exp((2 * high - 1) / (2 * s * s))
-    longest = _LONGEST_GRID * _FINEST / resolution
-    h = deviation * max(resolution, 24 * math.sqrt(released) / longest)
+    longest = _longest(resolution)
+    h = deviation * max(resolution, 24 * math.sqrt(released) / _LONGEST_SUM)
     h = max(h, 2 * largest / longest)
     first, q, p, spread = _cells(s, h, low, high)
     points = np.arange(first, first + len(spread), dtype=np.float64)
@@ -258,7 +268,8 @@ def _on_loss_grid(laws: _Laws, t: int, released: int, width: float, floor: int) 
     """The four laws (upper P, upper Q, lower P, lower Q) of an epoch, moved from the grid of ratios to the grid of
     losses jH.
 
-    H = `width` and j >= floor. The epoch has t steps, of which the first `released` are released.
+    P is with the record, Q without it; H = `width` and j >= floor. The epoch has t steps, of which the first `released`
+    are released.
     """
     rest = 1 - released / t
     grid = laws.upper[0].first + np.arange(len(laws.upper[0].mass), dtype=np.float64)
@@ -286,8 +297,8 @@ class _Composed:
     """Four laws of the total privacy loss, on multiples of `width`: under P and under Q, first for the upper end of
     delta.
 
-    The third and the fourth are those under P and under Q for the lower end. rounding: a bound on the relative error of
-    the masses. shift: a bound on the error of the losses.
+    P is with the record, Q without it. The third and the fourth are those under P and under Q for the lower end.
+    rounding: a bound on the relative error of the masses. shift: a bound on the error of the losses.
     """
 
     width: float
@@ -312,7 +323,7 @@ def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
         count * min(math.expm1(1 / noise**2) * released / epoch**2, 1.0)
         for (noise, epoch, released), count in kinds.items()
     )
-    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST_GRID)
+    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST_SUM)
     gridded = []
     for laws, t, released, count in found:
         least = 1 - released / t + laws.upper[0].first * laws.spacing / t

@@ -17,7 +17,7 @@ from scipy.special import ndtr
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.grids.signed import SignedGrid, Weights
 from dpzero_theory.privacy.certified.laws.arithmetic import CDF_ERROR, normal_mass
-from dpzero_theory.privacy.certified.laws.finite import FinitePair, Profile, region
+from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair, Profile, region
 
 _LEAST_NOISE_OF_EPOCHS = 0.1
 """The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
@@ -28,6 +28,9 @@ raised."""
 _AT_ONCE = 7_000
 """About the number of weights (grid points times ratios a) whose laws are added at once; this many stay in a
 processor's cache."""
+_WIDER, _WIDEST_RATIO = 1.2, 0.3
+"""The spacing of the grid of density ratios is widened by the first number at a time to save work, until it exceeds the
+second number; with wider ones the bounds are of no use."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into the wrong cell by a rounding error of a cell's end, as a share of the
 normal tail probability from that cell outward."""
@@ -195,25 +198,31 @@ def _cost(sums: Chain) -> int:
     return sum(1 + (one != other) for one, other in sums.values())
 
 
-def _sums(
-    step: _Step, grid: SignedGrid, low: float, high: float, released: int
-) -> tuple[tuple[Array, Array, Array], float]:
-    """Laws of the sum, over the `released` steps of an epoch, of the variable Z = Y - a Y' + more of a step, on the
-    grid.
+def _above(step: _Step, grid: SignedGrid, low: float, high: float, released: int) -> tuple[Array, Array]:
+    """A law that is larger in the convex order than that of the sum, over the `released` steps of an epoch, of the
+    variable Z = Y - a Y' + more of a step, for upper bounds.
 
-    The first law is larger in the convex order, for upper bounds. The others are those of the rounded sum, whose events
-    give lower bounds. Outputs outside [low, high] are left out of the first law.
+    Outputs outside [low, high] are left out. Returns the law's weights at the positive grid points, and what its mean
+    lacks because the grid ends, for each ratio a.
+    """
+    sums = {1: (_spread(step, grid, low, high), np.zeros(len(step.a)))}
+    for total, (m, n) in chain(released).items():
+        weights, lost = grid.add(sums[m][0], sums[n][0])
+        sums[total] = weights, sums[m][1] + sums[n][1] + lost
+    weights, lost = sums[released]
+    return weights.at[:, 0], lost
 
-    Returns three arrays and a number: the weights of the first law at the positive grid points; what its mean lacks
-    because the grid ends; the laws of the rounded sum, one for each of `Side.means`, from the lowest point to the
-    highest; and a bound on the relative error of one step's weights in the latter.
+
+def _below(step: _Step, grid: SignedGrid, low: float, high: float, released: int) -> tuple[Array, float]:
+    """The laws of the rounded sum, over the `released` steps of an epoch, of the variable Z = Y - a Y' + more of a
+    step, whose events give lower bounds.
+
+    Outputs outside [low, high] count in the outermost cells. Returns the laws, one for each of `Side.means`, from the
+    lowest grid point to the highest, and a bound on the relative error of one step's weights in them.
     """
     first, wrong = _events(step, grid, low, high)
-    above = {1: (_spread(step, grid, low, high), np.zeros(len(step.a)))}
     events = {1: first}
     for total, (m, n) in chain(released).items():
-        weights, lost = grid.add(above[m][0], above[n][0])
-        above[total] = weights, above[m][1] + above[n][1] + lost
         if m == n:
             events[total] = grid.add(events[m], events[n][:1], nearest=True)[0]
             continue
@@ -224,11 +233,19 @@ def _sums(
         joint.at[:, :, 1:] += other.at
         joint.zero[1:] += other.zero
         events[total] = joint
-    weights, lost = above[released]
-    return (weights.at[:, 0], lost, events[released].rising()), wrong
+    return events[released].rising(), wrong
 
 
-def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, reach: float, ratio: float) -> Profile:
+def profile(
+    side: Side,
+    noise: float,
+    epoch: int,
+    released: int,
+    loss: Array,
+    reach: float,
+    ratio: float,
+    ends: Ends = "both",
+) -> Profile:
     """Bounds on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
 
     Args:
@@ -240,37 +257,50 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
         reach: outputs farther than `reach` standard deviations from their means are left out, with probability at most
             2 released Phi(-reach).
         ratio: the spacing h of the grid of `signed`; the width of the bounds falls as its square.
+        ends: which bounds are computed. The others are empty arrays in the result.
     """
     s, a = noise, np.exp(loss)
-    variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)
-    deviation = math.sqrt(variance * (2 if side.up and side.down else 1))
     low, high = -side.down - s * reach, side.up + s * reach
-    largest = math.exp((2 * high - 1) / (2 * s * s)) if side.up else -math.expm1(-(2 * high + 1) / (2 * s * s))
-    top = deviation * reach * math.sqrt(released)
-    top = max(top if side.up else min(top, released), largest)
-    least = ratio * min(deviation, 1.0)
-    grid = SignedGrid(least, ratio, max(math.ceil(math.log(1.2 * top / least) / ratio), 2))
+    grid = _grid(side, s, released, reach, ratio)
     if grid.count * len(loss) > _MOST_WEIGHTS or 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
     step = _Step(side, s, a, (epoch - released) / released * -np.expm1(loss))
     size = math.ceil(len(a) / math.ceil(grid.count * len(a) / _AT_ONCE))
-    sums = [_sums(step.at(slice(k, k + size)), grid, low, high, released) for k in range(0, len(a), size)]
-    positive, lost, laws = (np.concatenate([one[0][k] for one in sums], axis=-1) for k in range(3))
-    wrong = max(one[1] for one in sums)
-    upper = (np.tensordot(grid.points, positive, axes=1) + lost) * step.unit
-    part = released / epoch
-    laws = np.moveaxis(laws[::-1].cumsum(axis=0), 1, 0)
-    p, q = (part * law + (1 - part) * laws[0] for law in (laws[side.up], laws[-1 if side.down else 0]))
-    best = np.argmax(p - a * q, axis=0)[None]
+    steps = [step.at(slice(k, k + size)) for k in range(0, len(a), size)]
     rounding = 8 * (grid.count + 16) * 2.0**-53
-    return Profile(
-        loss,
-        upper / epoch * math.exp(2 * released * rounding),
-        np.take_along_axis(p, best, 0)[0],
-        np.take_along_axis(q, best, 0)[0],
-        2 * released * float(ndtr(-reach)),
-        math.expm1(released * (wrong + 2 * rounding)),
-    )
+    upper = p = q = np.zeros(0)
+    wrong = 0.0
+    if ends != "lower":
+        above = [_above(part, grid, low, high, released) for part in steps]
+        positive, lost = (np.concatenate([one[k] for one in above], axis=-1) for k in range(2))
+        upper = (np.tensordot(grid.points, positive, axes=1) + lost) * step.unit / epoch
+        upper *= math.exp(2 * released * rounding)
+    if ends != "upper":
+        below = [_below(part, grid, low, high, released) for part in steps]
+        laws, wrong = np.concatenate([one[0] for one in below], axis=-1), max(one[1] for one in below)
+        part = released / epoch
+        laws = np.moveaxis(laws[::-1].cumsum(axis=0), 1, 0)
+        p, q = (part * law + (1 - part) * laws[0] for law in (laws[side.up], laws[-1 if side.down else 0]))
+        best = np.argmax(p - a * q, axis=0)[None]
+        p, q = (np.take_along_axis(each, best, 0)[0] for each in (p, q))
+    cut = 2 * released * float(ndtr(-reach))
+    return Profile(loss, upper, p, q, cut, math.expm1(released * (wrong + 2 * rounding)))
+
+
+def _grid(side: Side, s: float, released: int, reach: float, ratio: float) -> SignedGrid:
+    """The grid for sums over `released` steps of the variable Z of a step.
+
+    side: which laws are compared. s: the noise multiplier. reach: outputs farther than this many standard deviations
+    from their means do not matter. ratio: the spacing h of the grid.
+    """
+    variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)
+    deviation = math.sqrt(variance * (2 if side.up and side.down else 1))
+    high = side.up + s * reach
+    largest = math.exp((2 * high - 1) / (2 * s * s)) if side.up else -math.expm1(-(2 * high + 1) / (2 * s * s))
+    top = deviation * reach * math.sqrt(released)
+    top = max(top if side.up else min(top, released), largest)
+    least = ratio * min(deviation, 1.0)
+    return SignedGrid(least, ratio, max(math.ceil(math.log(1.2 * top / least) / ratio), 2))
 
 
 _LOSS_STEP = 2.5
@@ -305,7 +335,16 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
 
 
 def epoch_pairs(
-    noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
+    noise: float,
+    epoch: int,
+    released: int,
+    *,
+    replaced: bool,
+    reach: float,
+    near: float,
+    ratio: float,
+    ends: Ends = "both",
+    work: float = math.inf,
 ) -> tuple[FinitePair, FinitePair]:
     """Bounds on what the first `released` steps of one epoch cost, as pairs of laws with finitely many outcomes.
 
@@ -318,6 +357,9 @@ def epoch_pairs(
     reach: outputs farther than this many standard deviations from their means are left out.
     near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
     ratio: the spacing h of the grid of density ratios; the distance between the pairs falls as its square.
+    ends: which of the two pairs are computed, the dominating ("upper") or the dominated ("lower") ones, or both. In the
+        result the other ones are copies of these, which bound nothing.
+    work: if more additions of weights than this would be made, the spacing is wider than `ratio`.
 
     Raises:
         OverflowError: the grid would be too long.
@@ -325,9 +367,16 @@ def epoch_pairs(
     if noise < _LEAST_NOISE_OF_EPOCHS:
         raise OverflowError("the noise is too little for the grid")
     sides = (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1))
-    ends = [
-        profile(side, noise, epoch, released, _losses(side, noise, epoch, released, reach, near, ratio), reach, ratio)
-        for side in sides
-    ]
-    forward = region(ends[0], ends[-1])
-    return forward, forward if replaced else region(ends[1], ends[0])
+
+    def losses(side: Side) -> Array:
+        return _losses(side, noise, epoch, released, reach, near, ratio)
+
+    def additions() -> float:
+        weights = sum(_grid(side, noise, released, reach, ratio).count * len(losses(side)) for side in sides)
+        return weights * (len(chain(released)) + 1) * math.log(2 / ratio) / ratio
+
+    while additions() > work and ratio < _WIDEST_RATIO:
+        ratio *= _WIDER
+    found = [profile(side, noise, epoch, released, losses(side), reach, ratio, ends) for side in sides]
+    forward = region(found[0], found[-1])
+    return forward, forward if replaced else region(found[1], found[0])

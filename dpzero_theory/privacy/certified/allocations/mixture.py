@@ -29,7 +29,7 @@ from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
-from dpzero_theory.privacy.certified.laws.finite import FinitePair, product
+from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair, product
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_epsilon
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
@@ -40,6 +40,7 @@ releases."""
 NO_FINITE: Finite = ((), ())
 """The value of `Mixture.finite` for a history without pairs of laws with finitely many outcomes."""
 
+APART: tuple[Ends, Ends] = "upper", "lower"
 _LEFT_OUT_SHARE = 1e-4
 """Outputs with this probability, as a share of delta, are left out of the grid; it is added to the bracket's upper
 end."""
@@ -52,6 +53,9 @@ _FAR_FROM_TARGET = 10.0
 _LEAST_DELTA = 1e-280
 """If delta is below this, no grid is tried, and the upper end of its bracket is the bound without amplification by
 allocation."""
+_SHARE, _TRIES, _COARSE_MISS = 0.3, 8, 0.1
+"""`Curve.share`, `Curve.tries` and `Curve.miss` of a search for noise with random allocations, in which an evaluation
+takes long and the error of an estimate of log delta is about the third number."""
 _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
 """The fewest and the most points of the grid of losses."""
 
@@ -89,62 +93,81 @@ class Accuracy:
     ratio: the spacing h of the grid of density ratios in the module `signed`.
     resolution: the spacing of the grids of `allocation.allocation_delta`, in standard deviations.
     points: the number of points of the grid of losses, over the square root of the number of releases.
+    work: the most additions of weights for the epochs; where more would be needed, `ratio` is larger.
+    sums: the number of grid points for the sum of an epoch's losses in `subset.subset_pairs`.
     """
 
     ratio: float
     resolution: float
     points: int = 450
+    work: float = math.inf
+    sums: int = 2**14
 
 
-FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15, 1e-2, 100)
+_MOST_WORK, _LESS_WORK = 2.5e7, 6e6
+"""The most additions of weights for an answer, which take about 0.4 s, and for the lower end of a noise multiplier."""
+FINE, COARSE, ROUGH = Accuracy(0.06, 4e-3, work=_MOST_WORK), Accuracy(0.15, 1e-2, sums=2**12), Accuracy(0.15, 1e-2, 100)
 """How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), and for
 estimates in one with finite pairs alone (ROUGH)."""
 
 
 @lru_cache(maxsize=8)
-def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: float) -> Finite:
+def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: float, work: float, ends: Ends) -> Finite:
     """For each direction the pairs of laws with finitely many outcomes of all epochs of `runs`, with the numbers of
     epochs.
 
     replaced: whether neighbours replace a record. reach: outputs farther than this many standard deviations from their
-    means are left out. ratio: the spacing of the grid of density ratios.
+    means are left out. ratio: the spacing of the grid of density ratios. work: the most additions of weights. ends:
+    which ends of the bracket the pairs are for.
     """
     if not runs:
         return NO_FINITE
     near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
     directions: tuple[list[tuple[FinitePair, int]], ...] = ([], [])
-    for (noise, epoch, released), count in distinct(runs).items():
-        pairs = epoch_pairs(noise, epoch, released, replaced=replaced, reach=reach, near=near, ratio=ratio)
+    kinds = distinct(runs)
+    how = {"reach": reach, "near": near, "ratio": ratio, "work": work / len(kinds)}
+    for (noise, epoch, released), count in kinds.items():
+        pairs = epoch_pairs(noise, epoch, released, replaced=replaced, ends=ends, **how)
         for direction, pair in zip(directions, pairs, strict=True):
             direction.append((pair, count))
     return tuple(map(tuple, directions))
 
 
 def _on_grid(
-    epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy, directions: Sequence[int] = (0, 1)
+    epsilon: float,
+    mixture: Mixture,
+    delta: float,
+    accuracy: Accuracy,
+    ends: Ends = "both",
+    directions: Sequence[int] = (0, 1),
 ) -> Bracket:
     """The bracket of delta(epsilon) of the history `mixture` on a grid of losses: the larger of those of `directions`.
 
-    directions: 0 is (P, Q) and 1 is (Q, P). delta: a rough delta; outputs whose probability is the share
-    `_LEFT_OUT_SHARE` of it are left out. accuracy: how fine the grid is.
+    directions: 0 is (P, Q), with the record under P, and 1 is (Q, P). delta: a rough delta; outputs whose probability
+    is the share `_LEFT_OUT_SHARE` of it are left out. accuracy: how fine the grid is. ends: which ends of the bracket
+    are wanted.
     """
     steps = max(math.fsum(run.steps for run in mixture.runs), 1)
     log_cut = math.log(delta) + math.log(_LEFT_OUT_SHARE)
     reach = math.ceil(2 * reach_of(log_cut, steps)) / 2
-    epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio)
+    epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio, accuracy.work, ends)
     lower = value = upper = 0.0
     for index in directions[: 1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2]:
         others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
         listed = None if epochs[index] or others or mixture.gdp else product(mixture.finite[index])
         if listed is not None:
-            ends = listed.delta(epsilon)
-            lower, value, upper = map(max, (lower, value, upper), ends)
+            known = listed.delta(epsilon)
+            lower, value, upper = map(max, (lower, value, upper), known)
             continue
         own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
         finite = (*epochs[index], *own)
-        bracket = _composed(epsilon, finite, others, mixture.gdp, log_cut, accuracy)
+        try:
+            bracket = _composed(epsilon, finite, others if ends != "lower" else below, mixture.gdp, log_cut, accuracy)
+        except OverflowError:
+            most = _chernoff(epsilon, finite, others, mixture.gdp)
+            bracket = _bracket(0.0, most, most)
         upper = max(upper, bracket.upper)
-        if below != others:
+        if below != others and ends == "both":
             bracket = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy)
         lower, value = max(lower, bracket.lower), max(value, bracket.value)
     return _bracket(lower, value, upper)
@@ -158,7 +181,7 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """The bracket of delta(epsilon) for one direction, (P, Q) or (Q, P), on a grid of losses.
+    """The bracket of delta(epsilon) for one direction on a grid of losses: (P, Q), with the record under P, or (Q, P).
 
     A closed form is used if there is one release only, or if no total loss exceeds epsilon. finite, parts: the finite
     pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch releases beside them.
@@ -188,7 +211,7 @@ def _far(bracket: Bracket, target: float) -> bool:
 
 
 def mixture_delta(
-    epsilon: float, mixture: Mixture, *, target: float | None = None, accuracy: Accuracy = FINE
+    epsilon: float, mixture: Mixture, *, target: float | None = None, accuracy: Accuracy = FINE, ends: Ends = "both"
 ) -> Bracket:
     """Certified bracket of delta(epsilon) of a history, the larger of both directions in which neighbours are compared.
 
@@ -198,14 +221,21 @@ def mixture_delta(
         target: in a root search, the delta whose epsilon or noise is sought. Then the probability that is left out is
             small against it, and a bracket that is far from it may be wide. None means that delta itself is wanted.
         accuracy: how fine the grids are.
+        ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """
-    if any(run.taken > 1 for run in mixture.runs):
-        above = mixture_delta(epsilon, _above(mixture), target=target, accuracy=accuracy)
-        below = mixture_delta(epsilon, _below(mixture), target=target, accuracy=accuracy)
-        upper = _of_one_epoch(epsilon, mixture, above.upper, target, accuracy)
-        return _bracket(min(below.lower, upper), above.value, upper)
-    bracket = _delta(epsilon, mixture, target, accuracy)
-    return bracket if mixture.runs else replace(bracket, method="grid")
+    if not mixture.runs:
+        return replace(_delta(epsilon, mixture, target, accuracy, "both"), method="grid")
+    if ends == "both":
+        above, below = (mixture_delta(epsilon, mixture, target=target, accuracy=accuracy, ends=end) for end in APART)
+        return _bracket(min(max(above.lower, below.lower), above.upper), above.value, above.upper)
+    if all(run.taken == 1 for run in mixture.runs):
+        return _delta(epsilon, mixture, target, accuracy, ends)
+    if ends == "lower":
+        dominated = _below(mixture, accuracy.sums)
+        return mixture_delta(epsilon, dominated, target=target, accuracy=accuracy, ends="lower")
+    bracket = mixture_delta(epsilon, _above(mixture), target=target, accuracy=accuracy, ends="upper")
+    upper = _of_one_epoch(epsilon, mixture, bracket.upper, target, accuracy)
+    return _bracket(0.0, bracket.value, upper)
 
 
 def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float | None, accuracy: Accuracy) -> float:
@@ -223,7 +253,7 @@ def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float 
     with contextlib.suppress(OverflowError):
         removed = coefficient_delta(epsilon, run.noise_multiplier, run.epoch, run.taken)
         if removed < upper:
-            return min(upper, max(removed, _on_grid(epsilon, told, target or upper, accuracy, (1,)).upper))
+            return min(upper, max(removed, _on_grid(epsilon, told, target or upper, accuracy, "upper", (1,)).upper))
     return upper
 
 
@@ -239,8 +269,8 @@ def _above(mixture: Mixture) -> Mixture:
     return replace(mixture, runs=tuple(run for run in runs if run.epoch > 1), gdp=math.hypot(mixture.gdp, *known))
 
 
-def _below(mixture: Mixture) -> Mixture:
-    """A history that `mixture` dominates, for lower ends of delta.
+def _below(mixture: Mixture, points: int) -> Mixture:
+    """A history that `mixture` dominates, for lower ends of delta. points: as in `subset.subset_pairs`.
 
     Each random allocation to more than one step (`Allocated.taken` > 1) is replaced by the finite pairs of
     `subset.subset_pairs`, and the dominating pairs of `parts` by those that data attain.
@@ -249,17 +279,19 @@ def _below(mixture: Mixture) -> Mixture:
     for run in mixture.runs:
         if run.taken > 1:
             for released, count in run.parts:
-                pairs = subset_pairs(run.noise_multiplier, run.epoch, run.taken, released, replaced=mixture.replaced)
+                kind = run.noise_multiplier, run.epoch, run.taken, released
+                pairs = subset_pairs(*kind, replaced=mixture.replaced, points=points)
                 for direction, pair in zip(directions, pairs, strict=True):
                     direction.append((pair, count))
     plain = tuple(run for run in mixture.runs if run.taken == 1)
     return replace(mixture, runs=plain, parts=mixture.attained, finite=tuple(map(tuple, directions)))
 
 
-def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy) -> Bracket:
+def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy, ends: Ends) -> Bracket:
     """The bracket of delta(epsilon) of a history whose random allocations are all to one step of an epoch.
 
-    target: the delta that a search is for, or None. accuracy: how fine the grids are.
+    target: the delta that a search is for, or None. accuracy: how fine the grids are. ends: which ends of the bracket
+    are wanted; where a method does not know the other one, it is 0 or 1.
     """
     lower, upper = max((0.0, *(largest_output(epsilon, run) for run in set(mixture.runs) if not mixture.replaced))), 1.0
     plain = not any(mixture.parts) and not any(mixture.finite)
@@ -268,7 +300,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
         known = math.hypot(mixture.gdp, *((2 if mixture.replaced else 1) * run.plain_gdp for run in mixture.runs))
         upper = min(float(delta_from_gdp(epsilon, known)) * (1 + GDP_ACCURACY) + 5e-324, 1.0)
     resolved = target is None or (target >= _RESOLVED and epsilon < math.log(target) + 25)
-    if plain and not mixture.replaced and resolved and all(light(run) for run in mixture.runs):
+    if plain and not mixture.replaced and resolved and all(light(run, accuracy.resolution) for run in mixture.runs):
         runs = (*mixture.runs, full) if full else mixture.runs
         bracket = allocation_delta(epsilon, runs, resolution=accuracy.resolution)
         if bracket.upper <= (1 + _NARROW) * bracket.lower or (target and _far(bracket, target)):
@@ -277,64 +309,89 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     if upper < _LEAST_DELTA:
         return _bracket(lower, upper, upper)
     guess = target or max(lower, min(upper, 1e-6))
+    tried = COARSE if mixture.runs and not target else accuracy
     try:
         while True:
-            bracket = _on_grid(epsilon, mixture, guess, accuracy)
-            lower, upper = max(lower, bracket.lower), min(upper, bracket.upper)
+            bracket = _on_grid(epsilon, mixture, guess, tried, ends)
+            if tried is accuracy:
+                lower, upper = _within(bracket, lower, upper, ends)
             if target or bracket.lower > guess / 10:
                 break
             guess = bracket.lower or guess**4
             if guess < _LEAST_DELTA:
                 break
         # If the upper end is far above the guess, perhaps so little was left out that the grid became too coarse.
-        while not target and upper > 10 * max(guess, _LEAST_DELTA):
-            bracket = _on_grid(epsilon, mixture, upper, accuracy)
-            guess, lower, upper = upper, max(lower, bracket.lower), min(upper, bracket.upper)
-            if upper > guess / 2:
+        while not target and min(upper, bracket.upper) > 10 * max(guess, _LEAST_DELTA):
+            guess = min(upper, bracket.upper)
+            bracket = _on_grid(epsilon, mixture, guess, tried, ends)
+            if tried is accuracy:
+                lower, upper = _within(bracket, lower, upper, ends)
+            if min(upper, bracket.upper) > guess / 2:
                 break
+        if tried is not accuracy:
+            bracket = _on_grid(epsilon, mixture, max(min(bracket.value, upper), _LEAST_DELTA), accuracy, ends)
+            lower, upper = _within(bracket, lower, upper, ends)
         return _bracket(lower, bracket.value, upper)
     except OverflowError:
-        upper = min(upper, _chernoff(epsilon, mixture))
+        if not mixture.runs:
+            directions = zip(mixture.finite, (mixture.parts[0], mixture.parts[-1]), strict=True)
+            upper = min(upper, max(_chernoff(epsilon, *each, mixture.gdp) for each in directions))
         return _bracket(lower, upper, upper)
 
 
-def _chernoff(epsilon: float, mixture: Mixture) -> float:
-    """An upper bound on delta(epsilon) of the history `mixture`: the larger of both directions' Chernoff bounds.
+def _within(bracket: Bracket, lower: float, upper: float, ends: Ends) -> tuple[float, float]:
+    """The larger of two lower ends and the smaller of two upper ends; of those of `bracket` only the wanted `ends`
+    count."""
+    low, high = (bracket.lower if ends != "upper" else 0.0), (bracket.upper if ends != "lower" else 1.0)
+    return max(lower, low), min(upper, high)
 
-    Each of these is the smallest over several tilts tau. The result is 1 if the history has random allocations, whose
-    moments are not computed.
+
+def _chernoff(epsilon: float, finite: Sequence[tuple[FinitePair, int]], parts: Parts, gdp: float) -> float:
+    """An upper bound on delta(epsilon) of one direction, (P, Q) or (Q, P): the least of Chernoff's bounds at several
+    tilts.
+
+    finite, parts: the finite pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch
+    releases beside them.
     """
-    worst = float(bool(mixture.runs))
-    for index in (0, 1):
-        finite, best = mixture.finite[index], 0.0
-        for tau in np.geomspace(1.0, 4.0**10, 11):
-            total = mixture.gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
-            with contextlib.suppress(OverflowError):
-                for pair, count in mixture.parts[min(index, len(mixture.parts) - 1)]:
-                    total += count * sum(cumulant(pair, float(tau)))
-                total += math.fsum(count * log_sum(log_law(one.mass), float(tau), one.loss) for one, count in finite)
-                best = min(best, total)
-        infinite = math.fsum(count * one.infinite for one, count in finite)
-        worst = max(worst, min((math.exp(best) + infinite) * (1 + 1e-9) + 5e-324, 1.0))
-    return worst
+    best = 0.0
+    for tau in np.geomspace(1.0, 4.0**10, 11):
+        total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+        with contextlib.suppress(OverflowError):
+            for pair, count in parts:
+                total += count * sum(cumulant(pair, float(tau)))
+            total += math.fsum(count * log_sum(log_law(one.mass), float(tau), one.loss) for one, count in finite)
+            best = min(best, total)
+    infinite = math.fsum(count * one.infinite for one, count in finite)
+    return min((math.exp(best) + infinite) * (1 + 1e-9) + 5e-324, 1.0)
 
 
-def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
+def mixture_curve(
+    at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE, end: Ends = "upper"
+) -> Curve:
     """Delta as a function of a number x, for a search of the x at which delta is `target`.
 
     at: a function from x to an epsilon and a history with random allocations. If epsilon is sought, x is epsilon and
     the history is always the same; if noise is sought, x is the noise multiplier and epsilon is always the same.
     target: the delta that is sought, near which the certified bracket is narrow. rough: how fine the grids are on which
-    the curve's quick estimates, which are no bounds, are computed.
+    the curve's quick estimates, which are no bounds, are computed. It is `ROUGH` for a history without random
+    allocations. With them each end of delta's bracket is computed by itself, and only where it is wanted. end: the end
+    of which the estimates are.
     """
 
-    def bracket(x: float, _: float) -> Bracket:
-        return mixture_delta(*at(x), target=target)
+    def known(x: float, ends: Ends, accuracy: Accuracy = FINE) -> Bracket:
+        return mixture_delta(*at(x), target=target, accuracy=accuracy, ends=ends)
 
-    def estimate(x: float, _: float | None) -> tuple[float, float | None]:
-        return mixture_delta(*at(x), target=target, accuracy=rough).log_value, None
-
-    return Curve(bracket, estimate)
+    if rough is ROUGH:
+        return Curve(lambda x, _: known(x, "both"), lambda x, _: (known(x, "both", rough).log_value, None))
+    less = replace(FINE, work=_LESS_WORK) if rough is COARSE else FINE
+    curve = Curve(
+        bracket=lambda x, _: known(x, "upper"),
+        estimate=lambda x, _: (known(x, end, rough).log_value, None),
+        nearby=lambda x, tau, _: known(x, "lower", less),
+    )
+    if rough is COARSE:
+        curve = replace(curve, share=_SHARE, tries=_TRIES, miss=_COARSE_MISS if end == "upper" else curve.miss)
+    return curve
 
 
 def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:

@@ -69,9 +69,9 @@ def _terms(x: Array, s: float, logit: float) -> tuple[Array, Array]:
 
 
 def _log_chance(epoch: int, taken: int, logit: float) -> float:
-    """A lower bound on the log of the probability that of `epoch` trials with chance c exactly `taken` succeed.
+    """A lower bound on the log of the probability that of `epoch` trials exactly `taken` succeed.
 
-    logit: log(c/(1 - c)).
+    logit: log(c/(1 - c)) for the chance c of each trial.
     """
     whole = gammaln(epoch + 1)
     choose = whole - gammaln(taken + 1) - gammaln(epoch - taken + 1)
@@ -163,8 +163,9 @@ class _Sums:
 def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     """The law of the pair (sum log A_i, sum V_i) over the steps of an epoch, tilted by the product of the A_i^tilt.
 
-    noise: s. epoch, taken: t and k. Every mass is spread to lattice points so that means of functions such as (F - a)_+
-    are not lowered. Raises OverflowError if the lattice would need too many points.
+    A_i, V_i and the bound F are those of the module's docstring. noise: s. epoch, taken: t and k. Every mass is spread
+    to lattice points so that means of functions such as (F - a)_+ are not lowered. Raises OverflowError if the lattice
+    would need too many points.
     """
     logit, _, centre = _guide(noise, epoch, taken, tilt)
     if not centre > _LEAST_SPREAD:

@@ -91,10 +91,10 @@ class _Steps:
     The loss is log(1 - c + c Y), with Y the step's density ratio, or the loss of the kind `replace` with sample rate c.
     pair: the pair with this loss, noise and c. released, taken: how many steps of an epoch are released, and how many
     have the record. replaced: whether neighbours replace a record. The grid of the sum of an epoch's losses has the
-    same width, and begins at the loss `bottom`.
+    same width and this number of `points`, and begins at the loss `bottom`.
     """
 
-    def __init__(self, pair: Pair, released: int, taken: int, replaced: bool) -> None:
+    def __init__(self, pair: Pair, released: int, taken: int, replaced: bool, points: int) -> None:
         s, (branch,) = pair.noise, pair.branches
         x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
         level = loss_at(pair, branch, x)
@@ -103,7 +103,8 @@ class _Steps:
         variance = max(float(w @ (level - mean[m]) ** 2 / w.sum()) for m, w in weights.items() if m >= -replaced)
         room = _FARTHEST_OF_GRID * math.sqrt(variance * released) + float(level[-1] - mean[0])
         self.bottom = released * mean[0] - room + (taken * (mean[-1] - mean[0]) if replaced else 0.0)
-        self.width = (released * mean[0] + taken * (mean[1] - mean[0]) + room - self.bottom) / _GRID_POINTS
+        self.width = (released * mean[0] + taken * (mean[1] - mean[0]) + room - self.bottom) / points
+        self.points = points
         self.first = round(float(level[0]) / self.width)
         last = round(float(level[-1]) / self.width)
         levels: Array = self.width * (np.arange(self.first, last, dtype=np.float64) + 0.5)
@@ -127,13 +128,13 @@ def _first(steps: _Steps, mean: int, released: int, chances: list[tuple[int, flo
 
     The outputs of j of the steps have the mean `mean`, those of the others the mean 0; `chances` is the law of j.
     """
-    still, used = (transform(steps.masses(m, -1), steps.first, _GRID_POINTS) for m in (0, mean))
+    still, used = (transform(steps.masses(m, -1), steps.first, steps.points) for m in (0, mean))
     start = math.floor(steps.bottom / steps.width)
-    total, wrong = np.zeros(_GRID_POINTS), 0.0
+    total, wrong = np.zeros(steps.points), 0.0
     for j, chance in chances:
         law, error = compose([(used, j), (still, released - j)], start)
         total, wrong = total + chance * law, wrong + chance * error
-    return total, wrong / math.sqrt(_GRID_POINTS)
+    return total, wrong / math.sqrt(steps.points)
 
 
 def _second(
@@ -150,18 +151,18 @@ def _second(
     points = (steps.first + np.arange(len(steps.masses(0, 1)), dtype=np.float64)) * steps.width
     logs = {m: log_law(steps.masses(m, 1)) for m in (0, mean)}
     scale = {m: log_sum(log, sign, points) for m, log in logs.items()}
-    spectra = {m: transform(np.exp(logs[m] + sign * points - scale[m]), steps.first, _GRID_POINTS) for m in logs}
-    at = (start + np.arange(_GRID_POINTS, dtype=np.float64)) * steps.width
-    total, wrong = np.zeros(_GRID_POINTS), np.zeros(_GRID_POINTS)
+    spectra = {m: transform(np.exp(logs[m] + sign * points - scale[m]), steps.first, steps.points) for m in logs}
+    at = (start + np.arange(steps.points, dtype=np.float64)) * steps.width
+    total, wrong = np.zeros(steps.points), np.zeros(steps.points)
     for j, chance in chances:
         law, error = compose([(spectra[mean], j), (spectra[0], released - j)], start)
         factor = chance * np.exp(np.minimum(j * scale[mean] + (released - j) * scale[0] - sign * at, 700.0))
-        total, wrong = total + factor * law, wrong + factor * error / math.sqrt(_GRID_POINTS)
+        total, wrong = total + factor * law, wrong + factor * error / math.sqrt(steps.points)
     # Sums beyond that end of the grid where the tilt is small wrap round and then count too little. `tail` is
     # Chernoff's bound on their mass, the best of several rates.
-    ends = (steps.bottom, steps.bottom + _GRID_POINTS * steps.width)
+    ends = (steps.bottom, steps.bottom + steps.points * steps.width)
     tail = 1.0
-    for rate in np.geomspace(0.1, 30, 20) / (_GRID_POINTS * steps.width / (2 * _FARTHEST_OF_GRID)):
+    for rate in np.geomspace(0.1, 30, 20) / (steps.points * steps.width / (2 * _FARTHEST_OF_GRID)):
         moment = max(
             j * log_sum(logs[mean], -sign * rate, points) + (released - j) * log_sum(logs[0], -sign * rate, points)
             for j, _ in chances
@@ -179,7 +180,7 @@ def _powers(
     over a coarser grid. first: lower bounds on the law of the sum under P, with an error bound. second: upper bounds on
     it under Q, with error bounds. missing: a bound on the probability that is left out.
     """
-    group = _GRID_POINTS // _EVENTS
+    group = len(first[0]) // _EVENTS
     p = (first[0].reshape(-1, group).sum(axis=1) - math.sqrt(group) * first[1]) * (1 - _WEIGHT_ERROR)
     law, wrong = (np.minimum(each, 1.0).reshape(-1, group) for each in second[:2])
     q = (law.sum(axis=1) + np.sqrt((wrong**2).sum(axis=1))) * (1 + _WEIGHT_ERROR)
@@ -189,8 +190,9 @@ def _powers(
 def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
     """The pair of laws with finitely many outcomes that is dominated, from probabilities of events under P and under Q.
 
-    powers: lists of such probabilities, as `_powers` returns them. Events for which another one has more P and less Q
-    are dropped; the rest are joined until P/Q falls from each to the next.
+    P is the first law of the pair that is bounded, Q the second. powers: lists of such probabilities, as `_powers`
+    returns them. Events for which another one has more P and less Q are dropped; the rest are joined until P/Q falls
+    from each to the next.
     """
     p, q = (np.concatenate([one[k] for one in powers]) for k in (0, 1))
     order = np.lexsort((-p, q))
@@ -204,7 +206,7 @@ def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
 
 @lru_cache(maxsize=8)
 def subset_pairs(
-    noise: float, epoch: int, taken: int, released: int, *, replaced: bool
+    noise: float, epoch: int, taken: int, released: int, *, replaced: bool, points: int = _GRID_POINTS
 ) -> tuple[FinitePair, FinitePair]:
     """Pairs of laws with finitely many outcomes that cost at most as much as the first `released` steps of one epoch.
 
@@ -213,6 +215,7 @@ def subset_pairs(
     noise: the noise multiplier s.
     epoch, taken: t and k, 2 <= k < t: the record is in k of the t steps.
     replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
+    points: the number of grid points for the sum of an epoch's losses, a power of two, `_EVENTS` or more.
     """
     present = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
@@ -221,7 +224,7 @@ def subset_pairs(
     forward, backward = [], []
     for shift in beyond:
         odds = (taken - 1) / (epoch - taken + 1) * math.exp(min(max(shift / noise, -_LARGEST_LOGIT), _LARGEST_LOGIT))
-        steps = _Steps(Pair(kind, odds / (1 + odds), noise), released, taken, replaced)
+        steps = _Steps(Pair(kind, odds / (1 + odds), noise), released, taken, replaced, points)
         there = _first(steps, 1, released, present), _second(steps, other, released, absent, 1)
         forward.append(_powers(*there, missing, 1))
         if not replaced:

@@ -71,7 +71,8 @@ def delta_bracket(
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: mu >= 0 of full-batch releases in the same composition.
-        contour: the tilt tau to integrate at, for example that of a nearby question; with None the saddle is sought.
+        contour: tau, the real part of the line of the integral, such as that of a nearby question; None seeks the
+            saddle.
         budget: the largest number of pairs of a node in the frequency t and a node in the output x.
         log_error: the log of an absolute error of delta that is small enough; with -inf a small share of delta is.
 
@@ -154,12 +155,12 @@ def affordable(
 ) -> Nodes:
     """The nodes with which `delta_bracket` integrates for delta(epsilon), if they are few enough.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the tau to
-    integrate at, or None to seek one. budget: the largest number of pairs of a node in the frequency t and a node in
-    the output x. log_error: the log of an error of delta that is small enough.
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
+    real part of the line z = tau + i t of the integral, or None to seek one. budget: the largest number of pairs of a
+    node in the frequency t and a node in the output x. log_error: the log of an error of delta that is small enough.
 
     Raises:
-        OverflowError: `budget` does not suffice for the nodes, or they are too many in any case.
+        OverflowError: the nodes are more than `budget` allows, or the question is outside the range of the method.
     """
     nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
     if nodes is None or nodes.count * nodes.size > budget:
@@ -171,8 +172,9 @@ def affordable(
 def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes | None:
     """The nodes with which the error of delta(epsilon) is small, or None outside the range of the method.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the tau to
-    integrate at, or None to seek one. log_error: the log of an error of delta that is small enough.
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
+    real part of the line z = tau + i t of the integral, or None to seek one. log_error: the log of an error of delta
+    that is small enough.
     """
     with suppress(OverflowError):
         return _plan(epsilon, parts, gdp, contour, log_error)
@@ -182,8 +184,9 @@ def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, lo
 def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
     """The nodes with which the error of delta(epsilon) is small. Raises OverflowError outside the range of the method.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the tau to
-    integrate at, or None to seek one. log_error: the log of an error of delta that is small enough.
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
+    real part of the line z = tau + i t of the integral, or None to seek one. log_error: the log of an error of delta
+    that is small enough.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
@@ -297,9 +300,9 @@ def delta_estimate(
 ) -> tuple[float, float] | None:
     """An estimate of log delta(epsilon) and the tau of its contour, several times faster than `delta_bracket`.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the tau to
-    integrate at, or None to seek one. The estimate has no certificate; it guides root searches whose answers
-    `delta_bracket` then certifies. None is returned if 4,000 nodes in t do not suffice.
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
+    real part of the line z = tau + i t of the integral, or None to seek one. The estimate has no certificate; it guides
+    root searches whose answers `delta_bracket` then certifies. None is returned if 4,000 nodes in t do not suffice.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)

@@ -52,7 +52,7 @@ class Decay:
 
     @cached_property
     def _sizes(self) -> list[tuple[float, float]]:
-        """For each part (a dominating pair of laws) two upper bounds on its loss after exponential tilting by tau.
+        """For each part (a dominating pair of laws) two upper bounds on its loss L after tilting by e^{tau L}.
 
         The first is on the probability of the loss 0, the second on the total variation of the density of all other
         losses. From these it follows how fast the characteristic function falls.

@@ -35,7 +35,8 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
     """The terms (log c, beta) of a bound A(x)^a B(x)^b <= sum of c exp(beta x / s^2).
 
     A^a B^b is the factor of the normal density N(0, s^2) in the integrand of the moment M(tau) on one branch of the
-    pair (`pairs.Branch`). Each of the powers a and b must be at least 1 or at most 0.
+    pair (`pairs.Branch`, which has the density ratio A(x) and B(x) = A(-x)); s is the noise. Each of the powers a and b
+    must be at least 1 or at most 0.
     """
     q, s = pair.sample_rate, pair.noise
     keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
@@ -56,8 +57,9 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
 def log_moment_floor(pair: Pair, tau: float) -> float:
     """A lower bound on the log of the moment M(tau) = E_P e^{tau L} of one release, for tau > 0 or tau <= -1.
 
-    For a pair without some of its outputs (`Pair.partial`) it is a rough log M(tau) instead. M >= 1 by Jensen's
-    inequality. With c = 1 + tau and the density ratio A, M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
+    L is the privacy loss, q the sample rate and s the noise. For a pair without some of its outputs (`Pair.partial`) it
+    is a rough log M(tau) instead. M >= 1 by Jensen's inequality. With c = 1 + tau and the density ratio A,
+    M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
     """
     if pair.partial:
         return max(_log_peak(pair, branch, tau) for branch in pair.branches)
@@ -70,7 +72,8 @@ def log_moment_floor(pair: Pair, tau: float) -> float:
 def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
     """A rough log of the moment M(tau) = E_P e^{tau L} on one branch of the pair, mostly too small.
 
-    The outputs are cut into 400 intervals, and the log of the largest interval's contribution is returned.
+    L is the privacy loss. The outputs are cut into 400 intervals, and the log of the largest interval's contribution is
+    returned.
     """
     s = pair.noise
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
@@ -86,7 +89,8 @@ def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
 def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tuple[float, float]:
     """An interval of outputs x on one branch of a pair, beyond which the moment M(tau) = E_P e^{tau L} has little mass.
 
-    Each term of the bound by `_moment_terms` integrates to less than exp(log_tolerance) outside it.
+    L is the privacy loss. Each term of the bound by `_moment_terms` integrates to less than exp(log_tolerance) outside
+    it.
     """
     s = pair.noise
     low, high = 0.0, 1.0
@@ -152,7 +156,8 @@ def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], conto
     def largest(power: float, slope: float, smallest_x: Array, largest_x: Array) -> Array:
         """An upper bound on log |A(x + i y)^(power + i slope t)| over a panel's ellipse and over the t of the contour.
 
-        smallest_x, largest_x: the ends of the ellipse on the real line, for each panel.
+        A is the density ratio of the pair. power, slope: the two numbers in the exponent. smallest_x, largest_x: the
+        ends of the ellipse on the real line, for each panel.
         """
         if power > 0:
             modulus = pair.log_mixture(largest_x)
@@ -202,7 +207,7 @@ def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
     without error bounds.
 
     Such a law serves to guide searches. It covers the outputs but for about the share e^{log_tolerance} of the moment
-    M(tau) = E_P e^{tau L}.
+    M(tau) = E_P e^{tau L}, with L the loss.
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -221,8 +226,8 @@ def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
 def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
     """The law of a pair's loss as finitely many nodes, on panels so short that the error of its moment is small.
 
-    The moment M(z) = E_P exp(z L) has an error of about exp(log_tolerance) M(tau). contour: the z = tau + i t at which
-    it is needed.
+    The moment M(z) = E_P exp(z L) of the loss L has an error of about exp(log_tolerance) M(tau). contour: the
+    z = tau + i t at which it is needed.
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -288,7 +293,7 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
 @dataclass(frozen=True)
 class LossLaw:
     """The law of the privacy loss of `pair` with finitely many outcomes: losses L_i with masses p_i = exp(log_mass_i)
-    under P.
+    under P, the pair's first law.
 
     contour: the values of z for which the panels were chosen.
     panels: for each branch of the pair the lower and the upper ends of its panels.
@@ -345,7 +350,7 @@ class LossLaw:
 
     @property
     def log_mass(self) -> Array:
-        """The logs of the masses p_i under P that the nodes of the quadrature rule stand for."""
+        """The logs of the masses p_i under P, the pair's first law, that the nodes of the quadrature rule stand for."""
         return self._values[1]
 
     @property

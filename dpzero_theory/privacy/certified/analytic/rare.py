@@ -216,7 +216,7 @@ def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, 
 def _cut_below(parts: Parts, log_chance: float) -> tuple[Parts, float]:
     """The composition `parts` without its lowest losses, and the probability under Q that a run has one of these.
 
-    That probability is about e^log_chance.
+    Q is the second law of each pair. That probability is about e^log_chance.
     """
     sides = [(p, k) for p, k in parts if p.kind != "remove"]
 

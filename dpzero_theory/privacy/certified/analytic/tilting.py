@@ -31,7 +31,7 @@ _LOG_BEYOND = 50.0
 
 @dataclass(frozen=True)
 class Tilted:
-    """The law of the loss of one pair under the tilted law P e^{tau L} / M(tau).
+    """The law of the loss L of one pair under the tilted law P e^{tau L} / M(tau), where M(tau) = E_P e^{tau L}.
 
     law: the law of the loss before it is tilted.
     steps: the number of releases of the pair.
@@ -51,7 +51,7 @@ class Tilted:
 
 
 def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
-    """The law of the loss of one release, tilted by e^{tau L}; `steps` is the number of such releases in the
+    """The law of the loss L of one release, tilted by e^{tau L}; `steps` is the number of such releases in the
     composition."""
     exponent = law.log_mass + tau * law.loss
     top = float(np.max(exponent))
@@ -155,10 +155,11 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
 
 def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
-    """The tau at which the integrand of delta(epsilon) at t = 0 would be least if the total loss were normal.
+    """The tau at which the integrand of delta(epsilon) at t = 0 would be least if the total loss were normal
+    (`saddle`).
 
-    Its variance is taken for small sample rates. parts: the pairs with their numbers of releases. gdp: mu of the
-    full-batch releases beside them.
+    The variance of the loss is taken for small sample rates. parts: the pairs with their numbers of releases. gdp: mu
+    of the full-batch releases beside them.
     """
     square = gdp**2
     for pair, steps in parts:

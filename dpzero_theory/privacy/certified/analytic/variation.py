@@ -21,8 +21,8 @@ it the bound on its variation."""
 
 @dataclass(frozen=True)
 class Variation:
-    """The density of the privacy loss L on one branch of a pair, under the tilted measure P e^{tau L}, and bounds on
-    the density's total variation.
+    """The density of the privacy loss L on one branch of a pair, under the measure P e^{tau L} with a tilt tau, and
+    bounds on the density's total variation.
 
     x: outputs on the branch; before the first and beyond the last one the density is monotone or 0.
     top: the log of a factor that f and cells are without, so that they do not overflow.

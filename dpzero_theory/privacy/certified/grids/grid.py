@@ -250,8 +250,9 @@ def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
     """
     upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * UNIT) + 5e-324, 1.0)
     lower = min(math.fsum(term.lower for term in terms) * (1 - 4 * UNIT), upper)
-    # With H the spacing of the grid, the variance of the dominating law's loss is too large by up to H^2/4 a release,
-    # and that of the dominated law's is too small by H^2/12. So delta is estimated at a third of the way from below.
+    # With H the spacing of the grid, the variance of the dominating law's loss is too large by H^2/6 a release on
+    # average (where a loss is split between two points of the grid), and that of the dominated law's is too small by
+    # H^2/12. So delta is estimated at a third of the way from the lower bound.
     return Bracket(lower, lower + (upper - lower) / 3, upper, "grid")
 
 

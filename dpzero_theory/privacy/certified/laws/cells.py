@@ -33,8 +33,8 @@ not small against H/2, and OverflowError is raised."""
 class Cells:
     """Tilted weights of one release at the losses k H, k = first, first + 1, ..., where H is the grid's spacing.
 
-    Tilted means that the weight at k H is multiplied by e^{tau k H}, and a weight of Q by e^{k H} more. The weights are
-    given without a factor e^{log_scale}.
+    Tilted by tau means that the weight at k H is multiplied by e^{tau k H}, and a weight of Q by e^{k H} more. The
+    weights are given without a factor e^{log_scale}.
 
     dominating: P's weights of a law that dominates the release; its losses are too large by at most `slip`.
     nearest_p, nearest_q: P's and Q's masses of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).

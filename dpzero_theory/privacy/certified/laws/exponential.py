@@ -32,8 +32,12 @@ law with centre 0 has the rest."""
 
 
 def _cuts(bottom: int, levels: int) -> tuple[Array, Array]:
-    """The first and the last output of each interval between `bottom` and 1, in units of the clip.
+    """The intervals into which the outputs from `bottom` to 1 are cut: the first and the last output of each.
 
+    Outputs are in units of the clip. Each length of one clip is cut into `_INTERVALS` equal intervals, on a lattice
+    into about as many or, if its points are fewer, into one for each point.
+
+    bottom: the lowest mean, 0 or, with replace-one, -1.
     levels: the lattice points to a clip, or 0 for continuous noise. On a lattice the outputs `bottom` and 1 themselves
         are in no interval.
     """

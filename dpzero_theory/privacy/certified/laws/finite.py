@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -21,6 +22,10 @@ _ROUNDING = 1e-12
 """A bound on the relative rounding error of weights that are computed from divergences or from events."""
 
 
+Ends: TypeAlias = Literal["both", "lower", "upper"]
+"""Which ends of a bracket are wanted. The other one may be wrong, and whoever asks must not use it."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """Bounds on the divergences of (P, Q) at the ratios e^l, for the losses l in `loss`, which rise from 0.
@@ -28,6 +33,7 @@ class Profile:
     above, cut: P(A) - e^l Q(A) <= above + cut for every event A; `above` is one number for each l, `cut` one for all.
     p, q: the probabilities under P and under Q of finitely many events, the smallest event first.
     error: a bound on the relative error of p and q.
+    Either `above` or p and q may be empty if they are not wanted.
     """
 
     loss: Array
@@ -73,7 +79,7 @@ class FinitePair:
         return lower, (lower + upper) / 2, min(upper, 1.0)
 
     def trimmed(self, share: float) -> "FinitePair":
-        """The pair without its largest losses, which have at most the probability `share` under P.
+        """The pair without its largest losses, which have at most the probability `share` under P, the first law.
 
         In the pair that dominates, their weight is added to `infinite`; in the pair below, their outputs are dropped.
         """
@@ -86,8 +92,8 @@ class FinitePair:
     def parted(self, share: float) -> tuple["FinitePair", "FinitePair"] | None:
         """The pair in two parts: first the outputs with smaller losses, then those with the largest losses.
 
-        The latter have at most the probability `share` under P. Neither part has total weight 1, and `infinite` is in
-        neither. None is returned if one part would be empty.
+        The latter have at most the probability `share` under P, the first law. Neither part has total weight 1, and
+        `infinite` is in neither. None is returned if one part would be empty.
         """
         kept = int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share))
         if not 0 < kept < len(self.loss):
@@ -214,8 +220,8 @@ def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]
 
 
 def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The outputs `points`, each as (P's weight, Q's weight), merged until the quotient P over Q falls from each to the
-    next.
+    """The outputs `points` of a pair of laws (P, Q), each as (P's weight, Q's weight), merged until the quotient of the
+    two falls from each to the next.
 
     Only neighbours are merged. That is post-processing, so that a pair that was dominated is still dominated.
     """
@@ -232,6 +238,21 @@ def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 def region(forward: Profile, backward: Profile) -> FinitePair:
     """Pairs of laws with finitely many outcomes that bound (P, Q) from above and from below.
 
+    forward, backward: bounds on the divergences of (P, Q) and of (Q, P). Where they have no upper bounds, or no events,
+    the result's pair for that end is a copy of the other one, and no bound.
+    """
+    if not len(forward.above):
+        low_p, low_q = _dominated(forward, backward)
+        return FinitePair((np.log(low_p) - np.log(low_q))[::-1], low_p[::-1], 0.0, low_p, low_q)
+    losses, mass, infinite = _dominating(forward, backward)
+    if not len(forward.p):
+        return FinitePair(losses, mass, infinite, mass, mass * np.exp(-losses))
+    return FinitePair(losses, mass, infinite, *_dominated(forward, backward))
+
+
+def _dominating(forward: Profile, backward: Profile) -> tuple[Array, Array, float]:
+    """The losses of a pair that dominates (P, Q), their weights under P, and the weight of an infinite loss.
+
     forward, backward: bounds on the divergences of (P, Q) and of (Q, P).
     """
     at_zero = min(forward.above[0], backward.above[0])
@@ -240,7 +261,15 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
     middle = max(1.0 - float(np.sum(p) + np.sum(p_back)) - infinite, 0.0)
     losses = np.concatenate([-loss_back[::-1], [0.0], loss])
     mass = np.concatenate([p_back[::-1], [middle], p])
+    seen = mass > 0
+    return losses[seen], mass[seen], infinite + forward.cut
 
+
+def _dominated(forward: Profile, backward: Profile) -> tuple[Array, Array]:
+    """The weights under P and under Q of a pair that (P, Q) dominates.
+
+    forward, backward: events of (P, Q) and of (Q, P).
+    """
     keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
     ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
     keep, more = 1 - backward.error - _ROUNDING, 1 + backward.error + _ROUNDING
@@ -251,4 +280,4 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
     segments.append((1 - ends[-1][0] - far[0][0], 1 - ends[-1][1] - far[0][1]))
     segments += [(a[0] - b[0], a[1] - b[1]) for a, b in zip(far, [*far[1:], (0.0, 0.0)], strict=True)]
     low_p, low_q = np.array(joined(segments)).T
-    return FinitePair(losses, np.maximum(mass, 0.0), infinite + forward.cut, low_p, low_q)
+    return low_p, low_q

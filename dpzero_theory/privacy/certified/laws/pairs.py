@@ -106,8 +106,8 @@ class Pair:
         return math.exp(self.beyond(self.stop)[0]) if self.stop < math.inf else 0.0
 
     def beyond(self, x: float) -> tuple[float, float]:
-        """The logs of the probabilities under P and under Q that an output is above x, where `start` and `stop` are
-        ignored.
+        """The logs of the probabilities that an output is above x under P and under Q, the first and the second law;
+        `start` and `stop` are ignored.
 
         It must not be used for the kind `add`, whose large losses are at the other end of the line.
         """
@@ -126,7 +126,8 @@ class Pair:
 
     @property
     def atom(self) -> float:
-        """The probability under P that the loss is exactly 0, which only the kind `fixed-size` allows."""
+        """The probability under P, the first law, that the loss is exactly 0, which only the kind `fixed-size`
+        allows."""
         if self.kind != "fixed-size" or self.start > 0:
             return 0.0
         return (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise))

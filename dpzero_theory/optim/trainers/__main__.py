@@ -1,0 +1,159 @@
+"""Private fine-tuning of a language model from a YAML file: `python -m dpzero_theory.optim.trainers` (the `trl` extra).
+
+    python -m dpzero_theory.optim.trainers sft --config run.yaml
+    python -m dpzero_theory.optim.trainers dpo --config run.yaml --output_dir out/second --max_length 64
+
+The fields of the file are those of TRL's own commands `trl sft --config` and `trl dpo --config`: the model, adapters
+and quantisation, the data sets, and the arguments of the trainer (`trainers.trl`). Beside them stand
+
+    private: {target_epsilon: 2, target_delta: 1e-5, ...}    # the settings of the run, as the trainers take them
+    owner: prompt                                            # a column whose equal values are one unit of privacy
+    public_evaluation: true                                  # the evaluation set may share records with the training
+
+Every field may be given after the command too, as `--name value`, and is then taken from there. A field that a private
+run does not use, such as `learning_rate`, is refused. The output folder has the model, the model card with the privacy
+statement, and the run's own files in `_dpzero/`, whose `data.key` is secret.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from dpzero_theory.cli import Parser, extra, input_file
+
+COMMAND = "dpzero_theory.optim.trainers"
+
+with extra("trl", COMMAND) if __name__ == "__main__" else nullcontext():
+    import yaml
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+    from transformers import AutoModelForCausalLM, set_seed
+    from trl.scripts.utils import DatasetMixtureConfig, ScriptArguments, TrlParser, get_dataset
+    from trl.trainer.model_config import ModelConfig
+    from trl.trainer.utils import get_peft_config, get_quantization_config
+
+    from dpzero_theory.optim.trainers.trl import DPZeroDPOTrainer, DPZeroSFTTrainer
+
+TRAINERS: dict[str, type[Any]] = {"sft": DPZeroSFTTrainer, "dpo": DPZeroDPOTrainer}
+
+
+@dataclass
+class PrivateArguments:
+    """What a private run needs beside the fields of TRL's command; see the command's help."""
+
+    private: dict[str, Any] | str | None = field(default=None, metadata={"help": "settings of the run, as JSON here"})
+    owner: str | None = field(default=None, metadata={"help": "a column whose equal values are one unit of privacy"})
+    public_evaluation: bool = field(default=False, metadata={"help": "evaluation records may be training records"})
+
+
+def _parser() -> Parser:
+    parser = Parser(COMMAND, __doc__)
+    parser.add_argument("kind", choices=tuple(TRAINERS), help="supervised or preference fine-tuning")
+    parser.add_argument("--config", type=input_file, help="a YAML file of fields")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv`, or that of this process if it is None. Returns the exit status."""
+    parser = _parser()
+    options, words = parser.parse_known_args(argv)
+    with parser.refusals():
+        try:
+            _tune(TRAINERS[options.kind], _fields(parser, options, words))
+        except (yaml.YAMLError, DatasetsError) as error:
+            raise ValueError(str(error)) from None
+    return 0
+
+
+def _fields(parser: Parser, options: Any, words: Sequence[str]) -> tuple[Any, ...]:
+    """Return the fields that the file and the other `words` of the command line give, as TRL's dataclasses."""
+
+    class Fields(TrlParser):
+        def error(self, message: str) -> NoReturn:
+            parser.error(message)
+
+    kinds: Any = (ScriptArguments, TRAINERS[options.kind].config, ModelConfig, DatasetMixtureConfig, PrivateArguments)
+    config = ["--config", str(options.config)] if options.config else []
+    fields = Fields(kinds, allow_abbrev=False)
+    *found, rest = fields.parse_args_and_config([*config, *words], return_remaining_strings=True)
+    if rest:
+        raise ValueError(f"{' '.join(rest)} must not be given: no field of `trl {options.kind}` or of this command")
+    return tuple(found)
+
+
+def _tune(kind: type[Any], fields: tuple[Any, ...]) -> None:
+    script, arguments, model, mixture, own = fields
+    if model.model_name_or_path is None:
+        raise ValueError("model_name_or_path must be given: a folder with the model, or its name on the hub; got none")
+    if script.ignore_bias_buffers:
+        raise ValueError("ignore_bias_buffers must be left out: there is no gradient to reduce; got True")
+    set_seed(arguments.seed)  # all ranks, and a resumed run, split the data alike
+    data = _data(script, mixture)
+    splits = [script.dataset_train_split, *([script.dataset_test_split] if arguments.eval_strategy != "no" else [])]
+    for split in splits:
+        if split not in data:
+            raise ValueError(f"the data must have a split {split!r}; got {', '.join(data)}")
+    trainer = kind(
+        _model(model, arguments),
+        arguments,
+        private=_settings(own.private),
+        train_dataset=data[splits[0]],
+        eval_dataset=data[splits[1]] if splits[1:] else None,
+        peft_config=get_peft_config(model),
+        owner=own.owner,
+        public_evaluation=own.public_evaluation,
+    )
+    done = trainer.train(arguments.resume_from_checkpoint)
+    trainer.save_model()
+    trainer.create_model_card()
+    if trainer.is_world_process_zero():
+        print(f"{arguments.output_dir}: epsilon {done.metrics['epsilon']:.4g} after {done.global_step} steps")
+
+
+def _data(script: Any, mixture: Any) -> Any:
+    """Return the data sets by split, as TRL's commands load them."""
+    if mixture.datasets:
+        return get_dataset(mixture)
+    if script.dataset_name is None:
+        raise ValueError("datasets or dataset_name must be given; got neither")
+    return load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
+
+
+def _model(model: Any, arguments: Any) -> Any:
+    """Return the model that the fields name, and take out of the trainer's `arguments` how it is to be loaded."""
+    how = {
+        "revision": model.model_revision,
+        "trust_remote_code": arguments.trust_remote_code,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        "quantization_config": get_quantization_config(model),
+        **(arguments.model_init_kwargs or {}),
+    }
+    arguments.model_init_kwargs = None
+    return AutoModelForCausalLM.from_pretrained(model.model_name_or_path, **how)
+
+
+def _settings(private: Any) -> Any:
+    """Return the settings of the run, with numbers for texts such as "1e-5", which is how YAML reads 1e-5.
+
+    private: the settings, or their JSON text. Raises ValueError for a text that is no JSON.
+    """
+
+    def number(value: Any) -> Any:
+        try:
+            return float(value) if isinstance(value, str) else value
+        except ValueError:
+            return value
+
+    try:
+        private = json.loads(private) if isinstance(private, str) else private
+    except json.JSONDecodeError:
+        raise ValueError(f"private must be a JSON mapping of settings; got {private!r:.60}") from None
+    return {name: number(value) for name, value in private.items()} if isinstance(private, dict) else private
+
+
+if __name__ == "__main__":
+    sys.exit(main())
