@@ -27,7 +27,7 @@ myst_heading_anchors = 3
 templates_path = ["_templates"]
 html_theme = "furo"
 html_title = "dpzero_theory"
-FONT = "system-ui, sans-serif"
+FONT = '-apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif'
 html_theme_options = {  # the look of dpzero_theory/templates/base.html, of which statements, audits and claims are made
     "light_css_variables": {
         "font-stack": FONT,

@@ -14,31 +14,39 @@ _HEAD = """\
 What tests each step of [the proof](sharpened-theorem.md), apart from the unit tests. A check compares the statement
 with sampling, quadrature or enumeration; its seeds, sizes and thresholds are fixed beforehand.
 `python -m paper_checks.sharp` runs them all, in a few minutes; `python -m paper_checks --full --only sharp-NAME` runs
-the check NAME. Each entry links to its code.
+the check NAME. Here they stand by module.
 
 This page is written by `python -m paper_checks.sharp --page`, from the docstrings of the checks.
 """
 
 
 def page(checks: Mapping[str, Callable[[], Checked]]) -> str:
-    """Return the page for these checks, given by name, in Markdown."""
+    """Return the page for these checks, given by name, in Markdown: a section for each module with checks."""
     first: dict[str, str] = {}
-    return "\n".join([_HEAD, *(_entry(name, check, first) for name, check in checks.items())])
+    sections: dict[str, list[str]] = {}
+    for name, check in checks.items():
+        function, kinds = (check.func, check.args) if isinstance(check, partial) else (check, ())
+        entries = sections.setdefault(function.__module__, [])
+        entries.append(_entry(name, function, kinds, first))
+    return "\n".join([_HEAD, *(part for module, entries in sections.items() for part in (_heading(module), *entries))])
 
 
-def _entry(name: str, check: Callable[[], Checked], first: dict[str, str]) -> str:
+def _heading(module: str) -> str:
+    path = module.replace(".", "/") + ".py"
+    return f"## Module {module.rpartition('.')[2]}\n\nThe code is [{path}](../../{path}).\n"
+
+
+def _entry(name: str, function: Callable[..., Checked], kinds: tuple[str, ...], first: dict[str, str]) -> str:
     """Return a check's entry. One that repeats another for other directions refers to it; `first` is filled with the
     name under which each function was met first."""
-    function, kinds = (check.func, check.args) if isinstance(check, partial) else (check, ())
-    module = function.__module__.replace(".", "/") + ".py"
-    key = f"{module}:{function.__name__}"
+    key = f"{function.__module__}.{function.__name__}"
     if key in first:
         (kind,) = kinds
         said = f"As [`{first[key]}`](#{first[key]}), for `{kind}` directions."
     else:
         first[key] = name
-        said = f"{_sentence(function)} [Code: `{function.__name__}`](../../{module})"
-    return f"## `{name}`\n\n{said}\n"
+        said = f"{_sentence(function)} `{function.__name__}`"
+    return f"### `{name}`\n\n{said}\n"
 
 
 def _sentence(function: Callable[..., Checked]) -> str:

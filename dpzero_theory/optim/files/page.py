@@ -65,7 +65,7 @@ def _draw(axes: "Axes", curve: Curve, spent: int, target: float, delta: float) -
     axes.annotate(
         f"{paid[-1][1]:.3g} for {spent:,}",
         paid[-1],
-        xytext=(-8, -14) if spent > 0.7 * curve[-1][0] else (8, -10),
+        xytext=(-8, -32) if spent > 0.7 * curve[-1][0] else (8, -10),
         textcoords="offset points",
         ha="right" if spent > 0.7 * curve[-1][0] else "left",
     )

@@ -357,8 +357,7 @@ def epoch_pairs(
     reach: outputs farther than this many standard deviations from their means are left out.
     near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
     ratio: the spacing h of the grid of density ratios; the distance between the pairs falls as its square.
-    ends: which of the two pairs are computed, the dominating ("upper") or the dominated ("lower") ones, or both. In the
-        result the other ones are copies of these, which bound nothing.
+    ends: which pairs are computed, "upper" (dominating), "lower" (dominated) or "both"; the others bound nothing.
     work: if more additions of weights than this would be made, the spacing is wider than `ratio`.
 
     Raises:
