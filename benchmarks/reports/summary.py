@@ -19,7 +19,7 @@ from scipy.stats import t as student
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
-from benchmarks.llm import chat, e2e, owners, rewards
+from benchmarks.llm import chat, owners, rewards
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.only_d import table as steps_table
@@ -495,7 +495,6 @@ TABLES = {
     "only_d": only_d,
     "tuning_step": tuning_step.table,
     "llm_chat": chat.table,
-    "llm_e2e": e2e.table,
     "llm_rewards": rewards.table,
     "llm_owners": owners.table,
     "users": users.table,
