@@ -38,7 +38,7 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import read_rows
-from benchmarks.kit.tables import markdown
+from benchmarks.kit.tables import markdown, rounded
 from benchmarks.llm.last_norm import DELTA, MODEL, TASK, padded
 from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
@@ -261,19 +261,29 @@ def table(rows: pd.DataFrame, ranks: pd.DataFrame | None = None) -> str:
     of the mean of their logarithm over the runs (Student's t), and below it the slope of log steps against log d for
     each s.
 
-    ranks: the rows of `benchmarks.llm.only_d_rank`, whose r stands beside d.
+    ranks: the rows of `benchmarks.llm.only_d_rank`: r and the trace of the Hessian H over G^2 stand beside d.
     """
     scales = sorted(rows["scale"].unique())
     lines = []
     measured_ranks = {} if ranks is None else {row["d"]: row for row in ranks.to_dict("records")}
     for d, part in rows.groupby("d"):
-        rank = measured_ranks.get(d)
-        r = f"{rank['r']:.2g} ({rank['r_low']:.2g} to {rank['r_high']:.2g})" if rank else "-"
         cells = [_steps(part[part["scale"] == scale]["steps"]) for scale in scales]
         name, norm = part["trained"].iloc[0], part["gradient_norm"].iloc[0]
-        lines.append([str(name), f"{d:,}", r, f"{norm:.2g}", *cells])
-    heads = ["trained", "d", "r", "G", *(f"steps, s = {scale:g}" for scale in scales)]
+        curved = _curved(measured_ranks.get(d), float(norm))
+        lines.append([str(name), f"{d:,}", *curved, f"{norm:.2g}", *cells])
+    heads = ["trained", "d", "r", "tr(H)/G^2", "G", *(f"steps, s = {scale:g}" for scale in scales)]
     return "\n\n".join([markdown(heads, lines), *filter(None, (_slope(rows, scale) for scale in scales))])
+
+
+def _curved(rank: dict[Any, Any] | None, norm: float) -> list[str]:
+    """Return r and the trace of the Hessian over the squared gradient norm, with their intervals."""
+    if rank is None:
+        return ["-", "-"]
+    units = {"r": 1.0, "trace": norm**2}
+    return [
+        "{:,g} ({:,g} to {:,g})".format(*(rounded(rank[f"{name}{end}"] / unit, 2) for end in ("", "_low", "_high")))
+        for name, unit in units.items()
+    ]
 
 
 def _steps(steps: pd.Series) -> str:

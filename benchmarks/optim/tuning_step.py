@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
-from benchmarks.kit.rows import OK, RESULTS, read_rows
+from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, rounded
 from benchmarks.llm.last_norm import MODEL
 from benchmarks.llm.models import DTYPES
@@ -106,21 +106,25 @@ def table(folder: Path = RESULTS / "tuning_step") -> str:
     pass."""
     rows = read_rows(folder, failed=True)
     lines = []
-    for (dtype, method), part in rows.groupby(["dtype", "method"], sort=False):
-        of = {row["batch"]: row for row in part.to_dict("records")}
-        cells = [
-            f"{of[batch]['ratio']:.1f}; {of[batch]['memory_ratio']:.2f}" if of[batch]["status"] == OK
-            else of[batch]["status"]
-            for batch in BATCHES if batch in of
-        ]  # fmt: skip
-        lines.append([DTYPE_LABELS[str(dtype)], LABELS[str(method)], *cells])
-    first = rows[rows["status"] == OK].drop_duplicates(["dtype", "batch"])
+    for dtype, methods in RUNS.items():
+        for method in methods:
+            of = {row["batch"]: row for row in having(rows, dtype=dtype, method=method).to_dict("records")}
+            if of:
+                cells = [_cell(of.get(batch)) for batch in BATCHES]
+                lines.append([DTYPE_LABELS[dtype], LABELS[method], *cells])
+    first = rows[rows["status"] == OK].drop_duplicates(["dtype", "batch"]).sort_values(["dtype", "batch"])
     told = "; ".join(
         f"{DTYPE_LABELS[of['dtype']]}, batch {of['batch']}: {of['inference_mib']:,.0f} MiB, {of['inference_s']:.2g} s"
         for of in first.to_dict("records")
     )
     heads = ["weights", "method", *(f"batch {batch}: time; memory" for batch in BATCHES)]
     return f"{markdown(heads, lines)}\n\nA forward pass: {told}."
+
+
+def _cell(row: dict[Any, Any] | None) -> str:
+    if row is None:
+        return "-"
+    return f"{row['ratio']:.1f}; {row['memory_ratio']:.2f}" if row["status"] == OK else str(row["status"])
 
 
 def _check(parser: Parser, options: Namespace) -> None:

@@ -20,7 +20,7 @@ from benchmarks.audits import audit_field
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
-from benchmarks.llm import chat, e2e, owners, rewards, rewards_tasks
+from benchmarks.llm import chat, owners, rewards, rewards_tasks
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.only_d import table as steps_table
@@ -561,7 +561,6 @@ TABLES = {
     "only_d": only_d,
     "tuning_step": tuning_step.table,
     "llm_chat": chat.table,
-    "llm_e2e": e2e.table,
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards_tasks.table,
     "llm_owners": owners.table,

@@ -91,7 +91,7 @@ def test_the_table_has_means_of_logarithms_and_the_slope() -> None:
         for index, (d, steps) in enumerate(cells)
     ])  # fmt: skip
     told = only_d.table(rows)
-    assert "| w576 | 576 | - | 1.5 | 20 (" in told
+    assert "| w576 | 576 | - | - | 1.5 | 20 (" in told
     slope = math.log(2) / math.log(100)  # residuals of log steps are +-log 2, so its error is log 2 sqrt(2)/log 100
     half = 4.302653 * math.log(2) * math.sqrt(2) / math.log(100)
     assert only_d.fitted(rows, 0.1) == pytest.approx((slope, slope - half, slope + half))
