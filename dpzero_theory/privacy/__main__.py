@@ -65,7 +65,9 @@ def _parser() -> Parser:
         "--noise-multiplier", type=number(**REAL["noise_multiplier"]), help="of the noise on the sum, > 0"
     )
     question.add_argument("--delta", type=number(**REAL["delta"]), help="in (0, 1)")
-    question.add_argument("--steps", type=integer(at_most=WHOLE["steps"]), help="number of releases, >= 1: epochs times n / batch")
+    question.add_argument(
+        "--steps", type=integer(at_most=WHOLE["steps"]), help="number of releases, >= 1: epochs times n / batch"
+    )
     question.add_argument("--n", type=integer(at_most=WHOLE["n"]), help="number of records")
     question.add_argument(
         "--batch", type=integer(at_most=WHOLE["n"]), help="(expected) records in a batch, 1 <= batch <= n"
