@@ -246,7 +246,7 @@ def mixup(records: Array, seed: int, settings: Settings) -> Any:
     As in: mixup / CutMix under DP-SGD.
     """
     order = np.roll(np.arange(len(records)), 1)
-    share = np.random.default_rng(seed).uniform(0.4, 0.6, settings["steps"])
+    share = np.random.default_rng(seed).uniform(0.4, 0.6, int(settings["steps"]))
 
     def contributions(w: Any, step: Any) -> Any:
         mixed = share[step] * records + (1.0 - share[step]) * records[order]

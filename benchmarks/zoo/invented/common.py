@@ -168,7 +168,7 @@ def mlp_weights(seed: Any, dtype: Any = torch.float32) -> Any:
 
 
 def mlp_grads(rows: Any, flat: Any, loss: Any = "logistic") -> Any:
-    """Per-record gradients of a network with one hidden layer, as three arrays; a record has its copy of the weights."""
+    """Per-record gradients of a network with one hidden layer, as three arrays; each record has its own weights."""
     count = len(rows)
     parts = [
         p.expand(count, *p.shape).clone().requires_grad_() for p in (flat[:15].reshape(3, 5), flat[15:18], flat[18:])

@@ -55,7 +55,8 @@ def dpsgd_poisson_mean(records: Array, seed: int, settings: Settings) -> Any:
     """Plain DP-SGD with Poisson batches, numpy."""
     s, clip, size = settings["noise_multiplier"], settings["clip"], settings["batch"]
     rng = np.random.default_rng()
-    w, out = np.zeros(5), {"releases": [], "clean": [], "batches": []}
+    out: dict[str, Any] = {"releases": [], "clean": [], "batches": []}
+    w = np.zeros(5)
     for _ in range(settings["steps"]):
         batch = poisson(rng, len(records), size / settings["n"])
         total = clip_rows(squares(records[batch], w), clip).sum(axis=0)
