@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from benchmarks.audits import audit_field
+from benchmarks.audits import audit_field, audit_invented
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
@@ -573,6 +573,7 @@ TABLES = {
     "gpu_plans": gpu_plans,
     "step_lengths": step_lengths,
     "newcomer": newcomer.table,
+    "audit_invented": audit_invented.table,
     **rank_tables.TABLES,
     **synthetic_tables.TABLES,
 }

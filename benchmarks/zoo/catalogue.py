@@ -73,6 +73,8 @@ class Specimen:
         adaptive: names of outputs, as in `audit.claim.View`.
         title: the name in reports; that of `make` if empty.
         repeats: how often the benchmark audits the loop.
+        also: the names of other checks that rightly may report the loop in place of `finds`.
+        names: what the loop calls settings, as in `audit.claim.View`.
     """
 
     make: Callable[[], Any]
@@ -86,6 +88,8 @@ class Specimen:
     adaptive: tuple[str, ...] = ()
     title: str = ""
     repeats: int = 3
+    also: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -98,7 +102,9 @@ class Specimen:
 
     @property
     def view(self) -> View:
-        return View(seed=self.seed, records="finite" if self.finite else "any", adaptive=self.adaptive)
+        return View(
+            seed=self.seed, records="finite" if self.finite else "any", adaptive=self.adaptive, names=self.names
+        )
 
     @property
     def all_settings(self) -> dict[str, Any]:
