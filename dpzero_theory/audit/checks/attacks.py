@@ -167,7 +167,7 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     draw = np.random.default_rng(_ATTACK_SEED)
     canaries = [datasets.random_like(lab.loop.records[0], draw, 1e3) for _ in range(count)]
     moves = [_move(lab, place, canary) for place, canary in enumerate(canaries)]
-    if any(move is None or move.shape != base.shape for move in moves):
+    if any(move is None or move.shape != base.shape or not np.isfinite(move).all() for move in moves):
         return untested("the loop fails on random canaries")
     design = np.array([np.asarray(move).ravel() / 2 for move in moves]).T
     signs = 2 * np.random.default_rng().integers(0, 2, count) - 1
@@ -180,7 +180,7 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     how = {**lab.runs.paired(SEED), **lab.runs.frozen, **lab.runs.all_records}
     noisy = lab.runs.attempt(with_signs(signs), **how)
     rows = None if noisy is None or noisy.releases is None else lab.runs.comparable(noisy)
-    if rows is None or rows.shape != base.shape or any(end is None for end in ends):
+    if rows is None or rows.shape != base.shape or any(end is None or not np.isfinite(end).all() for end in ends):
         return untested("the loop fails on random canaries")
     target = (rows - (np.asarray(ends[0]) + np.asarray(ends[1])) / 2).ravel()
     ridge = lab.claim.noise_std(lab.claim.n) ** 2

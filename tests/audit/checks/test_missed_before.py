@@ -127,6 +127,18 @@ class _Exits(FirstOrder):
         return super().prepared(records)
 
 
+class _HalfPrecision(FirstOrder):
+    """Casts gradients to half precision before the clip, where large ones become infinite and their sum NaN."""
+
+    def gradients(self, rows: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(super().gradients(rows).astype(np.float16).astype(np.float64))
+
+    def clipped(self, gradients: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            return np.asarray(gradients * np.minimum(1.0, self.clip() / np.linalg.norm(gradients, axis=1)[:, None]))
+
+
 def _rare() -> Claim:
     return claim(batch=2)
 
@@ -167,6 +179,11 @@ def test_a_sound_loop_of_the_same_form_is_not_reported(loop: Specimen, check: st
 
 def test_a_loop_that_leaves_the_process_does_not_end_the_audit() -> None:
     assert audit(Specimen(_Exits), "not-finite")["not-finite"].status == UNTESTED
+
+
+def test_releases_that_are_not_finite_do_not_end_the_audit() -> None:
+    report = audit(Specimen(_HalfPrecision, finite=True), "sensitivity", "one-run")
+    assert report["one-run"].status == UNTESTED
 
 
 def test_allocations_that_are_cut_from_a_permutation_are_found() -> None:
