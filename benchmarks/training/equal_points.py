@@ -68,8 +68,8 @@ def about(central: pd.DataFrame, k: int) -> tuple[tuple[float, ...], tuple[float
 
 
 class Found(NamedTuple):
-    """A rule and a number of directions a step: the mean accuracy by which it is chosen, and those that are reported,
-    in percent."""
+    """A difference rule ("central", "forward" or "exact") and a number of directions a step: the mean accuracy by which
+    they are chosen, and the accuracies that are reported, in percent."""
 
     difference: str
     directions: int

@@ -31,11 +31,9 @@ from flint import arb, ctx, fmpz_poly
 FORMAT = "dpzero privacy certificate 1"
 NAMES = {"format", "version", "history", "statement", "bracket", "method"}
 PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
-# about how many points of the grid of losses lie between 0 and epsilon at first, and how many one law may have
-_COARSEST, _MOST_CELLS = 256, 2**21
+_COARSEST, _MOST_CELLS = 256, 2**21  # points of the grid of losses from 0 to epsilon at first, and of a law at most
 
-# a -> h(a) = max over events of P - a Q, for the laws P and Q of one step's output on two neighbouring data sets
-Divergence = Callable[[arb], arb]
+Divergence = Callable[[arb], arb]  # a -> h(a) = max over events of P - a Q, P and Q the laws of a step's output
 
 
 class Refused(Exception):
@@ -139,16 +137,14 @@ def read_part(part: object) -> tuple[int, list[Divergence], arb]:
         count, q = -(-steps // turn), (q * turn).min(arb(1))
     elif sampling != "poisson" and not (sampling == "full" and rate == 1):
         raise Refused("sampling must be full with sample_rate 1, poisson or cyclic-poisson:GROUPS")
-    # a clip of at least 2^30 lattice units gives the gap g = 1/(2 b) a step, b = 2^30 s
-    if mechanism == "laplace" and coordinates == 1:
+    if mechanism == "laplace" and coordinates == 1:  # a clip of >= 2^30 lattice units: g = 1/(2 b) a step, b = 2^30 s
         return (count, divergences(Laplace(s), q, relation), arb(steps) / (s * 2**31) * 1.01)
     if mechanism == "gaussian":
         return (count, divergences(Gaussian(s), q, relation), arb(0))
     if mechanism != "discrete-gaussian":
         raise Refused("mechanism must be gaussian, discrete-gaussian or, with one coordinate, laplace")
-    # If the clip is 2^28 lattice units or more, discrete Gaussian noise is Gaussian noise of variance s^2 - (2/2^28)^2,
-    # rounded at random by a kernel 2 units wide, whose normaliser is constant up to a factor 1 +- 2 e^(-8 pi^2), by
-    # Poisson summation.
+    # With a clip of >= 2^28 lattice units, discrete noise is Gaussian noise of variance s^2 - (2/2^28)^2, rounded at
+    # random by a kernel 2 units wide, whose normaliser is constant up to 1 +- 2 e^(-8 pi^2), by Poisson summation.
     less, gap = s * (1 - arb(2) ** -40), (-8 * arb.pi() ** 2).exp() * 4.1 * steps * coordinates
     return (count, divergences(Gaussian(less), q, relation), gap)
 
@@ -187,7 +183,7 @@ def one_step(h: Divergence, width: arb, bits: int, small: float) -> Law:
     low = reach(-1, lambda i: bool(h((width * i).exp()) - 1 + (width * i).exp() < small))
     unit, masses = arb(2) ** bits, []
     at, value = (width * low).exp(), h((width * low).exp())
-    slope = (value - 1) / at  # the slope of the polygon's first edge, which begins at h(0) = 1
+    slope = (value - 1) / at  # of the first edge of the polygon above the divergence h, where h(0) = 1
     for i in range(low + 1, high + 2):
         after = (width * i).exp()
         beyond = h(after) if i <= high else value  # the polygon's last edge is level

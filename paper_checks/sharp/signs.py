@@ -123,8 +123,8 @@ def sign_mixed_moment() -> Checked:
 
 def sign_bounds() -> Checked:
     """Section 6 of the sharpened theorem's proof: the inequalities between numbers hold on 200,000 random vectors and
-    are attained, and the library's `second`, `inner`, `across` and `along` are the proof's minima over h and theta, by
-    another quadrature and another search: at most 2% above them, and not below."""
+    are attained, and the library's bounds on what the clip removes of a gradient (`theory.sharp.signs.removed`) are the
+    minima that the section defines, by another quadrature and search: at most 2% above them, and not below."""
     worst = max(abs(_largest_ratio() - 1) / 1e-4, 0.0)
     for k, clips in ((1, (0.3, 1.0, 2.0, 3.5, 6.0)), (5, (0.5, 1.0, 1.4, 2.2)), (100, (0.7, 1.0, 1.1, 1.3))):
         tail = _tail_of(k)

@@ -47,7 +47,7 @@ def shuffled_epochs(records: Array, seed: int, settings: Settings) -> Any:
 @faulty(claim_of(2.5, 8, average="sum"), "batches")
 def torch_randperm_batches(records: Array, seed: int, settings: Settings) -> Any:
     """Each batch has exactly 12 records, a random set without replacement, but epsilon is that of Poisson batches
-    under add-remove; the record removed is harmed.
+    under add-remove, which is smaller than what a record that is removed really loses.
 
     As in: torch.randperm(n)[:batch_size].
     """

@@ -377,7 +377,8 @@ def float32_from_a_key(records: Array, seed: int, settings: Settings) -> Any:
 @sound(claim_of(3.0, 10, average="sum"))
 @quiet
 def noised_accuracy_plateau(records: Array, seed: int, settings: Settings) -> Any:
-    """Training accuracy as a sixth, noised coordinate; step size falls on its plateau."""
+    """Each release has the noised training accuracy beside the five numbers of the gradient; the step size falls where
+    that accuracy no longer grows."""
     s, clip, size = settings["noise_multiplier"], settings["clip"], settings["batch"]
     rng, lr, best, part = np.random.default_rng(), settings.get("step_size", 0.2), -math.inf, math.sqrt(0.5)
     w, releases, accuracies, rates, batches = np.zeros(5), [], [], [], []

@@ -200,7 +200,7 @@ def _cost(sums: Chain) -> int:
 
 def _above(step: _Step, grid: SignedGrid, low: float, high: float, released: int) -> tuple[Array, Array]:
     """A law that is larger in the convex order than that of the sum, over the `released` steps of an epoch, of the
-    variable Z = Y - a Y' + more of a step, for upper bounds.
+    variable Z = Y - a Y' + more of a step (`_Step`), for upper bounds.
 
     Outputs outside [low, high] are left out. Returns the law's weights at the positive grid points, and what its mean
     lacks because the grid ends, for each ratio a.

@@ -1,7 +1,9 @@
 """Sums of independent real variables on a grid of the points 0 and +-g e^{kh}, k = 0, ..., N - 1.
 
-The sum of two grid points lies between two neighbours of the grid. Spread to both so that its mean is kept, it gives a
-law that is larger in the convex order; moved to one of them, it gives a law of events. Where the sum lies between its
+The smallest positive point is g and the ratio of neighbours is e^h. The sum of two grid points lies between two
+neighbours of the grid. Spread to both so that its mean is kept, it gives a law that is larger in the convex order, for
+upper bounds of divergences; moved to one of them, it gives the probabilities of certain sets of outputs, each of which
+bounds a divergence from below. Where the sum lies between its
 neighbours depends only on the difference of the two points' indices k, so that an addition of laws is a loop over
 differences. All terms are positive, so errors stay relative, however small a weight is. The statements are derived in
 derivation.md, section 9.
