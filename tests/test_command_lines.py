@@ -42,6 +42,8 @@ GOOD: dict[str, dict[str, str]] = {
     "dpzero_theory.optim.verify": {"folder": "folder"},
     "dpzero_theory.audit": {"spec": "audit.toml"},
     "benchmarks.accounting": {"--preset": "compare"},
+    "benchmarks.adaptive": {"--preset": "cost"},
+    "benchmarks.audit_field": {"--reports": "folder"},
     "benchmarks.gpu": {"--minutes": "10"},
     "benchmarks.llm": {"--data": "data"},
     "benchmarks.merge": {"folders": str(ROOT / "benchmarks/results/side_by_side")},

@@ -279,7 +279,7 @@ def test_an_interrupt_at_any_instruction_of_opening_the_folder_leaves_no_lock(tm
     held: list[Folder] = []
 
     def work() -> None:
-        budget = Budget(BUDGET["target_epsilon"], BUDGET["target_delta"], 1)
+        budget = Budget(BUDGET["target_epsilon"], BUDGET["target_delta"], None)
         held.append(Folder.open(tmp_path, run._header, data(torch.float32), budget))
 
     found = instructions(work)

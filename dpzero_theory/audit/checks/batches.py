@@ -290,12 +290,16 @@ def law(lab: Lab, level: float) -> Verdict:
 
 def _outside(lab: Lab) -> str | None:
     """Says that a record changes steps whose batch, as the loop of `lab` returns it, does not have it; None if none."""
-    scan = lab.influence.scan
-    if scan is None or lab.runs.base.batches is None or lab.claim.sample_rate == 1:
+    scan, pair = lab.influence.scan, lab.influence.pair
+    if scan is None or pair is None or lab.runs.base.batches is None or lab.claim.sample_rate == 1:
         return None
+    changed = datasets.replaced(lab.loop.records, 0, pair.first)
     for seed, moved in zip(scan.seeds, scan.moved, strict=True):
-        batches = (lab.loop.run(**lab.runs.with_batches(seed)).batches or [])[: len(moved)]
-        for step, batch in enumerate(batches):
+        how = {"noise_multiplier": lab.runs.quiet_multiplier, **lab.runs.frozen, **lab.runs.with_batches(seed)}
+        first, again = (lab.runs.attempt(data, **how) for data in (lab.loop.records, changed))
+        if first is None or again is None or first.batches is None or first.batches != again.batches:
+            return None
+        for step, batch in enumerate(first.batches[: len(moved)]):
             others = np.setdiff1d(np.arange(lab.claim.n), batch)
             if others.size and moved[step, others].max() > _OUTSIDE:
                 record = int(others[np.argmax(moved[step, others])])

@@ -168,11 +168,14 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
     extreme = [lab.influence.pair.first, lab.influence.pair.second] if lab.influence.pair is not None else []
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
-    for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS), **lab.runs.frozen)):
-        for run in runs:
-            if base is not None and base.releases is not None and run is not None and run.releases is not None:
-                clips = _clips(lab, lab.runs.comparable(run), lab.runs.comparable(base))
-                yield _Move(f"one record exchanged, with noise that is the same, draw {number}", clips, 2.0)
+    # Where weights move, if ever so little, later steps may follow from the noise of earlier ones
+    for how, steps in ((lab.runs.frozen, slice(None)), ({}, slice(0, 1))):
+        for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS), **how)):
+            for run in runs:
+                if base is not None and base.releases is not None and run is not None and run.releases is not None:
+                    rows, at_base = (lab.runs.comparable(one)[steps] for one in (run, base))
+                    what = f"one record exchanged, with noise that is the same, draw {number}"
+                    yield _Move(what, _clips(lab, rows, at_base), 2.0)
 
 
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:

@@ -201,5 +201,4 @@ def test_batches_of_the_right_size_that_are_always_together_are_found() -> None:
     chunk = draw.integers(4, size=(30, 12))
     together = chunk[..., None] == np.arange(48) // 12
     tests = LAWS["fixed-size"](together, 0.25)
-    assert tests["what neighbouring batches share"] > 1e-4
     assert tests["how much it differs, what neighbouring batches share"] < 1e-9
