@@ -169,7 +169,8 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
     # Where weights move, if ever so little, later steps may follow from the noise of earlier ones
-    for how, steps in ((lab.runs.frozen, slice(None)), ({}, slice(0, 1))):
+    still = [(lab.runs.frozen, slice(None))] if lab.runs.frozen else []
+    for how, steps in (*still, ({}, slice(0, 1))):
         for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS), **how)):
             for run in runs:
                 if base is not None and base.releases is not None and run is not None and run.releases is not None:
