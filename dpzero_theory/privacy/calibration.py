@@ -30,8 +30,9 @@ the answer."""
 _WIDE = 0.25
 """If the lower end of a noise multiplier is below this share of its upper end, its delta is too small to be
 resolved."""
-_LEAST_STEP = 1e-12
-"""A noise multiplier that misses its target is raised by at least this share of it."""
+_LEAST_STEP, _MOST_STEP = 1e-12, 1e-3
+"""A noise multiplier that misses its target is raised by at least the first share of it, and at first by at most the
+second."""
 
 
 def calibrate_noise_multiplier(
@@ -93,11 +94,12 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     bracket: the bracket from a search along the noise. The searches for epsilon and delta have errors of their own, by
     which its upper end may miss the target. beyond: a function from a noise multiplier to the share by which
     it misses the target, such as `accountant.excess`; at most 0 means that the target is met. The multiplier is raised
-    by that share, then by twice as much each time.
+    by that share, but by at most `_MOST_STEP`, as delta falls much faster than the noise grows; then by twice as much
+    each time.
     """
     value, more = bracket.upper, 0.0
     while (missed := beyond(value)) > 0:
-        more = max(2 * more, missed, _LEAST_STEP)
+        more = max(2 * more, min(missed, _MOST_STEP), _LEAST_STEP)
         value *= 1 + more
     return replace(bracket, value=value, upper=value)
 
