@@ -10,6 +10,8 @@ import contextlib
 import io
 import re
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from scipy.stats import t as student
 from benchmarks.audits import audit_field, audit_invented
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
-from benchmarks.kit.tables import markdown, mean_error
+from benchmarks.kit.tables import markdown, mean_error, shortened
 from benchmarks.llm import chat, owners, rewards, rewards_tasks
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
@@ -28,6 +30,7 @@ from benchmarks.llm.report import report
 from benchmarks.optim import tuning_step
 from benchmarks.privacy import accounting_tables, users
 from benchmarks.reports import newcomer, sentences
+from benchmarks.reports.short import KEPT
 from benchmarks.sweeps import rank_tables, synthetic_tables
 from benchmarks.training import adaptation_tables
 from benchmarks.training import equal_points as by_points
@@ -40,8 +43,13 @@ from dpzero_theory.theory.calculate import calculate
 from dpzero_theory.theory.problem import Problem
 
 ROOT = RESULTS.parents[1]
-PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts)]
-"""The README and all pages of docs/ that are written by hand, without those made from docstrings."""
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts),
+    *sorted(RESULTS.glob("*/NOTES.md")),
+]
+"""The README, all pages of docs/ that are written by hand, without those made from docstrings, and the notes beside
+the rows, which have what the pages leave out."""
 
 CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
 
@@ -170,11 +178,11 @@ def _held(rows: pd.DataFrame, key: list[str]) -> str:
     bound, sharpened = run["bound"].mean(), run["sharp_bound"].mean()
     ratio = (bound / value.mean()).xs("sharp", level="parameters").xs("pseudo-huber", level="problem")
     return (
-        f"Mean + 3 standard errors <= the bound by which the cell's parameters were chosen in "
-        f"{int((upper <= bound).sum())} of {len(bound)} cells run; <= the sharpened theorem at the same parameters in "
-        f"{int((upper <= sharpened).sum())}, the mean itself in {int((value.mean() <= sharpened).sum())}; "
-        f"sharpened certificate over measurement on pseudo-Huber: median {ratio.median():.2f}, "
-        f"at most 10 in {int((ratio <= 10).sum())} of {len(ratio)} cells, largest {ratio.max():.1f}."
+        f"The mean plus 3 standard errors is at most the bound by which the parameters were chosen in "
+        f"{int((upper <= bound).sum())} of {len(bound)} cases, and at most the sharpened bound at the same parameters in "
+        f"{int((upper <= sharpened).sum())} (the mean alone in {int((value.mean() <= sharpened).sum())}). On the "
+        f"pseudo-Huber loss the sharpened bound is {ratio.median():.2f} times what its runs measure in the median, and "
+        f"at most 10 times in {int((ratio <= 10).sum())} of {len(ratio)} cases (largest {ratio.max():.1f})."
     )
 
 
@@ -536,7 +544,7 @@ def gpu_plans() -> str:
     return "\n\n".join(parts)
 
 
-TABLES = {
+FULL: dict[str, Callable[[], str]] = {
     "alternatives": alternatives,
     "calculator": calculator,
     "differences": differences,
@@ -577,6 +585,14 @@ TABLES = {
     **rank_tables.TABLES,
     **synthetic_tables.TABLES,
 }
+
+
+def _short(name: str) -> str:
+    kept = KEPT[name]
+    return shortened(FULL[name](), kept.columns, kept.lines, kept.below)
+
+
+TABLES = FULL | {f"{name}_short": partial(_short, name) for name in KEPT}
 
 
 def filled(page: str) -> str:
