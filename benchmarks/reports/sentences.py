@@ -1,5 +1,8 @@
 """Write the sentences of docs/results that contain numbers, from committed rows or by the calculator."""
 
+import tomllib
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 
@@ -41,8 +44,22 @@ def certified_bounds() -> str:
             problem, gdp, noise, max_evaluations=evaluations // 10, max_steps=100_000
         ),
     }
-    shown = [[name, f"{of.bound:.2g}" if of.bound < 1 else f"{of.bound:.2f}", f"{of.steps:,}"] for name, of in lines.items()]
+    shown = [
+        [name, f"{of.bound:.2g}" if of.bound < 1 else f"{of.bound:.2f}", f"{of.steps:,}"] for name, of in lines.items()
+    ]
     return markdown(["what is certified by", "bound", "steps"], shown)
+
+
+def claim_counts() -> str:
+    """Return a sentence that counts the paper's claims by their status, from the list of claims."""
+    claims = tomllib.loads((RESULTS.parents[1] / "paper_checks" / "claims.toml").read_text())["claim"]
+    own = [claim for claim in claims if claim["kind"] == "remark"]
+    count = Counter(claim["status"] for claim in claims if claim["kind"] != "remark")
+    return paragraphs(
+        f"""The list has {count.total()} claims of the paper: {count["verified"]} are verified, {count["corrected"]} hold
+        after a correction, {count["contradicted"]} are contradicted, and {count["not testable here"]} cannot be tested
+        here, because they need models, data or hardware that cannot be had. {len(own)} remarks are our own."""
+    )
 
 
 def optimality() -> str:
@@ -134,6 +151,7 @@ def audit_bounds() -> str:
 
 
 TABLES = {
+    "claim_counts": claim_counts,
     "certified_bounds": certified_bounds,
     "optimality": optimality,
     "price_of_directions": price_of_directions,

@@ -41,5 +41,31 @@ KEPT: Mapping[str, Kept] = {
         },
         r"^10,000 \| . \| (2|5|20) ",
     ),
+    "rank_dimension": Kept(
+        {
+            "spectrum": "spectrum",
+            "iterate": "iterate",
+            "": "method",
+            "d = 10^2": "d = 10^2",
+            "d = 10^4": "d = 10^4",
+            "d = 10^7": "d = 10^7",
+            "slope in d": "slope in d",
+        },
+        "DP(Zero|GD)",
+    ),
+    "synthetic_slopes": Kept(
+        {
+            "method": "method",
+            "mode": "mode",
+            "T to 5,120": "the paper's grid",
+            "T to 81,920": "16 times the steps",
+            "T to infinity": "any number of steps",
+            "bound (here)": "paper's bound (from this start)",
+        },
+        r"^x_tau \| DP(Zero|GD-0th)",
+    ),
+    "synthetic_ratios": Kept(
+        {"mode": "mode", "d = 20": "d = 20", "d = 200": "d = 200", "d = 2,000": "d = 2,000"}, "^x_tau"
+    ),
 }
 """By the name of the table. The short form has the name and `_short`."""
