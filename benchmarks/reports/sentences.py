@@ -56,9 +56,9 @@ def claim_counts() -> str:
     own = [claim for claim in claims if claim["kind"] == "remark"]
     count = Counter(claim["status"] for claim in claims if claim["kind"] != "remark")
     return paragraphs(
-        f"""The list has {count.total()} claims of the paper: {count["verified"]} are verified, {count["corrected"]} hold
-        after a correction, {count["contradicted"]} are contradicted, and {count["not testable here"]} cannot be tested
-        here, because they need models, data or hardware that cannot be had. {len(own)} remarks are our own."""
+        f"""The list has {count.total()} claims of the paper: {count["verified"]} are verified, {count["corrected"]}
+        hold after a correction, {count["contradicted"]} are contradicted, and {count["not testable here"]} cannot be
+        tested here, because they need models, data or hardware that cannot be had. {len(own)} remarks are our own."""
     )
 
 
@@ -79,15 +79,15 @@ def optimality() -> str:
     most = int(rows["evaluations"].max())
     many = gains[gains.index.get_level_values("evaluations") == most]
     return paragraphs(
-        f"""How much smaller could a certificate be that is true for every loss? On a family of convex losses that are as
-        bad as we know (`benchmarks/problems/worst_case.py`), runs with the prescribed parameters reach
+        f"""How much smaller could a certificate be that is true for every loss? On a family of convex losses that are
+        as bad as we know (`benchmarks/problems/worst_case.py`), runs with the prescribed parameters reach
         {shares(mean, "measured")} of the [certificate](#glossary-certificate), in all {len(mean)} prescriptions tried.
         With other step sizes and clips, at the setting above, no certificate could be more than {gains.max():.2f} times
         smaller ({many.max():.2f} times at {most:,} evaluations).""",
         f"""The last iterate does not do much better than the mean over the run on such losses: it reaches
         {shares(long, "last")} of the certificate where the loss falls along the whole run, and
-        {shares(spread, "last")} where the curvature lies in ten times as many coordinates. The best of the last 2% of the
-        iterates reaches {shares(long, "least_0.02")} and {shares(spread, "least_0.02")}.""",
+        {shares(spread, "last")} where the curvature lies in ten times as many coordinates. The best of the last 2% of
+        the iterates reaches {shares(long, "least_0.02")} and {shares(spread, "least_0.02")}.""",
     )
 
 

@@ -41,6 +41,37 @@ KEPT: Mapping[str, Kept] = {
         },
         r"^10,000 \| . \| (2|5|20) ",
     ),
+    "language_models": Kept(
+        {"method": "method", "TREC": "TREC", "SST-2": "SST-2", "SST-5": "SST-5", "RTE": "RTE"},
+        r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero",
+    ),
+    "last_norm": Kept(
+        {
+            "method (epsilon)": "method (epsilon)",
+            "n": "records",
+            "test accuracy (%)": "test accuracy (%)",
+            "gain": "gain",
+            "a run": "time of a run",
+        }
+    ),
+    "only_d": Kept(
+        {
+            "trained": "trained weights",
+            "d": "d",
+            "r": "effective rank r",
+            "steps, s = 0.03": "steps, s = 0.03",
+            "steps, s = 0.1": "steps, s = 0.1",
+        },
+        below=True,
+    ),
+    "tuning_step": Kept(
+        {
+            "method": "method",
+            "batch 8: time; memory": "batch 8: time; memory",
+            "batch 64: time; memory": "batch 64: time; memory",
+        },
+        "^f32",
+    ),
     "rank_dimension": Kept(
         {
             "spectrum": "spectrum",

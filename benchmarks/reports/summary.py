@@ -179,8 +179,8 @@ def _held(rows: pd.DataFrame, key: list[str]) -> str:
     ratio = (bound / value.mean()).xs("sharp", level="parameters").xs("pseudo-huber", level="problem")
     return (
         f"The mean plus 3 standard errors is at most the bound by which the parameters were chosen in "
-        f"{int((upper <= bound).sum())} of {len(bound)} cases, and at most the sharpened bound at the same parameters in "
-        f"{int((upper <= sharpened).sum())} (the mean alone in {int((value.mean() <= sharpened).sum())}). On the "
+        f"{int((upper <= bound).sum())} of {len(bound)} cases, and at most the sharpened bound at the same parameters "
+        f"in {int((upper <= sharpened).sum())} (the mean alone in {int((value.mean() <= sharpened).sum())}). On the "
         f"pseudo-Huber loss the sharpened bound is {ratio.median():.2f} times what its runs measure in the median, and "
         f"at most 10 times in {int((ratio <= 10).sum())} of {len(ratio)} cases (largest {ratio.max():.1f})."
     )
