@@ -41,6 +41,46 @@ KEPT: Mapping[str, Kept] = {
         },
         r"^10,000 \| . \| (2|5|20) ",
     ),
+    "five_settings": Kept(
+        {
+            "n/B/T/epsilon/delta": "n/B/T/epsilon/delta",
+            "this package": "this package",
+            "dp-accounting PLD": "dp-accounting PLD",
+            "dp-accounting RDP": "dp-accounting RDP",
+            "Opacus PRV": "Opacus PRV",
+            "times faster": "times faster",
+        },
+        "^60,000/",
+        below=True,
+    ),
+    "corners": Kept(lines="^(fixed-size, replace-one|all)", below=True),
+    "asked": Kept(lines="^all ", below=True),
+    "adaptive_budgets": Kept(
+        {
+            "n/B/T/epsilon/delta": "n/B/T/epsilon/delta",
+            "more noise": "a filter needs more noise than a plan",
+            "or steps left": "or makes so many of the steps",
+        },
+        "^(60,000|1,024|10,000)/",
+        below=True,
+    ),
+    "random_allocation": Kept(
+        {
+            "relation": "relation",
+            "width, median": "width of the bracket, median",
+            "largest": "largest",
+            "time, median": "time, median",
+            "sampled and inside": "sampled and inside",
+        }
+    ),
+    "audit_field": Kept(
+        {
+            "loop (commit or version)": "loop (commit or version)",
+            "violated": "violated",
+            "held": "held",
+            "not tested": "not tested",
+        }
+    ),
     "language_models": Kept(
         {"method": "method", "TREC": "TREC", "SST-2": "SST-2", "SST-5": "SST-5", "RTE": "RTE"},
         r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero",
