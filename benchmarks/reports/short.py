@@ -73,6 +73,38 @@ KEPT: Mapping[str, Kept] = {
             "sampled and inside": "sampled and inside",
         }
     ),
+    "step_lengths": Kept(
+        {
+            "batch": "batch",
+            "tokens": "tokens",
+            "two forwards": "two forward passes",
+            "Rademacher": "random signs",
+            "Gaussian": "Gaussian",
+            "four passes in place, as published": "as published",
+        },
+        r"^(1 \| 16|8 \| (16|256)|64 \| (16|256)) ",
+    ),
+    "equal_evaluations": Kept(
+        {"task": "task", "K T": "K T", **{f"K = {k}": f"K = {k}" for k in (1, 4, 64, 256)}},
+        "last normalisation|small encoder|SST-2|digits",
+    ),
+    "one_pass": Kept(
+        {
+            "trained": "trained",
+            "small, 16 texts, K = 4": "small, 16 texts, K = 4",
+            "small, 256 texts, K = 4": "small, 256 texts, K = 4",
+            "minilm, 16 texts, K = 4": "MiniLM, 16 texts, K = 4",
+        },
+        "^(head|top-norm|lora|body) ",
+    ),
+    "gpu_plans": Kept(
+        {
+            "job": "job",
+            "minutes, estimated": "minutes, estimated",
+            "GiB": "GiB",
+            "begins at, of 40 minutes": "begins at, of 40 minutes",
+        }
+    ),
     "audit_field": Kept(
         {
             "loop (commit or version)": "loop (commit or version)",
