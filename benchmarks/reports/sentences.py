@@ -142,11 +142,10 @@ def audit_bounds() -> str:
     (runs, gdp, _), (fewer, turns, _) = reached("attack, gdp"), reached("sequential, gdp")
     (_, least, most), (canaries, *_), (_, _, one) = reached("attack"), reached("one run"), reached("one run, gdp")
     return paragraphs(
-        f"""On the Gaussian mechanism at mu = 1/2, 1 and 2 the median bound of an audit that takes the mechanism to be
-        mu-GDP reaches {gdp:.2f} of the exact epsilon and more by {runs:,} runs and Clopper-Pearson intervals,
-        {turns:.2f} and more by {fewer:,} runs and the sequential audit. The Clopper-Pearson bound on epsilon that takes
-        nothing for granted reaches {least:.2f} to {most:.2f} by {runs:,} runs, and the bounds of one run of
-        {canaries:,} canaries at most {one:.2f}."""
+        f"""On the Gaussian mechanism at mu = 1/2, 1 and 2, an audit that takes it to be mu-GDP reaches at least
+        {gdp:.2f} of the exact epsilon in the median, by {runs:,} runs. The sequential audit, which stops as soon as it
+        can tell, reaches at least {turns:.2f} by {fewer:,} runs. An audit that takes nothing for granted reaches
+        {least:.2f} to {most:.2f} by {runs:,} runs, and one run with {canaries:,} canaries at most {one:.2f}."""
     )
 
 

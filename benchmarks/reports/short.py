@@ -97,9 +97,30 @@ KEPT: Mapping[str, Kept] = {
         },
         "^(head|top-norm|lora|body) ",
     ),
+    "correlated_noise": Kept(
+        {
+            "d": "d",
+            "P": "P",
+            "noise knows the directions": "noise knows the directions",
+            "noise does not": "noise does not",
+            "signal left": "signal left",
+        },
+        r"^64 \| (1|8|32|128) ",
+    ),
+    "shapes": Kept(
+        {
+            "mode": "mode",
+            "B": "B",
+            "gradient": "gradient",
+            "height": "height",
+            "estimated from 1,000": "height, B estimated from 1,000 records",
+        },
+        r"A\^(-1|0|1) ",
+    ),
     "gpu_plans": Kept(
         {
             "job": "job",
+            "what it shows": "what it shows",
             "minutes, estimated": "minutes, estimated",
             "GiB": "GiB",
             "begins at, of 40 minutes": "begins at, of 40 minutes",

@@ -19,6 +19,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from benchmarks.audits import audit_field, audit_invented
+from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, shortened
@@ -528,8 +529,10 @@ def gpu_plans() -> str:
     rows = read_rows(RESULTS / "gpu_plans")
     begins = (rows["start_s"] / 60).map("{:.1f}".format)
     rows["when"] = rows["why_not"].where(rows["why_not"].notna(), begins)
+    shows = {job.name: job.shows for job in JOBS}
     header = [
         "job",
+        "what it shows",
         "minutes, estimated",
         "GiB",
         *(f"begins at, of {most} minutes" for most in rows["minutes"].unique()),
@@ -537,7 +540,13 @@ def gpu_plans() -> str:
     parts = []
     for card, group in rows.groupby("card", sort=False):
         lines = [
-            [str(job), f"{of['estimate_s'].iloc[0] / 60:.1f}", f"{of['memory_gib'].iloc[0]:.0f}", *of["when"]]
+            [
+                str(job),
+                shows[str(job)],
+                f"{of['estimate_s'].iloc[0] / 60:.1f}",
+                f"{of['memory_gib'].iloc[0]:.0f}",
+                *of["when"],
+            ]
             for job, of in group.groupby("job", sort=False)
         ]
         parts.append(f"**{card}**\n\n{markdown(header, lines)}")
