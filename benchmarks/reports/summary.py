@@ -477,6 +477,12 @@ def alternatives() -> str:
     step = having(steps, size="roberta-base", batch=8).set_index("method")
     tiny = having(steps, size="tiny", method="private-rademacher").set_index("batch")["ratio"]
 
+    accuracy = last_norm_tasks_rows.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
+    held = having(read_rows(RESULTS / "tuning_step"), dtype="float32", batch=8).set_index("method")["memory_ratio"]
+
+    def correct(method: str, epsilon: str) -> str:
+        return accuracy["trec", "paper", method, epsilon].text()
+
     def cost(name: str) -> str:
         return f"{noise['noise_multiplier'][name]:.5f} in {noise['cpu_seconds'][name]:.3g} s"
 
@@ -493,12 +499,21 @@ def alternatives() -> str:
                 "`python -m benchmarks.accounting --preset compare`",
             ],
             [
-                "RoBERTa-base, batch 8, CPU: seconds of a step over those of two forward passes; peak memory over that"
-                " of one forward pass",
-                f"private, random signs: {time('private-rademacher')} (seconds for a tiny RoBERTa, where a step's own"
-                f" work is large beside a forward pass: {tiny[8]:.2f}, at batch 64 {tiny[64]:.2f})",
+                "one step of RoBERTa-base, batch 8, CPU: its time over that of two forward passes; its peak memory over"
+                " that of one forward pass",
+                f"private: {time('private-rademacher')} (time for a tiny RoBERTa, whose forward pass is short:"
+                f" {tiny[8]:.2f}, at batch 64 {tiny[64]:.2f})",
                 f"four passes in place, as published: {time('four-pass')}. AdamW, not private: {time('adamw')}",
                 "`python -m benchmarks.optimizer_step --preset cpu`",
+            ],
+            [
+                "SmolLM2-135M, accuracy on TREC in percent at epsilon = 2 and 6, with the last normalisation trained"
+                " (both methods hold little more than the model); then the peak memory of a step on all weights, batch"
+                " 8, over that of one forward pass",
+                f"DPZero: {correct('dpzero', '2')} and {correct('dpzero', '6')}; {held['dpzero']:.2f}",
+                f"DP-AdamW: {correct('dp-adamw', '2')} and {correct('dp-adamw', '6')}; {held['dp-adamw']:.2f}, with ghost"
+                f" clipping {held['dp-adamw-ghost']:.2f}",
+                "`python -m benchmarks.llm.last_norm_tasks --data DIR` and `python -m benchmarks.tuning_step`",
             ],
             [
                 "certified E\\|\\|grad F\\|\\|^2, n = 10,000, epsilon = 2, delta = 1e-6, d = 2,000, r = 8.178",
