@@ -29,6 +29,26 @@ KEPT: Mapping[str, Kept] = {
         below=True,
     ),
     "differences": Kept(lines="sphere"),
+    "differences_step": Kept(lines=r"^(minilm|smollm2), (top-norm|lora|body) \| 4 "),
+    "difference_rules": Kept(
+        {
+            "difference": "difference",
+            "K": "K",
+            "certificate": "certificate",
+            "mean over the run": "mean over the run",
+            "last": "last",
+        },
+        r"^2,000 \| (central \| 3|forward \| 6|exact \| 6) \| 1 ",
+    ),
+    "equal_points": Kept(
+        {
+            "task": "task",
+            "points": "evaluations",
+            "central": "central",
+            "forward": "forward",
+            "forward over central, K = 4, 16, 64": "forward over central at equal K",
+        }
+    ),
     "gradient_moment": Kept(
         {
             "n": "n",

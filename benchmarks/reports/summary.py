@@ -511,8 +511,8 @@ def alternatives() -> str:
                 " (both methods hold little more than the model); then the peak memory of a step on all weights, batch"
                 " 8, over that of one forward pass",
                 f"DPZero: {correct('dpzero', '2')} and {correct('dpzero', '6')}; {held['dpzero']:.2f}",
-                f"DP-AdamW: {correct('dp-adamw', '2')} and {correct('dp-adamw', '6')}; {held['dp-adamw']:.2f}, with ghost"
-                f" clipping {held['dp-adamw-ghost']:.2f}",
+                f"DP-AdamW: {correct('dp-adamw', '2')} and {correct('dp-adamw', '6')}; {held['dp-adamw']:.2f}, with"
+                f" ghost clipping {held['dp-adamw-ghost']:.2f}",
                 "`python -m benchmarks.llm.last_norm_tasks --data DIR` and `python -m benchmarks.tuning_step`",
             ],
             [
