@@ -13,11 +13,10 @@ from dpzero_theory.optim.files.transcript import read
 class Signal(NamedTuple):
     """How large a run's released numbers are, beside their noise.
 
-    Attributes:
-        ratio: the mean square of the released numbers over the variance of their noise, >= 0. It is 1 on average where
-            the records add nothing, and larger where their differences agree on directions.
-        spread: the standard deviation of the ratio where there is nothing but noise, > 0.
-        numbers: how many released numbers the ratio is over: K for each step that was made, >= 1.
+    ratio: the mean square of the released numbers over the variance of their noise, >= 0. It is 1 on average where the
+    records add nothing, and larger where their differences agree on directions.
+    spread: the standard deviation of the ratio where there is nothing but noise, > 0.
+    numbers: how many released numbers the ratio is over: K for each step that was made, >= 1.
     """
 
     ratio: float
