@@ -114,9 +114,9 @@ def coarse(found: Mapping[str, Turned]) -> str:
         else:
             large += max(new / old, old / new) >= FIVEFOLD
     return (
-        f"In {len(found)} checks the change that turns the verdict is an operator (a product for a quotient, a sum for "
-        f"a difference) in {operator}, a 1 that becomes 0 in {zero}, and a number by a factor of five or more in "
-        f"{large}; in the other {len(found) - operator - zero - large} a number changes by less than that."
+        f"Of {len(found)} checks, the change that turns the verdict is a number changed less than fivefold in "
+        f"{len(found) - operator - zero - large}, a number changed fivefold or more in {large}, another operator (a "
+        f"product for a quotient, a sum for a difference) in {operator}, and a 1 set to 0 in {zero}."
     )
 
 

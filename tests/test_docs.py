@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "modules" not in path.parts)
-RUN = [path for path in [README, *PAGES] if re.search(r"^```(python|console)$", path.read_text(), re.M)]
+RUN = [path for path in [README, *PAGES] if re.search(r"^```(python|console|diff)$", path.read_text(), re.M)]
 COMMAND = re.compile(r"python -m ([a-z_][\w.]*)((?: +[^\s`|#&\\]+)*)")
 
 
@@ -40,15 +40,49 @@ def _main(module: str, arguments: list[str]) -> None:
     assert not status, (module, arguments)
 
 
+MODEL = "HuggingFaceTB/SmolLM2-135M"
+"""The causal language model of the pages. A tiny one of random weights, made here, takes its place in the tests."""
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny causal language model with its tokenizer."""
+    made = import_module("tests.benchmarks.llm.tiny")
+    folder = tmp_path_factory.mktemp("causal")
+    made.tiny("causal").module.save_pretrained(folder)
+    made.tokenizer("causal").save_pretrained(folder)
+    return str(folder)
+
+
+def _side(block: str, sign: str) -> str:
+    """Returns the text before ("-") or after ("+") the changes of a block in the form of a diff."""
+    return "".join(line[1:] + "\n" for line in block.splitlines() if line[:1] in ("", " ", sign))
+
+
+def test_the_sides_of_a_diff() -> None:
+    block = " a\n-b\n\n+c\n+  d\n e\n"
+    assert _side(block, "-") == "a\nb\n\ne\n"
+    assert _side(block, "+") == "a\n\nc\n  d\ne\n"
+
+
+# Both come from how a page's Hugging Face Trainer reads its batches on a processor.
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("page", RUN, ids=_name)
 def test_what_a_page_shows_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
-    for kind, block in re.findall(r"^```(python|console)\n(.*?)^```$", page.read_text(), re.M | re.S):
-        if kind == "python":
-            exec(compile(block, _name(page), "exec"), names)
+    for kind, shown in re.findall(r"^```(python|console|diff)\n(.*?)^```$", page.read_text(), re.M | re.S):
+        block = shown.replace(MODEL, request.getfixturevalue("small_model")) if MODEL in shown else shown
+        if kind != "console":
+            for text in [block] if kind == "python" else [_side(block, "-"), _side(block, "+")]:
+                exec(compile(text, _name(page), "exec"), names)
             continue
         for line in block.replace("\\\n", "").splitlines():
             prompt, python, dash, module, *arguments = shlex.split(line)

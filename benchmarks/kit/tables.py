@@ -1,5 +1,6 @@
 """Write tables and paragraphs in Markdown, and round numbers as rows have them."""
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,29 @@ from scipy.stats import t as student
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table with this header and these lines."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *lines])
+
+
+def shortened(text: str, columns: Mapping[str, str] | None = None, lines: str = "", below: bool = False) -> str:
+    """Return a part of the first table in a Markdown text.
+
+    Args:
+        text: Markdown that has a table as `markdown` writes it.
+        columns: the columns to keep, in this order: the name of each in `text`, and its name in the part. All where
+            None. A name that two columns have is the first of them.
+        lines: a regular expression. A line is kept where it is found in the line's cells, joined by " | ".
+        below: whether the paragraphs below the table are kept too.
+
+    Raises ValueError where a column is not in the table, or no line is kept.
+    """
+    table, _, rest = text[text.index("| ") :].partition("\n\n")
+    header, _, *cells = (line[2:-2].split(" | ") for line in table.splitlines())
+    kept = {name: name for name in header} if columns is None else columns
+    at = [header.index(name) for name in kept]
+    found = [line for line in cells if re.search(lines, " | ".join(line))]
+    if not found:
+        raise ValueError(f"lines must match a line of the table; got {lines!r}")
+    part = markdown(list(kept.values()), [[line[i] for i in at] for line in found])
+    return f"{part}\n\n{rest}" if below and rest else part
 
 
 def mean_error(values: ArrayLike, mean: str, error: str = ".1g") -> str:

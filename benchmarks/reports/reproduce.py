@@ -189,14 +189,17 @@ def listing(tables: Sequence[Committed], pages: Mapping[str, str], checks: Path)
 
 
 def measured_pages() -> dict[str, str]:
-    """Return the texts of the README and of the pages of results, by name."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
+    """Return the texts of the README, of the pages of results and of the notes beside the rows, by name."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md")), *sorted(RESULTS.glob("*/NOTES.md"))]
     return {str(page.relative_to(ROOT)): page.read_text() for page in pages}
 
 
 def _of_summary(folders: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return for each table of `benchmarks.summary` the folders of rows that it reads."""
-    read = {name: re.findall(r'RESULTS / f?"(\w+)', getsource(table)) for name, table in summary.TABLES.items()}
+    read = {
+        name: re.findall(r'RESULTS / f?"(\w+)', getsource(summary.FULL[name.removesuffix("_short")]))
+        for name in summary.TABLES
+    }
     return {
         name: tuple(folder for folder in folders if any(_begins(folder, start) for start in starts))
         for name, starts in read.items()

@@ -10,6 +10,8 @@ import contextlib
 import io
 import re
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,10 @@ import pandas as pd
 from scipy.stats import t as student
 
 from benchmarks.audits import audit_field, audit_invented
+from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
-from benchmarks.kit.tables import markdown, mean_error
+from benchmarks.kit.tables import markdown, mean_error, shortened
 from benchmarks.llm import chat, owners, rewards, rewards_tasks
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
@@ -28,6 +31,7 @@ from benchmarks.llm.report import report
 from benchmarks.optim import tuning_step
 from benchmarks.privacy import accounting_tables, users
 from benchmarks.reports import newcomer, sentences
+from benchmarks.reports.short import KEPT
 from benchmarks.sweeps import rank_tables, synthetic_tables
 from benchmarks.training import adaptation_tables
 from benchmarks.training import equal_points as by_points
@@ -40,8 +44,13 @@ from dpzero_theory.theory.calculate import calculate
 from dpzero_theory.theory.problem import Problem
 
 ROOT = RESULTS.parents[1]
-PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts)]
-"""The README and all pages of docs/ that are written by hand, without those made from docstrings."""
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts),
+    *sorted(RESULTS.glob("*/NOTES.md")),
+]
+"""The README, all pages of docs/ that are written by hand, without those made from docstrings, and the notes beside
+the rows, which have what the pages leave out."""
 
 CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
 
@@ -170,11 +179,11 @@ def _held(rows: pd.DataFrame, key: list[str]) -> str:
     bound, sharpened = run["bound"].mean(), run["sharp_bound"].mean()
     ratio = (bound / value.mean()).xs("sharp", level="parameters").xs("pseudo-huber", level="problem")
     return (
-        f"Mean + 3 standard errors <= the bound by which the cell's parameters were chosen in "
-        f"{int((upper <= bound).sum())} of {len(bound)} cells run; <= the sharpened theorem at the same parameters in "
-        f"{int((upper <= sharpened).sum())}, the mean itself in {int((value.mean() <= sharpened).sum())}; "
-        f"sharpened certificate over measurement on pseudo-Huber: median {ratio.median():.2f}, "
-        f"at most 10 in {int((ratio <= 10).sum())} of {len(ratio)} cells, largest {ratio.max():.1f}."
+        f"The mean plus 3 standard errors is at most the bound by which the parameters were chosen in "
+        f"{int((upper <= bound).sum())} of {len(bound)} cases, and at most the sharpened bound at the same parameters "
+        f"in {int((upper <= sharpened).sum())} (the mean alone in {int((value.mean() <= sharpened).sum())}). On the "
+        f"pseudo-Huber loss the sharpened bound is {ratio.median():.2f} times what its runs measure in the median, and "
+        f"at most 10 times in {int((ratio <= 10).sum())} of {len(ratio)} cases (largest {ratio.max():.1f})."
     )
 
 
@@ -468,6 +477,12 @@ def alternatives() -> str:
     step = having(steps, size="roberta-base", batch=8).set_index("method")
     tiny = having(steps, size="tiny", method="private-rademacher").set_index("batch")["ratio"]
 
+    accuracy = last_norm_tasks_rows.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
+    held = having(read_rows(RESULTS / "tuning_step"), dtype="float32", batch=8).set_index("method")["memory_ratio"]
+
+    def correct(method: str, epsilon: str) -> str:
+        return accuracy["trec", "paper", method, epsilon].text()
+
     def cost(name: str) -> str:
         return f"{noise['noise_multiplier'][name]:.5f} in {noise['cpu_seconds'][name]:.3g} s"
 
@@ -484,12 +499,21 @@ def alternatives() -> str:
                 "`python -m benchmarks.accounting --preset compare`",
             ],
             [
-                "RoBERTa-base, batch 8, CPU: seconds of a step over those of two forward passes; peak memory over that"
-                " of one forward pass",
-                f"private, random signs: {time('private-rademacher')} (seconds for a tiny RoBERTa, where a step's own"
-                f" work is large beside a forward pass: {tiny[8]:.2f}, at batch 64 {tiny[64]:.2f})",
+                "one step of RoBERTa-base, batch 8, CPU: its time over that of two forward passes; its peak memory over"
+                " that of one forward pass",
+                f"private: {time('private-rademacher')} (time for a tiny RoBERTa, whose forward pass is short:"
+                f" {tiny[8]:.2f}, at batch 64 {tiny[64]:.2f})",
                 f"four passes in place, as published: {time('four-pass')}. AdamW, not private: {time('adamw')}",
                 "`python -m benchmarks.optimizer_step --preset cpu`",
+            ],
+            [
+                "SmolLM2-135M, accuracy on TREC in percent at epsilon = 2 and 6, with the last normalisation trained"
+                " (both methods hold little more than the model); then the peak memory of a step on all weights, batch"
+                " 8, over that of one forward pass",
+                f"DPZero: {correct('dpzero', '2')} and {correct('dpzero', '6')}; {held['dpzero']:.2f}",
+                f"DP-AdamW: {correct('dp-adamw', '2')} and {correct('dp-adamw', '6')}; {held['dp-adamw']:.2f}, with"
+                f" ghost clipping {held['dp-adamw-ghost']:.2f}",
+                "`python -m benchmarks.llm.last_norm_tasks --data DIR` and `python -m benchmarks.tuning_step`",
             ],
             [
                 "certified E\\|\\|grad F\\|\\|^2, n = 10,000, epsilon = 2, delta = 1e-6, d = 2,000, r = 8.178",
@@ -520,8 +544,10 @@ def gpu_plans() -> str:
     rows = read_rows(RESULTS / "gpu_plans")
     begins = (rows["start_s"] / 60).map("{:.1f}".format)
     rows["when"] = rows["why_not"].where(rows["why_not"].notna(), begins)
+    shows = {job.name: job.shows for job in JOBS}
     header = [
         "job",
+        "what it shows",
         "minutes, estimated",
         "GiB",
         *(f"begins at, of {most} minutes" for most in rows["minutes"].unique()),
@@ -529,14 +555,20 @@ def gpu_plans() -> str:
     parts = []
     for card, group in rows.groupby("card", sort=False):
         lines = [
-            [str(job), f"{of['estimate_s'].iloc[0] / 60:.1f}", f"{of['memory_gib'].iloc[0]:.0f}", *of["when"]]
+            [
+                str(job),
+                shows[str(job)],
+                f"{of['estimate_s'].iloc[0] / 60:.1f}",
+                f"{of['memory_gib'].iloc[0]:.0f}",
+                *of["when"],
+            ]
             for job, of in group.groupby("job", sort=False)
         ]
         parts.append(f"**{card}**\n\n{markdown(header, lines)}")
     return "\n\n".join(parts)
 
 
-TABLES = {
+FULL: dict[str, Callable[[], str]] = {
     "alternatives": alternatives,
     "calculator": calculator,
     "differences": differences,
@@ -577,6 +609,14 @@ TABLES = {
     **rank_tables.TABLES,
     **synthetic_tables.TABLES,
 }
+
+
+def _short(name: str) -> str:
+    kept = KEPT[name]
+    return shortened(FULL[name](), kept.columns, kept.lines, kept.below)
+
+
+TABLES = FULL | {f"{name}_short": partial(_short, name) for name in KEPT}
 
 
 def filled(page: str) -> str:

@@ -11,12 +11,15 @@ from paper_checks.outcome import Checked
 _HEAD = """\
 # Checks of the sharpened theorem
 
-What tests each step of [the proof](sharpened-theorem.md), apart from the unit tests. A check compares the statement
-with sampling, quadrature or enumeration; its seeds, sizes and thresholds are fixed beforehand.
-`python -m paper_checks.sharp` runs them all, in a few minutes; `python -m paper_checks --full --only sharp-NAME` runs
-the check NAME. Here they stand by module.
+Each step of [the proof](sharpened-theorem.md) is tested by a check, which compares the statement with sampling,
+quadrature or enumeration. Seeds, sizes and thresholds are fixed beforehand. Sections and steps are those of the proof.
 
-This page is written by `python -m paper_checks.sharp --page`, from the docstrings of the checks.
+    # all of them, in a few minutes
+    python -m paper_checks.sharp
+    # the check NAME
+    python -m paper_checks --full --only sharp-NAME
+    # this page, from the docstrings of the checks
+    python -m paper_checks.sharp --page
 """
 
 
@@ -50,7 +53,8 @@ def _entry(name: str, function: Callable[..., Checked], kinds: tuple[str, ...], 
 
 
 def _sentence(function: Callable[..., Checked]) -> str:
-    """Return the first paragraph of a function's docstring on one line, with the signs escaped that Markdown would
-    interpret."""
-    first = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
-    return re.sub(r"([\\`*_\[\]<|$])", r"\\\1", " ".join(first.split()))
+    """Return the first paragraph of a function's docstring on one line, without the words that say whose proof it is
+    of, and with the signs escaped that Markdown would interpret."""
+    first = " ".join(inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].split())
+    first = re.sub(r"(?<=\d) of the (sharpened theorem's )?proof\b", "", first)
+    return re.sub(r"([\\`*_\[\]<|$])", r"\\\1", first)

@@ -25,6 +25,9 @@ from benchmarks.training.equal_evaluations import (
 )
 from benchmarks.training.equal_tasks import digits
 
+NOTES = "benchmarks/results/equal_evaluations/NOTES.md"
+"""The page of what each task says, from the root."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def small() -> None:
@@ -134,9 +137,9 @@ def test_a_grid_grows_beyond_an_end_that_the_best_lies_on() -> None:
 def test_the_verdict_is_of_the_rows() -> None:
     shown, started = reported(plain(read_rows(RESULTS / "equal_evaluations"))), read_rows(RESULTS / "starting")
     gained = [above(shown, "trec", evaluations, k)[0] for evaluations in (4096, 16384) for k in (4, 16, 64)]
-    said(f"each of K = 4, 16 and 64 is {min(gained):.1f} to {max(gained):.1f} points above K = 1")
+    said(f"each of K = 4, 16 and 64 is {min(gained):.1f} to {max(gained):.1f} points above K = 1", NOTES)
     first, second = (words(started, "trec", evaluations, 4) for evaluations in (4096, 16384))
-    said(f"K = 4 is {first} and {second} above K = 1")
+    said(f"K = 4 is {first} and {second} above K = 1", NOTES)
 
 
 def test_the_verdict_on_every_row_is_of_the_rows() -> None:
@@ -153,7 +156,7 @@ def test_the_verdict_on_every_row_is_of_the_rows() -> None:
     said(
         f"K = 4 is above K = 1 in each of the {len(cells)} rows, by {least:.1f} to {most:.1f} points, in {sure} of them"
     )
-    said(f"K = 4 is above K = 1 in every case, by {least:.1f} to {most:.1f} points", "howto/choose-k.md")
+    said(f"K = 4 is above K = 1 in every case, by {least:.1f} to {most:.1f} points", "docs/howto/choose-k.md")
     few = [cell for cell in cells if cell[1] in (512, 1024)]
     said(f"K = 64 is below K = 1 in each of the {len(few)} with 512 or 1,024 evaluations")
     said(f"and K = 256 in all {len(cells)}")
@@ -164,18 +167,18 @@ def test_the_verdict_on_every_row_is_of_the_rows() -> None:
 def test_the_verdict_on_the_small_encoder_is_of_the_rows() -> None:
     shown = reported(plain(committed()))
     lora, body = ({k: words(shown, f"trec, {name}", 512, k) for k in (4, 16, 64)} for name in ("lora", "body"))
-    said(f"K = 4 is {lora[4]} above K = 1 with LoRA and {body[4]} with its whole layer")
-    said(f"K = 16 level ({lora[16]} and {body[16]}), K = 64 below ({lora[64]} and {body[64]})")
+    said(f"K = 4 is {lora[4]} above K = 1 with LoRA and {body[4]} with its whole layer", NOTES)
+    said(f"K = 16 level ({lora[16]} and {body[16]}), K = 64 below ({lora[64]} and {body[64]})", NOTES)
     more = [of_k(shown, "trec, lora", 512, k).mean() - of_k(shown, "trec, body", 512, k).mean() for k in KS]
-    said(f"{min(more):.1f} to {max(more):.1f} points better than the layer's 50,496, for every K")
+    said(f"{min(more):.1f} to {max(more):.1f} points better than the layer's 50,496, for every K", NOTES)
 
 
 def test_the_verdict_on_the_last_normalisation_is_of_the_rows() -> None:
     shown = reported(plain(read_rows(RESULTS / "equal_evaluations")))
     four, sixteen, many = (words(shown, "trec, norm", 4096, k) for k in (4, 16, 64))
-    said(f"K = 4 is {four} above K = 1 at 4,096 evaluations, K = 16 {sixteen}, K = 64 {many}")
+    said(f"K = 4 is {four} above K = 1 at 4,096 evaluations, K = 16 {sixteen}, K = 64 {many}", NOTES)
     four, sixteen = (words(shown, "trec, norm", 1024, k) for k in (4, 16))
-    said(f"at 1,024, where K = 4 is {four} above it and K = 16 {sixteen}, nothing is settled")
+    said(f"at 1,024, where K = 4 is {four} above it and K = 16 {sixteen}, nothing is settled", NOTES)
     for evaluations, k in itertools.product((1024, 4096), KS):
         with_it, without = (of_k(shown, name, evaluations, k) for name in ("trec, norm", "trec"))
         assert with_it.mean() - without.mean() < 2 * np.hypot(with_it.sem(), without.sem())
@@ -191,12 +194,15 @@ def test_the_verdict_on_starting_values_is_of_the_rows() -> None:
     assert (below.drop("sst5", level="task").drop(16384, level="evaluations") <= 1).mean() > 0.8
     there = pd.concat([cells.loc["sst5"], cells.loc["trec", 16384]])
     ratios = there["clip"] / there["grid_clip"]
-    said(f"their clips are {ratios.min():.0f} to {ratios.max():.0f} times the grid's, and their step sizes smaller")
+    said(
+        f"their clips are {ratios.min():.0f} to {ratios.max():.0f} times the grid's, and their step sizes smaller",
+        NOTES,
+    )
     assert (there["step_size"] < there["grid_step_size"]).all()
 
 
-def said(text: str, page: str = "results/training.md") -> None:
-    assert text in " ".join((RESULTS.parents[1] / "docs" / page).read_text().split())
+def said(text: str, page: str = "docs/results/training.md") -> None:
+    assert text in " ".join((RESULTS.parents[1] / page).read_text().split())
 
 
 def words(rows: pd.DataFrame, name: str, evaluations: int, k: int) -> str:
