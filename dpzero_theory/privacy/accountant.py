@@ -20,9 +20,10 @@ from dpzero_theory.bisection import LogSecant
 from dpzero_theory.privacy.answers import answer
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN
+from dpzero_theory.privacy.certified.laws.concentrated import MOST_RHO, concentrated_pair
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.router import CLOSED
-from dpzero_theory.privacy.composition import Composition, FinitePairs
+from dpzero_theory.privacy.composition import Composition, Concentrated, FinitePairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.moments import moment_delta, moment_epsilon
 from dpzero_theory.privacy.relation import Relation
@@ -63,13 +64,12 @@ class _Reduced:
 def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     """The history in one or two forms that can be computed (`_Reduced`), each of which gives a valid upper bound.
 
-    In the first form every noise law that has a dominating pair of finite laws counts by that pair, and in the last
-    every law that has no Gaussian form counts by its pure epsilon. If no law has a pair there is one form. delta: at
+    In the first form every noise law that has a dominating pair of finite laws counts by that pair, and all releases of
+    which only zero-concentrated differential privacy is known count by one pair for their sum. In the last form every
+    law that has no Gaussian form counts by its pure epsilon. If no law has a pair there is one form. delta: at
     which the lower bounds `_Reduced.least` on epsilon hold.
     """
-    relations = dict.fromkeys(str(r.relation) for r in releases)
-    if len(relations) > 1:
-        raise ValueError(f"history must have one relation; got {', '.join(relations)}")
+    require_one_relation(releases)
     costs = [(r, MECHANISMS[r.mechanism].cost(r, delta)) for r in releases]
     gaussian = [(r, cost) for r, cost in costs if cost.gaussian]
     above, below = ([_continuous(r, cost, end) for r, cost in gaussian] for end in (0, 1))
@@ -93,10 +93,22 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
         )
 
     reductions = [reduced((), lambda cost: cost.gaussian)]
-    if paired:
-        finite = [FinitePairs(pairs, count) for pairs, count in paired.items()]
-        reductions.insert(0, reduced(finite, lambda cost: cost.gaussian or cost.pairs is not None))
+    finite = [FinitePairs(pairs, count) for pairs, count in paired.items()]
+    rho, xi = (_up(math.fsum(cost.concentrated[i] for _, cost in costs)) for i in (0, 1))
+    if rho > 0:
+        if not rho <= MOST_RHO:
+            raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
+        finite.append(Concentrated((concentrated_pair(rho, xi),) * 2, 1, rho=rho, xi=xi))
+    if finite:
+        reductions.insert(0, reduced(finite, lambda cost: cost.composed))
     return reductions
+
+
+def require_one_relation(releases: Sequence[Release]) -> None:
+    """Raise ValueError unless all releases have the same neighbouring relation."""
+    relations = dict.fromkeys(str(r.relation) for r in releases)
+    if len(relations) > 1:
+        raise ValueError(f"history must have one relation; got {', '.join(relations)}")
 
 
 def _telling(reductions: Sequence[_Reduced]) -> Sequence[_Reduced]:
@@ -192,11 +204,12 @@ def _wide(composition: Composition, epsilon: float, near: float | None) -> Brack
 def _resolved(composition: Composition, epsilon: float, near: float | None) -> Bracket:
     """The certified bracket of delta of a composition at `epsilon`.
 
-    If delta is so small that rounding hides it, the upper end is a bound by exponential moments. near: a delta with
-    which the caller compares the answer, or None.
+    If delta is so small that rounding hides it, or a zCDP step is among the releases, the upper end may be a bound by
+    exponential moments. near: a delta with which the caller compares the answer, or None.
     """
     bracket = _sharp(composition, epsilon, near)
-    if bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0:
+    resolved = bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0
+    if resolved and not composition.concentrated:
         return bracket
     upper = max(min(moment_delta(composition, epsilon), bracket.upper), bracket.lower)
     return bracket if upper == bracket.upper else Bracket(bracket.lower, min(bracket.value, upper), upper, _MOMENTS)
@@ -401,7 +414,11 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
     below: whether the lower end is needed.
     """
     try:
-        return answer(composition).epsilon(delta, below=below)
+        bracket = answer(composition).epsilon(delta, below=below)
+        upper = moment_epsilon(composition, delta) if composition.concentrated else math.inf
+        if upper >= bracket.upper:
+            return bracket
+        return Bracket(min(bracket.lower, upper), upper, upper, _MOMENTS)
     except OverflowError:
         upper = moment_epsilon(composition, delta)
     if upper == math.inf:

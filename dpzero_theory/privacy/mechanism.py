@@ -35,7 +35,9 @@ class Cost:
     another law the dominating pair of one release in each of the two directions, if it is known. ratio: G >= 0 such
     that the law of what is released is within a factor e^G of a post-processing of those Gaussian releases or pairs.
     epsilon: the pure epsilon of all the releases, without that factor; 0 for Gaussian releases, infinite for a law that
-    has none. least: a lower bound on epsilon of these releases alone, at the delta that was asked for.
+    has none. least: a lower bound on epsilon of these releases alone, at the delta that was asked for. concentrated:
+    (rho, xi) of all the releases, of which nothing else is known: their Renyi divergence of order a is at most
+    xi + rho a; (0, 0) for other releases.
     """
 
     gaussian: bool
@@ -44,6 +46,12 @@ class Cost:
     least: float = 0.0
     pairs: tuple[FinitePair, FinitePair] | None = None
     multipliers: tuple[float, float] | None = None
+    concentrated: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def composed(self) -> bool:
+        """Whether the releases have a privacy loss that composes with others, so that `epsilon` need not count them."""
+        return self.gaussian or self.pairs is not None or self.concentrated[0] > 0
 
 
 _UNKNOWN = Cost(gaussian=False, epsilon=math.inf)

@@ -1,5 +1,5 @@
-"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private steps, randomised response, and steps with
-a privacy-loss distribution of the user's own.
+"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, randomised response, and
+steps with a privacy-loss distribution of the user's own.
 
     history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), randomised_response(4, 0.7, steps=10)]
     epsilon_of_history(history, delta=1e-5)
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.concentrated import LEAST_RHO, MOST_RHO
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
@@ -94,6 +95,24 @@ class Approximate(_Stated):
 
     def pure(self) -> float:
         return math.inf if self.delta else self.epsilon
+
+
+class Zcdp(_Stated):
+    """A step that is (xi, rho)-zCDP, and of which nothing else is known (`certified.laws.concentrated`).
+
+    Of several such steps the numbers rho and xi add up.
+    """
+
+    family = "zcdp"
+
+    def __init__(self, rho: float, xi: float) -> None:
+        self.rho = check.real("rho", rho, at_least=LEAST_RHO, at_most=MOST_RHO)
+        self.xi = check.real("xi", xi, at_least=0, at_most=_LARGEST_EPSILON)
+        self.name = f"{self.family}:{self.rho!r},{self.xi!r}"
+
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        steps = releases.steps
+        return Cost(gaussian=False, epsilon=math.inf, concentrated=(steps * self.rho, steps * self.xi))
 
 
 class Randomised(_Stated):
@@ -188,18 +207,18 @@ def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: 
     return FinitePair(above, np.array(p) * up, infinite, np.array(p) * down, np.array(q))
 
 
-def _named(law: type[Approximate] | type[Randomised], arguments: str) -> Mechanism:
+def _named(law: type[Approximate] | type[Randomised] | type[Zcdp], arguments: str) -> Mechanism:
     """The mechanism of the class `law` for the text after the colon of its name, two numbers. Raises ValueError."""
     if not re.fullmatch(f"{_NUMBER},{_NUMBER}", arguments):
         raise ValueError(f"mechanism must be {law.family}:NUMBER,NUMBER; got {arguments!r}")
     first, second = arguments.split(",")
     try:
-        return Approximate(float(first), float(second)) if law is Approximate else Randomised(int(first), float(second))
+        return law(int(first) if law is Randomised else float(first), float(second))  # type: ignore[arg-type]
     except ValueError as error:
         raise ValueError(f"mechanism must be {law.family} with its numbers; got {arguments!r} ({error})") from None
 
 
-for _law in (Approximate, Randomised):
+for _law in (Approximate, Randomised, Zcdp):
     MECHANISMS.register_family(_law.family, partial(_named, _law), listed=False)
 
 
@@ -232,6 +251,27 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
         ValueError: an argument outside its range.
     """
     return _release(Approximate(epsilon, delta), steps, relation)
+
+
+def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) -> Release:
+    """Return steps of which zero-concentrated differential privacy is known, as part of a history.
+
+    Args:
+        rho: of one step, in [1e-9, 100]: the Renyi divergence of every order a > 1 is at most xi + rho a.
+        xi: of one step, in [0, 100].
+        steps: their number, >= 1; each may depend on what was released before. rho and xi of all zCDP steps of a
+            history add up, to a rho of at most 100.
+        relation: which data sets are neighbours in that statement; it must be the history's.
+
+    Returns:
+        A release with all records in each step. Its cost is a bound that holds for every such mechanism (Canonne,
+        Kamath and Steinke, arXiv 2004.00010, proposition 12); that of Gaussian noise, for instance, is smaller. The
+        lower end of a bracket counts these steps as nothing.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    return _release(Zcdp(rho, xi), steps, relation)
 
 
 def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Release:

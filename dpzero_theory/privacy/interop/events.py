@@ -17,7 +17,7 @@ from typing import Any
 from dpzero_theory.privacy.mechanism import MECHANISMS, CoarseLaplace
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
-from dpzero_theory.privacy.stated import Randomised, randomised_response
+from dpzero_theory.privacy.stated import Randomised, Zcdp, concentrated, randomised_response
 from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
 
 RELATIONS = {
@@ -43,10 +43,10 @@ def history_from_event(event: object, relation: str) -> list[Release]:
     """The history that a `dp_accounting.DpEvent` describes.
 
     These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, RandomizedResponseDpEvent,
-    PoissonSampledDpEvent of a Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a Gaussian event,
-    TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A Laplace
-    event stands for the release of one number. A noise multiplier is taken as the noise over the per-record clip, for
-    every relation.
+    ZCDpEvent, PoissonSampledDpEvent of a Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a Gaussian
+    event, TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A
+    Laplace event stands for the release of one number. A noise multiplier is taken as the noise over the per-record
+    clip, for every relation.
 
     Args:
         event: the event; it is recognised by the names of its class and fields.
@@ -89,6 +89,8 @@ def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
             yield _release(event, event.event, relation, count, lambda: FixedSize(rate))
         case "TruncatedSubsampledGaussianDpEvent":
             yield from _truncated(event, relation, count)
+        case "ZCDpEvent":
+            yield concentrated(event.rho, event.xi, steps=count, relation=relation)
         case "RandomizedResponseDpEvent":
             yield _answers(event, relation, count)
         case _:
@@ -164,8 +166,8 @@ def event_from_history(history: Steps) -> Any:
     """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
 
     Gaussian noise is converted with full, Poisson (truncated or not) and fixed-size batches, Laplace noise with full
-    and Poisson ones, and randomised response. A discrete Gaussian release becomes a Gaussian event; the probabilities
-    of the two differ by a factor of at most e^G with the G of `discrete.discrete_gap`.
+    and Poisson ones, and so are randomised response and zCDP statements. A discrete Gaussian release becomes a Gaussian
+    event; the probabilities of the two differ by a factor of at most e^G with the G of `discrete.discrete_gap`.
 
     Raises:
         ValueError: a sampling or noise law that no event describes, or an argument that is not a history.
@@ -187,6 +189,8 @@ def _noise(dp: Any, release: Release) -> Any:
         return dp.dp_event.DiscreteLaplaceDpEvent(1 / (release.noise_multiplier * law.levels), law.levels)
     if isinstance(law, Randomised):
         return dp.dp_event.RandomizedResponseDpEvent(law.random, law.categories)
+    if isinstance(law, Zcdp):
+        return dp.dp_event.ZCDpEvent(law.rho, law.xi)
     if law.name == "laplace":
         return dp.LaplaceDpEvent(release.noise_multiplier)
     if law.name in ("gaussian", "discrete-gaussian"):
