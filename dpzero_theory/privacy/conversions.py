@@ -20,7 +20,7 @@ from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.stated import Zcdp
+from dpzero_theory.privacy.stated import GaussianMixture, Zcdp
 from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 _MOMENT_ROUNDING = 1e-14
@@ -145,6 +145,9 @@ def _bounds(release: Release, notion: str) -> tuple[float, float, float]:
         if r.relation is Relation.ZERO_OUT:
             high = min(high, r.steps / r.noise_multiplier**2)
         return (low / 2 if r.part.plain else 0.0), low / 2, high / 2
+    if isinstance(law, GaussianMixture):
+        square = r.steps * law.square
+        return 0.0, square / 2, square / 2 * r.sensitivity**2
     if isinstance(law, Zcdp) and notion == "rho":
         return 0.0, 0.0, r.steps * (law.rho + law.xi)
     pure = law.cost(r, 0.0).epsilon / r.steps

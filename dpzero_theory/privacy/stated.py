@@ -1,5 +1,5 @@
-"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, randomised response, and
-steps with a privacy-loss distribution of the user's own.
+"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, mixtures of Gaussians,
+randomised response, and steps with a privacy-loss distribution of the user's own.
 
     history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), randomised_response(4, 0.7, steps=10)]
     epsilon_of_history(history, delta=1e-5)
@@ -10,6 +10,7 @@ noise of these laws is drawn here: they say what somebody else's step cost.
 
 import math
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.concentrated import LEAST_RHO, MOST_RHO
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.groups import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, mixture_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
@@ -32,8 +34,8 @@ _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step."""
 _NUMBER = r"[0-9.eE+-]+"
 _TOTAL_ERROR, _ERROR = 1e-9, 1e-13
-"""How far the probabilities of an own distribution may sum to more than 1, and a bound on the relative rounding error
-of one of them."""
+"""How far given probabilities may sum to more than 1, those of a mixture also to less; and a bound on the relative
+rounding error of one of them."""
 
 
 class _Stated(Mechanism):
@@ -113,6 +115,51 @@ class Zcdp(_Stated):
     def cost(self, releases: Counted, delta: float) -> Cost:
         steps = releases.steps
         return Cost(gaussian=False, epsilon=math.inf, concentrated=(steps * self.rho, steps * self.xi))
+
+
+class GaussianMixture(_Stated):
+    """A step with Gaussian noise on a sum that one record moves by a random distance, of a known law.
+
+    With the record the output has the law sum_j p_j N(c_j, s^2), and without it N(0, s^2), for distances c_j >= 0. The
+    same pair dominates vectors of norm c_j in any directions (`certified.laws.groups`; Choquette-Choo et al., arXiv
+    2310.15526, theorem 3.1). With replace-one both values of the record move the sum so, in opposite directions.
+    """
+
+    family = "gaussian-mixture"
+
+    def __init__(self, noise: float, shifts: Sequence[float], probabilities: Sequence[float]) -> None:
+        at = check.real_array("sensitivities", np.asarray(shifts, dtype=float), at_least=0)
+        p = check.real_array("probabilities", np.asarray(probabilities, dtype=float), at_least=0, at_most=1)
+        if at.ndim != 1 or at.shape != p.shape or not len(at):
+            raise ValueError(f"sensitivities and probabilities must be equally many numbers; got {at.shape}, {p.shape}")
+        if not abs((total := math.fsum(p)) - 1) <= _TOTAL_ERROR:
+            raise ValueError(f"probabilities must sum to 1; got {total!r}")
+        chance: dict[float, float] = {}
+        for each, share in zip(at.tolist(), p.tolist(), strict=True):
+            if share > 0:
+                chance[each] = chance.get(each, 0.0) + share / total
+        self.shifts = tuple(sorted(chance.items()))
+        largest = self.shifts[-1][0]
+        if not largest > 0:
+            raise ValueError("sensitivities must be above 0 for some probability; got a step that shows nothing")
+        if len(self.shifts) > MOST_IN_GROUP:
+            raise ValueError(f"sensitivities must be at most {MOST_IN_GROUP} values; got {len(self.shifts)}")
+        least, most = LEAST_NOISE * largest, MOST_NOISE * largest
+        self.scatter = check.real("standard_deviation", noise, at_least=least, at_most=most)
+        parts = (f"{each!r},{share!r}" for each, share in self.shifts)
+        self.name = f"{self.family}:{self.scatter!r};{';'.join(parts)}"
+
+    @property
+    def square(self) -> float:
+        """mu^2 of the step if the record always moved the sum by the largest distance and the other one by 0."""
+        return (self.shifts[-1][0] / self.scatter) ** 2
+
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        largest = self.shifts[-1][0]
+        law = tuple((each / largest, math.log(share)) for each, share in self.shifts)
+        replaced = releases.relation is Relation.REPLACE_ONE
+        pairs = mixture_pairs(self.scatter / largest, law, replaced=replaced)
+        return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
 
 
 class Randomised(_Stated):
@@ -222,6 +269,22 @@ for _law in (Approximate, Randomised, Zcdp):
     MECHANISMS.register_family(_law.family, partial(_named, _law), listed=False)
 
 
+def _mixture(arguments: str) -> Mechanism:
+    """The mixture of Gaussians for the text after the colon of its name. Raises ValueError."""
+    if not re.fullmatch(f"{_NUMBER}(;{_NUMBER},{_NUMBER})+", arguments):
+        rule = f"mechanism must be {GaussianMixture.family}:S;C,P;C,P... with sensitivities C and probabilities P"
+        raise ValueError(f"{rule}; got {arguments!r}")
+    noise, *parts = arguments.split(";")
+    try:
+        shifts, probabilities = zip(*((float(x) for x in part.split(",")) for part in parts), strict=True)
+        return GaussianMixture(float(noise), shifts, probabilities)
+    except ValueError as error:
+        raise ValueError(f"mechanism must be {GaussianMixture.family} with its numbers; {error}") from None
+
+
+MECHANISMS.register_family(GaussianMixture.family, _mixture, listed=False)
+
+
 def _own(name: str) -> Mechanism:
     if name not in _OWN:
         raise ValueError(
@@ -272,6 +335,36 @@ def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) 
         ValueError: an argument outside its range.
     """
     return _release(Zcdp(rho, xi), steps, relation)
+
+
+def gaussian_mixture(
+    standard_deviation: float,
+    sensitivities: Sequence[float],
+    probabilities: Sequence[float],
+    *,
+    steps: int = 1,
+    relation: str,
+) -> Release:
+    """Return steps with Gaussian noise on a sum that one record moves by a random distance, as part of a history.
+
+    Such steps are, for instance, those of correlated noise with sampled batches (Choquette-Choo et al., arXiv
+    2310.15526), and dp-accounting's MixtureOfGaussiansDpEvent.
+
+    Args:
+        standard_deviation: s > 0 of the noise, in the unit of `sensitivities`; from 0.2 to 10^4 times the largest one.
+        sensitivities: the distances c_j >= 0 by which the record moves the sum, at most 2,000 values, one above 0.
+        probabilities: those of the distances, as many, with the sum 1. The draw is secret and independent of the data.
+        steps: their number, >= 1, with independent draws; each may depend on what was released before.
+        relation: which data sets are neighbours; it must be the history's. Under add-remove and zero-out the sum is not
+            moved without the record; under replace-one the two records move it in opposite directions.
+
+    Returns:
+        A release. Its cost is exact: records that always pull in one direction attain it.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    return _release(GaussianMixture(standard_deviation, sensitivities, probabilities), steps, relation)
 
 
 def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Release:
