@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE, laplace_pairs
+from dpzero_theory.privacy.certified.laws.exponential import (
+    LEAST_LAPLACE,
+    MOST_IN_LAPLACE_GROUP,
+    laplace_group_pairs,
+    laplace_pairs,
+)
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.integers import LEAST_DISCRETE, WIDEST, discrete_pairs
 from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier, on_lattice
@@ -72,6 +77,8 @@ class Counted(Protocol):
     def relation(self) -> Relation: ...
     @property
     def coordinates(self) -> int: ...
+    @property
+    def group(self) -> tuple[float, int] | None: ...
 
 
 class Mechanism(ABC):
@@ -162,6 +169,8 @@ class _Gaussian(Mechanism):
         return source.gaussian(scale, shape)
 
 
+_PURE_ROUNDING = 1e-11
+"""A bound on the relative rounding error of a pure epsilon."""
 _MOST_COMPOSED = 2**24
 """The largest number of releases for which sums over integers are computed; more are accounted in another way."""
 
@@ -272,12 +281,29 @@ class _Laplace(Mechanism):
     def cost(self, releases: Counted, delta: float) -> Cost:
         r, replaced = releases, releases.relation.replaces
         known = r.noise_multiplier >= LEAST_LAPLACE and r.steps <= _MOST_COMPOSED
+        if known and r.group and r.group[1] <= MOST_IN_LAPLACE_GROUP:
+            return self._grouped(releases, delta, *r.group)
         return Cost(
             gaussian=False,
             ratio=0.0 if self.levels else lattice_gap(r.noise_multiplier, r.steps),
             epsilon=r.steps * release_epsilon(r.noise_multiplier, r.sample_rate, replaced=replaced),
             least=least_epsilon(r.noise_multiplier, r.steps, r.sample_rate, delta, replaced=replaced),
             pairs=laplace_pairs(r.noise_multiplier, r.sample_rate, self.levels, replaced=replaced) if known else None,
+        )
+
+    def _grouped(self, releases: Counted, delta: float, rate: float, size: int) -> Cost:
+        """What releases of Poisson batches cost a group of `size` records, each drawn at `rate`.
+
+        The noise multiplier of the releases is over `size` clips.
+        """
+        r, s, replaced = releases, releases.noise_multiplier * size, releases.relation.replaces
+        pure = r.steps * size * release_epsilon(s, rate, replaced=replaced)
+        return Cost(
+            gaussian=False,
+            ratio=lattice_gap(r.noise_multiplier, r.steps),
+            epsilon=pure,
+            least=pure * (1 - _PURE_ROUNDING) if delta == 0 else 0.0,
+            pairs=laplace_group_pairs(s, rate, size, replaced=replaced),
         )
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float:

@@ -22,7 +22,17 @@ from scipy.special import bdtr, bdtrc
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
-from dpzero_theory.privacy.certified.laws.groups import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, group_pairs
+from dpzero_theory.privacy.certified.laws.groups import (
+    LEAST_NOISE,
+    MOST_IN_GROUP,
+    MOST_NOISE,
+    Mixture,
+    attained_pair,
+    binomial_shifts,
+    drawn_shifts,
+    group_pairs,
+    mixture_pairs,
+)
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.composition import Epochs, FinitePairs, Mixed, Pairs, Part, PlainGaussian
@@ -128,6 +138,19 @@ class Sampling:
         """
         return self if self.sample_rate == 1 else None
 
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> "Sampling | None":
+        """A sampling with which one record costs at most as much as some group of `size` records of some data does.
+
+        As with `of_group` the noise is then over `size` clips. n: the number of all records, or None, which stands for
+        any number. None is returned if no such sampling is known.
+        """
+        return self if self.sample_rate == 1 else None
+
+    @property
+    def group(self) -> tuple[float, int] | None:
+        """For a sampling made by `of_group`, the rate of each record and the group's size, if its cost needs them."""
+        return None
+
     @property
     def records(self) -> int | None:
         """The number n of records for which this sampling is made, or None if it works for any number."""
@@ -223,6 +246,9 @@ class Poisson(Sampling):
             return self
         return _PoissonGroup(_any(self.sample_rate, size), self.sample_rate, size)
 
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+        return self.of_group(size, relation)
+
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
 
@@ -244,6 +270,10 @@ class _PoissonGroup(Poisson):
 
     each: float
     size: int
+
+    @property
+    def group(self) -> tuple[float, int]:
+        return self.each, self.size
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         s = noise * self.size
@@ -429,7 +459,11 @@ class CyclicPoisson(Sampling):
         return Poisson(self._turn).part(noise, -(-steps // self.groups), relation)
 
     def of_group(self, size: int, relation: Relation) -> Sampling:
-        return self.at(min(_any(self.groups * self.sample_rate, size) / self.groups, self.most_rate))
+        drawn = Poisson(self._turn).of_group(size, relation)
+        return self if drawn is None or drawn.sample_rate == 1 else _CyclicGroup(self.sample_rate, self.groups, drawn)
+
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+        return self.of_group(size, relation) if n is None or size * self.groups <= n else None
 
     def chance(self, steps: int) -> tuple[float, str]:
         turns = -(-steps // self.groups)
@@ -450,6 +484,19 @@ class CyclicPoisson(Sampling):
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         return Turns(secret, n, self.groups, lambda members: _independent(source, members, self._turn))
+
+
+@dataclass(frozen=True)
+class _CyclicGroup(CyclicPoisson):
+    """Cyclic Poisson batches for neighbours that differ in a group of records, made for `group.group_release`.
+
+    turn: the Poisson batch of a turn, for the group.
+    """
+
+    turn: Sampling
+
+    def part(self, noise: float, steps: int, relation: Relation) -> Part:
+        return self.turn.part(noise, -(-steps // self.groups), relation)
 
 
 @dataclass(frozen=True)
@@ -478,6 +525,14 @@ class FixedSize(Sampling):
             return super().of_group(size, relation)
         return self.at(min(size * self.sample_rate, 1.0))
 
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+        if size == 1 or self.sample_rate == 1:
+            return self
+        if size > MOST_IN_GROUP:
+            return None
+        number = binomial_shifts(self.sample_rate, size) if n is None else drawn_shifts(n, self.batch_size(n), size)
+        return _FixedGroup(self.sample_rate, number, size)
+
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:
             return ""
@@ -500,6 +555,36 @@ class FixedSize(Sampling):
 
 
 @dataclass(frozen=True)
+class _FixedGroup(FixedSize):
+    """Fixed-size batches for neighbours that differ in a group of records, at data that attain a large cost.
+
+    The records of the group contribute 1 clip, and all others -1. Each of the j that are drawn takes the place of
+    another record. So without the group, or where its records contribute -1, the sum is the same in every batch, and
+    with it the sum is larger by 2 j; where the group's records count as zero it is larger by j.
+
+    number: the law of j. size: k, the number of records of the group. Noise is given in units of `size` clips.
+    """
+
+    number: Mixture
+    size: int
+
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Pairs | FinitePairs:
+        s, q = noise * self.size, min(self.size * self.sample_rate, 1.0)
+        most = self.number[-1][0]
+        if relation is Relation.ZERO_OUT and LEAST_NOISE <= noise <= q * MOST_NOISE:
+            twice = tuple((2 * j, log_weight) for j, log_weight in self.number)
+            above = zeroed_pairs(noise, q) if q < 1 else mixture_pairs(noise, ((1.0, 0.0),), replaced=False)
+            ends = (twice, self.number), (self.number, twice)
+            first, second = (attained_pair(pair, s, *laws) for pair, laws in zip(above, ends, strict=True))
+            return FinitePairs((first, second), steps)
+        scale = most * (1 if relation is Relation.ZERO_OUT else 2)
+        shifts = tuple((j / most, log_weight) for j, log_weight in self.number)
+        if not LEAST_NOISE <= s / scale <= MOST_NOISE:
+            return FixedSize(self.sample_rate)._sampled(s, steps, relation)
+        return FinitePairs(mixture_pairs(s / scale, shifts, replaced=False), steps)
+
+
+@dataclass(frozen=True)
 class FixedOrder(Sampling):
     """Shuffled or ordered epochs: the records are used in any order that does not depend on the data, each at most once
     an epoch."""
@@ -519,6 +604,9 @@ class FixedOrder(Sampling):
 
     def of_group(self, size: int, relation: Relation) -> Sampling:
         return self
+
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+        return self if n is None or size <= math.floor(self.sample_rate * n + 1e-9) else None
 
     def chance(self, steps: int) -> tuple[float, str]:
         return 1.0, "1"

@@ -213,6 +213,11 @@ class Release:
         """The largest change that one record of the batch can make to the batch's sum, in units of the clip."""
         return self.relation.sensitivity
 
+    @property
+    def group(self) -> tuple[float, int] | None:
+        """For steps whose cost is a group's (`group.group_release`), the rate of each record and the group's size."""
+        return self.step.sampling.group
+
     @cached_property
     def part(self) -> Part:
         """These steps as a part of a composition, computed as if their noise were Gaussian with this noise

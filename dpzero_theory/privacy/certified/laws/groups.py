@@ -33,9 +33,9 @@ MOST_IN_GROUP = 2000
 LEAST_NOISE, MOST_NOISE = 0.2, 1e4
 """The least and the most noise s. With less noise the losses of one release are in the hundreds and need a long grid;
 with more, two neighbouring intervals' losses hardly differ, so that rounding would widen the bracket."""
-_WEIGHT_ERROR = 1e-11
+WEIGHT_ERROR = 1e-11
 """A bound on the relative rounding error of p_j, whose logarithm, for a group, is a sum of terms of at most 2e4."""
-_LOSS_ERROR = 1e-11
+LOSS_ERROR = 1e-11
 """A bound on the rounding error of a loss, as a share of 1 plus its size; it includes the error of the p_j."""
 _SELDOM = 1e-40
 """Outputs near a shift are put into narrow intervals only if it, or a larger one, has at least this probability."""
@@ -60,12 +60,14 @@ def binomial_shifts(rate: float, size: int) -> Mixture:
     return tuple((float(j), way + j * log_in + (size - j) * log_out) for j, way in enumerate(ways))
 
 
-def drawn_shifts(n: int, batch: int, size: int, *, step: float = 1.0) -> Mixture:
-    """`step` times the number of a group's `size` records in a batch of `batch` of n records, drawn without
-    replacement."""
-    possible = range(max(0, batch + size - n), min(size, batch) + 1)
-    ways = math.log(math.comb(n, batch))
-    return tuple((step * j, math.log(math.comb(size, j) * math.comb(n - size, batch - j)) - ways) for j in possible)
+def drawn_shifts(n: int, batch: int, size: int) -> Mixture:
+    """The number j of a group's `size` records in a batch of `batch` of n records, drawn without replacement."""
+    found = []
+    for j in range(max(0, batch + size - n), min(size, batch) + 1):
+        drawn, left = np.arange(j), np.arange(size - j)
+        terms = (*np.log((batch - drawn) / (n - drawn)), *np.log((n - batch - left) / (n - j - left)))
+        found.append((float(j), math.log(math.comb(size, j)) + math.fsum(terms)))
+    return tuple(found)
 
 
 def _edges(shifts: Mixture, s: float, replaced: bool) -> Array:
@@ -104,7 +106,7 @@ def _masses(edges: Array, shifts: Mixture, s: float, sign: int) -> tuple[Array, 
         if weight > 0:
             mass, wrong = normal_mass((ends[:-1] - sign * at) / s, (ends[1:] - sign * at) / s)
             total += weight * mass
-            error += weight * (wrong + _WEIGHT_ERROR * mass)
+            error += weight * (wrong + WEIGHT_ERROR * mass)
     return total, error + 1e-16 * total
 
 
@@ -150,7 +152,7 @@ def mixture_pairs(noise: float, shifts: Mixture, *, replaced: bool) -> tuple[Fin
     s = noise
     edges = _edges(shifts, s, replaced)
     loss = _losses(edges, shifts, s, replaced)
-    slack = _LOSS_ERROR * (1 + np.abs(loss))
+    slack = LOSS_ERROR * (1 + np.abs(loss))
     (p, p_error), (q, q_error) = (
         _masses(edges, shifts, s, 1),
         _masses(edges, shifts if replaced else ((0.0, 0.0),), s, -1),
@@ -158,6 +160,21 @@ def mixture_pairs(noise: float, shifts: Mixture, *, replaced: bool) -> tuple[Fin
     # If there is no shift under Q, the loss is at least the log of the probability of a shift of 0, which may be none.
     # With replace-one the loss has no bound.
     still, log_still = shifts[0]
-    bottom = -math.inf if replaced or still > 0 else log_still - _LOSS_ERROR * (1 - log_still)
+    bottom = -math.inf if replaced or still > 0 else log_still - LOSS_ERROR * (1 - log_still)
     least, most = np.append(bottom, loss - slack), np.append(loss + slack, math.inf)
     return partitioned(p, q, least, most, p_error, q_error), partitioned(q, p, -most, -least, q_error, p_error)
+
+
+@lru_cache(maxsize=16)
+def attained_pair(above: FinitePair, noise: float, first: Mixture, second: Mixture) -> FinitePair:
+    """The pair `above`, with another pair of laws from below: what tells of the interval of an output which some data
+    attain.
+
+    above: a pair that dominates. noise: s over the clip. first, second: the laws of the shift under P and under Q, at
+    these data; both have equally many values.
+    """
+    edges = _edges(max(first, second), noise, False)
+    (p, p_error), (q, q_error) = (_masses(edges, law, noise, 1) for law in (first, second))
+    p, q = p - p_error, q + q_error
+    seen = (p > 0) & (q > 0)
+    return FinitePair(above.loss, above.mass, above.infinite, p[seen], q[seen])
