@@ -25,7 +25,7 @@ from dpzero_theory.privacy.certified.laws.groups import LEAST_NOISE, MOST_IN_GRO
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import FullBatch
+from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Release
 
 _MOST_COMPOSED = 2**24
@@ -359,12 +359,19 @@ def gaussian_mixture(
             moved without the record; under replace-one the two records move it in opposite directions.
 
     Returns:
-        A release. Its cost is exact: records that always pull in one direction attain it.
+        A release. Its cost is exact: records that always pull in one direction attain it. A single distance is a full
+        batch with Gaussian noise, and one beside 0 a Poisson batch, and such a release is returned.
 
     Raises:
         ValueError: an argument outside its range.
     """
-    return _release(GaussianMixture(standard_deviation, sensitivities, probabilities), steps, relation)
+    law = GaussianMixture(standard_deviation, sensitivities, probabilities)
+    (least, _), *more = law.shifts
+    if len(more) > 1 or (more and least > 0):
+        return _release(law, steps, relation)
+    largest, chance = law.shifts[-1]
+    drawn = Poisson(chance) if more else FullBatch()
+    return Release(law.scatter / largest, steps, sampling=drawn, relation=relation)
 
 
 def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Release:

@@ -80,6 +80,9 @@ def test_it_is_a_poisson_batch_where_it_has_two_distances_and_composes():
     rho = zcdp_of_history([*told, full])
     assert rho.lower == pytest.approx(50 / 1.69 / 2 + 4 / 9 * 2 / 2)
     assert rho.upper == pytest.approx(4 * 50 / 1.69 / 2 + 4 / 9 * 2 / 2)
+    three = [gaussian_mixture(*MIXTURES["three distances"], steps=4, relation="replace-one")]
+    assert zcdp_of_history(three).lower == pytest.approx(4 * 2.25 / 2)
+    assert zcdp_of_history(three).upper == pytest.approx(4 * 4 * 2.25 / 2)
     pair = gaussian(1.3, 0.1, "add-remove")[0]
     one = delta_of_history([gaussian_mixture(1.3, [0.0, 1.0], [0.9, 0.1], relation="add-remove")], 0.5)
     assert one.upper == pytest.approx(exact_delta(0.5, [[pair, pair[::-1]]]), rel=1e-4)
