@@ -73,20 +73,22 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     costs = [(r, MECHANISMS[r.mechanism].cost(r, delta)) for r in releases]
     gaussian = [(r, cost) for r, cost in costs if cost.gaussian]
     above, below = ([_continuous(r, cost, end) for r, cost in gaussian] for end in (0, 1))
+    bounded = any(r.bounded for r in below)
     paired: dict[tuple[FinitePair, FinitePair], int] = {}
     for r, cost in costs:
         if cost.pairs is not None:
             paired[cost.pairs] = paired.get(cost.pairs, 0) + r.steps
 
-    def composed(made: Sequence[Release], finite: Sequence[FinitePairs]) -> Composition:
+    def composed(made: Sequence[Release], finite: Sequence[FinitePairs], *, attained: bool = False) -> Composition:
         replaced = any(r.relation is Relation.REPLACE_ONE for r in made)
-        return Composition((*finite, *(r.part for r in made)), replaced)
+        parts = (part for r in made for part in (r.attained_parts if attained else (r.part,)))
+        return Composition((*finite, *parts), replaced)
 
     def reduced(finite: Sequence[FinitePairs], kept: Callable[[Cost], bool]) -> _Reduced:
         top = composed(above, finite)
         return _Reduced(
             above=top,
-            below=top if below == above else composed(below, finite),
+            below=top if below == above and not bounded else composed(below, finite, attained=True),
             ratio=math.fsum(cost.ratio for _, cost in costs if kept(cost)),
             epsilon=_up(math.fsum(cost.epsilon for _, cost in costs if not kept(cost))),
             least=max((cost.least for _, cost in costs), default=0.0),
@@ -235,10 +237,11 @@ def _reduced_delta(
         return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
 
     bracket = of(reduced.above, max(_down(left - beyond) if beyond else left, 0.0), near)
-    if ratio + beyond == 0:
+    if ratio + beyond == 0 and reduced.below is reduced.above:
         return replace(bracket, notes=notes)
     upper = min(_up((bracket.upper + pure) * math.exp(ratio)), 1.0)
-    lower = of(reduced.below, _up(eps + 2 * ratio), near).lower * math.exp(-ratio)
+    at_least = 0.0 if reduced.below.empty else of(reduced.below, _up(eps + 2 * ratio), near).lower
+    lower = min(at_least * math.exp(-ratio), upper)
     return Bracket(_down(lower), min(bracket.value + pure, upper), upper, bracket.method, notes)
 
 
@@ -374,7 +377,8 @@ def _reduced_epsilon(reduced: _Reduced, target: float, below: bool) -> Bracket:
         upper = _up(bracket.upper + 2 * ratio + reduced.epsilon)
     lower = bracket.lower
     if below and reduced.below is not reduced.above:
-        lower = _composed_epsilon(reduced.below, _up(target * math.exp(ratio))).lower
+        goal = _up(target * math.exp(ratio))
+        lower = 0.0 if reduced.below.empty else _composed_epsilon(reduced.below, goal).lower
     # For a smaller `ratio` G the lower end needs no change: `crossing` leaves a margin by which it holds at target e^G
     # too.
     elif below and ratio >= MARGIN / 2:

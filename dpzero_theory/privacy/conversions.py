@@ -144,7 +144,7 @@ def _bounds(release: Release, notion: str) -> tuple[float, float, float]:
         low, high = r.part.squares
         if r.relation is Relation.ZERO_OUT:
             high = min(high, r.steps / r.noise_multiplier**2)
-        return (low / 2 if r.part.plain else 0.0), low / 2, high / 2
+        return (low / 2 if r.part.plain and not r.bounded else 0.0), low / 2, high / 2
     if isinstance(law, GaussianMixture):
         square = r.steps * law.square
         return 0.0, square / 2, square / 2 * r.sensitivity**2

@@ -13,6 +13,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -22,6 +23,8 @@ from scipy.special import bdtr, bdtrc
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
+from dpzero_theory.privacy.certified.allocations.epoch import epoch_pairs
+from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.groups import (
     LEAST_NOISE,
     MOST_IN_GROUP,
@@ -34,6 +37,7 @@ from dpzero_theory.privacy.certified.laws.groups import (
     mixture_pairs,
 )
 from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.shuffled import LEAST_SHUFFLED, largest_pairs
 from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.composition import Epochs, FinitePairs, Mixed, Pairs, Part, PlainGaussian
 from dpzero_theory.privacy.relation import Relation
@@ -44,6 +48,11 @@ _CHANCE_ROUNDING = 1e-15
 """A bound on the relative rounding error of a probability computed with expm1 and log1p."""
 _BINOMIAL = 1e-9
 """A bound on the relative error of scipy's binomial tail probability."""
+_QUIET, _QUIET_ZEROED = 0.8, 3.0
+"""From this noise over the clip on, all outputs of a shuffled epoch tell more than its largest output does: under
+replace-one, and under zero-out. Below it the largest output alone is used for the lower end."""
+_OF_EPOCH: dict[str, float] = {"reach": 10.0, "near": 7.0, "ratio": 0.06, "work": 2.5e7}
+"""The accuracy of the pairs of laws of a shuffled epoch: arguments of `allocations.epoch.epoch_pairs`."""
 _LEAST_FULL = 1e-290
 """Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it."""
 
@@ -129,6 +138,14 @@ class Sampling:
         neighbours.
         """
         raise NotImplementedError(f"sampling {self.word} says neither part nor _sampled")
+
+    def attained_parts(self, noise: float, steps: int, relation: Relation) -> tuple[Part, ...]:
+        """The parts of a composition that costs at most as much as the releases do for some data.
+
+        They are the one of `part`, whose lower end is attained by data, unless `part` is an upper end only. The
+        arguments are those of `part`.
+        """
+        return (self.part(noise, steps, relation),)
 
     def of_group(self, size: int, relation: Relation) -> "Sampling | None":
         """A sampling with which one record costs at least as much as a group of `size` records does with this one.
@@ -586,8 +603,8 @@ class _FixedGroup(FixedSize):
 
 @dataclass(frozen=True)
 class FixedOrder(Sampling):
-    """Shuffled or ordered epochs: the records are used in any order that does not depend on the data, each at most once
-    an epoch."""
+    """Ordered epochs: the records are used in any order that does not depend on the data and may be known, each at most
+    once an epoch."""
 
     name = "fixed-order"
     scheduled = True
@@ -613,6 +630,53 @@ class FixedOrder(Sampling):
 
     def note(self, relation: Relation) -> str:
         return "fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most"
+
+
+@dataclass(frozen=True)
+class Shuffled(FixedOrder):
+    """Shuffled epochs: in every epoch the records are put into a new, secret, uniformly random order, and floor(1/q)
+    batches of one size are taken in that order.
+
+    No amplification by the secrecy of the order is proved for every adaptive use, so that the upper end is that of
+    `FixedOrder`. The lower end is attained by data (`certified.laws.shuffled`).
+    """
+
+    name = "shuffled"
+
+    def attained_parts(self, noise: float, steps: int, relation: Relation) -> tuple[Part, ...]:
+        if self.sample_rate == 1:
+            return super().attained_parts(noise, steps, relation)
+        whole, rest = divmod(steps, _epoch(self.sample_rate))
+        released = ((_epoch(self.sample_rate), whole), (rest, 1))
+        pairs = ((self._attained(noise, steps, relation), times) for steps, times in released if steps and times)
+        return tuple(FinitePairs(pair, times) for pair, times in pairs if pair is not None)
+
+    def _attained(self, noise: float, released: int, relation: Relation) -> tuple[FinitePair, FinitePair] | None:
+        """Pairs of laws, for lower ends, that some data attain in `released` steps of an epoch; None for tiny noise."""
+        zeroed = relation is Relation.ZERO_OUT
+        # An epoch of more steps, of which as many are released, uses the record less often.
+        epoch = max(math.ceil((1 - 1e-12) / self.sample_rate), released)
+        if noise >= (_QUIET_ZEROED if zeroed else _QUIET):
+            with suppress(OverflowError):
+                return epoch_pairs(
+                    noise if zeroed else noise / 2, epoch, released, replaced=False, ends="lower", **_OF_EPOCH
+                )
+        return largest_pairs(noise, epoch, released, float(zeroed)) if noise >= LEAST_SHUFFLED else None
+
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> None:
+        return None
+
+    def chance(self, steps: int) -> tuple[float, str]:
+        return min(steps, _epoch(self.sample_rate)) * self.sample_rate, "min(steps, floor(1/q)) * sample_rate"
+
+    def note(self, relation: Relation) -> str:
+        return (
+            "shuffled: the upper end counts no amplification, because none is proved for batches of one size; the lower"
+            " end is attained by data"
+        )
+
+    def batch_size(self, n: int) -> int:
+        return FixedSize(self.sample_rate).batch_size(n)
 
 
 @dataclass(frozen=True)
@@ -724,7 +788,7 @@ def _epoch(sample_rate: float) -> int:
 
 
 SAMPLINGS: Registry[type[Sampling]] = Registry("sampling")
-for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, TruncatedPoisson, CyclicPoisson):
+for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Shuffled, TruncatedPoisson, CyclicPoisson):
     SAMPLINGS.register(_kind)
 
 
@@ -734,8 +798,6 @@ def sampling_of(word: str, sample_rate: float | None) -> Sampling:
     The rate of full batches is 1 and may be None. Raises ValueError for an unknown word or a rate outside its range.
     """
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
-    if name == "shuffled":
-        raise ValueError(f"sampling must be fixed-order where epochs are shuffled; got {word!r}")
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 
