@@ -22,6 +22,8 @@ LARGEST_EPSILON = 1e4
 with as many cells."""
 _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
+_MOST_TRIES = 12
+"""How often a noise multiplier that misses a target is sought farther down, where only the upper end is closed."""
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the noise multiplier of a law with pure epsilon, at delta = 0."""
 _CLOSE = 1e-4
@@ -199,10 +201,28 @@ def _require_noise(unit: Release, delta: float) -> None:
 def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     if unit.part.plain:
         exact = (unit.part.gdp or 0.0) / float(gdp_from_epsilon(epsilon, delta))
-        return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
+        lower = _missed(unit, epsilon, delta, exact) if unit.bounded else exact * (1 - 1e-10)
+        return Bracket(lower, exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
     return replace(answer(unit.composition).noise(_question(unit, epsilon, delta)), notes=notes([unit]))
+
+
+def _missed(unit: Release, epsilon: float, delta: float, most: float) -> float:
+    """A noise multiplier below `most` with which the target (epsilon, delta) is certainly missed; 0 if none is found.
+
+    It is found by steps of a factor 1.5 downwards, and halved three times in between.
+    """
+
+    def missed(noise: float) -> bool:
+        return delta_of_history([unit.with_noise(noise)], epsilon).lower > delta
+
+    low = next((noise for k in range(1, _MOST_TRIES) if missed(noise := most / 1.5**k)), 0.0)
+    high = 1.5 * low
+    for _ in range(3 if low else 0):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if missed(middle) else (low, middle)
+    return low
 
 
 def _question(unit: Release, epsilon: float, delta: float) -> NoiseQuestion:
