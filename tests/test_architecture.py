@@ -212,3 +212,39 @@ def test_the_tests_listed_as_slow_exist() -> None:
     for path, _, name in (line.partition("::") for line in lines):
         assert (ROOT / path).is_file(), path
         assert not name or f"def {name}(" in (ROOT / path).read_text(), (path, name)
+
+
+def root_searches(source: str) -> set[str]:
+    """Returns the functions in a source text that narrow an interval down in a loop of their own.
+
+    They are known by the statement that replaces one end: `low, high = (x, high) if g(x) else (low, x)`.
+    """
+
+    def replaces_an_end(node: ast.AST) -> bool:
+        match node:
+            case ast.Assign(
+                [ast.Tuple([ast.Name(a), ast.Name(b)])],
+                ast.IfExp(_, ast.Tuple([ast.Name(c), ast.Name(d)]), ast.Tuple([ast.Name(e), ast.Name(f)])),
+            ):
+                return (d, e) == (b, a) or (c, f) == (a, b)
+        return False
+
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    loops = [(f.name, n) for f in functions for n in ast.walk(f) if isinstance(n, (ast.While, ast.For))]
+    return {name for name, loop in loops if any(replaces_an_end(node) for node in ast.walk(loop))}
+
+
+def test_root_searches_are_found_in_syntax_trees() -> None:
+    halving = "def f(low, high):\n while high - low > 1:\n  m = h(low, high)\n  low, high = {}"
+    for ends in ("(m, high) if g(m) else (low, m)", "(low, m) if g(m) else (m, high)"):
+        assert root_searches(halving.format(ends)) == {"f"}
+    assert root_searches(halving.format("(m, m)")) == set()
+
+
+def test_roots_are_searched_for_by_bisection_or_scipy() -> None:
+    """Two searches stay: one whose values give the derivative too, and one whose values are random."""
+    found = {(name, each) for name, path in SOURCES.items() for each in root_searches(path.read_text())}
+    assert {each for each in found if each[0] != "dpzero_theory.bisection"} == {
+        ("dpzero_theory.privacy.certified.analytic.tilting", "saddle"),
+        ("benchmarks.privacy.allocation", "rate"),
+    }

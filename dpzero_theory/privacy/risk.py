@@ -27,6 +27,7 @@ from functools import cache
 from scipy.optimize import brentq, minimize_scalar
 
 from dpzero_theory import check
+from dpzero_theory.bisection import outward
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.step import Steps, releases_of
@@ -112,12 +113,14 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
         return x, plain + share * bracket.lower, plain + share * bracket.value, plain + share * bracket.upper
 
     t = _least(lambda t: bound(t)[2])
-    step, centre = _NEIGHBOUR, bound(t)
-    while True:
-        left, right = bound(t - step), bound(t + step)
-        if (left[1] >= centre[3] and right[1] >= centre[3]) or step > _MOST_EXPONENT:
-            break
-        step *= 2
+    centre = bound(t)
+
+    def encloses(step: float) -> bool:
+        """Whether the minimum is certainly between e^(t - step) and e^(t + step)."""
+        return bound(t - step)[1] >= centre[3] and bound(t + step)[1] >= centre[3]
+
+    step = outward(encloses, _NEIGHBOUR, _NEIGHBOUR, most=2 * _MOST_EXPONENT)[1]
+    left, right = bound(t - step), bound(t + step)
     # A convex function lies above the line through two of its points, except between them.
     ends = [
         centre[1] + (centre[1] - one[3]) / (centre[0] - one[0]) * (other[0] - centre[0])
@@ -130,9 +133,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
 def _least(estimate: Callable[[float], float]) -> float:
     """About the point at which the function `estimate`, which has a single minimum, has its minimum."""
     sign = -1.0 if estimate(-_NEIGHBOUR) < estimate(_NEIGHBOUR) else 1.0
-    most = 1.0
-    while most < _MOST_EXPONENT and estimate(sign * 2 * most) < estimate(sign * most):
-        most *= 2
+    most = outward(lambda x: not estimate(sign * 2 * x) < estimate(sign * x), 1.0, 1.0, most=_MOST_EXPONENT)[1]
     low, high = sorted((0.0, sign * 2 * most))
     return float(minimize_scalar(estimate, bounds=(low, high), method="bounded", options={"xatol": _NEIGHBOUR}).x)
 
@@ -165,20 +166,21 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
         bracket = measure(history(math.exp(log_noise)))
         return (bracket.lower + bracket.upper) / 2 - goal
 
-    quiet = loud = 0.0
-    while beyond(loud) > 0:
-        quiet, loud = loud, loud + 1
-        if loud > math.log(_MOST_NOISE):
-            raise ValueError(f"target must be reached by a noise_multiplier of at most {_MOST_NOISE:g}; got {goal!r}")
-    while quiet == loud or beyond(quiet) <= 0:
-        quiet, loud = quiet - 1, quiet
-        reached = f"noise_multiplier {_LEAST_NOISE:g} meets {goal!r} already"
-        check.precondition(quiet > math.log(_LEAST_NOISE), f"target must be below the risk of little noise; {reached}")
-    noise = math.exp(brentq(beyond, quiet, loud, xtol=_ACCURACY / 4))
-    more, less = _ACCURACY, _ACCURACY
-    while not (bracket := measure(history(noise * (1 + more)))).upper <= goal:
-        more *= 2
-    while less < 1 and not measure(history(noise * (1 - less))).lower > goal:
-        less *= 2
-    upper = noise * (1 + more)
-    return Bracket(noise * max(1 - less, 0.0), upper, upper, bracket.method, bracket.notes)
+    most, least = math.log(_MOST_NOISE), math.log(_LEAST_NOISE)
+    loud = outward(lambda log: beyond(log) <= 0, 0.0, 1.0, growth=1, most=most)[1]
+    if loud == most:
+        raise ValueError(f"target must be reached by a noise_multiplier of at most {_MOST_NOISE:g}; got {goal!r}")
+    quiet = outward(lambda log: beyond(log) > 0, loud - 1, -1.0, growth=1, most=least)[1]
+    reached = f"noise_multiplier {_LEAST_NOISE:g} meets {goal!r} already"
+    check.precondition(quiet > least, f"target must be below the risk of little noise; {reached}")
+    noise = math.exp(brentq(beyond, quiet, min(quiet + 1, loud), xtol=_ACCURACY / 4))
+    brackets: dict[float, Bracket] = {}
+
+    def meets(noise: float) -> bool:
+        brackets[noise] = measure(history(noise))
+        return brackets[noise].upper <= goal
+
+    step = noise * _ACCURACY
+    upper = outward(meets, noise + step, step)[1]
+    lower = outward(lambda noise: measure(history(noise)).lower > goal, noise - step, -step, most=0.0)[1]
+    return Bracket(lower, upper, upper, brackets[upper].method, brackets[upper].notes)
