@@ -20,7 +20,7 @@ from benchmarks.audits import audit_field, audit_invented
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
-from benchmarks.llm import chat, owners, rewards, rewards_tasks
+from benchmarks.llm import chat, owners, rewards
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.only_d import table as steps_table
@@ -562,7 +562,7 @@ TABLES = {
     "tuning_step": tuning_step.table,
     "llm_chat": chat.table,
     "llm_rewards": rewards.table,
-    "llm_rewards_tasks": rewards_tasks.table,
+    "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_owners": owners.table,
     "users": users.table,
     "equal_evaluations": equal_evaluations,
