@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-T = TypeVar("T", int, float)
+Number = TypeVar("Number", int, float)
 X = TypeVar("X", int, float, Array)
 _MOST_HALVINGS = 2200
 """More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
@@ -73,8 +73,13 @@ def halved(
 
 
 def outward(
-    meets: Callable[[T], bool], start: T, step: T, *, growth: float = 2, most: T | float | None = None
-) -> tuple[T, T]:
+    meets: Callable[[Number], bool],
+    start: Number,
+    step: Number,
+    *,
+    growth: float = 2,
+    most: Number | float | None = None,
+) -> tuple[Number, Number]:
     """Go from a point in one direction, in steps of growing length, until a condition holds.
 
     For example `outward(lambda x: x > 5, 1.0, 1.0)` tries 1, 2, 4 and 8, and returns (4.0, 8.0).
@@ -264,7 +269,9 @@ def smallest_real(meets: Callable[[float], bool], low: float, high: float, toler
     return _smallest(meets, low, high, lambda miss, hit: miss if hit - miss <= tolerance * hit else (miss + hit) / 2)
 
 
-def _smallest(meets: Callable[[T], bool], low: T, high: T, middle: Callable[[T, T], T]) -> T | None:
+def _smallest(
+    meets: Callable[[Number], bool], low: Number, high: Number, middle: Callable[[Number, Number], Number]
+) -> Number | None:
     check.real("low", low, above=0)
     miss, hit = outward(meets, low, low, most=high)
     if hit == high and not meets(high):

@@ -248,3 +248,36 @@ def test_roots_are_searched_for_by_bisection_or_scipy() -> None:
         ("dpzero_theory.privacy.certified.analytic.tilting", "saddle"),
         ("benchmarks.privacy.allocation", "rate"),
     }
+
+
+def constants(source: str) -> Iterator[tuple[str, str]]:
+    """Yields the constants that a source text assigns at its top level, each with the text of its value."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign):
+            pairs = [(target, node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            pairs = [(node.target, node.value)]
+        else:
+            continue
+        for target, value in pairs:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = (
+                value.elts if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) else [value] * len(names)
+            )
+            found = ((ast.unparse(name), ast.unparse(each)) for name, each in zip(names, values, strict=True))
+            yield from ((name, each) for name, each in found if name.isupper())
+
+
+def test_constants_are_found_in_syntax_trees() -> None:
+    source = "A = 1\nB, _C = 2, 3\nD: int = 4\nE, F = g()\nlow = 5\ndef f():\n    G = 6\n"
+    assert dict(constants(source)) == {"A": "1", "B": "2", "_C": "3", "D": "4", "E": "g()", "F": "g()"}
+
+
+def test_no_name_of_a_constant_has_two_values_within_a_room() -> None:
+    values: dict[tuple[Path, str], set[str]] = {}
+    for name, path in SOURCES.items():
+        if within(name, "dpzero_theory"):
+            for constant, value in constants(path.read_text()):
+                values.setdefault((path.parent.relative_to(ROOT), constant), set()).add(value)
+    assert len(values) > 300
+    assert {where: found for where, found in values.items() if len(found) > 1} == {}
