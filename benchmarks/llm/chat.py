@@ -18,7 +18,7 @@ epsilon = 2; the clip comes from gradient norms of such descriptions. Both take 
 import csv
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,13 +80,15 @@ class Prepared(NamedTuple):
     bias: nn.Parameter
 
 
-def answers(data: Path, task: str) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+def answers(
+    data: Path, task: str, sizes: Mapping[str, int] | None = None
+) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """Return the records by split: a prompt and its answer or, for "dpo", its chosen and its rejected answer.
 
     data: the folder of the E2E file. task: "sft" or "dpo". One split after the other takes whole restaurants, in an
-    order that is fixed.
+    order that is fixed. sizes: the numbers of records; those of `PARTS` if None.
     """
-    sizes = PARTS[task]
+    sizes = sizes or PARTS[task]
     with (data / FILE).open(newline="") as file:
         rows = sorted((row["mr"], row["ref"].strip()) for row in csv.DictReader(file))
     groups = [(mr, [text for _, text in group]) for mr, group in groupby(rows, key=lambda row: row[0])]
@@ -107,17 +109,19 @@ def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
     return [(short, long) for short, long in pairs if len(long.split()) >= len(short.split()) + SHORTER]
 
 
-def prepared(data: Path, task: str, folder: Path) -> Prepared:
+def prepared(
+    data: Path, task: str, folder: Path, sizes: Mapping[str, int] | None = None, dtype: str = "float32"
+) -> Prepared:
     """Return what a run of the task ("sft" or "dpo") needs. data: the folder of the E2E file. folder: where hidden
-    states are kept."""
-    model = load(MODEL)
+    states are kept. sizes: as for `answers`. dtype: that of all frozen weights and of the hidden states."""
+    model = load(MODEL, dtype=dtype)
     model.module.requires_grad_(False)
     old: Any = model.module.get_output_embeddings()  # type: ignore[operator]
     head = Remembering(old.in_features, old.out_features)
     head.weight = old.weight
     nn.init.zeros_(head.bias)
     model.module.set_output_embeddings(head)  # type: ignore[operator]
-    records = answers(data, task)
+    records = answers(data, task, sizes)
     rows = [_tokens(model.tokenizer, model.pad, found) for found in records.values()]
     tail, *states = cached(model.module, *rows, folder=folder)
     losses = losses_for(tail)
@@ -199,13 +203,16 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
     return float(torch.cat(losses).mean()), float(torch.cat(wins).mean()) if wins else 0.0
 
 
-def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path) -> dict[str, Any]:
+def trained(
+    work: Prepared, task: str, at: Cell, size: float, folder: Path, steps: int = STEPS, batch_size: int | None = None
+) -> dict[str, Any]:
     """Train from a bias of 0 by the cell's method. Returns the measured columns of the row: the losses and win rates on
     the dev and test records afterwards, the test loss before, and for DPZero the epsilon spent and the noise.
 
-    size: the first step size, which falls linearly to 0. folder: for the files of a private run.
+    size: the first step size, which falls linearly to 0. folder: for the files of a private run. batch_size: the number
+    of records in a batch, on average for DPZero; that of `BATCHES` if None.
     """
-    batch_size = BATCHES[task]
+    batch_size = batch_size or BATCHES[task]
     with torch.no_grad():
         work.bias.zero_()
     before, _ = evaluated(work, "test")
@@ -213,8 +220,8 @@ def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path) -> d
     if at["method"] == "dpzero":
         run = make_private_with_epsilon(
             work.tail, work.losses, data, target_epsilon=float(at["epsilon"]), target_delta=DELTA, clip=CLIPS[task],
-            relation="add-remove", steps=STEPS, expected_batch=batch_size, smoothing=SMOOTHING, sampling="poisson",
-            direction="rademacher", step_size=lambda step: size * (1 - step / STEPS), difference="forward",
+            relation="add-remove", steps=steps, expected_batch=batch_size, smoothing=SMOOTHING, sampling="poisson",
+            direction="rademacher", step_size=lambda step: size * (1 - step / steps), difference="forward",
             directions_per_step=DIRECTIONS, folder=folder, micro_batch=4 * batch_size,
         )  # fmt: skip
         run.run()
@@ -223,8 +230,8 @@ def trained(work: Prepared, task: str, at: Cell, size: float, folder: Path) -> d
     else:
         draws = np.random.default_rng(at["seed"])
         optimizer = torch.optim.AdamW([work.bias], lr=size, weight_decay=0.0)
-        for step in range(STEPS):
-            optimizer.param_groups[0]["lr"] = size * (1 - step / STEPS)
+        for step in range(steps):
+            optimizer.param_groups[0]["lr"] = size * (1 - step / steps)
             optimizer.zero_grad()
             batch = data[torch.from_numpy(draws.choice(len(data), batch_size, replace=False))]
             torch.as_tensor(work.losses(work.tail, batch)).mean().backward()  # type: ignore[no-untyped-call]
@@ -258,7 +265,7 @@ def table(folder: Path = RESULTS / "llm_chat") -> str:
     return markdown(["task", "method", "records", "loss before", "loss after", "win rate"], lines)
 
 
-def _check(parser: Parser, options: Namespace) -> None:
+def check_data(parser: Parser, options: Namespace) -> None:
     """Refuse a command line without data, and one whose model is not made."""
     if options.data is None:
         parser.error(f"--data must be given, a folder with {FILE}")
@@ -311,7 +318,7 @@ EXPERIMENT = Experiment(
         "smoothing": SMOOTHING, "difference": "forward", "delta": DELTA, "beta": BETA, "sampling": "poisson",
         "relation": "add-remove", "trained": "one number for each token, added to the logits",
     },
-    check=_check,
+    check=check_data,
     cells=_cells,
     measure=_measure,
     told=lambda at, rows: (
