@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from scipy.stats import t as student
 
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import read_rows
-from benchmarks.kit.tables import markdown
+from benchmarks.kit.tables import half_width, markdown
 from benchmarks.llm import last_norm
 from benchmarks.llm.last_norm import NONE, Prepared, measured
 from benchmarks.llm.records import Record, Selection, splits
@@ -207,10 +206,8 @@ def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], End]:
     found = {}
     for (name, prompt, method, epsilon), part in shown.groupby(["task", "prompt", "method", "epsilon"]):
         values = 100 * part["test_accuracy"].to_numpy(dtype=float)
-        count, half = len(values), 0.0
-        if count > 1:
-            half = float(student.ppf(0.975, count - 1) * values.std(ddof=1) / count**0.5)
-        found[str(name), str(prompt), str(method), str(epsilon)] = End(float(values.mean()), half, count)
+        half = half_width(values) if len(values) > 1 else 0.0
+        found[str(name), str(prompt), str(method), str(epsilon)] = End(float(values.mean()), half, len(values))
     return found
 
 
