@@ -181,7 +181,7 @@ def paper_lemma_limit(delta: float) -> float:
     def middle(under: float, over: float) -> float:
         return over if over - under <= 1e-12 * over else (under + over) / 2
 
-    under, over = outward(lambda epsilon: excess(epsilon) >= 0, 0.5, 0.5)  # The lemma holds at epsilon = 0.5
+    under, over = outward(lambda epsilon: excess(epsilon) >= 0, 1.0, 1.0)  # The lemma holds at epsilon = 1
     return halved(lambda epsilon: excess(epsilon) < 0, under, over, middle=middle)[0]
 
 
