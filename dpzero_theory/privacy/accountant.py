@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dpzero_theory import check
-from dpzero_theory.bisection import LogSecant
+from dpzero_theory.bisection import LogSecant, outward
 from dpzero_theory.privacy.answers import answer
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN
@@ -346,19 +346,20 @@ def _close_to_pure(reductions: Sequence[_Reduced], target: float, upper: float) 
     pure, best = reductions[-1].epsilon, upper
     if not math.exp(min(upper - pure, 0.0)) > 1 - _CLOSE_TO_PURE:
         return upper
-    search = LogSecant(target, -1.0, longest=_LONGEST)
-    for _ in range(_MOST_LOOKS):
-        if not 0 < search.x < _CLOSE_TO_PURE:
-            break
-        epsilon = _up(pure + math.log1p(-search.x))
+
+    def missed(x: float) -> float | None:
+        """How far delta at the epsilon with e^epsilon = e^pure (1 - x) is from the target; None ends the search."""
+        nonlocal best
+        if not 0 < x < _CLOSE_TO_PURE:
+            return None
+        epsilon = _up(pure + math.log1p(-x))
         delta = _near_pure(reductions, epsilon) if epsilon > 0 else 1.0
         if delta <= target:
             best = min(best, epsilon)
-        if not 0 < delta < 1 or target * (1 - 2 * _AIM) < delta <= target:
-            break
-        missed = math.log(target / delta) + math.log1p(-_AIM)
-        search.measure(missed)
-        search.move(missed)
+        near = target * (1 - 2 * _AIM) < delta <= target
+        return None if near or not 0 < delta < 1 else math.log(target / delta) + math.log1p(-_AIM)
+
+    LogSecant(target, -1.0, longest=_LONGEST).run(missed, lambda _: False, _MOST_LOOKS)
     return best
 
 
@@ -393,13 +394,8 @@ def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ra
     The point is used as a lower bound on epsilon.
     """
     goal, change = _up(target * math.exp(ratio)), ratio * max(near, 1.0)
-    for _ in range(8):
-        if near - change <= 0:
-            return 0.0
-        if delta(near - change).lower > goal:
-            return near - change
-        change *= 4
-    return 0.0
+    start = max(near - change, 0.0)
+    return outward(lambda x: delta(x).lower > goal, start, -3 * change, growth=4, most=0.0)[1]
 
 
 def sharp_delta(history: Steps, epsilon: float, *, near: float | None = None) -> Bracket:

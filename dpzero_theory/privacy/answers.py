@@ -93,18 +93,18 @@ class NoiseQuestion:
         slope = -1 - abs((self.epsilon / gdp) ** 2 - gdp**2 / 4)
         if not self.at(1.0).central:
             return noise, slope
-        search = LogSecant(noise, -1.0)
-        for _ in range(_MOST_GUESSES):
-            epsilon, of_epsilon = rough_epsilon(self.delta, self.at(search.x).central)
+        search, steep = LogSecant(noise, -1.0), 0.0
+
+        def missed(noise: float) -> float | None:
+            nonlocal steep
+            epsilon, of_epsilon = rough_epsilon(self.delta, self.at(noise).central)
             if not epsilon > 0:
-                break
-            missed = math.log(epsilon / self.epsilon)
-            search.measure(missed)
-            slope = -of_epsilon * search.slope
-            if abs(missed) < _ROUGH_MISS:
-                break
-            search.move(missed)
-        return search.x, min(slope, -1.0)
+                return None
+            steep = -of_epsilon
+            return math.log(epsilon / self.epsilon)
+
+        search.run(missed, lambda value: abs(value) < _ROUGH_MISS, _MOST_GUESSES)
+        return search.x, min(steep * search.slope if steep else slope, -1.0)
 
 
 class Answer(ABC):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import smallest_real
+from dpzero_theory.bisection import outward, smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, excess, notes, sharp_delta, wide_delta
 from dpzero_theory.privacy.answers import NoiseQuestion, answer, bracket_curve
 from dpzero_theory.privacy.bracket import Bracket
@@ -82,12 +82,7 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
         check.real("target_delta", delta, above=0, below=1)
     bracket = _pure(unit, epsilon, delta, pure) if pure is not None else _resolved(unit, epsilon, delta)
 
-    def beyond(noise: float) -> float:
-        if not noise < math.inf:
-            raise ValueError(f"target_epsilon must be within the accountant's reach; got {epsilon:g} at {delta:g}")
-        return excess([unit.with_noise(noise)], epsilon, delta)
-
-    return settled(bracket, beyond)
+    return settled(bracket, lambda noise: excess([unit.with_noise(noise)], epsilon, delta))
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
@@ -97,12 +92,14 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     which its upper end may miss the target. beyond: a function from a noise multiplier to the share by which
     it misses the target, such as `accountant.excess`; at most 0 means that the target is met. The multiplier is raised
     by that share, but by at most `_MOST_STEP`, as delta falls much faster than the noise grows; then by twice as much
-    each time.
+    each time. Raises ValueError if no float is enough.
     """
-    value, more = bracket.upper, 0.0
-    while (missed := beyond(value)) > 0:
-        more = max(2 * more, min(missed, _MOST_STEP), _LEAST_STEP)
-        value *= 1 + more
+    value = bracket.upper
+    if not (missed := beyond(value)) <= 0:
+        step = value * max(min(_MOST_STEP, missed), _LEAST_STEP)
+        value = outward(lambda value: beyond(value) <= 0, value + step, 2 * step)[1]
+    if value == math.inf:
+        raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     return replace(bracket, value=value, upper=value)
 
 

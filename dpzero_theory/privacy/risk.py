@@ -28,6 +28,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from dpzero_theory import check
+from dpzero_theory.bisection import outward
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -276,20 +277,21 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
         bracket = measure(history(math.exp(log_noise)))
         return (bracket.lower + bracket.upper) / 2 - goal
 
-    quiet = loud = 0.0
-    while beyond(loud) > 0:
-        quiet, loud = loud, loud + 1
-        if loud > math.log(_MOST_NOISE):
-            raise ValueError(f"target must be reached by a noise_multiplier of at most {_MOST_NOISE:g}; got {goal!r}")
-    while quiet == loud or beyond(quiet) <= 0:
-        quiet, loud = quiet - 1, quiet
-        reached = f"noise_multiplier {_LEAST_NOISE:g} meets {goal!r} already"
-        check.precondition(quiet > math.log(_LEAST_NOISE), f"target must be below the risk of little noise; {reached}")
-    noise = math.exp(brentq(beyond, quiet, loud, xtol=_ACCURACY / 4))
-    more, less = _ACCURACY, _ACCURACY
-    while not (bracket := measure(history(noise * (1 + more)))).upper <= goal:
-        more *= 2
-    while less < 1 and not measure(history(noise * (1 - less))).lower > goal:
-        less *= 2
-    upper = noise * (1 + more)
-    return Bracket(noise * max(1 - less, 0.0), upper, upper, bracket.method, bracket.notes)
+    most, least = math.log(_MOST_NOISE), math.log(_LEAST_NOISE)
+    loud = outward(lambda log: beyond(log) <= 0, 0.0, 1.0, growth=1, most=most)[1]
+    if loud == most:
+        raise ValueError(f"target must be reached by a noise_multiplier of at most {_MOST_NOISE:g}; got {goal!r}")
+    quiet = outward(lambda log: beyond(log) > 0, loud - 1, -1.0, growth=1, most=least)[1]
+    reached = f"noise_multiplier {_LEAST_NOISE:g} meets {goal!r} already"
+    check.precondition(quiet > least, f"target must be below the risk of little noise; {reached}")
+    noise = math.exp(brentq(beyond, quiet, min(quiet + 1, loud), xtol=_ACCURACY / 4))
+    brackets: dict[float, Bracket] = {}
+
+    def meets(noise: float) -> bool:
+        brackets[noise] = measure(history(noise))
+        return brackets[noise].upper <= goal
+
+    step = noise * _ACCURACY
+    upper = outward(meets, noise + step, step)[1]
+    lower = outward(lambda noise: measure(history(noise)).lower > goal, noise - step, -step, most=0.0)[1]
+    return Bracket(lower, upper, upper, brackets[upper].method, brackets[upper].notes)
