@@ -14,7 +14,8 @@ steps. If even those are too many to run, `max_steps` caps them, and the paper's
 run. The preset `directions` is the paper's setting with ten times its evaluations, 46,720 of each record. The preset
 `rules` runs every difference rule with every law of the directions on every data set, at the best K of the sharpened
 theorem; parameters are named after both, as in "forward frame". Its runs are short, so that there can be many: they
-evaluate a record's loss at most 1,000 times, and on large data 100 times. Runs start at 0. Directions, noise and data come from seeds, and the data are synthetic or public: nothing here is a private release.
+evaluate a record's loss at most 1,000 times, and on large data 100 times. Runs start at 0.
+Directions, noise and data come from seeds, and the data are synthetic or public: nothing here is a private release.
 """
 
 import math
@@ -59,7 +60,7 @@ ONE = ("paper", "paper-best", "sharp")
 PARAMETERS = (*ONE, "sharp-best-k")
 SHARP: dict[str, int | str] = {"sharp": 1, "sharp-best-k": "best"}
 """The names of the parameter sets of the sharpened theorem, each with its number K of directions per step."""
-RULES = {f"{rule} {law}": {"difference": rule, "direction": law} for rule in DIFFERENCES for law in LAWS}
+RULES = {f"{rule} {law}": (rule, law) for rule in DIFFERENCES for law in LAWS}
 """By the name of a parameter set: its difference rule and its law of the directions."""
 LANE = ("steps", "step_size", "smoothing", "clip", "noise_std")
 KEY = ("problem", "mode", "n", "d", "epsilon", "parameters", "seed")
@@ -169,10 +170,11 @@ def prescriptions(
             found[name] = "exact", minimised(inequality, theorem_3(problem, exact), max_steps=cap)
         elif name in RULES:
             points = 2 * cap * problem.n
-            found[name] = (
-                "exact",
-                sharp.prescribe(problem, exact, max_points=points, directions_per_step="best", **RULES[name]),
+            rule, law = RULES[name]
+            chosen = sharp.prescribe(
+                problem, exact, max_points=points, directions_per_step="best", difference=rule, direction=law
             )
+            found[name] = "exact", chosen
         else:
             k, most = SHARP[name], cap * problem.n
             found[name] = "exact", sharp.prescribe(problem, exact, max_evaluations=most, directions_per_step=k)
@@ -200,7 +202,7 @@ def run_cell(
         loss_bound=max(loss.loss(x0), 1.0),
     )
     rows = []
-    how = RULES.get(names[-1], {"difference": "central", "direction": "sphere"})
+    rule, law = RULES.get(names[-1], ("central", "sphere"))
     for key in cell.rows(seed, names):
         name = key["parameters"]
         calibration, chosen = prescriptions(constants, key["epsilon"], cell.max_steps, [name])[name]
@@ -216,14 +218,14 @@ def run_cell(
                 "calibration": calibration,
                 "gdp": chosen.gdp,
                 "bound": chosen.bound,
-                "sharp_bound": sharp.certificate(constants, **at, **how).bound,
+                "sharp_bound": sharp.certificate(constants, **at, difference=rule, direction=law).bound,
                 "trivial_bound": chosen.trivial_bound,
             }
         )
     dtype = "float32" if loss.n >= LARGE else "float64"
     for k in sorted({row["directions_per_step"] for row in rows}):
         part = [row for row in rows if row["directions_per_step"] == k]
-        points = DIFFERENCES[how["difference"]].points(k)
+        points = DIFFERENCES[rule].points(k)
         part = [row for row in part if cell.max_steps is None or row["steps"] * points <= 2 * cell.max_steps]
         stream = [] if names[-1] in ONE else [k]
         directions, noise, picks = (np.random.default_rng([seed, number, *stream]) for number in range(3))
@@ -231,11 +233,11 @@ def run_cell(
             loss,
             x0,
             _lanes(part),
-            directions=_directions(how["direction"], directions, loss.d, k),
+            directions=_directions(law, directions, loss.d, k),
             noise=noise.standard_normal,
             rng=picks,
             directions_per_step=k,
-            difference=how["difference"],
+            difference=rule,
             schedule=schedule,
             dtype=getattr(torch, dtype),
         )
