@@ -17,6 +17,7 @@ difference is computed by subtracting two nearly equal losses, as the algorithm'
 of a step are consecutive rows of that product, and the number is updated for a step along each of them in turn.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.synthetic import lanes as common
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
@@ -138,6 +140,20 @@ def _early(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, 
 
 Seen = list[tuple[int, int]]
 """Pairs of the number of a lane (a run) and the first row of a step among the directions of its block."""
+
+
+def directions_of(law: str, rng: np.random.Generator, d: int, k: int) -> Draw:
+    """Return a stream of directions of a law, k of them for each step. The laws are those of `synthetic.lanes`, and
+    "frame": each k rows are orthogonal, of length sqrt(d), and uniform among all such."""
+    if law != "frame":
+        return common.directions_of(law, rng, d)
+
+    def rows(count: int) -> Array:
+        left, _, right = np.linalg.svd(rng.standard_normal((count // k, k, d)), full_matrices=False)
+        drawn: Array = math.sqrt(d) * (left @ right).reshape(count, d)
+        return drawn
+
+    return rows
 
 
 class _Loss(Protocol):

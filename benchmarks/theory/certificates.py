@@ -35,13 +35,12 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import OK, RESULTS
 from benchmarks.problems import nonlinear
-from dpzero_theory.check import Array
 from dpzero_theory.cli import integer
 from dpzero_theory.datasets import binary_digits, sst2
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.synthetic.data import gaussian_data, hashed_words
-from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
+from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
 from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.minimise import minimised
@@ -233,7 +232,7 @@ def run_cell(
             loss,
             x0,
             _lanes(part),
-            directions=_directions(law, directions, loss.d, k),
+            directions=nonlinear.directions_of(law, directions, loss.d, k),
             noise=noise.standard_normal,
             rng=picks,
             directions_per_step=k,
@@ -257,22 +256,6 @@ def _lanes(rows: Sequence[dict[str, Any]]) -> Lanes:
     runs take only positive values: theirs is 1."""
     values = {name: [row[name] for row in rows] for name in LANE}
     return Lanes.of(**values | {"smoothing": [value or 1.0 for value in values["smoothing"]]})
-
-
-def _directions(law: str, rng: np.random.Generator, d: int, k: int) -> Draw:
-    """Return a stream of directions of a law, k of them for each step."""
-    return frames(rng, d, k) if law == "frame" else directions_of(law, rng, d)
-
-
-def frames(rng: np.random.Generator, d: int, k: int) -> Draw:
-    """Return a stream of frames: each k rows are orthogonal, of length sqrt(d), and uniform among all such."""
-
-    def rows(count: int) -> Array:
-        left, _, right = np.linalg.svd(rng.standard_normal((count // k, k, d)), full_matrices=False)
-        drawn: Array = math.sqrt(d) * (left @ right).reshape(count, d)
-        return drawn
-
-    return rows
 
 
 _DRAWN_SINCE = (
