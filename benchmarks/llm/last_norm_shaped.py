@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import read_rows
-from benchmarks.llm.last_norm import CLIP, DIRECTIONS, MODEL, SMALL, SMOOTHING, gradients, measured, prepared, texts
-from benchmarks.training.pretrained import cache, pretrained_folder
+from benchmarks.llm.last_norm import CLIP, DIRECTIONS, SMALL, SMOOTHING, gradients, measured, prepared, texts
+from benchmarks.llm.settings import MODEL, ready
+from benchmarks.training.pretrained import cache
 from benchmarks.training.shaped import POWERS, root
-from dpzero_theory.cli import Parser, input_folder, integer
+from dpzero_theory.cli import input_folder, integer
 
 EPSILON, STEPS = "2", 300
 STEP_SIZES = (0.5, 1.0, 2.0, 4.0)
@@ -53,13 +53,6 @@ class Shaped(nn.Module):
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Return the v of the weight at the start: zeros."""
         return torch.zeros_like(weight)
-
-
-def _check(parser: Parser, options: Namespace) -> None:
-    one_thread(parser, options)
-    with parser.refusals():
-        pretrained_folder(MODEL)
-    options.work = None
 
 
 def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
@@ -118,7 +111,7 @@ EXPERIMENT = Experiment(
         "smoothing": SMOOTHING, "difference": "forward", "sampling": "poisson", "relation": "add-remove",
         "trained": "the last normalisation",
     },
-    check=_check,
+    check=ready,
     cells=_cells,
     measure=_measure,
     told=lambda at, rows: f"power {at['power']:g}, step size {at['step_size']:g}, seed {at['seed']}: "
