@@ -87,7 +87,8 @@ def mixed_delta(
     def share(first: int, last: int) -> float:
         return (1.0 if first < 0 else kept[first][0]) - kept[last][0]
 
-    # Blocks (first, last] of the cuts, in order, each with its bracket of delta.
+    # The sum over numbers of truncated steps is cut at those in `kept`. A block (first, last, bracket) is the part of
+    # the sum beyond the cut with index `first`, up to the one with index `last`. Blocks are in order and leave no gap.
     blocks = [(first, last, bound(first, last)) for first, last in pairwise(sorted({-1, 0, len(kept) - 1}))]
     while True:
         tops = list(accumulate((found.upper for _, _, found in blocks), max))

@@ -100,12 +100,14 @@ quiet = np.errstate(all="ignore")  # numpy's warnings are printed and would tell
 
 
 def finite_rows(g: Any) -> Any:
-    """Rows that are not finite count as zero."""
+    """Return the array `g` of shape (rows, d) with zeros in each row that has a NaN or an infinite number."""
     return np.where(np.isfinite(g).all(axis=1, keepdims=True), g, 0.0)
 
 
 def clip_rows(g: Any, clip: Any) -> Any:
-    """Rows shortened to L2 norm `clip`; a norm that overflows makes zero."""
+    """Return the rows of `g`, each scaled down to L2 norm `clip` if its norm is larger.
+
+    A row becomes zero if its norm overflows, or if a number in it is NaN or infinite."""
     g = finite_rows(g)
     return g * np.minimum(1.0, clip / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1e-12))
 

@@ -182,11 +182,18 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """The bracket of delta(epsilon) for one direction on a grid of losses: (P, Q), with the record under P, or (Q, P).
+    """The bracket of delta(epsilon) on a grid of losses for pairs that all have one direction.
 
-    A closed form is used if there is one release only, or if no total loss exceeds epsilon. finite, parts: the finite
-    pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch releases beside them.
-    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out. accuracy: how fine the grid is.
+    The direction is (P, Q), with the record under P, or (Q, P); it is that of the pairs given. Without a grid the
+    bracket is found where gdp = 0 and either no total loss exceeds epsilon or there is one release only, that of a
+    finite pair.
+
+    finite: pairs of laws with finitely many outcomes, with their numbers of releases.
+    parts: the dominating pairs of the other releases, with their numbers.
+    gdp: mu of the full-batch releases in the same composition.
+    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
+        added to the upper end.
+    accuracy: how fine the grid is.
     """
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:

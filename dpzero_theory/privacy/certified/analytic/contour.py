@@ -155,9 +155,11 @@ def affordable(
 ) -> Nodes:
     """The nodes with which `delta_bracket` integrates for delta(epsilon), if they are few enough.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
-    real part of the line z = tau + i t of the integral, or None to seek one. budget: the largest number of pairs of a
-    node in the frequency t and a node in the output x. log_error: the log of an error of delta that is small enough.
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases in the same composition.
+    contour: tau, the real part of the line z = tau + i t of the integral, or None to seek one. budget: the largest
+    number of pairs of a node in the frequency t and a node in the output x. log_error: the natural log of an absolute
+    error of delta that may be made. The error aimed at is the larger of that, but no more than 1e-3 of delta, and of a
+    small share of delta.
 
     Raises:
         OverflowError: the nodes are more than `budget` allows, or the question is outside the range of the method.
