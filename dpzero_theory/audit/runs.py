@@ -201,9 +201,9 @@ class LoopRuns:
         return {"seed": seed, "stream": self._stream(seed) if stream is None and self.streamed else stream}
 
     def with_batches(self, seed: int) -> Changes:
-        """Returns the seed and the stream, by name, for runs that draw their batches as claimed.
+        """Returns the settings `seed` and `stream` of `paired` for runs that draw their batches as claimed.
 
-        With them, runs with equal seeds have equal batches.
+        With them, runs with equal seeds have equal batches, if that is possible at all (`batches_repeat`).
         """
         return self.paired(seed, self._stream(seed) if self.batches_repeat else None)
 

@@ -68,9 +68,9 @@ def mixed_delta(
     chance.
 
     of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. Its last
-    argument is a number below which the bracket may be wide. The lower end is delta of pairs of laws that data attain
-    at every release. The upper end is the sum, over numbers of releases of the second kind, of their probability times
-    a bound on delta with so many.
+    argument is a number; a bracket whose upper end is below it may have any lower end. The lower end of the result is
+    delta of pairs of laws that data attain at every release. The upper end is the sum, over numbers of releases of the
+    second kind, of their probability times a bound on delta with so many.
     """
     attained = of(composition.attained, epsilon, 0.0)
     left = max(_LEFT * attained.lower, LEAST_CHANCE)

@@ -45,11 +45,12 @@ _LEFT_OUT_SHARE = 1e-4
 """Outputs with this probability, as a share of delta, are left out of the grid; it is added to the bracket's upper
 end."""
 _NARROW = 0.03
-"""If a bracket of delta by the module `allocation` has at most this relative width, no other method is tried."""
+"""If a bracket of delta by the module `allocation` has at most this relative width, upper/lower - 1, no other method is
+tried."""
 _RESOLVED = 1e-8
 """The least target delta for which the module `allocation` is tried: its rounding errors do not shrink with delta."""
 _FAR_FROM_TARGET = 10.0
-"""If a search knows that delta is more than this factor above or below its target, a wide bracket is enough."""
+"""A search is content with any bracket that puts delta more than this factor above or below its target."""
 _LEAST_DELTA = 1e-280
 """If delta is below this, no grid is tried, and the upper end of its bracket is the bound without amplification by
 allocation."""
@@ -227,7 +228,8 @@ def mixture_delta(
         epsilon: epsilon >= 0.
         mixture: the history, with at least one random allocation or one pair of laws with finitely many outcomes.
         target: in a root search, the delta whose epsilon or noise is sought. Then the probability that is left out is
-            small against it, and a bracket that is far from it may be wide. None means that delta itself is wanted.
+            small against `target`, and not against delta. So where delta is more than 10 times larger or smaller, the
+            upper end may be many times the lower end; both still hold. None means that delta itself is wanted.
         accuracy: how fine the grids are.
         ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """
