@@ -150,16 +150,15 @@ def shapes() -> str:
 def shaped() -> str:
     """Return a table of the accuracy on TREC with directions of the shape B = S^power, S estimated from public
     questions, with standard errors over five runs (`benchmarks.shaped`)."""
-    found = by_shape.reported(read_rows(RESULTS / "shaped")).set_index(["power", "public", "evaluations"])
+    rows = by_shape.reported(read_rows(RESULTS / "shaped"))
     lines = []
     for power in by_shape.POWERS:
-        publics = by_shape.PUBLIC if power else by_shape.PUBLIC[:1]
-        cells = [
-            f"{one.accuracy:.1f} +- {one.error:.1f}"
-            for evaluations in by_shape.EVALUATIONS
-            for one in (found.loc[(power, public, evaluations)] for public in publics)
-        ]
-        lines.append([f"S^{power:g}" if power else "none", *(cells if power else [cells[0], "", cells[1], ""])])
+        cells = []
+        for evaluations in by_shape.EVALUATIONS:
+            for public in by_shape.PUBLIC:
+                found = having(rows, power=power, public=public, evaluations=evaluations).to_dict("records")
+                cells += [f"{one['accuracy']:.1f} +- {one['error']:.1f}" for one in found] or [""]
+        lines.append([f"S^{power:g}" if power else "none", *cells])
     header = [
         f"{count:,} evaluations, {public} questions" for count in by_shape.EVALUATIONS for public in by_shape.PUBLIC
     ]
