@@ -2,7 +2,9 @@
 
 The root finders of `scipy.optimize` return a number near the root. A certified bound must be on the safe side of it,
 and some conditions answer only yes or no, so these searches are our own. `LogSecant` is for what those root finders do
-not take either: a function whose error differs from point to point, in a search that its caller ends.
+not take either: a function whose error differs from point to point, in a search that its caller ends. All of the
+library's searches for a root are here or in scipy, but two that use more of a value than its sign and size:
+`crossing._end` the width of a bracket, `tilting.saddle` the derivative.
 """
 
 import math
@@ -16,8 +18,8 @@ from numpy.typing import NDArray
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-T = TypeVar("T", int, float)
-X = TypeVar("X", float, Array)
+Number = TypeVar("Number", int, float)
+X = TypeVar("X", int, float, Array)
 _MOST_HALVINGS = 2200
 """More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
 _SAME_X, _FLATTEST = 1e-5, -1e-6
@@ -28,35 +30,82 @@ number is replaced by it.
 """
 
 
-def halved(holds: Callable[[X], object], low: X, high: X, times: int) -> tuple[X, X]:
-    """Halve an interval around the point at which a condition, true at `low` and false at `high`, changes.
+def integer_between(low: int, high: int) -> int:
+    """The mean of two integers, rounded down: what `halved` tries next where a condition is asked of integers alone."""
+    return (low + high) // 2
 
-    For example `halved(lambda x: x * x < 2, 1.0, 2.0, 60)` returns the two floats around the square root of 2.
+
+def halved(
+    holds: Callable[[X], object],
+    low: X,
+    high: X,
+    times: int = _MOST_HALVINGS,
+    middle: Callable[[X, X], X] | None = None,
+) -> tuple[X, X]:
+    """Narrow down an interval around the point at which a condition, true at `low` and false at `high`, changes.
+
+    For example `halved(lambda x: x * x < 2, 1.0, 2.0)` returns the two floats around the square root of 2. The ends
+    need not be in order: with low > high the condition holds to the right of the point.
 
     Args:
         holds: the condition at a point; for arrays an array of booleans, and each entry is a search of its own.
         low, high: the ends of the interval; `holds` is not called at them, but taken to be true at low, false at high.
-        times: how often the interval is halved. The search ends early once no float is left between the ends, for
-            arrays once that is so for every entry; the result is the same.
+        times: how often the interval is divided at most.
+        middle: a function that takes the present ends and returns the point that is tried next, without one their mean.
+            The search ends where that point is one of the ends, for arrays once that is so for every entry.
 
     Returns:
         The new ends. The first is `low` or a point where the condition was found to be true, the second is `high` or a
         point where it was found to be false.
     """
     for _ in range(times):
-        middle = low / 2 + high / 2  # The sum low + high may be infinite
-        inside = (middle != low) & (middle != high)
+        # The sum low + high may be infinite.
+        tried: X = low / 2 + high / 2 if middle is None else middle(low, high)  # type: ignore[assignment]
+        inside = (tried != low) & (tried != high)
         if not (inside.any() if isinstance(inside, np.ndarray) else inside):
             break
-        true = holds(middle)
+        true = holds(tried)
         if isinstance(true, np.ndarray):
-            low, high = np.where(true, middle, low), np.where(true, high, middle)  # type: ignore[assignment]
+            low, high = np.where(true, tried, low), np.where(true, high, tried)  # type: ignore[assignment]
         else:
-            low, high = (middle, high) if true else (low, middle)
+            low, high = (tried, high) if true else (low, tried)
     return low, high
 
 
-def roots(function: Callable[[Array], Array], low: Array, high: Array, *, rising: bool) -> Array:
+def outward(
+    meets: Callable[[Number], bool],
+    start: Number,
+    step: Number,
+    *,
+    growth: float = 2,
+    most: Number | float | None = None,
+) -> tuple[Number, Number]:
+    """Go from a point in one direction, in steps of growing length, until a condition holds.
+
+    For example `outward(lambda x: x > 5, 1.0, 1.0)` tries 1, 2, 4 and 8, and returns (4.0, 8.0).
+
+    Args:
+        meets: the condition, a function of a point.
+        start: the first point that is tried.
+        step: from the first point to the second; negative to go down.
+        growth: how many times as long each step is as the one before; an integer where the points are integers.
+        most: where the search ends in any case; without it at infinity.
+
+    Returns:
+        The first of the points that meets the condition, or `most`, which is not tried, if none before it does; and,
+            as the first entry, the point before it, which does not meet the condition. Where `start` meets it, both
+            entries are `start`.
+    """
+    end = math.copysign(math.inf, step) if most is None else most
+    before = here = start
+    while here != end and not meets(here):
+        before, here, step = here, here + step, step * growth  # type: ignore[assignment]
+        if here > end if end > before else here < end:
+            here = end  # type: ignore[assignment]
+    return before, here
+
+
+def roots(function: Callable[[Array], Array], low: Array, high: Array | None = None, *, rising: bool) -> Array:
     """Returns the root of a monotone function in each of several intervals.
 
     Of the two neighbouring floats between which the function changes its sign, it is the one at which the function is
@@ -66,9 +115,14 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array, *, rising
 
     Args:
         function: a function of an array, computed entry by entry; it rises or falls strictly, up to rounding errors.
-        low, high: the ends of the intervals, 0 <= low, with a root in each.
+        low, high: the ends of the intervals, 0 <= low, with a root in each. Where high is None and low is positive, the
+            intervals are made as long as they must be, by a quarter of their end at a time.
         rising: whether the function rises.
     """
+    if high is None:
+        high = low
+        while (short := (function(high) > 0) != rising).any():
+            high = np.where(short, 1.25 * high, high)
     below, above = _enclosed(function, low, high, rising)
 
     def before(x: Array) -> NDArray[np.bool_]:
@@ -78,7 +132,7 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array, *, rising
             beyond = np.where(unknown, (function(x) > 0) == rising, beyond)
         return ~beyond
 
-    return np.asarray(halved(before, low, high, _MOST_HALVINGS)[0 if rising else 1])
+    return np.asarray(halved(before, low, high)[0 if rising else 1])
 
 
 def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
@@ -110,10 +164,7 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
 
 @dataclass
 class LogSecant:
-    """A search by secants in log x for the x > 0 at which a falling function is 0, one evaluation at a time.
-
-    The caller evaluates the function at `x`, calls `measure` with what it found, ends the search if that is near enough
-    to 0, and else calls `move`.
+    """A search by secants in log x for the x > 0 at which a falling function is 0.
 
     Attributes:
         x: where to evaluate the function; at first a guess of the answer.
@@ -130,18 +181,45 @@ class LogSecant:
     high: float = field(default=math.inf, init=False)
     _last: tuple[float, float] | None = field(default=None, init=False)
 
-    def measure(self, value: float, error: float = 0.0) -> None:
-        """Set the slope from `value`, the function at `x`, and from the value at the x before it.
+    def run(
+        self,
+        function: Callable[[float], float | None],
+        near: Callable[[float], bool],
+        tries: int,
+        error: float = 0.0,
+    ) -> None:
+        """Search until a value of the function is near enough to 0.
 
-        The slope stays as it was where the two values differ by at most `error`, the size of their errors.
+        Args:
+            function: the function. Where it returns None the search ends; -inf says that the function cannot be
+                evaluated at x but is known to be negative there.
+            near: whether this value of the function is near enough to 0. When it is called, `slope` is already measured
+                with the value.
+            tries: how many values are computed at most.
+            error: the size of the errors of the values; two values that differ by less show no slope.
         """
+        for _ in range(tries):
+            value = function(self.x)
+            if value is None:
+                return
+            if value == -math.inf:
+                self._retreat()
+                continue
+            self._measure(value, error)
+            if near(value):
+                return
+            self._move(value)
+
+    def _measure(self, value: float, error: float) -> None:
+        """Set the slope from `value`, the function at `x`, and from the value at the x before it, unless the two values
+        differ by at most `error`."""
         if self._last is None:
             return
         log_step, change = math.log(self.x / self._last[0]), value - self._last[1]
         if abs(log_step) > _SAME_X and abs(change) > error:
             self.slope = min(change / log_step, _FLATTEST)
 
-    def move(self, value: float) -> None:
+    def _move(self, value: float) -> None:
         """Move `x` to where a line through the function at x, `value`, with the present slope is 0.
 
         Where that is outside of (low, high), x becomes the middle of it in log x or, as long as one of these ends is
@@ -155,30 +233,10 @@ class LogSecant:
             x = math.sqrt(self.low * self.high) if bounded else (2 * self.x if value > 0 else self.x / 2)
         self.x = x
 
-    def retreat(self) -> None:
+    def _retreat(self) -> None:
         """Move `x` down from a point at which the function cannot be evaluated but is known to be negative."""
         self.high, self._last = self.x, None
         self.x = math.sqrt(self.low * self.high) if self.low > 0 else self.x / 1.6
-
-
-def narrowed(meets: Callable[[T], bool], miss: T, hit: T, middle: Callable[[T, T], T]) -> T:
-    """Narrow down where a condition begins to hold, and return a point at which it holds.
-
-    The bisection moves `miss`, where the condition does not hold, and `hit`, where it does, towards each other.
-
-    Args:
-        meets: the condition, a function of a point.
-        miss, hit: where the bisection starts; `meets` is not called at them, but taken to be false at miss, true at
-            hit.
-        middle: a function that takes the present (miss, hit) and returns the next point to try; the bisection ends, and
-            the present hit is returned, where that point is one of the two.
-    """
-    while (tried := middle(miss, hit)) not in (miss, hit):
-        if meets(tried):
-            hit = tried
-        else:
-            miss = tried
-    return hit
 
 
 def smallest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
@@ -187,7 +245,7 @@ def smallest_integer(meets: Callable[[int], bool], low: int, high: int) -> int |
     The search for the condition `meets` doubles from `low` on, then bisects. It returns None where `high` does not
     meet it, and raises ValueError unless low > 0.
     """
-    return _smallest(meets, low, high, lambda miss, hit: (miss + hit) // 2)
+    return _smallest(meets, low, high, integer_between)
 
 
 def largest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
@@ -211,16 +269,14 @@ def smallest_real(meets: Callable[[float], bool], low: float, high: float, toler
     return _smallest(meets, low, high, lambda miss, hit: miss if hit - miss <= tolerance * hit else (miss + hit) / 2)
 
 
-def _smallest(meets: Callable[[T], bool], low: T, high: T, middle: Callable[[T, T], T]) -> T | None:
+def _smallest(
+    meets: Callable[[Number], bool], low: Number, high: Number, middle: Callable[[Number, Number], Number]
+) -> Number | None:
     check.real("low", low, above=0)
-    if meets(low):
-        return low
-    miss, hit = low, min(2 * low, high)
-    while not meets(hit):
-        if hit == high:
-            return None
-        miss, hit = hit, min(2 * hit, high)
-    return narrowed(meets, miss, hit, middle)
+    miss, hit = outward(meets, low, low, most=high)
+    if hit == high and not meets(high):
+        return None
+    return halved(lambda value: not meets(value), miss, hit, middle=middle)[1]
 
 
 def last_integer(excess: Callable[[int], float], first: int, most: int, guess: float) -> int | None:

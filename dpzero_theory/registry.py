@@ -11,10 +11,10 @@ class _Named(Protocol):
     def name(self) -> str: ...
 
 
-T = TypeVar("T", bound=_Named)
+Entry = TypeVar("Entry", bound=_Named)
 
 
-class Registry(Mapping[str, T]):
+class Registry(Mapping[str, Entry]):
     """A mapping from names to values of one kind, in the order of registration; users can add their own.
 
     Looking up an unknown name raises ValueError. `argument` is what error messages call the kind, such as "direction".
@@ -22,18 +22,18 @@ class Registry(Mapping[str, T]):
 
     def __init__(self, argument: str) -> None:
         self.argument = argument
-        self._values: dict[str, T] = {}
-        self._families: dict[str, Callable[[str], T]] = {}
+        self._values: dict[str, Entry] = {}
+        self._families: dict[str, Callable[[str], Entry]] = {}
         self._unlisted: set[str] = set()
 
-    def register(self, value: T) -> T:
+    def register(self, value: Entry) -> Entry:
         """Add a value under its attribute `name`, and return the value. Raises ValueError for a name that is taken."""
         if value.name in self._values:
             raise ValueError(f"{self.argument} must have a name of its own; got {value.name!r}, which is registered")
         self._values[value.name] = value
         return value
 
-    def register_family(self, name: str, member: Callable[[str], T], *, listed: bool = True) -> None:
+    def register_family(self, name: str, member: Callable[[str], Entry], *, listed: bool = True) -> None:
         """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
         NAME is `name`. Iteration over the registry leaves the members of families out. With listed=False, `families`
@@ -48,7 +48,7 @@ class Registry(Mapping[str, T]):
         """The names of the listed families of values (added by `register_family`), in the order of registration."""
         return tuple(name for name in self._families if name not in self._unlisted)
 
-    def __getitem__(self, name: str) -> T:
+    def __getitem__(self, name: str) -> Entry:
         if name in self:
             return self._values[name]
         family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")

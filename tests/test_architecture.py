@@ -212,3 +212,72 @@ def test_the_tests_listed_as_slow_exist() -> None:
     for path, _, name in (line.partition("::") for line in lines):
         assert (ROOT / path).is_file(), path
         assert not name or f"def {name}(" in (ROOT / path).read_text(), (path, name)
+
+
+def root_searches(source: str) -> set[str]:
+    """Returns the functions in a source text that narrow an interval down in a loop of their own.
+
+    They are known by the statement that replaces one end: `low, high = (x, high) if g(x) else (low, x)`.
+    """
+
+    def replaces_an_end(node: ast.AST) -> bool:
+        match node:
+            case ast.Assign(
+                [ast.Tuple([ast.Name(a), ast.Name(b)])],
+                ast.IfExp(_, ast.Tuple([ast.Name(c), ast.Name(d)]), ast.Tuple([ast.Name(e), ast.Name(f)])),
+            ):
+                return (d, e) == (b, a) or (c, f) == (a, b)
+        return False
+
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    loops = [(f.name, n) for f in functions for n in ast.walk(f) if isinstance(n, (ast.While, ast.For))]
+    return {name for name, loop in loops if any(replaces_an_end(node) for node in ast.walk(loop))}
+
+
+def test_root_searches_are_found_in_syntax_trees() -> None:
+    halving = "def f(low, high):\n while high - low > 1:\n  m = h(low, high)\n  low, high = {}"
+    for ends in ("(m, high) if g(m) else (low, m)", "(low, m) if g(m) else (m, high)"):
+        assert root_searches(halving.format(ends)) == {"f"}
+    assert root_searches(halving.format("(m, m)")) == set()
+
+
+def test_roots_are_searched_for_by_bisection_or_scipy() -> None:
+    """Two searches stay: one whose values give the derivative too, and one whose values are random."""
+    found = {(name, each) for name, path in SOURCES.items() for each in root_searches(path.read_text())}
+    assert {each for each in found if each[0] != "dpzero_theory.bisection"} == {
+        ("dpzero_theory.privacy.certified.analytic.tilting", "saddle"),
+        ("benchmarks.privacy.allocation", "rate"),
+    }
+
+
+def constants(source: str) -> Iterator[tuple[str, str]]:
+    """Yields the constants that a source text assigns at its top level, each with the text of its value."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign):
+            pairs = [(target, node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            pairs = [(node.target, node.value)]
+        else:
+            continue
+        for target, value in pairs:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = (
+                value.elts if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) else [value] * len(names)
+            )
+            found = ((ast.unparse(name), ast.unparse(each)) for name, each in zip(names, values, strict=True))
+            yield from ((name, each) for name, each in found if name.isupper())
+
+
+def test_constants_are_found_in_syntax_trees() -> None:
+    source = "A = 1\nB, _C = 2, 3\nD: int = 4\nE, F = g()\nlow = 5\ndef f():\n    G = 6\n"
+    assert dict(constants(source)) == {"A": "1", "B": "2", "_C": "3", "D": "4", "E": "g()", "F": "g()"}
+
+
+def test_no_name_of_a_constant_has_two_values_within_a_room() -> None:
+    values: dict[tuple[Path, str], set[str]] = {}
+    for name, path in SOURCES.items():
+        if within(name, "dpzero_theory"):
+            for constant, value in constants(path.read_text()):
+                values.setdefault((path.parent.relative_to(ROOT), constant), set()).add(value)
+    assert len(values) > 300
+    assert {where: found for where, found in values.items() if len(found) > 1} == {}

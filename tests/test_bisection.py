@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from dpzero_theory.bisection import (
     LogSecant,
     halved,
+    integer_between,
     largest_integer,
     last_integer,
+    outward,
     roots,
     smallest_integer,
     smallest_real,
@@ -82,8 +84,44 @@ def test_the_last_integer_takes_few_trials_where_the_excess_is_smooth(threshold:
     assert len(tried) <= 40
 
 
+@pytest.mark.parametrize("threshold", [-1.0, 1.0, 1.5, 2.0, 3.0, 7.0, 8.0, 9.0, 10.0, 1e9])
+def test_a_search_outward_tries_no_point_twice_and_none_beyond_its_end(threshold: float) -> None:
+    tried: list[float] = []
+
+    def meets(x: float) -> bool:
+        tried.append(x)
+        return x >= threshold
+
+    before, found = outward(meets, 1.0, 1.0, most=9.0)
+    points = [1.0, 2.0, 4.0, 8.0]
+    assert tried == [x for k, x in enumerate(points) if k == 0 or points[k - 1] < threshold]
+    assert found == next((x for x in points if x >= threshold), 9.0)
+    assert before == max([x for x in points if x < threshold], default=1.0)
+
+
+def test_a_search_outward_goes_down_too_and_ends_at_infinity() -> None:
+    assert outward(lambda k: k <= -6, 2, -1) == (-5, -13)
+    assert outward(lambda x: x < 0.1, 1.0, -0.5, growth=0.5) == (0.125, 0.0625)
+    assert outward(lambda _: False, 3, 4, growth=1, most=16) == (15, 16)
+    assert outward(lambda _: False, 1.0, 1.0)[1] == math.inf
+    assert outward(lambda _: False, 5.0, 1.0, most=5.0) == (5.0, 5.0)
+
+
+def test_halving_takes_ends_in_either_order_and_points_of_the_callers_choice() -> None:
+    assert halved(lambda x: x >= 37, 64, 1, middle=integer_between) == (37, 36)
+    low, high = halved(lambda x: x < 50, 1.0, 1e4, 4, middle=lambda low, high: math.sqrt(low * high))
+    assert low < 50 <= high
+    assert math.log(high / low) == pytest.approx(math.log(1e4) / 16)
+
+
+def test_roots_are_found_without_an_upper_end_too() -> None:
+    thresholds = 10.0 ** np.linspace(-9, 9, 41)
+    assert (roots(lambda x: x - thresholds, thresholds / 1e3, rising=True) == thresholds).all()
+    assert (roots(lambda x: thresholds - x, thresholds / 3, rising=False) == thresholds).all()
+
+
 def test_halving_ends_on_both_sides_of_the_turn() -> None:
-    low, high = halved(lambda x: x * x < 2, 1.0, 2.0, 60)
+    low, high = halved(lambda x: x * x < 2, 1.0, 2.0)
     assert low * low < 2 <= high * high
     assert high == math.nextafter(low, 2.0)
     assert halved(lambda x: x * x < 2, 1.0, 2.0, 2) == (1.25, 1.5)
@@ -142,12 +180,11 @@ def test_secants_in_log_x_find_the_root_from_any_guess(
     log_root: float, log_start: float, power: float, slope: float
 ) -> None:
     search = LogSecant(math.exp(log_start), slope)
-    for _ in range(200):
-        value = -math.sinh(min(max(power * (math.log(search.x) - log_root), -50.0), 50.0))
-        search.measure(value)
-        if abs(value) < 1e-9:
-            break
-        search.move(value)
+
+    def function(x: float) -> float:
+        return -math.sinh(min(max(power * (math.log(x) - log_root), -50.0), 50.0))
+
+    search.run(function, lambda value: abs(value) < 1e-9, 200)
     # Points of a search that are closer to each other would not show the slope of its function.
     assert math.log(search.x) == pytest.approx(log_root, abs=1e-5)
     assert search.slope < 0
@@ -155,12 +192,17 @@ def test_secants_in_log_x_find_the_root_from_any_guess(
 
 
 def test_secants_take_no_slope_from_an_error() -> None:
-    search = LogSecant(1.0, -3.0)
-    search.move(0.5)
-    search.measure(0.6, error=0.2)
-    assert search.slope == -3.0
-    search.measure(0.6)
-    assert search.slope == -1e-6
-    search.retreat()
-    assert search.high < math.inf
-    assert 1.0 < search.x < search.high
+    for error, slope in ((0.2, -3.0), (0.0, -1e-6)):
+        search, values = LogSecant(1.0, -3.0), iter([0.5, 0.6, None])
+        search.run(lambda _, values=values: next(values), lambda _: False, 2, error)  # type: ignore[misc]
+        assert search.slope == slope
+
+
+def test_secants_go_down_from_where_nothing_can_be_computed() -> None:
+    search = LogSecant(100.0, -1.0)
+    search.run(lambda x: -math.inf if x > 5 else math.log(3 / x), lambda value: abs(value) < 1e-9, 60)
+    assert search.x == pytest.approx(3)
+    assert 3 <= search.high <= 5
+    search = LogSecant(2.0, -1.0)
+    search.run(lambda _: None, lambda _: False, 60)
+    assert search.x == 2.0

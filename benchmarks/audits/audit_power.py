@@ -29,6 +29,7 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.rows import read_rows
 from dpzero_theory.audit import bounds, sequential
 from dpzero_theory.audit.power import runs_to_see
+from dpzero_theory.bisection import smallest_integer
 
 LEVEL, POWER, REPEATS, MOST = 1e-6, 0.95, 50, 1 << 16
 CLAIMED = (0.5, 1.0, 2.0)
@@ -44,14 +45,7 @@ def numbers_of_noise(share: float) -> int:
     def seen(count: int) -> bool:
         return bool(share**2 * stats.chi2.ppf(POWER, count) <= stats.chi2.ppf(LEVEL, count))
 
-    high = 1
-    while not seen(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if seen(middle) else (middle, high)
-    return high
+    return smallest_integer(seen, 1, 1 << 60) or 0
 
 
 def pairs_until_refuted(mu: float, share: float, rng: np.random.Generator, most: int) -> int:

@@ -1,5 +1,6 @@
 """Write tables and paragraphs in Markdown, and round numbers as rows have them."""
 
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -62,10 +63,20 @@ def paragraphs(*texts: str) -> str:
     return "\n\n".join(filled)
 
 
+def half_width(values: ArrayLike) -> float:
+    """Return half of the 95% interval of the values' mean, by Student's t; NaN for a single value."""
+    seen = np.asarray(values, dtype=np.float64)
+    if len(seen) < 2:
+        return math.nan
+    return float(student.ppf(0.975, len(seen) - 1)) * float(np.std(seen, ddof=1)) / float(np.sqrt(len(seen)))
+
+
 def percent(shares: "pd.Series[float]") -> str:
     """Return the mean of the shares in percent and, with two or more, half of its 95% interval (Student's t)."""
-    values = 100 * shares.to_numpy(dtype=float)
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
-    return f"{values.mean():.1f} +- {half:.1f}"
+    return mean_interval(100 * shares, ".1f", ".1f")
+
+
+def mean_interval(values: "pd.Series[float]", mean: str, half: str) -> str:
+    """Return the mean of the values and, with two or more, half of its 95% interval as text "mean +- half". `mean` and
+    `half` are their format specifications."""
+    return f"{values.mean():{mean}}" + (f" +- {half_width(values):{half}}" if len(values) > 1 else "")

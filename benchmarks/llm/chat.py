@@ -33,6 +33,7 @@ from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.llm.models import LanguageModel, load
+from benchmarks.llm.settings import CHOSEN, MODEL, best, reported, tried
 from benchmarks.training.pretrained import cache, pretrained_folder
 from dpzero_theory.cli import Parser, input_folder, integer
 from dpzero_theory.optim.losses.evaluation import Losses
@@ -41,7 +42,7 @@ from dpzero_theory.optim.losses.preferences import PREFERENCES
 from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
 
-MODEL, FILE = "smollm2", "e2e_devset.csv"
+FILE = "e2e_devset.csv"
 TASKS = ("sft", "dpo")
 PARTS = {"sft": {"train": 2000, "dev": 200, "test": 300}, "dpo": {"train": 500, "dev": 100, "test": 300}}
 """The numbers of records, by task and split; no two splits share a restaurant's attributes."""
@@ -55,8 +56,6 @@ CLIPS = {"sft": 0.5, "dpo": 1.0}
 STEP_SIZES = {("sft", "dpzero"): (8.0, 16.0), ("dpo", "dpzero"): (2.0, 4.0)}
 LEARNING_RATES = (0.03, 0.1)
 RUNS = (("dpzero", "2"), ("dpzero", "8"), ("adamw", "none"))
-CHOSEN = "chosen"
-"""The setting of the runs that are reported."""
 
 
 class Remembering(nn.Linear):
@@ -284,8 +283,8 @@ def _cells(options: Namespace) -> Iterator[Cell]:
         for method, epsilon in RUNS:
             at = {"task": task, "method": method, "epsilon": epsilon}
             if epsilon != "8":
-                yield from ({**at, "setting": str(index), "seed": 0} for index in range(len(_sizes(task, method))))
-            yield from ({**at, "setting": CHOSEN, "seed": seed} for seed in range(1, options.seeds + 1))
+                yield from tried(at, len(_sizes(task, method)))
+            yield from reported(at, options.seeds)
 
 
 def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
@@ -294,8 +293,7 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
         options.work = {task: prepared(options.data, task, cache() / "states")}
     index = at["setting"]
     if index == CHOSEN:
-        tried = having(read_rows(options.out), seed=0, task=task, method=method)
-        index = tried.sort_values(["dev_loss", "setting"])["setting"].iloc[0]
+        index = best(read_rows(options.out), "dev_loss", lowest=True, task=task, method=method)
     with TemporaryDirectory() as folder:
         return [trained(options.work[task], task, at, _sizes(task, method)[int(index)], Path(folder))]
 

@@ -31,6 +31,7 @@ from benchmarks.llm import last_norm
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import Row, table
 from benchmarks.llm.records import Selection, Splits, load, splits
+from benchmarks.llm.settings import MODEL
 from benchmarks.llm.tasks import task
 from benchmarks.llm.zeroth_order import privacy_of
 from benchmarks.training.pretrained import cache, made
@@ -67,7 +68,7 @@ def _body(parser: Parser, options: Namespace) -> int:
     if options.small:
         return _small(options)
     try:
-        made(last_norm.MODEL)
+        made(MODEL)
     except PreconditionError as error:
         parser.error(f"{error}; --small needs no download")
     with parser.refusals("--data"):
@@ -84,7 +85,7 @@ def _large(found: Splits, epsilon: float, folder: Path) -> None:
     """Tune the language model on the training records of `found`, and print its answers to the test records before and
     after, and the privacy of the run. folder: for the files of the run."""
     n = len(found.train)
-    print(f"{last_norm.MODEL}: each of {n:,} training and {len(found.test)} test texts runs once ...", flush=True)
+    print(f"{MODEL}: each of {n:,} training and {len(found.test)} test texts runs once ...", flush=True)
     work = last_norm.prepared({"train": found.train, "test": found.test}, cache() / "states")
     before, (accuracy, _) = last_norm.answers(work, "test"), last_norm.evaluated(work, "test")
     print(f"before: {100 * accuracy:.1f}% of the test sentences right", flush=True)

@@ -26,6 +26,7 @@ from benchmarks.kit.tables import markdown
 from benchmarks.llm import chat
 from benchmarks.llm.generation import generate
 from benchmarks.llm.prompts import Example
+from benchmarks.llm.settings import MODEL
 from benchmarks.training.pretrained import cache
 from dpzero_theory import check
 from dpzero_theory.cli import Parser, input_folder
@@ -128,7 +129,7 @@ EXPERIMENT = Experiment(
     seeds=[1],
     dtype="bfloat16, the trained numbers in float32",
     settings={
-        "model": chat.MODEL, "sizes": str(SIZES), "batch": BATCH, "directions": chat.DIRECTIONS,
+        "model": MODEL, "sizes": str(SIZES), "batch": BATCH, "directions": chat.DIRECTIONS,
         "clip": chat.CLIPS["sft"], "smoothing": chat.SMOOTHING, "difference": "forward", "delta": chat.DELTA,
         "sampling": "poisson", "relation": "add-remove", "trained": "one number for each token, added to the logits",
     },

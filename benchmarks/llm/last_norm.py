@@ -19,25 +19,25 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, rms_norm
 
-from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import read_rows
 from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Record, Selection, splits
+from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
 from benchmarks.llm.tasks import Task, task
-from benchmarks.training.pretrained import cache, pretrained_folder
-from dpzero_theory.cli import Parser, input_folder, integer
+from benchmarks.training.pretrained import cache
+from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.frozen import STATES, States, cached
 from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
@@ -50,7 +50,7 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import drawn as sampling_drawn
 from dpzero_theory.privacy.step import Release
 
-MODEL, TASK = "smollm2", "sst2"
+TASK = "sst2"
 LARGE, SMALL = 4096, 1024
 """Training phrases: what a run has unless it says otherwise, and as many as in the paper (512 a class)."""
 DEV, TEST, LENGTH = 500, 872, 48
@@ -80,8 +80,6 @@ RUNS: tuple[tuple[str, str, int], ...] = (
     ("adamw", NONE, SMALL),
 )
 """The kinds of run that are compared, each with its method, its epsilon and its number n of training phrases."""
-CHOSEN = "chosen"
-"""The setting of the runs that are reported."""
 
 
 class Prepared(NamedTuple):
@@ -314,7 +312,6 @@ def measured(work: Prepared, at: Cell, step_size: float) -> list[dict[str, Any]]
     Afterwards the weights are what they were before.
     """
     weights = [p for p in work.tail.parameters() if p.requires_grad]
-    before = [p.detach().clone() for p in weights]
     rows: list[dict[str, Any]] = []
     spent, begun = 0.0, time.perf_counter()
 
@@ -329,46 +326,66 @@ def measured(work: Prepared, at: Cell, step_size: float) -> list[dict[str, Any]]
                      "seconds": round(spent, 2)})  # fmt: skip
         begun = time.perf_counter()
 
-    try:
+    with weights_kept(work):
         cost = trained(work, at, step_size, after)
         rows[-1] |= cost
         return rows
+
+
+@contextmanager
+def weights_kept(work: Prepared) -> Iterator[None]:
+    """Give the model the weights that it has now again when the block ends."""
+    weights = [p for p in work.tail.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in weights]
+    try:
+        yield
     finally:
         with torch.no_grad():
             for parameter, value in zip(weights, before, strict=True):
                 parameter.copy_(value)
 
 
-def _check(parser: Parser, options: Namespace) -> None:
-    one_thread(parser, options)
-    with parser.refusals():
-        pretrained_folder(MODEL)
-    options.work = None
+def private_run(
+    work: Prepared, data: Any, step_size: float, losses: Losses | None = None, *, epsilon: float, **target: Any
+) -> dict[str, Any]:
+    """Train with DPZero from the model's own weights, and return the row of the run: its accuracy on dev and test
+    records, the epsilon spent and the noise. Afterwards the weights are what they were before.
+
+    data: the records to train on. step_size: the first one; it falls linearly to 0. losses: those of `work` if None.
+    target: further arguments of `make_private_with_epsilon`, among them the clip, the steps and the smoothing.
+    """
+    steps = target["steps"]
+    with TemporaryDirectory() as folder, weights_kept(work):
+        run = make_private_with_epsilon(
+            work.tail, losses or work.losses, data, target_epsilon=epsilon, target_delta=DELTA, relation="add-remove",
+            sampling="poisson", direction="rademacher", difference="forward", folder=folder,
+            step_size=lambda step: step_size * (1 - step / steps), **target,
+        )  # fmt: skip
+        run.run()
+        run.close()
+        return {
+            "clip": target["clip"],
+            "step_size": step_size,
+            "dev_accuracy": evaluated(work, "dev")[0],
+            "test_accuracy": evaluated(work, "test")[0],
+            "epsilon_upper": run.get_epsilon(DELTA),
+            "noise_multiplier": run.plan.noise_multiplier,
+        }
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
     chosen: set[tuple[str, int]] = set()
     for method, epsilon, n in RUNS:
         common = {"method": method, "epsilon": epsilon, "n": n}
-        settings = range(len(STEP_SIZES[method, n]))
-        if len(settings) > 1 and (method, n) not in chosen:
-            yield from ({**common, "setting": str(index), "seed": 0} for index in settings)
+        settings = len(STEP_SIZES[method, n])
+        if settings > 1 and (method, n) not in chosen:
+            yield from tried(common, settings)
         chosen.add((method, n))
-        count = options.seeds if method != "zero-shot" else 1
-        yield from ({**common, "setting": CHOSEN, "seed": seed} for seed in range(1, count + 1))
+        yield from reported(common, options.seeds if method != "zero-shot" else 1)
 
 
 def _keys(options: Namespace, cell: Cell) -> Iterator[Cell]:
     yield from ({**cell, "step": step} for step in (SHOWN if cell["method"] != "zero-shot" else (0,)))
-
-
-def best(rows: pd.DataFrame, method: str, n: int) -> int:
-    """Return the index of the step size with the highest dev accuracy after the last step, the first of equal ones.
-
-    rows: the results so far, of which those with this method and n are compared.
-    """
-    mine = rows[(rows["method"] == method) & (rows["n"] == n) & (rows["seed"] == 0) & (rows["step"] == STEPS)]
-    return int(mine.sort_values(["dev_accuracy", "setting"], ascending=[False, True])["setting"].iloc[0])
 
 
 def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
@@ -378,7 +395,8 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
     if at["setting"] != CHOSEN:
         number = int(at["setting"])
     else:
-        number = best(read_rows(options.out), at["method"], at["n"]) if len(sizes) > 1 else 0
+        mine = {"method": at["method"], "n": at["n"], "step": STEPS}
+        number = best(read_rows(options.out), **mine) if len(sizes) > 1 else 0
     return measured(options.work, at, sizes[number])
 
 
@@ -407,7 +425,7 @@ EXPERIMENT = Experiment(
         "directions": DIRECTIONS, "clip": CLIP, "smoothing": SMOOTHING, "difference": "forward", "delta": DELTA,
         "sampling": "poisson", "relation": "add-remove", "trained": "the last normalisation",
     },
-    check=_check,
+    check=ready,
     cells=_cells,
     keys=_keys,
     measure=_measure,

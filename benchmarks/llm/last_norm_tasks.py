@@ -26,17 +26,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from scipy.stats import t as student
 
-from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import read_rows
-from benchmarks.kit.tables import markdown
+from benchmarks.kit.tables import half_width, markdown
 from benchmarks.llm import last_norm
-from benchmarks.llm.last_norm import CHOSEN, MODEL, NONE, Prepared, measured
+from benchmarks.llm.last_norm import NONE, Prepared, measured
 from benchmarks.llm.records import Record, Selection, splits
+from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
 from benchmarks.llm.tasks import Prompt, Task, task
-from benchmarks.training.pretrained import cache, pretrained_folder
+from benchmarks.training.pretrained import cache
 from dpzero_theory.cli import Parser, input_folder, integer
 from dpzero_theory.optim.losses.starting import public_clip
 
@@ -112,10 +111,10 @@ def asked(name: str, prompt: str) -> Task:
     return replace(task(name), prompts={"causal": Prompt(template, SIZES[name].length, options)})
 
 
-def texts(name: str, data: Path | None) -> dict[str, list[Record]]:
+def texts(name: str, data: Path | None, size: Size | None = None) -> dict[str, list[Record]]:
     """Return the records of a task by split, of which no two in `train` and `dev` have the same texts. data: a folder
-    of local files, or None for Hugging Face."""
-    size = SIZES[name]
+    of local files, or None for Hugging Face. size: how many; as in SIZES if None."""
+    size = size or SIZES[name]
     found = splits(task(name), Selection(total=2 * (size.train + size.dev), dev=0, test=size.test), 0, data)
     distinct = list({tuple(record.texts.values()): record for record in found.train}.values())
     train = min(size.train, len(distinct) - size.dev)
@@ -161,13 +160,6 @@ def step_sizes(method: str) -> tuple[float, ...]:
     return (0.0,) if method in ("zero-shot", "few-shot") else SCALES.get(method, RATES)
 
 
-def best(rows: pd.DataFrame, name: str, prompt: str, method: str) -> int:
-    """Return the index of the setting with the highest dev accuracy among a method's runs with seed 0 on a task with a
-    prompt, the first of equal ones. rows: the results so far."""
-    mine = rows[(rows["task"] == name) & (rows["prompt"] == prompt) & (rows["method"] == method) & (rows["seed"] == 0)]
-    return int(mine.sort_values(["dev_accuracy", "setting"], ascending=[False, True])["setting"].iloc[0])
-
-
 def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
     works: _Works = options.work
     name, prompt, method = at["task"], at["prompt"], at["method"]
@@ -177,7 +169,8 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
         work, norm = works.of(name, prompt)
     sizes = step_sizes(method)
     chosen = at["setting"] == CHOSEN
-    number = best(read_rows(options.out), name, prompt, method) if chosen and len(sizes) > 1 else 0
+    asked_so = {"task": name, "prompt": prompt, "method": method}
+    number = best(read_rows(options.out), **asked_so) if chosen and len(sizes) > 1 else 0
     scale = sizes[number] if chosen else sizes[int(at["setting"])]
     directions = 1 if method in ("dpgd-0th", "dp-adamw") else last_norm.DIRECTIONS
     n = len(work.parts["train"])
@@ -213,10 +206,8 @@ def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], End]:
     found = {}
     for (name, prompt, method, epsilon), part in shown.groupby(["task", "prompt", "method", "epsilon"]):
         values = 100 * part["test_accuracy"].to_numpy(dtype=float)
-        count, half = len(values), 0.0
-        if count > 1:
-            half = float(student.ppf(0.975, count - 1) * values.std(ddof=1) / count**0.5)
-        found[str(name), str(prompt), str(method), str(epsilon)] = End(float(values.mean()), half, count)
+        half = half_width(values) if len(values) > 1 else 0.0
+        found[str(name), str(prompt), str(method), str(epsilon)] = End(float(values.mean()), half, len(values))
     return found
 
 
@@ -271,24 +262,21 @@ def sst2(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _check(parser: Parser, options: Namespace) -> None:
-    one_thread(parser, options)
-    with parser.refusals():
-        pretrained_folder(MODEL)
+    ready(parser, options)
     options.work = _Works(options.data)
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
     for prompt in options.prompts:
         for name in options.tasks:
-            tried: set[str] = set()
+            done: set[str] = set()
             for method, epsilon in METHODS:
                 common = {"task": name, "prompt": prompt, "method": method, "epsilon": epsilon}
                 count = len(step_sizes(method))
-                if count > 1 and method not in tried:
-                    yield from ({**common, "setting": str(k), "seed": 0} for k in range(count))
-                tried.add(method)
-                yield from ({**common, "setting": CHOSEN, "seed": seed}
-                            for seed in range(1, (options.seeds if count > 1 else 1) + 1))  # fmt: skip
+                if count > 1 and method not in done:
+                    yield from tried(common, count)
+                done.add(method)
+                yield from reported(common, options.seeds if count > 1 else 1)
 
 
 def _told(at: Cell, rows: list[dict[str, Any]]) -> str:

@@ -35,19 +35,19 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 
-from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import read_rows
 from benchmarks.kit.tables import markdown, rounded
-from benchmarks.llm.last_norm import DELTA, MODEL, TASK, padded
+from benchmarks.llm.last_norm import DELTA, TASK, padded
 from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Selection, splits
+from benchmarks.llm.settings import MODEL, ready
 from benchmarks.llm.tasks import task
 from benchmarks.sweeps.slopes import interval
 from benchmarks.training.adaptation_widths import steps_to_target
-from benchmarks.training.pretrained import cache, pretrained_folder
-from dpzero_theory.cli import Parser, input_folder, integer
+from benchmarks.training.pretrained import cache
+from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.frozen import STATES, States, cached
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.task_losses import IGNORED
@@ -312,13 +312,6 @@ def _slope(rows: pd.DataFrame, scale: float) -> str:
     return "Slope of log steps against log d with s = {:g}: {:.2f} ({:.2f} to {:.2f}).".format(scale, *found)
 
 
-def _check(parser: Parser, options: Namespace) -> None:
-    one_thread(parser, options)
-    with parser.refusals():
-        pretrained_folder(MODEL)
-    options.work = None
-
-
 def _cells(options: Namespace) -> Iterator[Cell]:
     for name in TRAINED:
         for scale in SCALES:
@@ -361,7 +354,7 @@ EXPERIMENT = Experiment(
         "sampling": "poisson", "relation": "add-remove", "clip": "the median gradient norm G",
         "drop": DROP, "every": EVERY, "window": WINDOW, "tokens": LENGTH,
     },
-    check=_check,
+    check=ready,
     cells=_cells,
     measure=_measure,
     told=_told,

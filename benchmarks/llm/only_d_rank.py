@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.tables import rounded
 from benchmarks.llm import only_d
-from benchmarks.llm.last_norm import MODEL
+from benchmarks.llm.settings import MODEL
 from dpzero_theory.cli import input_folder
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum

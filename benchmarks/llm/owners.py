@@ -17,33 +17,28 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm.last_norm import (
-    CHOSEN,
     DELTA,
     DIRECTIONS,
     LARGE,
-    MODEL,
     SMOOTHING,
     Prepared,
-    evaluated,
     first,
     prepared,
+    private_run,
     texts,
 )
-from benchmarks.training.pretrained import cache, pretrained_folder
-from dpzero_theory.cli import Parser, input_folder, integer
+from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
+from benchmarks.training.pretrained import cache
+from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.users import by_user
-from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.group import group_noise
 from dpzero_theory.privacy.step import Release
@@ -55,6 +50,7 @@ OWNED = (10, 50)
 CLIPS, STEP_SIZES = (1.0, 4.0), (0.75, 1.5, 3.0)
 SETTINGS = tuple(product(CLIPS, STEP_SIZES))
 METHODS = ("users", "texts")
+FIELDS = ("owners", "clip", "step_size", "dev_accuracy", "test_accuracy", "noise_multiplier")
 
 
 @lru_cache
@@ -67,9 +63,9 @@ def noise(method: str, owned: int) -> float:
     ).upper  # fmt: skip
 
 
-def trained(work: Prepared, at: Cell, clip: float, step_size: float, folder: Path) -> dict[str, Any]:
+def trained(work: Prepared, at: Cell, clip: float, step_size: float) -> dict[str, Any]:
     """Train by the cell's method and return the measured columns of the row, among them the accuracy on dev and test
-    phrases. Afterwards the model has the weights that it had before. folder: for the files of the private run."""
+    phrases. Afterwards the model has the weights that it had before."""
     owners = LARGE // at["owned"]
     phrases = first(work.parts["train"], owners * at["owned"])
     multiplier = noise(at["method"], at["owned"])
@@ -78,30 +74,12 @@ def trained(work: Prepared, at: Cell, clip: float, step_size: float, folder: Pat
     if at["method"] == "users":
         dealt = np.random.default_rng(at["seed"]).permutation(len(phrases)) % owners
         data = by_user(phrases, dealt.tolist())
-    weights = [p for p in work.tail.parameters() if p.requires_grad]
-    before = [p.detach().clone() for p in weights]
-    try:
-        run = make_private_with_epsilon(
-            work.tail, work.losses, data, target_epsilon=epsilon_of_history([of_a_record], DELTA).upper,
-            target_delta=DELTA, clip=clip, relation="add-remove", steps=STEPS, expected_batch=RATE * len(data),
-            smoothing=SMOOTHING, sampling="poisson", direction="rademacher", difference="forward",
-            step_size=lambda step: step_size * (1 - step / STEPS), directions_per_step=DIRECTIONS,
-            folder=folder, micro_batch=LARGE, points_at_once=DIRECTIONS + 1,
-        )  # fmt: skip
-        run.run()
-        run.close()
-        return {
-            "owners": owners,
-            "clip": clip,
-            "step_size": step_size,
-            "dev_accuracy": evaluated(work, "dev")[0],
-            "test_accuracy": evaluated(work, "test")[0],
-            "noise_multiplier": run.plan.noise_multiplier,
-        }
-    finally:
-        with torch.no_grad():
-            for parameter, value in zip(weights, before, strict=True):
-                parameter.copy_(value)
+    row = private_run(
+        work, data, step_size, epsilon=epsilon_of_history([of_a_record], DELTA).upper, clip=clip, steps=STEPS,
+        expected_batch=RATE * len(data), smoothing=SMOOTHING, directions_per_step=DIRECTIONS, micro_batch=LARGE,
+        points_at_once=DIRECTIONS + 1,
+    )  # fmt: skip
+    return {"owners": owners} | {name: row[name] for name in FIELDS[1:]}
 
 
 def table(folder: Path = RESULTS / "llm_owners") -> str:
@@ -117,18 +95,11 @@ def table(folder: Path = RESULTS / "llm_owners") -> str:
     return markdown(header, shown)
 
 
-def _check(parser: Parser, options: Namespace) -> None:
-    one_thread(parser, options)
-    with parser.refusals():
-        pretrained_folder(MODEL)
-    options.work = None
-
-
 def _cells(options: Namespace) -> Iterator[Cell]:
     for owned, method in product(OWNED, METHODS):
         common = {"owned": owned, "method": method}
-        yield from ({**common, "setting": str(number), "seed": 0} for number in range(len(SETTINGS)))
-        yield from ({**common, "setting": CHOSEN, "seed": seed} for seed in range(1, options.seeds + 1))
+        yield from tried(common, len(SETTINGS))
+        yield from reported(common, options.seeds)
 
 
 def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
@@ -136,10 +107,8 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
         options.work = prepared(texts(options.data), cache() / "states")
     setting = at["setting"]
     if setting == CHOSEN:
-        tried = having(read_rows(options.out), owned=at["owned"], method=at["method"], seed=0)
-        setting = tried.sort_values(["dev_accuracy", "setting"], ascending=[False, True])["setting"].iloc[0]
-    with TemporaryDirectory() as folder:
-        return [trained(options.work, at, *SETTINGS[int(setting)], Path(folder))]
+        setting = best(read_rows(options.out), owned=at["owned"], method=at["method"])
+    return [trained(options.work, at, *SETTINGS[int(setting)])]
 
 
 EXPERIMENT = Experiment(
@@ -151,7 +120,7 @@ EXPERIMENT = Experiment(
     ],
     folder="llm_owners",
     key=("owned", "method", "setting", "seed"),
-    fields=("owners", "clip", "step_size", "dev_accuracy", "test_accuracy", "noise_multiplier"),
+    fields=FIELDS,
     seeds=lambda options: range(options.seeds + 1),
     dtype="float32",
     settings={
@@ -159,7 +128,7 @@ EXPERIMENT = Experiment(
         "steps": STEPS, "directions": DIRECTIONS, "smoothing": SMOOTHING, "difference": "forward",
         "sampling": "poisson", "relation": "add-remove", "trained": "the last normalisation",
     },
-    check=_check,
+    check=ready,
     cells=_cells,
     measure=_measure,
     told=lambda at, rows: (

@@ -1,7 +1,6 @@
 """The accountant beside others and beside independent evaluations; and the range of the paper's composition lemma.
 
     python -m benchmarks.accounting --preset compare    time and tightness of this package and of others, in one run
-    python -m benchmarks.accounting --preset certify    300 random settings, each against an independent evaluation
     python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
     python -m benchmarks.accounting --preset corners    1,000 random settings over the whole range, timed and checked
     python -m benchmarks.accounting --preset corners_more    525 more of every sampling, relation, groups, mixtures
@@ -12,10 +11,9 @@
     python -m benchmarks.accounting --preset lattice    discrete noise of one release against direct sums
 
 A setting is a training run with its privacy target: numbers of records and steps, sampling, epsilon and delta. The rows
-go into results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
+go into results/accounting (compare), results/accounting_lemma and so on.
 """
 
-import math
 import statistics
 from argparse import Namespace
 from collections.abc import Iterator
@@ -28,12 +26,10 @@ from benchmarks.kit.experiment import Cell, Command, Experiment, flag, numbered,
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.timing import timed
 from benchmarks.privacy import allocation, allocation_k, ask, corners, five
-from benchmarks.privacy.independent import independent_delta, lattice_delta
 from dpzero_theory.cli import integer, output_folder
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import (
     delta_from_gdp,
@@ -54,8 +50,6 @@ SETTINGS = (
     (10_000, 10_000, 5_120, 2.0, 1e-6, "full"),
 )
 OURS = "this package"
-SEED = 20_240_607
-RANDOM_SETTINGS = 300
 REPEATS = 51
 
 
@@ -114,79 +108,6 @@ def _compared(options: Namespace, at: Cell) -> dict[str, Any]:
     return row
 
 
-def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
-    """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
-    releases `unit`.
-
-    A bound for two neighbouring data sets must hold in both orders. Only the first order is evaluated here, which has
-    the larger delta. If it had the smaller one, the certified bracket would not contain the value, which the comparison
-    would show.
-    """
-    pair: Pair = unit.composition.directions()[0][0][0]
-    question = (pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
-    try:
-        name = "80-bit sums"
-        value, error = independent_delta(*question)
-        if not error < 1e-4:
-            raise OverflowError("not converged")
-    except OverflowError:
-        name = "tilted lattice"
-        value, error = lattice_delta(*question)
-    error = 2 * error + 1e-15
-    return name, value * (1 - error), value * (1 + error)
-
-
-def _random_settings(count: int) -> list[dict[str, Any]]:
-    """Draw `count` settings, whose parameters are log-uniform. A setting that needs no noise at all is drawn again."""
-    rng = np.random.default_rng(SEED)
-    found: list[dict[str, Any]] = []
-    while len(found) < count:
-        steps = int(10 ** rng.uniform(0, 7))
-        rate = float(10 ** rng.uniform(-5, 0))
-        epsilon = float(10 ** rng.uniform(-2, math.log10(200)))
-        delta = float(10 ** rng.uniform(-12, -1))
-        relation = ("add-remove", "replace-one")[int(rng.integers(2))]
-        if -math.expm1(steps * math.log1p(-rate)) > 1.01 * delta:
-            row = {"steps": steps, "sample_rate": rate, "epsilon": epsilon, "delta": delta, "relation": relation}
-            found.append({"setting": len(found) + 1} | row)
-    return found
-
-
-def _certify(setting: dict[str, Any]) -> dict[str, Any]:
-    steps, rate, epsilon = setting["steps"], setting["sample_rate"], setting["epsilon"]
-    delta, relation = setting["delta"], setting["relation"]
-    found, seconds, cpu_seconds = timed(
-        lambda: calibrate_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            steps=steps,
-            sampling="poisson",
-            relation=relation,
-            sample_rate=rate,
-        )
-    )
-    unit = Release(found.value, steps, sampling="poisson", relation=relation, sample_rate=rate)
-    spent = delta_of_history([unit], epsilon)
-    name, low, high = _independent(unit, epsilon)
-    contained = low <= spent.upper and high >= spent.lower
-    return setting | {
-        "noise_multiplier": found.value,
-        "noise_lower": found.lower,
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "method": spent.method,
-        "delta_lower": spent.lower,
-        "delta_upper": spent.upper,
-        "stated_width": spent.upper / max(spent.lower, 1e-300) - 1,
-        "independent": name,
-        "independent_low": low,
-        "independent_high": high,
-        "contained": contained,
-        "meets_target": spent.upper <= delta,
-        "status": "ok",
-    }
-
-
 def _lemma(epsilon: float, delta: float) -> dict[str, Any]:
     gdp, exact = float(paper_gdp(epsilon, delta)), float(gdp_from_epsilon(epsilon, delta))
     return {
@@ -222,9 +143,6 @@ REMAKES = {
         lambda row: [_lemma(row["epsilon"], row["delta"])],
         tolerance=1e-12,
         why="roots, found another way since: last digits",
-    ),
-    "accounting_certify": Remake(
-        ("setting",), lambda row: [_certify(_columns(row, "relation"))], width="stated_width", **_BRACKETS
     ),
     "accounting_corners": Remake(
         ("setting",), lambda row: [corners.answer(_columns(row, "sampling", "relation"))], width="width", **_BRACKETS
@@ -275,8 +193,7 @@ EXPERIMENT = presets(
         flag(
             "--count",
             type=integer(1, 10**6),
-            help="settings of certify (300), corners (1,000), corners_more (525), allocation (116), ask (2,000) or"
-            " lattice (200)",
+            help="settings of corners (1,000), corners_more (525), allocation (116), ask (2,000) or lattice (200)",
         ),
         flag("--workers", type=integer(1, 256), default=2, help="processes of these"),
     ],
@@ -296,18 +213,6 @@ EXPERIMENT = presets(
             ),
             measure=_compared,
             told=lambda at, rows: str(rows[0]),
-        ),
-        "certify": numbered(
-            "accounting_certify",
-            lambda options: _random_settings(options.count or RANDOM_SETTINGS),
-            _certify,
-            (
-                *("steps", "sample_rate", "epsilon", "delta", "relation"),
-                *("noise_multiplier", "noise_lower", "seconds", "cpu_seconds", "method"),
-                *("delta_lower", "delta_upper", "stated_width"),
-                *("independent", "independent_low", "independent_high", "contained", "meets_target"),
-            ),
-            seeds=[SEED],
         ),
         "lemma": Experiment(
             name="accounting_lemma",

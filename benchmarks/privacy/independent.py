@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 
 Long = NDArray[np.longdouble]
 
@@ -180,13 +180,12 @@ def lattice_delta(kind: str, sample_rate: float, noise: float, steps: int, epsil
         weight = np.exp(log_mass + tau * loss - np.max(log_mass + tau * loss))
         return float(steps * (weight @ loss) / weight.sum())
 
-    low, high = 1e-4, 1.0
-    while tilted_mean(high) < epsilon and high < 1e4:
-        low, high = high, 2 * high
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if tilted_mean(middle) < epsilon else (low, middle)
-    tau = low
+    def excess(log_tau: float) -> float:
+        return tilted_mean(math.exp(log_tau)) - epsilon
+
+    lowest, highest = math.log(1e-4), math.log(1e4)
+    log_tau = lowest if excess(lowest) > 0 else highest if excess(highest) < 0 else brentq(excess, lowest, highest)
+    tau = math.exp(log_tau)
     top = float(np.max(log_mass + tau * loss))
     weight = np.exp(log_mass + tau * loss - top)
     mean = float(weight @ loss) / weight.sum()

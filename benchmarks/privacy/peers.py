@@ -75,7 +75,6 @@ PEERS = (
             "laplace_not_supported_for_replace_one": MORE,
             "randomized_response": OTHER,
             "rr_composition": OTHER,
-            "mixture_of_gaussians": OTHER,
             "truncated_subsampled": TRUNCATED,
             "zero_noise_multiplier5": OTHER,
             "zero_probability4": OTHER,

@@ -16,14 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from benchmarks.audits import audit_field, audit_invented
 from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
-from benchmarks.kit.tables import markdown, mean_error, shortened
-from benchmarks.llm import chat, owners, rewards, rewards_tasks
+from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
+from benchmarks.llm import chat, owners, rewards
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.only_d import table as steps_table
@@ -123,11 +122,8 @@ def correlated_noise() -> str:
     lines = []
     for d, size in sorted({(int(d), int(size)) for d, size in zip(rows["d"], rows["pool"], strict=True)}):
         part = rows[(rows["d"] == d) & (rows["pool"] == size)]
-        half = float(student.ppf(0.975, len(part) - 1))
-        shown = [
-            f"{np.mean(part[name]):.2f} +- {half * float(part[name].std()) / len(part) ** 0.5:.2f}"
-            for name in ("gain_known", "runs_known", "gain_unknown", "signal")
-        ]
+        names = ("gain_known", "runs_known", "gain_unknown", "signal")
+        shown = [mean_interval(part[name], ".2f", ".2f") for name in names]
         lines.append([f"{d:,}", f"{size}", *shown])
     return markdown(["d", "P", "noise knows the directions", "on runs", "noise does not", "signal left"], lines)
 
@@ -258,13 +254,15 @@ def last_norm() -> str:
     ends = final[final["step"] == final.groupby("method")["step"].transform("max")]
     lines: list[tuple[int, float, list[str]]] = []
     for (n, method, epsilon), part in ends.groupby(["n", "method", "epsilon"]):
-        found = 100 * np.asarray(part["test_accuracy"], dtype=float)
-        mean, count = float(found.mean()), len(found)
-        error = float(np.std(found, ddof=1)) / count**0.5 if count > 1 else 0.0
-        half = f" +- {student.ppf(0.975, count - 1) * error:.1f}" if count > 1 else ""
+        mean = 100 * float(part["test_accuracy"].mean())
         name = LABELS[str(method)] + ("" if str(epsilon) == "none" else f" ({epsilon})")
         tuned = [f"{n:,}", f"{part['step_size'].iloc[0]:g}"] if method != "zero-shot" else ["-", "-"]
-        shown = [f"{mean:.1f}{half}", f"{mean - start:+.1f}", f"{count}", f"{part['seconds'].median():.0f} s"]
+        shown = [
+            percent(part["test_accuracy"]),
+            f"{mean - start:+.1f}",
+            f"{len(part)}",
+            f"{part['seconds'].median():.0f} s",
+        ]
         lines.append((int(str(n)) if method != "zero-shot" else 0, mean, [name, *tuned, *shown]))
     return markdown(
         ["method (epsilon)", "n", "step size", "test accuracy (%)", "gain", "runs", "a run"],
@@ -422,7 +420,9 @@ def difference_rules() -> str:
         for (d, rule, k, factor), found in rows.groupby(["d", "difference", "K", "factor"]):
             certified = found["bound"].iloc[0]
             shown = "none" if pd.isna(certified) else f"{certified:.5f}"
-            measured = (_interval(found[column]) for column in ("gradient_squared", "last_gradient_squared"))
+            measured = (
+                mean_interval(found[column], ".5f", ".1g") for column in ("gradient_squared", "last_gradient_squared")
+            )
             lines.append([f"{d:,}", str(rule), str(k), f"{factor:g}", str(len(found)), shown, *measured])
     header = [
         "d",
@@ -446,13 +446,6 @@ def gradient_moment() -> str:
         for n, m, b, share, upper, *bounds in rows.drop(columns="status").itertuples(index=False)
     ]
     return markdown(["n", "m", "B", "part of mu^2", "released bound", "certificate", "moment known", "L = B"], lines)
-
-
-def _interval(values: "pd.Series[float]") -> str:
-    if len(values) == 1:
-        return f"{values.iloc[0]:.5f}"
-    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
-    return f"{values.mean():.5f} +- {half:.1g}"
 
 
 def calculator() -> str:
@@ -594,7 +587,7 @@ FULL: dict[str, Callable[[], str]] = {
     "tuning_step": tuning_step.table,
     "llm_chat": chat.table,
     "llm_rewards": rewards.table,
-    "llm_rewards_tasks": rewards_tasks.table,
+    "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_owners": owners.table,
     "users": users.table,
     "equal_evaluations": equal_evaluations,

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.stats import t as student
 
 from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
+from benchmarks.kit.tables import half_width
 from dpzero_theory.cli import Parser, input_folder
 
 GROUP = ["sweep", "method", "mode", "start", "calibration", "output"]
@@ -59,11 +59,8 @@ def slope(d: ArrayLike, values: ArrayLike) -> float:
 def interval(slopes: Sequence[float]) -> tuple[float, float | None, float | None]:
     """Return the mean of the slopes, one per seed, and the ends of a 95% interval for its expectation, by Student's t.
     The ends are None for fewer than two slopes."""
-    mean, count = float(np.mean(slopes)), len(slopes)
-    if count < 2:
-        return mean, None, None
-    half = float(student.ppf(0.975, count - 1)) * float(np.std(slopes, ddof=1)) / np.sqrt(count)
-    return mean, mean - half, mean + half
+    mean, half = float(np.mean(slopes)), half_width(slopes)
+    return (mean, None, None) if len(slopes) < 2 else (mean, mean - half, mean + half)
 
 
 def _fits(selected: pd.DataFrame) -> list[dict[str, str | float | None]]:

@@ -12,11 +12,9 @@ from scipy import special
 from scipy.linalg import eigh_tridiagonal
 
 from dpzero_theory import check
-from dpzero_theory.bisection import halved
+from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.curvature.lanczos import Tridiagonal
-
-_BISECTIONS = 200  # How often a bisection halves its interval, which is enough to reach neighbouring floats
 
 
 def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
@@ -151,9 +149,8 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
         return _christoffel_sum(tri, sign * x, most) <= most
 
     width = max(abs(start), tri.last)
-    while below(start + width):
-        width *= 2
-    return halved(below, start, start + width, _BISECTIONS)[1]
+    beyond = outward(lambda x: not below(x), start + width, width)[1]
+    return halved(below, start, beyond)[1]
 
 
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:

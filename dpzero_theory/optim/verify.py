@@ -45,7 +45,7 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from dpzero_theory.optim.files.page import page
     from dpzero_theory.optim.files.replay import Moves, require_initial, weights_of
     from dpzero_theory.optim.files.signature import SIGNATURE, private_key, public_key, sign, signer
-    from dpzero_theory.optim.files.statement import Statement, spending_curve, statement
+    from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, spending_curve, statement
     from dpzero_theory.optim.files.transcript import Content, contents
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
@@ -328,7 +328,9 @@ def _shown(report: Report, form: str) -> str:
                 for c in claimed.costs
             ]
             values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs}
-            values |= {"attack": {"advantage": claimed.advantage}, "certificate": claimed.certificate}
+            attack = {"advantage": claimed.advantage, "true_positive_rate": claimed.true_positive_rate}
+            attack["false_positive_rate"] = FALSE_POSITIVE_RATE
+            values |= {"attack": attack, "certificate": claimed.certificate}
             values |= {"assumed": claimed.assumed, "curve": curve}
         return json.dumps({**values, "cannot_tell": CANNOT_TELL}, indent=2)
     if report.fault or not claimed:

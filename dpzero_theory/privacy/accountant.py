@@ -16,13 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dpzero_theory import check
-from dpzero_theory.bisection import LogSecant
+from dpzero_theory.bisection import LogSecant, outward
 from dpzero_theory.privacy.answers import answer
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN
+from dpzero_theory.privacy.certified.laws.concentrated import MOST_RHO, concentrated_pair
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.router import CLOSED
-from dpzero_theory.privacy.composition import Composition, FinitePairs
+from dpzero_theory.privacy.composition import Composition, Concentrated, FinitePairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.moments import moment_delta, moment_epsilon
 from dpzero_theory.privacy.relation import Relation
@@ -63,40 +64,53 @@ class _Reduced:
 def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     """The history in one or two forms that can be computed (`_Reduced`), each of which gives a valid upper bound.
 
-    In the first form every noise law that has a dominating pair of finite laws counts by that pair, and in the last
-    every law that has no Gaussian form counts by its pure epsilon. If no law has a pair there is one form. delta: at
+    In the first form every noise law that has a dominating pair of finite laws counts by that pair, and all releases of
+    which only zero-concentrated differential privacy is known count by one pair for their sum. In the last form every
+    law that has no Gaussian form counts by its pure epsilon. If no law has a pair there is one form. delta: at
     which the lower bounds `_Reduced.least` on epsilon hold.
     """
-    relations = dict.fromkeys(str(r.relation) for r in releases)
-    if len(relations) > 1:
-        raise ValueError(f"history must have one relation; got {', '.join(relations)}")
+    require_one_relation(releases)
     costs = [(r, MECHANISMS[r.mechanism].cost(r, delta)) for r in releases]
     gaussian = [(r, cost) for r, cost in costs if cost.gaussian]
     above, below = ([_continuous(r, cost, end) for r, cost in gaussian] for end in (0, 1))
+    bounded = any(r.bounded for r in below)
     paired: dict[tuple[FinitePair, FinitePair], int] = {}
     for r, cost in costs:
         if cost.pairs is not None:
             paired[cost.pairs] = paired.get(cost.pairs, 0) + r.steps
 
-    def composed(made: Sequence[Release], finite: Sequence[FinitePairs]) -> Composition:
+    def composed(made: Sequence[Release], finite: Sequence[FinitePairs], *, attained: bool = False) -> Composition:
         replaced = any(r.relation is Relation.REPLACE_ONE for r in made)
-        return Composition((*finite, *(r.part for r in made)), replaced)
+        parts = (part for r in made for part in (r.attained_parts if attained else (r.part,)))
+        return Composition((*finite, *parts), replaced)
 
     def reduced(finite: Sequence[FinitePairs], kept: Callable[[Cost], bool]) -> _Reduced:
         top = composed(above, finite)
         return _Reduced(
             above=top,
-            below=top if below == above else composed(below, finite),
+            below=top if below == above and not bounded else composed(below, finite, attained=True),
             ratio=math.fsum(cost.ratio for _, cost in costs if kept(cost)),
             epsilon=_up(math.fsum(cost.epsilon for _, cost in costs if not kept(cost))),
             least=max((cost.least for _, cost in costs), default=0.0),
         )
 
     reductions = [reduced((), lambda cost: cost.gaussian)]
-    if paired:
-        finite = [FinitePairs(pairs, count) for pairs, count in paired.items()]
-        reductions.insert(0, reduced(finite, lambda cost: cost.gaussian or cost.pairs is not None))
+    finite = [FinitePairs(pairs, count) for pairs, count in paired.items()]
+    rho, xi = (_up(math.fsum(cost.concentrated[i] for _, cost in costs)) for i in (0, 1))
+    if rho > 0:
+        if not rho <= MOST_RHO:
+            raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
+        finite.append(Concentrated((concentrated_pair(rho, xi),) * 2, 1, rho=rho, xi=xi))
+    if finite:
+        reductions.insert(0, reduced(finite, lambda cost: cost.composed))
     return reductions
+
+
+def require_one_relation(releases: Sequence[Release]) -> None:
+    """Raise ValueError unless all releases have the same neighbouring relation."""
+    relations = dict.fromkeys(str(r.relation) for r in releases)
+    if len(relations) > 1:
+        raise ValueError(f"history must have one relation; got {', '.join(relations)}")
 
 
 def _telling(reductions: Sequence[_Reduced]) -> Sequence[_Reduced]:
@@ -192,11 +206,12 @@ def _wide(composition: Composition, epsilon: float, near: float | None) -> Brack
 def _resolved(composition: Composition, epsilon: float, near: float | None) -> Bracket:
     """The certified bracket of delta of a composition at `epsilon`.
 
-    If delta is so small that rounding hides it, the upper end is a bound by exponential moments. near: a delta with
-    which the caller compares the answer, or None.
+    If delta is so small that rounding hides it, or a zCDP step is among the releases, the upper end may be a bound by
+    exponential moments. near: a delta with which the caller compares the answer, or None.
     """
     bracket = _sharp(composition, epsilon, near)
-    if bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0:
+    resolved = bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0
+    if resolved and not composition.concentrated:
         return bracket
     upper = max(min(moment_delta(composition, epsilon), bracket.upper), bracket.lower)
     return bracket if upper == bracket.upper else Bracket(bracket.lower, min(bracket.value, upper), upper, _MOMENTS)
@@ -222,10 +237,11 @@ def _reduced_delta(
         return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
 
     bracket = of(reduced.above, max(_down(left - beyond) if beyond else left, 0.0), near)
-    if ratio + beyond == 0:
+    if ratio + beyond == 0 and reduced.below is reduced.above:
         return replace(bracket, notes=notes)
     upper = min(_up((bracket.upper + pure) * math.exp(ratio)), 1.0)
-    lower = of(reduced.below, _up(eps + 2 * ratio), near).lower * math.exp(-ratio)
+    at_least = 0.0 if reduced.below.empty else of(reduced.below, _up(eps + 2 * ratio), near).lower
+    lower = min(at_least * math.exp(-ratio), upper)
     return Bracket(_down(lower), min(bracket.value + pure, upper), upper, bracket.method, notes)
 
 
@@ -330,19 +346,20 @@ def _close_to_pure(reductions: Sequence[_Reduced], target: float, upper: float) 
     pure, best = reductions[-1].epsilon, upper
     if not math.exp(min(upper - pure, 0.0)) > 1 - _CLOSE_TO_PURE:
         return upper
-    search = LogSecant(target, -1.0, longest=_LONGEST)
-    for _ in range(_MOST_LOOKS):
-        if not 0 < search.x < _CLOSE_TO_PURE:
-            break
-        epsilon = _up(pure + math.log1p(-search.x))
+
+    def missed(x: float) -> float | None:
+        """How far delta at the epsilon with e^epsilon = e^pure (1 - x) is from the target; None ends the search."""
+        nonlocal best
+        if not 0 < x < _CLOSE_TO_PURE:
+            return None
+        epsilon = _up(pure + math.log1p(-x))
         delta = _near_pure(reductions, epsilon) if epsilon > 0 else 1.0
         if delta <= target:
             best = min(best, epsilon)
-        if not 0 < delta < 1 or target * (1 - 2 * _AIM) < delta <= target:
-            break
-        missed = math.log(target / delta) + math.log1p(-_AIM)
-        search.measure(missed)
-        search.move(missed)
+        near = target * (1 - 2 * _AIM) < delta <= target
+        return None if near or not 0 < delta < 1 else math.log(target / delta) + math.log1p(-_AIM)
+
+    LogSecant(target, -1.0, longest=_LONGEST).run(missed, lambda _: False, _MOST_LOOKS)
     return best
 
 
@@ -361,7 +378,8 @@ def _reduced_epsilon(reduced: _Reduced, target: float, below: bool) -> Bracket:
         upper = _up(bracket.upper + 2 * ratio + reduced.epsilon)
     lower = bracket.lower
     if below and reduced.below is not reduced.above:
-        lower = _composed_epsilon(reduced.below, _up(target * math.exp(ratio))).lower
+        goal = _up(target * math.exp(ratio))
+        lower = 0.0 if reduced.below.empty else _composed_epsilon(reduced.below, goal).lower
     # For a smaller `ratio` G the lower end needs no change: `crossing` leaves a margin by which it holds at target e^G
     # too.
     elif below and ratio >= MARGIN / 2:
@@ -376,13 +394,8 @@ def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ra
     The point is used as a lower bound on epsilon.
     """
     goal, change = _up(target * math.exp(ratio)), ratio * max(near, 1.0)
-    for _ in range(8):
-        if near - change <= 0:
-            return 0.0
-        if delta(near - change).lower > goal:
-            return near - change
-        change *= 4
-    return 0.0
+    start = max(near - change, 0.0)
+    return outward(lambda x: delta(x).lower > goal, start, -3 * change, growth=4, most=0.0)[1]
 
 
 def sharp_delta(history: Steps, epsilon: float, *, near: float | None = None) -> Bracket:
@@ -401,7 +414,11 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
     below: whether the lower end is needed.
     """
     try:
-        return answer(composition).epsilon(delta, below=below)
+        bracket = answer(composition).epsilon(delta, below=below)
+        upper = moment_epsilon(composition, delta) if composition.concentrated else math.inf
+        if upper >= bracket.upper:
+            return bracket
+        return Bracket(min(bracket.lower, upper), upper, upper, _MOMENTS)
     except OverflowError:
         upper = moment_epsilon(composition, delta)
     if upper == math.inf:

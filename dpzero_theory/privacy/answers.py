@@ -34,7 +34,7 @@ from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
 from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta
 from dpzero_theory.privacy.composition import Composition
-from dpzero_theory.privacy.gaussian import GDP_ACCURACY, epsilon_from_gdp
+from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
 from dpzero_theory.privacy.truncation import mixed_delta
 
 _MOST_GUESSES, _ROUGH_MISS = 12, 1e-3
@@ -93,18 +93,18 @@ class NoiseQuestion:
         slope = -1 - abs((self.epsilon / gdp) ** 2 - gdp**2 / 4)
         if not self.at(1.0).central:
             return noise, slope
-        search = LogSecant(noise, -1.0)
-        for _ in range(_MOST_GUESSES):
-            epsilon, of_epsilon = rough_epsilon(self.delta, self.at(search.x).central)
+        search, steep = LogSecant(noise, -1.0), 0.0
+
+        def missed(noise: float) -> float | None:
+            nonlocal steep
+            epsilon, of_epsilon = rough_epsilon(self.delta, self.at(noise).central)
             if not epsilon > 0:
-                break
-            missed = math.log(epsilon / self.epsilon)
-            search.measure(missed)
-            slope = -of_epsilon * search.slope
-            if abs(missed) < _ROUGH_MISS:
-                break
-            search.move(missed)
-        return search.x, min(slope, -1.0)
+                return None
+            steep = -of_epsilon
+            return math.log(epsilon / self.epsilon)
+
+        search.run(missed, lambda value: abs(value) < _ROUGH_MISS, _MOST_GUESSES)
+        return search.x, min(steep * search.slope if steep else slope, -1.0)
 
 
 class Answer(ABC):
@@ -166,6 +166,13 @@ def bracket_curve(bracket: Callable[[float], Bracket]) -> Curve:
     return Curve(lambda x, _: bracket(x), lambda x, _: (bracket(x).log_value, None))
 
 
+def _capped(bracket: Bracket, upper: float) -> Bracket:
+    """The bracket with its ends and its value at most `upper`, which is also an upper end."""
+    return replace(
+        bracket, lower=min(bracket.lower, upper), value=min(bracket.value, upper), upper=min(bracket.upper, upper)
+    )
+
+
 def _above_zero(at_zero: Bracket, target: float) -> float:
     """A guess of the epsilon at which delta is `target`. at_zero: the bracket of delta at epsilon 0, above the
     target."""
@@ -223,6 +230,12 @@ class Grid(Answer):
         super().__init__(composition)
         self.mixture = mixture
 
+    @staticmethod
+    def _plain(composition: Composition) -> float:
+        """A mu for which all parts are mu-GDP together, whichever steps the record is in; infinity if some part has
+        no such number."""
+        return math.inf if composition.sampled else composition.gdp
+
     def delta(
         self,
         epsilon: float,
@@ -232,7 +245,11 @@ class Grid(Answer):
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
-        return mixture_delta(epsilon, self.mixture, target=near, ends="upper" if above else "both")
+        bracket = mixture_delta(epsilon, self.mixture, target=near, ends="upper" if above else "both")
+        if not (plain := self._plain(self.composition)) < math.inf:
+            return bracket
+        upper = float(delta_from_gdp(epsilon, plain)) * (1 + GDP_ACCURACY) + math.ulp(0.0)
+        return bracket if upper >= bracket.upper else _capped(bracket, upper)
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
         at_zero = self.delta(0.0, target)
@@ -244,10 +261,21 @@ class Grid(Answer):
         rough = FINE if self.mixture.runs else ROUGH
         curve = mixture_curve(lambda epsilon: (epsilon, self.mixture), target, rough=rough)
         lower, upper, point = crossing([curve], start, slope, target, below=below)
-        return Bracket(lower, upper, upper, point.method)
+        bracket = Bracket(lower, upper, upper, point.method)
+        if not (plain := self._plain(self.composition)) < math.inf:
+            return bracket
+        return _capped(bracket, float(epsilon_from_gdp(plain, target)) * (1 + GDP_ACCURACY))
 
     @staticmethod
     def noise(question: NoiseQuestion) -> Bracket:
+        bracket = Grid._searched(question)
+        if not (plain := Grid._plain(question.at(1.0))) < math.inf:
+            return bracket
+        return _capped(bracket, plain / float(gdp_from_epsilon(question.epsilon, question.delta)) * (1 + GDP_ACCURACY))
+
+    @staticmethod
+    def _searched(question: NoiseQuestion) -> Bracket:
+        """The bracket of `noise`, found by a search over the noise multiplier."""
         start, slope = question.start()
 
         def mixture(noise: float) -> tuple[float, Mixture]:

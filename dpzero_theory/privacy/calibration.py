@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import smallest_real
+from dpzero_theory.bisection import outward, smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, excess, notes, sharp_delta, wide_delta
 from dpzero_theory.privacy.answers import NoiseQuestion, answer, bracket_curve
 from dpzero_theory.privacy.bracket import Bracket
@@ -22,6 +22,8 @@ LARGEST_EPSILON = 1e4
 with as many cells."""
 _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
+_MOST_TRIES = 12
+"""How often a noise multiplier that misses a target is sought farther down, where only the upper end is closed."""
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the noise multiplier of a law with pure epsilon, at delta = 0."""
 _CLOSE = 1e-4
@@ -30,8 +32,9 @@ the answer."""
 _WIDE = 0.25
 """If the lower end of a noise multiplier is below this share of its upper end, its delta is too small to be
 resolved."""
-_LEAST_STEP = 1e-12
-"""A noise multiplier that misses its target is raised by at least this share of it."""
+_LEAST_STEP, _MOST_STEP = 1e-12, 1e-3
+"""A noise multiplier that misses its target is raised by at least the first share of it, and at first by at most the
+second."""
 
 
 def calibrate_noise_multiplier(
@@ -79,12 +82,7 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
         check.real("target_delta", delta, above=0, below=1)
     bracket = _pure(unit, epsilon, delta, pure) if pure is not None else _resolved(unit, epsilon, delta)
 
-    def beyond(noise: float) -> float:
-        if not noise < math.inf:
-            raise ValueError(f"target_epsilon must be within the accountant's reach; got {epsilon:g} at {delta:g}")
-        return excess([unit.with_noise(noise)], epsilon, delta)
-
-    return settled(bracket, beyond)
+    return settled(bracket, lambda noise: excess([unit.with_noise(noise)], epsilon, delta))
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
@@ -93,12 +91,15 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     bracket: the bracket from a search along the noise. The searches for epsilon and delta have errors of their own, by
     which its upper end may miss the target. beyond: a function from a noise multiplier to the share by which
     it misses the target, such as `accountant.excess`; at most 0 means that the target is met. The multiplier is raised
-    by that share, then by twice as much each time.
+    by that share, but by at most `_MOST_STEP`, as delta falls much faster than the noise grows; then by twice as much
+    each time. Raises ValueError if no float is enough.
     """
-    value, more = bracket.upper, 0.0
-    while (missed := beyond(value)) > 0:
-        more = max(2 * more, missed, _LEAST_STEP)
-        value *= 1 + more
+    value = bracket.upper
+    if not (missed := beyond(value)) <= 0:
+        step = value * max(min(_MOST_STEP, missed), _LEAST_STEP)
+        value = outward(lambda value: beyond(value) <= 0, value + step, 2 * step)[1]
+    if value == math.inf:
+        raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     return replace(bracket, value=value, upper=value)
 
 
@@ -197,10 +198,28 @@ def _require_noise(unit: Release, delta: float) -> None:
 def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     if unit.part.plain:
         exact = (unit.part.gdp or 0.0) / float(gdp_from_epsilon(epsilon, delta))
-        return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
+        lower = _missed(unit, epsilon, delta, exact) if unit.bounded else exact * (1 - 1e-10)
+        return Bracket(lower, exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
     return replace(answer(unit.composition).noise(_question(unit, epsilon, delta)), notes=notes([unit]))
+
+
+def _missed(unit: Release, epsilon: float, delta: float, most: float) -> float:
+    """A noise multiplier below `most` with which the target (epsilon, delta) is certainly missed; 0 if none is found.
+
+    It is found by steps of a factor 1.5 downwards, and halved three times in between.
+    """
+
+    def missed(noise: float) -> bool:
+        return delta_of_history([unit.with_noise(noise)], epsilon).lower > delta
+
+    low = next((noise for k in range(1, _MOST_TRIES) if missed(noise := most / 1.5**k)), 0.0)
+    high = 1.5 * low
+    for _ in range(3 if low else 0):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if missed(middle) else (low, middle)
+    return low
 
 
 def _question(unit: Release, epsilon: float, delta: float) -> NoiseQuestion:

@@ -24,8 +24,8 @@ LEAST_NOISE = 1 / 16
 otherwise."""
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 1e3
 """The least and the largest epsilon that a certificate states."""
-SAMPLINGS = ("full", "poisson", "cyclic-poisson")
-MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
+_BATCHES = ("full", "poisson", "cyclic-poisson")
+_NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")
 
 
 def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
 
 def _part(release: Release) -> dict[str, Any]:
     name = release.sampling.partition(":")[0]
-    if name not in SAMPLINGS or release.mechanism not in MECHANISMS:
-        rule = f"history must have batches {', '.join(SAMPLINGS)} and noise {', '.join(MECHANISMS)} to be checked"
+    if name not in _BATCHES or release.mechanism not in _NOISE_LAWS:
+        rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"
         raise ValueError(f"{rule}; got {release.sampling} and {release.mechanism}")
     check.real("noise_multiplier", release.noise_multiplier, above=LEAST_NOISE, at_most=1e6)
     return {

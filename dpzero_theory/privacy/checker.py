@@ -31,7 +31,7 @@ from flint import arb, ctx, fmpz_poly
 FORMAT = "dpzero privacy certificate 1"
 NAMES = {"format", "version", "history", "statement", "bracket", "method"}
 PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
-_COARSEST, _MOST_CELLS = 256, 2**21  # points of the grid of losses from 0 to epsilon at first, and of a law at most
+_COARSEST, _MOST_LOSSES = 256, 2**21  # points of the grid of losses from 0 to epsilon at first, and of a law at most
 
 Divergence = Callable[[arb], arb]  # a -> h(a) = max over events of P - a Q, P and Q the laws of a step's output
 
@@ -175,7 +175,7 @@ def one_step(h: Divergence, width: arb, bits: int, small: float) -> Law:
         cells = 1
         while not negligible(sign * cells):
             cells *= 2
-            if cells > _MOST_CELLS:
+            if cells > _MOST_LOSSES:
                 raise Refused("the losses of one step are spread too widely for this checker")
         return sign * cells
 
@@ -205,8 +205,8 @@ def product(one: Law, other: Law, bits: int, small: int) -> Law:
         low += masses[first]
         first += 1
     masses[first] += low
-    if last - first > _MOST_CELLS:
-        raise Refused(f"more than {_MOST_CELLS} cells would be needed")
+    if last - first > _MOST_LOSSES:
+        raise Refused(f"more than {_MOST_LOSSES} cells would be needed")
     return Law(one.first + other.first + first, fmpz_poly(masses[first:last]), one.lost + other.lost + high)
 
 

@@ -55,6 +55,15 @@ class Part:
     """Whether the cost is exactly that of mu-GDP with mu = `gdp`, so that `gdp` is more than an upper bound."""
 
     @property
+    def squares(self) -> tuple[float, float]:
+        """Two bounds on mu^2: these releases are not mu-GDP for a mu below the first, and are for the second.
+
+        For a mu below the first they are not mu^2/2-zCDP either. The second is mu^2 of full batches with the same
+        change of the sum: sampling lowers neither mu nor rho, whose worst outputs are those of the rarest batches.
+        """
+        return 0.0, math.inf
+
+    @property
     def batches(self) -> tuple[float, int] | None:
         """The sample rate of the batches that may hold a given record, and the number of those batches.
 
@@ -83,6 +92,10 @@ class PlainGaussian(Part):
     def gdp(self) -> float:
         return self.mu
 
+    @property
+    def squares(self) -> tuple[float, float]:
+        return self.mu**2, self.mu**2
+
 
 @dataclass(frozen=True)
 class Pairs(Part):
@@ -98,6 +111,13 @@ class Pairs(Part):
     below: tuple[Pair, ...]
     count: int
     alone: tuple[Pair, ...] = ()
+
+    @property
+    def squares(self) -> tuple[float, float]:
+        # With q < 1 the rarest outputs of a replaced record are compared with batches that hold neither of the two.
+        attained = max(1 / pair.noise for pair in self.below)
+        moved = max((2 if pair.kind == "replace" else 1) / pair.noise for pair in self.above)
+        return self.count * attained**2, self.count * moved**2
 
     @property
     def batches(self) -> tuple[float, int]:
@@ -144,6 +164,10 @@ class FinitePairs(Part):
         return replace(self, count=count, known=self.known and self.known.times(count))
 
     @property
+    def squares(self) -> tuple[float, float]:
+        return self.known.squares if self.known else super().squares
+
+    @property
     def lost(self) -> tuple[float, float]:
         """For each direction an upper bound on the probability of an infinite privacy loss, which `log_moment` leaves
         out."""
@@ -155,6 +179,25 @@ class FinitePairs(Part):
             return self.known.log_moment(t, index, bounds)
         pair, count = self.of(index)
         return 0.0, count * log_sum(log_law(pair.mass), t, pair.loss)
+
+
+@dataclass(frozen=True)
+class Concentrated(FinitePairs):
+    """Releases of which only zero-concentrated differential privacy is known: the Renyi divergence of order a of all of
+    them together is at most xi + rho a.
+
+    pairs: those of `certified.laws.concentrated`. count: 1.
+    """
+
+    rho: float = 0.0
+    xi: float = 0.0
+
+    @property
+    def lost(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+    def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
+        return 0.0, t * (self.xi + self.rho * (1 + t))
 
 
 @dataclass(frozen=True)
@@ -170,6 +213,10 @@ class Epochs(Part):
     @property
     def gdp(self) -> float:
         return self.mu
+
+    @property
+    def squares(self) -> tuple[float, float]:
+        return min(self.run.plain_gdp, self.mu) ** 2, self.mu**2
 
 
 @dataclass(frozen=True)
@@ -192,6 +239,10 @@ class Mixed(Part):
     either: Pairs | FinitePairs
     below: Pairs
     count: int
+
+    @property
+    def squares(self) -> tuple[float, float]:
+        return self.attained.squares[0], self.count * max(self.usual.squares[1], self.otherwise.squares[1])
 
     @property
     def central(self) -> Pairs:
@@ -276,6 +327,14 @@ class Composition:
     def sampled(self) -> bool:
         """Whether some part has a privacy loss that `log_moment` counts, that is, one that `gdp` does not count."""
         return any(isinstance(part, Pairs | FinitePairs | Mixed) for part in self.parts)
+
+    @property
+    def concentrated(self) -> bool:
+        """Whether zero-concentrated differential privacy is all that is known of some part.
+
+        A bound by exponential moments may then be sharper than the composition of pairs.
+        """
+        return any(isinstance(part, Concentrated) for part in self.parts)
 
     @property
     def batches(self) -> tuple[float, int] | None:

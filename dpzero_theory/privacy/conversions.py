@@ -1,25 +1,32 @@
-"""The privacy of a history in two other notions: the trade-off curve of f-DP, and Renyi differential privacy.
+"""The privacy of a history in other notions: the trade-off curve of f-DP, Renyi, zero-concentrated and Gaussian DP.
 
 The function delta(epsilon) determines the exact cost of a history, and the trade-off curve holds the same information.
-Renyi divergences are for results that are stated in them. They hold less: whoever converts them back to (epsilon,
-delta) needs more noise for the same guarantee.
+The others are for results that are stated in them. They hold less: whoever converts them back to (epsilon, delta) needs
+more noise for the same guarantee. A zCDP statement of somebody else's is part of a history by `stated.concentrated`,
+and mu-GDP is a release of full batches with noise multiplier 1/mu under add-remove (2/mu under replace-one).
 """
 
 import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtri_exp
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, gaussian_part
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, gaussian_part, require_one_relation
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.step import Steps
+from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.stated import GaussianMixture, Zcdp
+from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 _MOMENT_ROUNDING = 1e-14
 """A bound on the rounding error of the upper end of a Renyi divergence, relative, from a few sums and logarithms."""
+_CLOSED_ROUNDING = 1e-9
+"""A share by which both ends of rho and mu are moved: they are sums of closed forms, with errors of less than 1e-12."""
 _LARGEST_LOG = 700.0
 """The largest logarithm whose exponential is taken: e^700 is a float, and is treated as infinite."""
 
@@ -38,7 +45,8 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     far below the upper end, which is the one to rely on.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation and Gaussian noise.
+        history: steps, such as `step * 1000`, all with one relation and Gaussian noise, or with a zCDP statement of
+            their own (`stated.concentrated`), which counts in the upper end.
         order: a > 1.
 
     Raises:
@@ -47,7 +55,10 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     """
     a = check.real("order", order, above=1)
     tau = a - 1
-    above, below, ratio = gaussian_part(history)
+    made = releases_of(history)
+    require_one_relation(made)
+    told = [(r.steps, law) for r in made if isinstance(law := MECHANISMS[r.mechanism], Zcdp)]
+    above, below, ratio = gaussian_part([r for r in made if not isinstance(MECHANISMS[r.mechanism], Zcdp)])
     apart = ratio * (2 * a - 1) / tau
 
     def bounds(pair: Pair) -> tuple[float, float]:
@@ -62,8 +73,92 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     lower = max(below.log_moment(tau, index, bounds)[0] for index in (0, 1)) / tau
     upper = max(above.log_moment(tau, index, bounds)[1] for index in (0, 1)) / tau
     lower = max(lower + a * below.plain**2 / 2 - apart, 0.0)
-    upper = (upper + a * above.gdp**2 / 2 + apart) * (1 + _MOMENT_ROUNDING)
+    stated = math.fsum(steps * (law.xi + a * law.rho) for steps, law in told)
+    upper = (upper + a * above.gdp**2 / 2 + apart + stated) * (1 + _MOMENT_ROUNDING)
     return Bracket(min(lower, upper), upper, upper, "quadrature" if above.sampled else "closed form")
+
+
+def zcdp_of_history(history: Steps) -> Bracket:
+    """Zero-concentrated differential privacy: a bracket of the least rho with which a history is rho-zCDP.
+
+    That is the least rho for which the Renyi divergences of every order a > 1 are at most rho a, in both directions
+    (Bun and Steinke, arXiv 1605.02635). Gaussian noise, continuous or on a lattice (Canonne, Kamath and Steinke, arXiv
+    2004.00010, theorem 4), has rho = mu^2/2 with mu the root of the sum over the batches that may hold a record of
+    (change of the sum over noise)^2. Sampling does not lower it: in the limit of large a the batches that hold the
+    record are all that counts. Steps with pure epsilon e count as min(e^2/2, e), and zCDP statements as xi + rho.
+
+    Args:
+        history: steps, such as `step * 1000`, all with one relation.
+
+    Returns:
+        A bracket with value = upper, which is certified. Its ends agree for Gaussian noise unless a record that is
+        replaced is sampled, or batches are of fixed size, truncated or an allocation to several steps.
+
+    Raises:
+        ValueError: the history has steps for which no finite rho is known, such as (epsilon, delta)-private ones.
+    """
+    return _added(history, "rho")
+
+
+def gdp_of_history(history: Steps) -> Bracket:
+    """Gaussian differential privacy: a bracket of the least mu with which a history is mu-GDP.
+
+    Gaussian noise has the mu of `zcdp_of_history`, which sampling does not lower either. A step with pure epsilon e is
+    mu-GDP with mu = -2 Phi^{-1}(1/(1 + e^e)), because the trade-off curve of mu-GDP is convex and passes through the
+    corner of the step's. Squares of mu add up (Dong, Roth and Su, Corollary 3.3).
+
+    Args:
+        history: steps, such as `step * 1000`, all with one relation.
+
+    Returns:
+        A bracket with value = upper, which is certified: at every epsilon the history's delta is at most that of
+        upper-GDP (`gaussian.delta_from_gdp`). Its lower end is the root of twice that of `zcdp_of_history`.
+
+    Raises:
+        ValueError: the history has steps for which no mu is known: (epsilon, delta)-private and zCDP ones, a user's own
+            distribution, noise that is Gaussian on a lattice.
+    """
+    halves = _added(history, "mu")
+    lower, upper = math.sqrt(2 * halves.lower), math.sqrt(2 * halves.upper)
+    return Bracket(lower, upper, upper, halves.method)
+
+
+def _added(history: Steps, notion: str) -> Bracket:
+    """The bracket of the least rho of a history, or for the notion "mu" one of which the upper end is mu^2/2 instead.
+
+    The lower end is what the divergence of order a needs over a, in the limit of a = 1 or of large a.
+    """
+    made = releases_of(history)
+    require_one_relation(made)
+    near, far, above = zip((0.0, 0.0, 0.0), *(_bounds(r, notion) for r in made), strict=True)
+    lower = max(math.fsum(near), math.fsum(far)) * (1 - _CLOSED_ROUNDING)
+    upper = math.fsum(above) * (1 + _CLOSED_ROUNDING)
+    return Bracket(lower, upper, upper, "closed form")
+
+
+def _bounds(release: Release, notion: str) -> tuple[float, float, float]:
+    """Two lower bounds on what these releases add to rho, at the order 1 and in the limit of large orders, and an upper
+    bound, for the notion "mu" on mu^2/2 instead. Raises ValueError where there is none."""
+    law, r = MECHANISMS[release.mechanism], release
+    if r.mechanism == "gaussian" or (isinstance(law, DiscreteGaussian) and notion == "rho"):
+        low, high = r.part.squares
+        if r.relation is Relation.ZERO_OUT:
+            high = min(high, r.steps / r.noise_multiplier**2)
+        return (low / 2 if r.part.plain and not r.bounded else 0.0), low / 2, high / 2
+    if isinstance(law, GaussianMixture):
+        square = r.steps * law.square
+        return 0.0, square / 2, square / 2 * r.sensitivity**2
+    if isinstance(law, Zcdp) and notion == "rho":
+        return 0.0, 0.0, r.steps * (law.rho + law.xi)
+    pure = law.cost(r, 0.0).epsilon / r.steps
+    if isinstance(law, DiscreteGaussian | Zcdp) or pure == math.inf:
+        rule = f"history must have steps of which a finite {notion} is known (Gaussian or Laplace noise, pure epsilon)"
+        raise ValueError(f"{rule}; got mechanism {law.name}")
+    known = pure + math.expm1(-pure) if r.mechanism == "laplace" and r.sample_rate == 1 else 0.0
+    if notion == "rho":
+        return r.steps * known, 0.0, r.steps * min(pure * pure / 2, pure)
+    mu = -2 * float(ndtri_exp(-pure - math.log1p(math.exp(-pure))))
+    return r.steps * known, 0.0, r.steps * mu * mu / 2
 
 
 def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:

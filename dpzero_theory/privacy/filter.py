@@ -28,9 +28,9 @@ from dpzero_theory.privacy.certified.laws.arithmetic import log_c
 from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
 
-_LOG_T = (math.log(1e-2), math.log(1e4))
+_LOG_ORDERS = (math.log(1e-2), math.log(1e4))
 """Logarithms of the smallest and the largest t among which the best one for a plan is sought."""
-_ROUNDING = 1e-12
+_SUM_ROUNDING = 1e-12
 """More than the relative rounding error of a sum of log moments, each of which is rounded up."""
 _MOST_ORDERS = 64
 
@@ -115,7 +115,7 @@ class Filter:
         if self.steps == 0:
             return 0.0
         extra = math.log(len(self.orders) / self.delta)
-        return min((spent + extra) / t for spent, t in zip(self._spent, self.orders, strict=True)) * (1 + _ROUNDING)
+        return min((spent + extra) / t for spent, t in zip(self._spent, self.orders, strict=True)) * (1 + _SUM_ROUNDING)
 
     def _after(self, history: Steps) -> list[float]:
         """The sums of the log moments of all that was spent and of the steps in `history`, one for each order t."""
@@ -132,14 +132,14 @@ class Filter:
                     f"history must have the relation {self._relation or releases[0].relation}; got {relation}"
                 )
         more = [[release.steps * moment for moment in self._moments(release.step)] for release in releases]
-        return [sum(sums) * (1 + _ROUNDING) for sums in zip(self._spent, *more, strict=True)]
+        return [sum(sums) * (1 + _SUM_ROUNDING) for sums in zip(self._spent, *more, strict=True)]
 
     def _moments(self, step: Step) -> list[float]:
         """The upper bounds K(t) on the log moments of one release of this step, one for each order t. They are kept,
         because the same step is often asked about again."""
         if step not in self._known:
             release = Release.of(step, 1)
-            self._known[step] = [t * rdp_of_history(release, t + 1).upper * (1 + _ROUNDING) for t in self.orders]
+            self._known[step] = [t * rdp_of_history(release, t + 1).upper * (1 + _SUM_ROUNDING) for t in self.orders]
         return self._known[step]
 
     def _fits(self, spent: Sequence[float]) -> bool:
@@ -165,7 +165,7 @@ def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
         except ValueError:
             return math.inf
 
-    grid = [_LOG_T[0] + k * (_LOG_T[1] - _LOG_T[0]) / 40 for k in range(41)]
+    grid = [_LOG_ORDERS[0] + k * (_LOG_ORDERS[1] - _LOG_ORDERS[0]) / 40 for k in range(41)]
     best, width = min(grid, key=fraction), grid[1] - grid[0]
     if fraction(best) == math.inf:
         rdp_of_history(planned, 2.0)  # raises the error that says what is wrong with the steps

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpzero_theory import check
-from dpzero_theory.bisection import narrowed, roots
+from dpzero_theory.bisection import halved, outward, roots
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -128,13 +128,7 @@ def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     with np.errstate(divide="ignore"):
         low = np.where(z > 0, eps / ((root + z) / 2), root - z)
     low = np.maximum(low, math.sqrt(2 * math.pi) * target) * (1 - 1e-9)
-    high = low
-    for _ in range(2000):
-        short = _log_delta(eps, high) < log_target
-        if not short.any():
-            break
-        high = np.where(short, 1.25 * high, high)
-    return roots(lambda gdp: _log_delta_above(eps, gdp) - log_target, low, high, rising=True)
+    return roots(lambda gdp: _log_delta_above(eps, gdp) - log_target, low, rising=True)
 
 
 def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
@@ -184,14 +178,11 @@ def paper_lemma_limit(delta: float) -> float:
     def excess(epsilon: float) -> float:
         return float(paper_gdp(epsilon, dlt) / gdp_from_epsilon(epsilon, dlt)) - 1
 
-    low, high = 1e-3, 1.0
-    while excess(high) < 0:
-        low, high = high, 2 * high
-
-    def middle(over: float, under: float) -> float:
+    def middle(under: float, over: float) -> float:
         return over if over - under <= 1e-12 * over else (under + over) / 2
 
-    return narrowed(lambda epsilon: excess(epsilon) < 0, high, low, middle)
+    under, over = outward(lambda epsilon: excess(epsilon) >= 0, 1.0, 1.0)  # The lemma holds at epsilon = 1
+    return halved(lambda epsilon: excess(epsilon) < 0, under, over, middle=middle)[0]
 
 
 def sensitivity(clip: float, n: int, relation: str) -> float:

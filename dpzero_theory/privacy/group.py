@@ -7,19 +7,21 @@ rate.
 - poisson, Gaussian noise: if j of the group's records are drawn the sum moves by at most j clips. So a mixture of
   normal laws with binomial weights dominates. Records that all pull one way attain it, so that the answer is exact
   (`certified.laws.groups`).
-- poisson, Laplace noise: w = 1 - (1-q)^k. Whatever mixture of shifts of at most k clips the records bring, no set of
-  outputs of a given probability without them has more of it than a half-line has under the shift by k clips (Neyman and
-  Pearson). So the pair of one record at rate w and noise multiplier s/k dominates, in every relation. This pair also
-  stands in for the exact ones where these are not computed: for more than 2,000 records, or noise below 0.2 clips or
-  above 10,000.
-- cyclic-poisson: the pair of one record at the rate b q of a turn among b groups of records, with noise s/k. Records of
-  several of these groups have their turns in steps of one round of b. Given that any is drawn, the round's outputs are
-  shifted by a vector of norm at most k, chosen adaptively.
+- poisson, Laplace noise: the same with Laplace laws for up to 300 records, also exact (`certified.laws.exponential`).
+  For more, w = 1 - (1-q)^k, and the pair of one record at rate w and noise multiplier s/k dominates: no set of outputs
+  of a given probability without the records has more of any shift by at most k clips than a half-line has of the shift
+  by k clips (Neyman and Pearson). That pair also stands in for the exact Gaussian ones where these are not computed:
+  for more than 2,000 records, or noise below 0.2 clips or above 10,000.
+- cyclic-poisson: the pair of a Poisson batch of the group at the rate b q of a turn among b groups of records, once a
+  round. If the records belong to several of these groups, j of them are drawn in the turns of a round with the same
+  binomial probability, and move the round's outputs by a vector of norm at most j, chosen adaptively, so that a
+  half-line is again the best event. Records that all take the same turn attain it.
 - fixed-size (replace-one, zero-out): w <= k q. Where j of the k records take others' places, the sum moves as for one
   record and the one that makes way for it, but j times as far. The divergence is at most the mean over j, and rises
-  with j, which gives the pair of one record at rate w and noise multiplier s/k.
-- full, fixed-order: every batch's change is at most k times one record's, in no more batches; for full batches this is
-  exact.
+  with j, which gives the pair of one record at rate w and noise multiplier s/k. The lower end is that of records which
+  all contribute 1 clip, among others that contribute -1.
+- full, fixed-order: every batch's change is at most k times one record's, in no more batches; exact where a batch can
+  hold k records.
 
 Each of these is a dominating pair of one release, so histories compose; `group_release` makes the releases, from what
 `Sampling.of_group` says. A second bound holds for any history, by changing one record after another: delta_k(epsilon)
@@ -41,7 +43,8 @@ from dpzero_theory.bisection import smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated, settled
-from dpzero_theory.privacy.composition import FinitePairs, Pairs
+from dpzero_theory.privacy.certified.laws.exponential import MOST_IN_LAPLACE_GROUP
+from dpzero_theory.privacy.composition import Pairs
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
 
@@ -54,8 +57,10 @@ _LEAST_SAMPLED_NOISE = 0.03
 Less noise needs a grid of 1/noise points."""
 _VACUOUS = 50.0
 """From this epsilon on a note says that the guarantee protects nothing."""
-_BELOW = (1e-3, 1e-2, 0.1)
+_BELOW = (1e-3, 1e-2, 0.1, 0.3, 0.5, 0.7)
 """A noise that certainly misses a target is sought below the noise that meets it, by these shares of it."""
+_NEAR = 1.1
+"""Where the ends of a group's bracket are within this ratio, no bound by one record after another is tried."""
 _ONE_BY_ONE = "one record after another"
 _NOTHING = Bracket(0.0, math.inf, math.inf, "none")
 
@@ -99,8 +104,9 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
             number.
 
     Returns:
-        A bracket with value = upper, which is certified. Its lower end is that of the group if all batches are full, or
-        Poisson with Gaussian noise; otherwise it is that of one record.
+        A bracket with value = upper, which is certified. Its lower end is attained by data of a group, and the same
+        number for full and Poisson batches and those in turns or a fixed order; for random allocations, truncated
+        batches and discrete noise on a coarse lattice it is that of one record.
 
     Raises:
         ValueError: an argument outside its range; with fixed-size batches of B records a `size` above n - B, the most
@@ -112,14 +118,17 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
     one = delta_of_history(made, eps)
     if k == 1:
         return one
-    together = _together(made, k)
+    together, attained = _together(made, k), _attained(made, k, n)
     bracket = delta_of_history(together, eps) if together is not None else _NOTHING
-    if _exact(together):
+    if together is not None and together == attained and bracket.upper <= _NEAR * bracket.lower:
         return bracket
+    if attained is not None:
+        least = delta_of_history(attained, eps).lower
+        one = replace(one, lower=max(one.lower, least))
     upper = _one_by_one(links, eps / k, k)
     if upper < bracket.upper:
         bracket = Bracket(0.0, upper, upper, _ONE_BY_ONE)
-    return _bracket(k, bracket, one)
+    return _bracket(k, bracket, one, of_group=attained is not None)
 
 
 def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = None) -> Bracket:
@@ -134,8 +143,9 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
         n: the number of records of the larger data set, or None if it is not known (see `group_delta`).
 
     Returns:
-        A bracket with value = upper, which is certified. Its lower end is that of the group if all batches are full, or
-        Poisson with Gaussian noise; otherwise it is that of one record.
+        A bracket with value = upper, which is certified. Its lower end is attained by data of a group, and the same
+        number for full and Poisson batches and those in turns or a fixed order; for random allocations, truncated
+        batches and discrete noise on a coarse lattice it is that of one record.
 
     Raises:
         ValueError: an argument outside its range.
@@ -148,12 +158,15 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
     one = epsilon_of_history(made, delta)
     if k == 1:
         return one
-    together = _together(made, k)
+    least_of_one = one.lower
+    together, attained = _together(made, k), _attained(made, k, n)
     bracket = epsilon_of_history(together, delta) if together is not None else _NOTHING
-    if _exact(together):
+    if together is not None and together == attained and bracket.upper <= _NEAR * bracket.lower:
         return _warned(k, bracket)
+    if attained is not None:
+        one = replace(one, lower=max(one.lower, epsilon_of_history(attained, delta).lower))
     most = min(bracket.upper / k, _MOST_EPSILON)
-    least = max(one.lower, 1e-6)
+    least = max(least_of_one, 1e-6)
     share = smallest_real(lambda x: _one_by_one(links, x, k) <= delta, least, most, 1e-3) if least <= most else None
     if share is not None:
         upper = share * k * (1 + _BOUND_ROUNDING)
@@ -163,7 +176,7 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
         f"size must be small enough for this noise to protect the group; got {k}, and no epsilon up to"
         f" {_MOST_EPSILON * k:g} is known to hold (`group_noise` says how much noise protects it)",
     )
-    return _warned(k, _bracket(k, bracket, one))
+    return _warned(k, _bracket(k, bracket, one, of_group=attained is not None))
 
 
 def _warned(size: int, bracket: Bracket) -> Bracket:
@@ -204,8 +217,7 @@ def group_noise(
     It is found to 1e-4 of it. n: the number of all records, or None if it is not known. words: sampling, relation,
     sample_rate, mechanism and coordinates, as of `step.Words`. The errors are those of
     `calibration.calibrate_noise_multiplier` and `group_delta`. The upper end of the bracket is certified. Below its
-    lower end the target is certainly missed: it is that of the group for full batches and for Poisson batches with
-    Gaussian noise, and otherwise that of one record.
+    lower end the target is certainly missed, by the lower ends of `group_delta`.
     """
     goal, unit = check.real("target_epsilon", target_epsilon, above=0), Release(1e6, steps, **words)
     k = _size([unit], size, n)
@@ -228,14 +240,17 @@ def group_noise(
     check.precondition(value is not None, f"target must be met with noise {2 * k * k * one.value:g}; got groups of {k}")
     assert value is not None
     bracket = settled(Bracket(0.0, value, value, "search"), beyond)
-    if not _exact(_together([unit.with_noise(value)], k)):
-        return _bracket(k, bracket, one)
-    for share in _BELOW:
+    history = [unit.with_noise(value)]
+    attained = _attained(history, k, n)
+    for share in _BELOW if attained is not None else ():
         low = max(value * (1 - share), one.lower)
         missed = group_delta([unit.with_noise(low)], target_epsilon, size=k, n=n)
         if missed.lower > target_delta:
-            return replace(bracket, lower=low)
-    return replace(bracket, lower=one.lower)
+            one = replace(one, lower=low)
+            break
+    if attained is not None and attained == _together(history, k):
+        return replace(bracket, lower=min(one.lower, bracket.upper))
+    return _bracket(k, bracket, one, of_group=attained is not None)
 
 
 def _size(history: Sequence[Release], size: int, n: int | None) -> int:
@@ -297,16 +312,23 @@ def _together(history: Sequence[Release], size: int) -> list[Release] | None:
     return None if unclear else releases
 
 
-def _exact(together: Sequence[Release] | None) -> bool:
-    """Whether some data attain the cost of these releases of `group_release`, so that their lower ends hold for the
-    group too.
+def _attained(history: Sequence[Release], size: int, n: int | None) -> list[Release] | None:
+    """Releases that cost one record at most as much as this history costs some group of `size` records of some data.
 
-    together: those releases, or None if there are none.
+    n: the number of all records, or None for any number. None is returned if no such releases are known.
     """
-    return together is not None and all(
-        each.sample_rate == 1 or (isinstance(each.part, FinitePairs) and each.mechanism != "laplace")
-        for each in together
-    )
+    if not all(made.mechanism in _MECHANISMS for made in history):
+        return None
+    releases = []
+    for made in history:
+        kind = made.step.sampling
+        fewest = n is None and kind.refilled and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE
+        records = _fewest_records(kind.sample_rate) if fewest else n
+        drawn = kind.attained_by_group(size, made.relation, records)
+        if drawn is None or (made.mechanism == "laplace" and drawn.sample_rate < 1 and size > MOST_IN_LAPLACE_GROUP):
+            return None
+        releases.append(made.drawn_as(drawn).with_noise(made.noise_multiplier / size))
+    return releases
 
 
 def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
@@ -326,7 +348,12 @@ def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
     return min(each * times * (1 + 1e-12), 1.0)
 
 
-def _bracket(size: int, bracket: Bracket, one: Bracket) -> Bracket:
-    note = f"groups of {size} records: the upper end is certified, the lower end is that of one record"
+def _bracket(size: int, bracket: Bracket, one: Bracket, *, of_group: bool = False) -> Bracket:
+    """The bracket with the upper end of `bracket` and the lower end of `one`, with a note on what these are.
+
+    of_group: whether some group of `size` records attains the lower end; else one record does.
+    """
+    whose = "attained by data of a group" if of_group else "that of one record"
+    note = f"groups of {size} records: the upper end is certified, the lower end is {whose}"
     lower = min(one.lower, bracket.upper)
     return Bracket(lower, bracket.upper, bracket.upper, bracket.method, (*one.notes, note))

@@ -25,6 +25,7 @@ e^(-t epsilon_1), that is epsilon(delta) >= t epsilon_1 + log(1 - delta/p^t).
 
 import math
 
+from dpzero_theory.bisection import outward
 from dpzero_theory.check import real
 
 FINE_LAPLACE = 2**30
@@ -112,7 +113,8 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *,
     if q < 1 and a >= _LARGEST:
         most = release_epsilon((1 + 1e-9) / _LARGEST, q, replaced=replaced) * steps
         raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
-    low, high = 1 / a, 1 / a
-    while release_epsilon(high, q, replaced=replaced) * steps * (1 + _FORMULA_ROUNDING) > target_epsilon:
-        low, high = high, high + (high - low) * 2 + 1e-12 * high
-    return high
+
+    def meets(multiplier: float) -> bool:
+        return release_epsilon(multiplier, q, replaced=replaced) * steps * (1 + _FORMULA_ROUNDING) <= target_epsilon
+
+    return outward(meets, 1 / a, 1e-12 / a)[1]

@@ -29,7 +29,7 @@ from dpzero_theory.privacy.sampling import FullBatch
 from dpzero_theory.privacy.step import Release, Step
 
 _MOST_STEPS = 4096
-_ROUNDING = 1e-10
+_SQUARE_ROUNDING = 1e-10
 """A bound on the relative rounding error of the square of a sensitivity, for up to `_MOST_STEPS` steps."""
 
 
@@ -67,7 +67,7 @@ def sensitivity(encoder: ArrayLike, *, times: int = 1, apart: int = 1, cyclic: b
         near = np.abs(np.subtract.outer(np.arange(steps), np.arange(steps))) < apart
         rows = np.diagonal(products) + _best(np.where(near, 0.0, products), times - 1, apart)
         square = float(_best(rows[None], times, apart)[0])
-    return math.sqrt(square * (1 + _ROUNDING))
+    return math.sqrt(square * (1 + _SQUARE_ROUNDING))
 
 
 def _best(weights: Array, count: int, apart: int) -> Array:

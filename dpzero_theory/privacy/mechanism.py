@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE, laplace_pairs
+from dpzero_theory.privacy.certified.laws.exponential import (
+    LEAST_LAPLACE,
+    MOST_IN_LAPLACE_GROUP,
+    laplace_group_pairs,
+    laplace_pairs,
+)
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.integers import LEAST_DISCRETE, WIDEST, discrete_pairs
 from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier, on_lattice
@@ -35,7 +40,9 @@ class Cost:
     another law the dominating pair of one release in each of the two directions, if it is known. ratio: G >= 0 such
     that the law of what is released is within a factor e^G of a post-processing of those Gaussian releases or pairs.
     epsilon: the pure epsilon of all the releases, without that factor; 0 for Gaussian releases, infinite for a law that
-    has none. least: a lower bound on epsilon of these releases alone, at the delta that was asked for.
+    has none. least: a lower bound on epsilon of these releases alone, at the delta that was asked for. concentrated:
+    (rho, xi) of all the releases, of which nothing else is known: their Renyi divergence of order a is at most
+    xi + rho a; (0, 0) for other releases.
     """
 
     gaussian: bool
@@ -44,6 +51,12 @@ class Cost:
     least: float = 0.0
     pairs: tuple[FinitePair, FinitePair] | None = None
     multipliers: tuple[float, float] | None = None
+    concentrated: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def composed(self) -> bool:
+        """Whether the releases have a privacy loss that composes with others, so that `epsilon` need not count them."""
+        return self.gaussian or self.pairs is not None or self.concentrated[0] > 0
 
 
 _UNKNOWN = Cost(gaussian=False, epsilon=math.inf)
@@ -64,6 +77,8 @@ class Counted(Protocol):
     def relation(self) -> Relation: ...
     @property
     def coordinates(self) -> int: ...
+    @property
+    def group(self) -> tuple[float, int] | None: ...
 
 
 class Mechanism(ABC):
@@ -154,6 +169,8 @@ class _Gaussian(Mechanism):
         return source.gaussian(scale, shape)
 
 
+_PURE_ROUNDING = 1e-11
+"""A bound on the relative rounding error of a pure epsilon."""
 _MOST_COMPOSED = 2**24
 """The largest number of releases for which sums over integers are computed; more are accounted in another way."""
 
@@ -264,12 +281,29 @@ class _Laplace(Mechanism):
     def cost(self, releases: Counted, delta: float) -> Cost:
         r, replaced = releases, releases.relation.replaces
         known = r.noise_multiplier >= LEAST_LAPLACE and r.steps <= _MOST_COMPOSED
+        if known and r.group and r.group[1] <= MOST_IN_LAPLACE_GROUP:
+            return self._grouped(releases, delta, *r.group)
         return Cost(
             gaussian=False,
             ratio=0.0 if self.levels else lattice_gap(r.noise_multiplier, r.steps),
             epsilon=r.steps * release_epsilon(r.noise_multiplier, r.sample_rate, replaced=replaced),
             least=least_epsilon(r.noise_multiplier, r.steps, r.sample_rate, delta, replaced=replaced),
             pairs=laplace_pairs(r.noise_multiplier, r.sample_rate, self.levels, replaced=replaced) if known else None,
+        )
+
+    def _grouped(self, releases: Counted, delta: float, rate: float, size: int) -> Cost:
+        """What releases of Poisson batches cost a group of `size` records, each drawn at `rate`.
+
+        The noise multiplier of the releases is over `size` clips.
+        """
+        r, s, replaced = releases, releases.noise_multiplier * size, releases.relation.replaces
+        pure = r.steps * size * release_epsilon(s, rate, replaced=replaced)
+        return Cost(
+            gaussian=False,
+            ratio=lattice_gap(r.noise_multiplier, r.steps),
+            epsilon=pure,
+            least=pure * (1 - _PURE_ROUNDING) if delta == 0 else 0.0,
+            pairs=laplace_group_pairs(s, rate, size, replaced=replaced),
         )
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float:

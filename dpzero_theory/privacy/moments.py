@@ -2,9 +2,9 @@
 history.
 
 With K(t) = log E e^{t L}, where L is the total privacy loss and the expectation is under P, the law of the releases
-from one of two neighbouring data sets, delta(epsilon) <= e^{K(t) - t epsilon} for every t > 0. So epsilon(delta) <=
-(K(t) - log delta)/t (Chernoff). These bounds are used where delta is so small that rounding hides it from the sharper
-methods.
+from one of two neighbouring data sets, delta(epsilon) <= c(t) e^{K(t) - t epsilon} for every t > 0, with the c of
+`arithmetic.log_c`. So epsilon(delta) <= (K(t) + log c(t) - log delta)/t. These bounds are used where delta is so small
+that rounding hides it from the sharper methods, and beside steps of which only zCDP is known.
 """
 
 import math
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from scipy.optimize import minimize_scalar
 
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
+from dpzero_theory.privacy.certified.laws.arithmetic import log_c
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.composition import Composition
 
@@ -26,7 +27,7 @@ def moment_delta(composition: Composition, epsilon: float) -> float:
     """An upper bound on delta of the composition at `epsilon`."""
 
     def upper(log_moment: Callable[[float], float], lost: float) -> float:
-        exponent = _least(lambda t: log_moment(t) - t * epsilon)
+        exponent = _least(lambda t: log_moment(t) + log_c(t) - t * epsilon)
         return min(math.exp(min(exponent, 0.0)) + lost + 5e-324, 1.0)
 
     return _worst(composition, upper)
@@ -40,7 +41,7 @@ def moment_epsilon(composition: Composition, delta: float) -> float:
         if delta <= lost:
             return math.inf
         level = math.log(delta - lost)
-        return max(_least(lambda t: (log_moment(t) - level) / t), 0.0)
+        return max(_least(lambda t: (log_moment(t) + log_c(t) - level) / t), 0.0)
 
     return _worst(composition, upper)
 

@@ -52,7 +52,7 @@ from dpzero_theory.bisection import halved
 
 FALSE_ALARM = 1e-12
 THOUSANDTH = 1e-3
-_LAGS, _MOST_CELLS, _COORDINATES = 64, 2**22, 64
+_LAGS, _MOST_COMPARED, _COORDINATES = 64, 2**22, 64
 _SLACK = 1e-9  # a relative margin for the rounding of means and norms
 _INT64 = 2**63
 _ROUND = (3, 5, 7, 9, *(10**power for power in range(1, 10)))
@@ -169,7 +169,7 @@ def _guesses(flat: Integers, coordinates: int) -> Iterator[tuple[str, Integers]]
     if 1 < coordinates <= _COORDINATES:
         for k in range(coordinates):
             yield f"the numbers {k + 1} of the releases are", flat[k::coordinates]
-    most = min(_LAGS, max(_MOST_CELLS // flat.size, 4), flat.size - 1)
+    most = min(_LAGS, max(_MOST_COMPARED // flat.size, 4), flat.size - 1)
     for lag in range(1, most + 1):
         yield f"they differ from those {lag} before by", flat[lag:] - flat[:-lag]
         yield f"they and those {lag} before add up to", flat[lag:] + flat[:-lag]

@@ -21,22 +21,31 @@ both directions (Dong, Roth and Su 2022, Proposition 2.12; Kulynych and others 2
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import brentq
+from scipy.special import ndtri
 
 from dpzero_theory import check
+from dpzero_theory.bisection import outward
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.step import Steps, releases_of
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9
 """Noise multipliers between which `calibrate_risk` searches."""
 _ACCURACY = 1e-6
 """A share of the noise multiplier: the two ends of its bracket are first tried this far from the estimate."""
-_NEIGHBOUR = 1e-3
-"""A minimum over epsilon is certified by two points beside it that are larger; this is their first distance from it."""
+_NEAR, _ROUNDING = 1e-5, 1e-12
+"""A search for a true positive rate ends where it is known to this share of it; and a bound on the relative rounding
+error of the straight lines that it uses."""
+_GAUSSIAN_LOOKS, _NEIGHBOURS = 2, (0.1, -0.2, 0.02, -0.04)
+"""How many epsilons are chosen as if the history were Gaussian, after epsilon 0; and the next ones, from the best so
+far."""
+_PATIENCE, _LITTLE = 4, 0.9
+"""A search ends where so many epsilons have not narrowed the bracket to this share of what it was."""
 _MOST_EXPONENT = 500.0
 """The largest epsilon that is considered: beyond it false positive rates would be below 1e-200."""
 
@@ -96,45 +105,148 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
     Raises:
         ValueError: a rate outside its range, or a history that is not accounted for.
     """
+    return attack(history, false_positive_rate).true_positive_rate
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Certified brackets of what the best attack on one record achieves: `advantage`, and the `true_positive_rate` at
+    the given `false_positive_rate`. looks: the number of epsilons at which delta was computed for them."""
+
+    advantage: Bracket
+    false_positive_rate: float
+    true_positive_rate: Bracket
+    looks: int
+
+
+def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> Attack:
+    """The advantage and the true positive rate of the best attacks, from delta(epsilon) at few epsilons.
+
+    The first epsilon is 0. The next ones are where the minimum over x (see above) would be if the history were Gaussian
+    with the delta found so far; the others where the minimum may still be, by straight lines through what is known.
+
+    Args:
+        history: steps, such as `step * 1000`, all with one relation.
+        false_positive_rate: a in [1e-200, 1].
+        looks: the most epsilons, at least 1. With five the two ends of the true positive rate are typically within 1%;
+            the default is more than the search needs.
+
+    Raises:
+        ValueError: an argument outside its range, or a history that is not accounted for.
+    """
     a = check.real("false_positive_rate", false_positive_rate, at_least=1e-200, at_most=1)
+    most = check.integer("looks", looks)
     made = releases_of(history)
-    known: dict[float, Bracket] = {}
-
-    def bound(t: float) -> tuple[float, float, float, float]:
-        """At x = e^t: x itself, and a lower bound, an estimate and an upper bound of h(x) + a x, whose minimum is
-        sought.
-
-        a is the false positive rate; h(x) is delta(log x) for x >= 1, and 1 - x + x delta(-log x) for x < 1.
-        """
-        bracket = known[abs(t)] = known.get(abs(t)) or delta_of_history(made, abs(t))
-        x = math.exp(t)
-        plain, share = (a * x, 1.0) if t >= 0 else (1 - x + a * x, x)
-        return x, plain + share * bracket.lower, plain + share * bracket.value, plain + share * bracket.upper
-
-    t = _least(lambda t: bound(t)[2])
-    step, centre = _NEIGHBOUR, bound(t)
-    while True:
-        left, right = bound(t - step), bound(t + step)
-        if (left[1] >= centre[3] and right[1] >= centre[3]) or step > _MOST_EXPONENT:
-            break
-        step *= 2
-    # A convex function lies above the line through two of its points, except between them.
-    ends = [
-        centre[1] + (centre[1] - one[3]) / (centre[0] - one[0]) * (other[0] - centre[0])
-        for one, other in ((left, right), (right, left))
-    ]
-    upper = min(math.nextafter(max(centre[3], a), 2), 1.0)
-    return Bracket(min(max(min(ends), a), upper), upper, upper, known[abs(t)].method)
+    known = _Minimum(a)
+    t, found = 0.0, delta_of_history(made, 0.0)
+    zero = replace(found, value=found.upper)
+    known.add(0.0, found)
+    waiting, mu = [*_NEIGHBOURS], 1.0
+    gaps = [math.inf] * _PATIENCE
+    for number in range(1, most):
+        if number <= _GAUSSIAN_LOOKS:
+            mu = _gaussian(abs(t), found.value)
+            place = -mu * float(ndtri(a)) - mu * mu / 2 if a < 1 else 0.0
+            t = min(max(place, -_MOST_EXPONENT), _MOST_EXPONENT)
+        elif waiting:
+            t = known.best + waiting.pop(0) * min(mu, 1.0)
+        else:
+            gaps.append(known.gap)
+            if known.settled or gaps[-1] > _LITTLE * gaps[-_PATIENCE]:
+                break
+            t = known.place
+        if not known.has(t):
+            found = delta_of_history(made, abs(t))
+            known.add(abs(t), found)
+    return Attack(zero, a, known.bracket, len(known.seen))
 
 
-def _least(estimate: Callable[[float], float]) -> float:
-    """About the point at which the function `estimate`, which has a single minimum, has its minimum."""
-    sign = -1.0 if estimate(-_NEIGHBOUR) < estimate(_NEIGHBOUR) else 1.0
-    most = 1.0
-    while most < _MOST_EXPONENT and estimate(sign * 2 * most) < estimate(sign * most):
-        most *= 2
-    low, high = sorted((0.0, sign * 2 * most))
-    return float(minimize_scalar(estimate, bounds=(low, high), method="bounded", options={"xatol": _NEIGHBOUR}).x)
+class _Minimum:
+    """What is known of the minimum over x > 0 of g(x) = h(x) + a x, which is convex, from its values at some x.
+
+    a: the false positive rate. h is that of the module's docstring: it falls from h(0) = 1, is at least 1 - x, and at
+    least 0.
+    """
+
+    def __init__(self, a: float) -> None:
+        self.a = a
+        self.seen: dict[float, Bracket] = {}
+        self.points: list[tuple[float, float, float]] = [(0.0, 1.0, 1.0)]
+
+    def add(self, t: float, bracket: Bracket) -> None:
+        """Take note of the bracket of delta at epsilon = t >= 0, which tells of g at e^t and at e^-t."""
+        self.seen[t] = bracket
+        x, less = math.exp(min(t, _MOST_EXPONENT)), math.exp(-t)
+        self.points.append((x, self.a * x + bracket.lower, self.a * x + bracket.upper))
+        if t > 0:
+            base = -math.expm1(-t) + self.a * less
+            self.points.append((less, base + less * bracket.lower, base + less * bracket.upper))
+        self.points.sort()
+
+    def has(self, t: float) -> bool:
+        """Whether delta is known within a relative 1e-6 of epsilon = |t|."""
+        return any(abs(abs(t) - one) <= 1e-6 * max(one, 1e-3) for one in self.seen)
+
+    @property
+    def _above(self) -> tuple[float, float]:
+        """The least upper bound on g at a point, and how far it is above the lower bound there."""
+        return min((high, high - low) for _, low, high in self.points)
+
+    @property
+    def _below(self) -> tuple[float, float]:
+        """A lower bound on the minimum of g, and the x at which g might be as small."""
+        best = (math.inf, 1.0)
+        for i, (x, low, _) in enumerate(self.points):
+            # Right of x, g is above the line through x and any point before it, and left of the next point above the
+            # line through that one and any point after it. Its slope is at least a - 1 and at most a, and h >= 0.
+            before, ahead = self.points[:i], self.points[i + 1 :]
+            falling = max([self.a - 1, *((low - high) / (x - at) for at, _, high in before)])
+            rising, start, end = self.a, self.a * x, math.inf
+            if ahead:
+                end, end_low, _ = ahead[0]
+                rising = min([self.a, *((high - end_low) / (at - end) for at, _, high in ahead[1:])])
+                start = end_low - rising * (end - x)
+            places = [x, *([end] if ahead else [])]
+            if rising > falling and 0 < (cross := (low - start) / (rising - falling)) < end - x:
+                places.append(x + cross)
+            for at in places:
+                best = min(best, (max(low + falling * (at - x), start + rising * (at - x)), at))
+        return best
+
+    @property
+    def best(self) -> float:
+        """The logarithm of the x at which the upper bound on g is least."""
+        return math.log(min((high, x) for x, _, high in self.points if x > 0)[1])
+
+    @property
+    def gap(self) -> float:
+        """How far the two bounds on the minimum are apart."""
+        return self._above[0] - self._below[0]
+
+    @property
+    def settled(self) -> bool:
+        """Whether further points would tell little: the minimum is known about as well as g is at a point."""
+        upper, width = self._above
+        return self.gap <= _NEAR * upper + width
+
+    @property
+    def place(self) -> float:
+        """The logarithm of the x at which g may be least."""
+        return math.log(max(self._below[1], math.exp(-_MOST_EXPONENT)))
+
+    @property
+    def bracket(self) -> Bracket:
+        """The bracket of the minimum, which is at least a and at most 1."""
+        upper = min(math.nextafter(max(self._above[0], self.a), 2), 1.0)
+        lower = min(max(self._below[0] * (1 - _ROUNDING), self.a), upper)
+        return Bracket(lower, upper, upper, next(iter(self.seen.values())).method)
+
+
+def _gaussian(epsilon: float, delta: float) -> float:
+    """The mu of mu-GDP with this delta at this epsilon; 0 or 1 if delta is 0 or 1."""
+    if not 0 < delta < 1:
+        return float(delta >= 1)
+    return float(gdp_from_epsilon(epsilon, delta)) if epsilon > 0 else 2 * float(ndtri((1 + delta) / 2))
 
 
 def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: Callable[[float], Steps]) -> Bracket:
@@ -165,20 +277,21 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
         bracket = measure(history(math.exp(log_noise)))
         return (bracket.lower + bracket.upper) / 2 - goal
 
-    quiet = loud = 0.0
-    while beyond(loud) > 0:
-        quiet, loud = loud, loud + 1
-        if loud > math.log(_MOST_NOISE):
-            raise ValueError(f"target must be reached by a noise_multiplier of at most {_MOST_NOISE:g}; got {goal!r}")
-    while quiet == loud or beyond(quiet) <= 0:
-        quiet, loud = quiet - 1, quiet
-        reached = f"noise_multiplier {_LEAST_NOISE:g} meets {goal!r} already"
-        check.precondition(quiet > math.log(_LEAST_NOISE), f"target must be below the risk of little noise; {reached}")
-    noise = math.exp(brentq(beyond, quiet, loud, xtol=_ACCURACY / 4))
-    more, less = _ACCURACY, _ACCURACY
-    while not (bracket := measure(history(noise * (1 + more)))).upper <= goal:
-        more *= 2
-    while less < 1 and not measure(history(noise * (1 - less))).lower > goal:
-        less *= 2
-    upper = noise * (1 + more)
-    return Bracket(noise * max(1 - less, 0.0), upper, upper, bracket.method, bracket.notes)
+    most, least = math.log(_MOST_NOISE), math.log(_LEAST_NOISE)
+    loud = outward(lambda log: beyond(log) <= 0, 0.0, 1.0, growth=1, most=most)[1]
+    if loud == most:
+        raise ValueError(f"target must be reached by a noise_multiplier of at most {_MOST_NOISE:g}; got {goal!r}")
+    quiet = outward(lambda log: beyond(log) > 0, loud - 1, -1.0, growth=1, most=least)[1]
+    reached = f"noise_multiplier {_LEAST_NOISE:g} meets {goal!r} already"
+    check.precondition(quiet > least, f"target must be below the risk of little noise; {reached}")
+    noise = math.exp(brentq(beyond, quiet, min(quiet + 1, loud), xtol=_ACCURACY / 4))
+    brackets: dict[float, Bracket] = {}
+
+    def meets(noise: float) -> bool:
+        brackets[noise] = measure(history(noise))
+        return brackets[noise].upper <= goal
+
+    step = noise * _ACCURACY
+    upper = outward(meets, noise + step, step)[1]
+    lower = outward(lambda noise: measure(history(noise)).lower > goal, noise - step, -step, most=0.0)[1]
+    return Bracket(lower, upper, upper, brackets[upper].method, brackets[upper].notes)

@@ -13,6 +13,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -22,8 +23,21 @@ from scipy.special import bdtr, bdtrc
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
-from dpzero_theory.privacy.certified.laws.groups import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, group_pairs
+from dpzero_theory.privacy.certified.allocations.epoch import epoch_pairs
+from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.groups import (
+    LEAST_NOISE,
+    MOST_IN_GROUP,
+    MOST_NOISE,
+    Mixture,
+    attained_pair,
+    binomial_shifts,
+    drawn_shifts,
+    group_pairs,
+    mixture_pairs,
+)
 from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.shuffled import LEAST_SHUFFLED, largest_pairs
 from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.composition import Epochs, FinitePairs, Mixed, Pairs, Part, PlainGaussian
 from dpzero_theory.privacy.relation import Relation
@@ -34,6 +48,11 @@ _CHANCE_ROUNDING = 1e-15
 """A bound on the relative rounding error of a probability computed with expm1 and log1p."""
 _BINOMIAL = 1e-9
 """A bound on the relative error of scipy's binomial tail probability."""
+_QUIET, _QUIET_ZEROED = 0.8, 3.0
+"""From this noise over the clip on, all outputs of a shuffled epoch tell more than its largest output does: under
+replace-one, and under zero-out. Below it the largest output alone is used for the lower end."""
+_OF_EPOCH: dict[str, float] = {"reach": 10.0, "near": 7.0, "ratio": 0.06, "work": 2.5e7}
+"""The accuracy of the pairs of laws of a shuffled epoch: arguments of `allocations.epoch.epoch_pairs`."""
 _LEAST_FULL = 1e-290
 """Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it."""
 
@@ -120,6 +139,14 @@ class Sampling:
         """
         raise NotImplementedError(f"sampling {self.word} says neither part nor _sampled")
 
+    def attained_parts(self, noise: float, steps: int, relation: Relation) -> tuple[Part, ...]:
+        """The parts of a composition that costs at most as much as the releases do for some data.
+
+        They are the one of `part`, whose lower end is attained by data, unless `part` is an upper end only. The
+        arguments are those of `part`.
+        """
+        return (self.part(noise, steps, relation),)
+
     def of_group(self, size: int, relation: Relation) -> "Sampling | None":
         """A sampling with which one record costs at least as much as a group of `size` records does with this one.
 
@@ -127,6 +154,19 @@ class Sampling:
         sampling is known for neighbours by `relation`.
         """
         return self if self.sample_rate == 1 else None
+
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> "Sampling | None":
+        """A sampling with which one record costs at most as much as some group of `size` records of some data does.
+
+        As with `of_group` the noise is then over `size` clips. n: the number of all records, or None, which stands for
+        any number. None is returned if no such sampling is known.
+        """
+        return self if self.sample_rate == 1 else None
+
+    @property
+    def group(self) -> tuple[float, int] | None:
+        """For a sampling made by `of_group`, the rate of each record and the group's size, if its cost needs them."""
+        return None
 
     @property
     def records(self) -> int | None:
@@ -223,6 +263,9 @@ class Poisson(Sampling):
             return self
         return _PoissonGroup(_any(self.sample_rate, size), self.sample_rate, size)
 
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+        return self.of_group(size, relation)
+
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
 
@@ -244,6 +287,10 @@ class _PoissonGroup(Poisson):
 
     each: float
     size: int
+
+    @property
+    def group(self) -> tuple[float, int]:
+        return self.each, self.size
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         s = noise * self.size
@@ -429,7 +476,11 @@ class CyclicPoisson(Sampling):
         return Poisson(self._turn).part(noise, -(-steps // self.groups), relation)
 
     def of_group(self, size: int, relation: Relation) -> Sampling:
-        return self.at(min(_any(self.groups * self.sample_rate, size) / self.groups, self.most_rate))
+        drawn = Poisson(self._turn).of_group(size, relation)
+        return self if drawn is None or drawn.sample_rate == 1 else _CyclicGroup(self.sample_rate, self.groups, drawn)
+
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+        return self.of_group(size, relation) if n is None or size * self.groups <= n else None
 
     def chance(self, steps: int) -> tuple[float, str]:
         turns = -(-steps // self.groups)
@@ -450,6 +501,19 @@ class CyclicPoisson(Sampling):
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         return Turns(secret, n, self.groups, lambda members: _independent(source, members, self._turn))
+
+
+@dataclass(frozen=True)
+class _CyclicGroup(CyclicPoisson):
+    """Cyclic Poisson batches for neighbours that differ in a group of records, made for `group.group_release`.
+
+    turn: the Poisson batch of a turn, for the group.
+    """
+
+    turn: Sampling
+
+    def part(self, noise: float, steps: int, relation: Relation) -> Part:
+        return self.turn.part(noise, -(-steps // self.groups), relation)
 
 
 @dataclass(frozen=True)
@@ -478,6 +542,14 @@ class FixedSize(Sampling):
             return super().of_group(size, relation)
         return self.at(min(size * self.sample_rate, 1.0))
 
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+        if size == 1 or self.sample_rate == 1:
+            return self
+        if size > MOST_IN_GROUP:
+            return None
+        number = binomial_shifts(self.sample_rate, size) if n is None else drawn_shifts(n, self.batch_size(n), size)
+        return _FixedGroup(self.sample_rate, number, size)
+
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:
             return ""
@@ -500,9 +572,39 @@ class FixedSize(Sampling):
 
 
 @dataclass(frozen=True)
+class _FixedGroup(FixedSize):
+    """Fixed-size batches for neighbours that differ in a group of records, at data that attain a large cost.
+
+    The records of the group contribute 1 clip, and all others -1. Each of the j that are drawn takes the place of
+    another record. So without the group, or where its records contribute -1, the sum is the same in every batch, and
+    with it the sum is larger by 2 j; where the group's records count as zero it is larger by j.
+
+    number: the law of j. size: k, the number of records of the group. Noise is given in units of `size` clips.
+    """
+
+    number: Mixture
+    size: int
+
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Pairs | FinitePairs:
+        s, q = noise * self.size, min(self.size * self.sample_rate, 1.0)
+        most = self.number[-1][0]
+        if relation is Relation.ZERO_OUT and LEAST_NOISE <= noise <= q * MOST_NOISE:
+            twice = tuple((2 * j, log_weight) for j, log_weight in self.number)
+            above = zeroed_pairs(noise, q) if q < 1 else mixture_pairs(noise, ((1.0, 0.0),), replaced=False)
+            ends = (twice, self.number), (self.number, twice)
+            first, second = (attained_pair(pair, s, *laws) for pair, laws in zip(above, ends, strict=True))
+            return FinitePairs((first, second), steps)
+        scale = most * (1 if relation is Relation.ZERO_OUT else 2)
+        shifts = tuple((j / most, log_weight) for j, log_weight in self.number)
+        if not LEAST_NOISE <= s / scale <= MOST_NOISE:
+            return FixedSize(self.sample_rate)._sampled(s, steps, relation)
+        return FinitePairs(mixture_pairs(s / scale, shifts, replaced=False), steps)
+
+
+@dataclass(frozen=True)
 class FixedOrder(Sampling):
-    """Shuffled or ordered epochs: the records are used in any order that does not depend on the data, each at most once
-    an epoch."""
+    """Ordered epochs: the records are used in any order that does not depend on the data and may be known, each at most
+    once an epoch."""
 
     name = "fixed-order"
     scheduled = True
@@ -520,11 +622,61 @@ class FixedOrder(Sampling):
     def of_group(self, size: int, relation: Relation) -> Sampling:
         return self
 
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+        return self if n is None or size <= math.floor(self.sample_rate * n + 1e-9) else None
+
     def chance(self, steps: int) -> tuple[float, str]:
         return 1.0, "1"
 
     def note(self, relation: Relation) -> str:
         return "fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most"
+
+
+@dataclass(frozen=True)
+class Shuffled(FixedOrder):
+    """Shuffled epochs: in every epoch the records are put into a new, secret, uniformly random order, and floor(1/q)
+    batches of one size are taken in that order.
+
+    No amplification by the secrecy of the order is proved for every adaptive use, so that the upper end is that of
+    `FixedOrder`. The lower end is attained by data (`certified.laws.shuffled`).
+    """
+
+    name = "shuffled"
+
+    def attained_parts(self, noise: float, steps: int, relation: Relation) -> tuple[Part, ...]:
+        if self.sample_rate == 1:
+            return super().attained_parts(noise, steps, relation)
+        whole, rest = divmod(steps, _epoch(self.sample_rate))
+        released = ((_epoch(self.sample_rate), whole), (rest, 1))
+        pairs = ((self._attained(noise, steps, relation), times) for steps, times in released if steps and times)
+        return tuple(FinitePairs(pair, times) for pair, times in pairs if pair is not None)
+
+    def _attained(self, noise: float, released: int, relation: Relation) -> tuple[FinitePair, FinitePair] | None:
+        """Pairs of laws, for lower ends, that some data attain in `released` steps of an epoch; None for tiny noise."""
+        zeroed = relation is Relation.ZERO_OUT
+        # An epoch of more steps, of which as many are released, uses the record less often.
+        epoch = max(math.ceil((1 - 1e-12) / self.sample_rate), released)
+        if noise >= (_QUIET_ZEROED if zeroed else _QUIET):
+            with suppress(OverflowError):
+                return epoch_pairs(
+                    noise if zeroed else noise / 2, epoch, released, replaced=False, ends="lower", **_OF_EPOCH
+                )
+        return largest_pairs(noise, epoch, released, float(zeroed)) if noise >= LEAST_SHUFFLED else None
+
+    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> None:
+        return None
+
+    def chance(self, steps: int) -> tuple[float, str]:
+        return min(steps, _epoch(self.sample_rate)) * self.sample_rate, "min(steps, floor(1/q)) * sample_rate"
+
+    def note(self, relation: Relation) -> str:
+        return (
+            "shuffled: the upper end counts no amplification, because none is proved for batches of one size; the lower"
+            " end is attained by data"
+        )
+
+    def batch_size(self, n: int) -> int:
+        return FixedSize(self.sample_rate).batch_size(n)
 
 
 @dataclass(frozen=True)
@@ -636,7 +788,7 @@ def _epoch(sample_rate: float) -> int:
 
 
 SAMPLINGS: Registry[type[Sampling]] = Registry("sampling")
-for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, TruncatedPoisson, CyclicPoisson):
+for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Shuffled, TruncatedPoisson, CyclicPoisson):
     SAMPLINGS.register(_kind)
 
 
@@ -646,8 +798,6 @@ def sampling_of(word: str, sample_rate: float | None) -> Sampling:
     The rate of full batches is 1 and may be None. Raises ValueError for an unknown word or a rate outside its range.
     """
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
-    if name == "shuffled":
-        raise ValueError(f"sampling must be fixed-order where epochs are shuffled; got {word!r}")
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 

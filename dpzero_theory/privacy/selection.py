@@ -38,6 +38,7 @@ from typing import Unpack
 from scipy.optimize import brentq, minimize_scalar
 
 from dpzero_theory import check
+from dpzero_theory.bisection import outward
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated
@@ -163,12 +164,11 @@ def calibrate_selection(
     def excess(log_noise: float) -> float:
         return math.log(selection_epsilon([unit.with_noise(math.exp(log_noise))], target_delta, runs).upper / goal)
 
+    def meets(log_noise: float) -> bool:
+        return excess(log_noise) <= 0
+
     low = math.log(least)
-    high = low + 1.0
-    while excess(high) > 0:
-        high += 1.0
+    high = outward(meets, low + 1.0, 1.0, growth=1)[1]
     root = float(brentq(excess, low, high, xtol=2e-5))
-    while excess(root) > 0:
-        root += 2e-5
-    noise = math.exp(root)
+    noise = math.exp(outward(meets, root, 2e-5, growth=1)[1])
     return Bracket(noise * (1 - 1e-4), noise, noise, "selection", (_NOTE,))

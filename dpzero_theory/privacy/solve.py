@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn, Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import last_integer
+from dpzero_theory.bisection import last_integer, outward
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -219,13 +219,14 @@ class _Goal:
         It is `number` itself, or a few away, because `group_excess` also asks a second search. It is None if no such
         number is found from `first` to `most`.
         """
-        step = way
-        while first <= number <= most:
+
+        def meets(number: int) -> bool:
             history, n = [self.release(number)], self.records(number)
-            if group_excess(history, self.epsilon, self.delta, size=self.group, n=n) <= 0:
-                return number
-            number, step = number + step, 2 * step
-        return None
+            return group_excess(history, self.epsilon, self.delta, size=self.group, n=n) <= 0
+
+        none = most + 1 if way > 0 else first - 1
+        found = outward(meets, number, way, most=none)[1]
+        return None if found == none else found
 
     def refuse(self, number: int, rule: str) -> NoReturn:
         made, n = [self.release(number)], self.records(number)

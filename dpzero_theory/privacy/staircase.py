@@ -34,7 +34,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpzero_theory.bisection import narrowed
+from dpzero_theory.bisection import halved, integer_between
 
 Read = Callable[[int], bytes]
 """A function that takes a number and returns that many uniformly random bytes."""
@@ -201,7 +201,7 @@ def _deal(edges: NDArray[np.float64]) -> tuple[int, NDArray[np.int64]]:
     edges: the law's height at the inner edge of each step, relative to 0; step c has A times that many slots, rounded
     up.
     """
-    height = narrowed(lambda a: bool(_whole(a * edges).sum() < _SLOTS), _SLOTS, 1, lambda miss, hit: (miss + hit) // 2)
+    height = halved(lambda a: bool(_whole(a * edges).sum() < _SLOTS), 1, _SLOTS, middle=integer_between)[0]
     return height, _whole(height * edges).astype(np.int64)
 
 

@@ -1,5 +1,5 @@
-"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private steps, randomised response, and steps with
-a privacy-loss distribution of the user's own.
+"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, mixtures of Gaussians,
+randomised response, and steps with a privacy-loss distribution of the user's own.
 
     history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), randomised_response(4, 0.7, steps=10)]
     epsilon_of_history(history, delta=1e-5)
@@ -10,6 +10,7 @@ noise of these laws is drawn here: they say what somebody else's step cost.
 
 import math
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.concentrated import LEAST_RHO, MOST_RHO
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.groups import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, mixture_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import FullBatch
+from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Release
 
 _MOST_COMPOSED = 2**24
@@ -31,8 +34,8 @@ _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step."""
 _NUMBER = r"[0-9.eE+-]+"
 _TOTAL_ERROR, _ERROR = 1e-9, 1e-13
-"""How far the probabilities of an own distribution may sum to more than 1, and a bound on the relative rounding error
-of one of them."""
+"""How far given probabilities may sum to more than 1, those of a mixture also to less; and a bound on the relative
+rounding error of one of them."""
 
 
 class _Stated(Mechanism):
@@ -94,6 +97,69 @@ class Approximate(_Stated):
 
     def pure(self) -> float:
         return math.inf if self.delta else self.epsilon
+
+
+class Zcdp(_Stated):
+    """A step that is (xi, rho)-zCDP, and of which nothing else is known (`certified.laws.concentrated`).
+
+    Of several such steps the numbers rho and xi add up.
+    """
+
+    family = "zcdp"
+
+    def __init__(self, rho: float, xi: float) -> None:
+        self.rho = check.real("rho", rho, at_least=LEAST_RHO, at_most=MOST_RHO)
+        self.xi = check.real("xi", xi, at_least=0, at_most=_LARGEST_EPSILON)
+        self.name = f"{self.family}:{self.rho!r},{self.xi!r}"
+
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        steps = releases.steps
+        return Cost(gaussian=False, epsilon=math.inf, concentrated=(steps * self.rho, steps * self.xi))
+
+
+class GaussianMixture(_Stated):
+    """A step with Gaussian noise on a sum that one record moves by a random distance, of a known law.
+
+    With the record the output has the law sum_j p_j N(c_j, s^2), and without it N(0, s^2), for distances c_j >= 0. The
+    same pair dominates vectors of norm c_j in any directions (`certified.laws.groups`; Choquette-Choo et al., arXiv
+    2310.15526, theorem 3.1). With replace-one both values of the record move the sum so, in opposite directions.
+    """
+
+    family = "gaussian-mixture"
+
+    def __init__(self, noise: float, shifts: Sequence[float], probabilities: Sequence[float]) -> None:
+        at = check.real_array("sensitivities", np.asarray(shifts, dtype=float), at_least=0)
+        p = check.real_array("probabilities", np.asarray(probabilities, dtype=float), at_least=0, at_most=1)
+        if at.ndim != 1 or at.shape != p.shape or not len(at):
+            raise ValueError(f"sensitivities and probabilities must be equally many numbers; got {at.shape}, {p.shape}")
+        if not abs((total := math.fsum(p)) - 1) <= _TOTAL_ERROR:
+            raise ValueError(f"probabilities must sum to 1; got {total!r}")
+        chance: dict[float, float] = {}
+        for each, share in zip(at.tolist(), p.tolist(), strict=True):
+            if share > 0:
+                chance[each] = chance.get(each, 0.0) + share / total
+        self.shifts = tuple(sorted(chance.items()))
+        largest = self.shifts[-1][0]
+        if not largest > 0:
+            raise ValueError("sensitivities must be above 0 for some probability; got a step that shows nothing")
+        if len(self.shifts) > MOST_IN_GROUP:
+            raise ValueError(f"sensitivities must be at most {MOST_IN_GROUP} values; got {len(self.shifts)}")
+        least, most = LEAST_NOISE * largest, MOST_NOISE * largest
+        self.scatter = check.real("standard_deviation", noise, at_least=least, at_most=most)
+        parts = (f"{each!r},{share!r}" for each, share in self.shifts)
+        self.name = f"{self.family}:{self.scatter!r};{';'.join(parts)}"
+
+    @property
+    def square(self) -> float:
+        """mu^2 of the step if the record always moved the sum by the largest distance and the other one by 0."""
+        return (self.shifts[-1][0] / self.scatter) ** 2
+
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        largest = self.shifts[-1][0]
+        law = tuple((each / largest, math.log(share)) for each, share in self.shifts)
+        replaced = releases.relation is Relation.REPLACE_ONE
+        pairs = mixture_pairs(self.scatter / largest, law, replaced=replaced)
+        return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
 
 
 class Randomised(_Stated):
@@ -188,19 +254,35 @@ def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: 
     return FinitePair(above, np.array(p) * up, infinite, np.array(p) * down, np.array(q))
 
 
-def _named(law: type[Approximate] | type[Randomised], arguments: str) -> Mechanism:
+def _named(law: type[Approximate] | type[Randomised] | type[Zcdp], arguments: str) -> Mechanism:
     """The mechanism of the class `law` for the text after the colon of its name, two numbers. Raises ValueError."""
     if not re.fullmatch(f"{_NUMBER},{_NUMBER}", arguments):
         raise ValueError(f"mechanism must be {law.family}:NUMBER,NUMBER; got {arguments!r}")
     first, second = arguments.split(",")
     try:
-        return Approximate(float(first), float(second)) if law is Approximate else Randomised(int(first), float(second))
+        return law(int(first) if law is Randomised else float(first), float(second))  # type: ignore[arg-type]
     except ValueError as error:
         raise ValueError(f"mechanism must be {law.family} with its numbers; got {arguments!r} ({error})") from None
 
 
-for _law in (Approximate, Randomised):
+for _law in (Approximate, Randomised, Zcdp):
     MECHANISMS.register_family(_law.family, partial(_named, _law), listed=False)
+
+
+def _mixture(arguments: str) -> Mechanism:
+    """The mixture of Gaussians for the text after the colon of its name. Raises ValueError."""
+    if not re.fullmatch(f"{_NUMBER}(;{_NUMBER},{_NUMBER})+", arguments):
+        rule = f"mechanism must be {GaussianMixture.family}:S;C,P;C,P... with sensitivities C and probabilities P"
+        raise ValueError(f"{rule}; got {arguments!r}")
+    noise, *parts = arguments.split(";")
+    try:
+        shifts, probabilities = zip(*((float(x) for x in part.split(",")) for part in parts), strict=True)
+        return GaussianMixture(float(noise), shifts, probabilities)
+    except ValueError as error:
+        raise ValueError(f"mechanism must be {GaussianMixture.family} with its numbers; {error}") from None
+
+
+MECHANISMS.register_family(GaussianMixture.family, _mixture, listed=False)
 
 
 def _own(name: str) -> Mechanism:
@@ -232,6 +314,64 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
         ValueError: an argument outside its range.
     """
     return _release(Approximate(epsilon, delta), steps, relation)
+
+
+def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) -> Release:
+    """Return steps of which zero-concentrated differential privacy is known, as part of a history.
+
+    Args:
+        rho: of one step, in [1e-9, 100]: the Renyi divergence of every order a > 1 is at most xi + rho a.
+        xi: of one step, in [0, 100].
+        steps: their number, >= 1; each may depend on what was released before. rho and xi of all zCDP steps of a
+            history add up, to a rho of at most 100.
+        relation: which data sets are neighbours in that statement; it must be the history's.
+
+    Returns:
+        A release with all records in each step. Its cost is a bound that holds for every such mechanism (Canonne,
+        Kamath and Steinke, arXiv 2004.00010, proposition 12); that of Gaussian noise, for instance, is smaller. The
+        lower end of a bracket counts these steps as nothing.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    return _release(Zcdp(rho, xi), steps, relation)
+
+
+def gaussian_mixture(
+    standard_deviation: float,
+    sensitivities: Sequence[float],
+    probabilities: Sequence[float],
+    *,
+    steps: int = 1,
+    relation: str,
+) -> Release:
+    """Return steps with Gaussian noise on a sum that one record moves by a random distance, as part of a history.
+
+    Such steps are, for instance, those of correlated noise with sampled batches (Choquette-Choo et al., arXiv
+    2310.15526), and dp-accounting's MixtureOfGaussiansDpEvent.
+
+    Args:
+        standard_deviation: s > 0 of the noise, in the unit of `sensitivities`; from 0.2 to 10^4 times the largest one.
+        sensitivities: the distances c_j >= 0 by which the record moves the sum, at most 2,000 values, one above 0.
+        probabilities: those of the distances, as many, with the sum 1. The draw is secret and independent of the data.
+        steps: their number, >= 1, with independent draws; each may depend on what was released before.
+        relation: which data sets are neighbours; it must be the history's. Under add-remove and zero-out the sum is not
+            moved without the record; under replace-one the two records move it in opposite directions.
+
+    Returns:
+        A release. Its cost is exact: records that always pull in one direction attain it. A single distance is a full
+        batch with Gaussian noise, and one beside 0 a Poisson batch, and such a release is returned.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    law = GaussianMixture(standard_deviation, sensitivities, probabilities)
+    (least, _), *more = law.shifts
+    if len(more) > 1 or (more and least > 0):
+        return _release(law, steps, relation)
+    largest, chance = law.shifts[-1]
+    drawn = Poisson(chance) if more else FullBatch()
+    return Release(law.scatter / largest, steps, sampling=drawn, relation=relation)
 
 
 def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Release:

@@ -213,11 +213,28 @@ class Release:
         """The largest change that one record of the batch can make to the batch's sum, in units of the clip."""
         return self.relation.sensitivity
 
+    @property
+    def group(self) -> tuple[float, int] | None:
+        """For steps whose cost is a group's (`group.group_release`), the rate of each record and the group's size."""
+        return self.step.sampling.group
+
     @cached_property
     def part(self) -> Part:
         """These steps as a part of a composition, computed as if their noise were Gaussian with this noise
         multiplier."""
         return self.step.sampling.part(self.noise_multiplier, self.steps, self.relation)
+
+    @cached_property
+    def attained_parts(self) -> tuple[Part, ...]:
+        """Parts of a composition that costs at most as much as these steps do for some data; `(part,)` unless `part` is
+        an upper end only."""
+        return self.step.sampling.attained_parts(self.noise_multiplier, self.steps, self.relation)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether `part` is an upper end only, so that `attained_parts` are others."""
+        sampling = self.step.sampling
+        return type(sampling).attained_parts is not Sampling.attained_parts and sampling.sample_rate < 1
 
     @property
     def composition(self) -> Composition:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpzero_theory import check
-from dpzero_theory.bisection import narrowed
+from dpzero_theory.bisection import halved, integer_between
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.inequalities import Inequality
@@ -124,7 +124,7 @@ def _steps(inequality: Inequality, value: Callable[[int], float], max_steps: int
     best = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
 
     def between(mean: Callable[[int, int], int]) -> Callable[[int, int], int]:
-        """A function (miss, hit) -> the next number of steps that `narrowed` tries, where miss fails its test and hit
+        """A function (miss, hit) -> the next number of steps that `halved` tries, where miss fails a test and hit
         passes it: the mean of miss + 1 and hit or, once these are within 0.1%, miss, which ends the search.
 
         mean: a function of two integers, such as their arithmetic mean rounded down.
@@ -132,10 +132,9 @@ def _steps(inequality: Inequality, value: Callable[[int], float], max_steps: int
         return lambda miss, hit: miss if hit - miss - 1 <= (miss + 1) // 1000 else mean(miss + 1, hit)
 
     if inequality.clips:
-        best = narrowed(
-            lambda t: not value(t + 1 + t // 1000) < value(t), 0, best, between(lambda low, high: (low + high) // 2)
-        )
+        best = halved(lambda t: value(t + 1 + t // 1000) < value(t), 0, best, middle=between(integer_between))[1]
     if max_steps is not None:
         return best
     enough = value(best) * (1 + STEPS_SHARE)
-    return narrowed(lambda t: value(t) <= enough, 0, best, between(lambda low, high: math.isqrt(low * high)))
+    middle = between(lambda low, high: math.isqrt(low * high))
+    return halved(lambda t: not value(t) <= enough, 0, best, middle=middle)[1]

@@ -1,10 +1,12 @@
 """The hockey-stick divergence of Gaussian releases, computed to 60 digits and apart from the library, and what noise
 the paper's composition lemma (lm:composition) asks for."""
 
+import math
 from functools import cache
 
 import mpmath
 import numpy as np
+from scipy.optimize import brentq
 
 from paper_checks import formulas as f
 
@@ -27,27 +29,28 @@ def hockey_stick(epsilon: float, shift: float) -> float:
 
 
 def least_epsilon(shift: float, delta: float) -> float:
-    """Return the smallest epsilon >= 0 with hockey_stick(epsilon, shift) <= delta, by bisection."""
-    low, high = 0.0, 1.0
-    while hockey_stick(high, shift) > delta:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if hockey_stick(middle, shift) > delta else (low, middle)
-    return high
+    """Return the epsilon >= 0 with hockey_stick(epsilon, shift) = delta, or 0 if delta at epsilon = 0 is smaller."""
+    if hockey_stick(0.0, shift) <= delta:
+        return 0.0
+    most = shift * (shift + math.sqrt(2 * math.log(1 / delta)))  # Gaussian tails are below exp(-x^2/2)
+    return float(brentq(lambda epsilon: hockey_stick(epsilon, shift) - delta, 0, most, xtol=1e-12, rtol=1e-14))
+
+
+@cache
+def largest_gdp(epsilon: float, delta: float) -> float:
+    """Return the mu of Gaussian differential privacy with hockey_stick(epsilon, mu) = delta."""
+    return float(brentq(lambda mu: hockey_stick(epsilon, mu) - delta, 1e-9, 10, xtol=1e-12, rtol=1e-14))
 
 
 @cache
 def lemma_limit(delta: float) -> float:
     """Return the epsilon above which the noise of the paper's composition lemma (lm:composition) no longer gives
     (epsilon, delta) at this delta, within a relative 1e-7."""
-    low, high = 0.5, 0.5
-    while hockey_stick(high, lemma_gdp(high, delta)) <= delta:
-        low, high = high, 2 * high
-    while high - low > 1e-7 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if hockey_stick(middle, lemma_gdp(middle, delta)) <= delta else (low, middle)
-    return low
+
+    def excess(epsilon: float) -> float:
+        return hockey_stick(epsilon, lemma_gdp(epsilon, delta)) / delta - 1
+
+    return float(brentq(excess, 0.5, 2000, rtol=1e-8))
 
 
 def region(full: bool) -> tuple[float, float]:

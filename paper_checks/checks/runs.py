@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 
 from paper_checks.checks.divergence import lemma_gdp
 from paper_checks.checks.instances import Array, Instance, random_instance
@@ -77,16 +78,15 @@ def _noise(problem: Instance, clip: float, steps: int, epsilon: float, delta: fl
 
 
 def _budget(problem: Instance, steps: int, growth: float, trace: float, algorithm: int) -> float:
-    """Return the epsilon at which the number of steps T that a theorem prescribes is `steps`, at delta = 0.01, by
-    bisection. `algorithm` is the number of the theorem; growth and trace are d and d for Theorem 1, and r + 2 and r for
+    """Return the epsilon at which the number of steps T that a theorem prescribes is `steps`, at delta = 0.01.
+    `algorithm` is the number of the theorem; growth and trace are d and d for Theorem 1, and r + 2 and r for
     the others. `problem` has the number n of samples and the dimension d."""
-    low, high = 1e-3, 1e5
-    for _ in range(200):
-        middle = math.sqrt(low * high)
-        log = math.log(math.e + middle / 0.01)
-        scale = {1: problem.n, 2: problem.n * growth / problem.d, 3: problem.n * growth / 4}[algorithm]
-        low, high = (middle, high) if scale * middle / math.sqrt(trace * log) < steps else (low, middle)
-    return high
+    scale = {1: problem.n, 2: problem.n * growth / problem.d, 3: problem.n * growth / 4}[algorithm]
+
+    def excess(epsilon: float) -> float:
+        return scale * epsilon / math.sqrt(trace * math.log(math.e + epsilon / 0.01)) - steps
+
+    return float(brentq(excess, 1e-3, 1e5, rtol=1e-15))
 
 
 def _proof_bound(theorem: int, full: bool) -> Finding:

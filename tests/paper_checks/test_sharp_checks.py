@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,17 +40,45 @@ def test_main_prints_a_line_for_each_check_and_fails_with_one(
     assert capsys.readouterr().out.count("\n") == 3
 
 
-def _mutate_constants(
+def changed(monkeypatch: pytest.MonkeyPatch, home: object, name: str, change: Callable[[Any], Any]) -> None:
+    """Change what the function `name` of `home` returns."""
+    original = getattr(home, name)
+    monkeypatch.setattr(home, name, lambda *args, **kwargs: change(original(*args, **kwargs)))
+
+
+def times(**factors: float) -> Callable[[Any], Any]:
+    """Return what multiplies fields of a record by these factors."""
+    return lambda k: replace(k, **{name: factor * getattr(k, name) for name, factor in factors.items()})
+
+
+def half_of_a(k: constants.Constants) -> constants.Constants:
+    chi = k.spread**2 - k.quadratic
+    return replace(k, spread=k.spread / 2, quadratic=k.spread**2 / 4 - chi)
+
+
+@pytest.mark.parametrize(
+    ("change", "checks_that_fail"),
+    [
+        (times(excess=0.5), [moments.lost_second_moment, partial(moments.lost_second_moment, "gaussian")]),
+        (half_of_a, [moments.clipped_second_moment, steps.one_step_inequality]),
+        (times(cross=0.5), [moments.mixed_second_moment, signs.sign_mixed_moment]),
+        (times(bias=0.5), [moments.clipped_inner_product]),
+        (lambda k: replace(k, kept=(1 + k.kept) / 2), [moments.clipped_inner_product]),
+        (times(sampled=0.5), [moments.sampled_second_moment]),
+        (times(smooth_second=0.5), [steps.smoothing_error, steps.forward_smoothing_error]),
+        (times(excess=0.7), [signs.sign_mixed_moment]),
+        (times(spread=0.7), [signs.sign_mixed_moment]),
+    ],
+    ids=["omega", "A", "chi", "bias", "theta", "sampled", "smoothing", "omega of signs", "A of signs"],
+)
+def test_wrong_constants_fail(
     monkeypatch: pytest.MonkeyPatch,
-    mutation: Callable[[constants.Constants], constants.Constants],
+    change: Callable[[constants.Constants], constants.Constants],
+    checks_that_fail: list[Callable[[], Checked]],
 ) -> None:
-    original = constants.constants
-
-    def mutated(*args: object, **kwargs: object) -> constants.Constants:
-        return mutation(original(*args, **kwargs))  # type: ignore[arg-type]
-
-    monkeypatch.setattr(constants, "constants", mutated)
-    monkeypatch.setattr(unbounded, "constants", mutated)
+    changed(monkeypatch, constants, "constants", change)
+    monkeypatch.setattr(unbounded, "constants", constants.constants)
+    assert not any(check().ok for check in checks_that_fail)
 
 
 def test_a_wrong_law_of_v_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,21 +113,6 @@ def test_the_constants_of_other_directions_fail(monkeypatch: pytest.MonkeyPatch,
     assert not moments.conditional_moments().ok
 
 
-def test_half_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
-    assert not moments.lost_second_moment().ok
-
-
-def test_half_A_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(k: constants.Constants) -> constants.Constants:
-        chi = k.spread**2 - k.quadratic
-        return replace(k, spread=k.spread / 2, quadratic=k.spread**2 / 4 - chi)
-
-    _mutate_constants(monkeypatch, half)
-    assert not moments.clipped_second_moment().ok
-    assert not steps.one_step_inequality().ok
-
-
 def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     original = smallest.step_terms
     monkeypatch.setattr(sharp, "step_terms", lambda k, p, e, variance, rate: original(k, p, e, variance / 4, rate))
@@ -108,41 +122,6 @@ def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_half_sigma_in_the_prescription_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharp, "full_batch_noise", lambda *args: gaussian.noise_std(*args) / 2)
     assert not promises.privacy_of_prescription().ok
-
-
-def test_half_chi_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    _mutate_constants(monkeypatch, lambda k: replace(k, cross=k.cross / 2))
-    assert not moments.mixed_second_moment().ok
-
-
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        lambda k: replace(k, bias=k.bias / 2),
-        lambda k: replace(k, kept=(1 + k.kept) / 2),
-    ],
-    ids=["bias", "theta"],
-)
-def test_half_bias_fails(
-    monkeypatch: pytest.MonkeyPatch, mutation: Callable[[constants.Constants], constants.Constants]
-) -> None:
-    _mutate_constants(monkeypatch, mutation)
-    assert not moments.clipped_inner_product().ok
-
-
-def test_half_sampled_moment_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    _mutate_constants(monkeypatch, lambda k: replace(k, sampled=k.sampled / 2))
-    assert not moments.sampled_second_moment().ok
-
-
-def test_half_smoothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    _mutate_constants(monkeypatch, lambda k: replace(k, smooth_second=k.smooth_second / 2))
-    assert not steps.smoothing_error().ok
-
-
-def test_half_gaussian_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
-    assert not moments.lost_second_moment("gaussian").ok
 
 
 @pytest.mark.parametrize(
@@ -155,23 +134,11 @@ def test_half_gaussian_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_wrong_bound_for_signs_fails(monkeypatch: pytest.MonkeyPatch, field: str, factor: float) -> None:
     """Half of a bound is below a moment of some signs; 3% more or less is not the minimum that the proof has."""
-    original = sign_bounds.removed
-
-    def mutated(*args: Any) -> sign_bounds.Removed:
-        found = original(*args)
-        return replace(found, **{field: factor * getattr(found, field)})
-
-    monkeypatch.setattr(sign_bounds, "removed", mutated)
+    changed(monkeypatch, sign_bounds, "removed", times(**{field: factor}))
     if factor == 0.5:
         assert not (signs.sign_moments if field in ("second", "fourth") else signs.sign_removed)().ok
     else:
         assert not signs.sign_bounds().ok
-
-
-@pytest.mark.parametrize(("field", "factor"), [("cross", 0.5), ("excess", 0.7), ("spread", 0.7)])
-def test_wrong_constants_of_signs_fail(monkeypatch: pytest.MonkeyPatch, field: str, factor: float) -> None:
-    _mutate_constants(monkeypatch, lambda k: replace(k, **{field: factor * getattr(k, field)}))
-    assert not signs.sign_mixed_moment().ok
 
 
 @pytest.mark.parametrize("rule", ["central", "forward", "exact"])
@@ -183,11 +150,6 @@ def test_a_wrong_error_of_a_difference_rule_fails(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(sharp, "smoothing_error", lambda s, d, p: (mutated if d == rule else original)(s, d, p))
     assert not steps.difference_rules().ok
-
-
-def test_half_smoothing_fails_with_forward_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    _mutate_constants(monkeypatch, lambda k: replace(k, smooth_second=k.smooth_second / 2))
-    assert not steps.forward_smoothing_error().ok
 
 
 def test_one_step_problems_cover_what_they_say() -> None:
@@ -224,8 +186,8 @@ def test_a_wrong_pl_constant_of_growth_fails(monkeypatch: pytest.MonkeyPatch, fa
 @pytest.mark.parametrize(
     "mutation",
     [
-        lambda step: replace(step, variance=step.variance / 2),
-        lambda step: replace(step, rank=step.rank / 2),
+        times(variance=0.5),
+        times(rank=0.5),
         lambda step: replace(step, mean=replace(step.mean, kept=1.2 * step.mean.kept)),
     ],
     ids=["noise", "rank", "kept"],
@@ -233,8 +195,7 @@ def test_a_wrong_pl_constant_of_growth_fails(monkeypatch: pytest.MonkeyPatch, fa
 def test_a_wrong_step_of_one_run_fails(
     monkeypatch: pytest.MonkeyPatch, mutation: Callable[[high_probability.StepMoments], high_probability.StepMoments]
 ) -> None:
-    original = high_probability.step_of
-    monkeypatch.setattr(high_probability, "step_of", lambda *a, **k: mutation(original(*a, **k)))
+    changed(monkeypatch, high_probability, "step_of", mutation)
     assert not one_run.run_step().ok
 
 
@@ -244,10 +205,7 @@ def test_no_variance_of_the_directions_fails(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bound_for_one_run_below_the_runs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = high_probability.certify_run
-    monkeypatch.setattr(
-        high_probability, "certify_run", lambda *a, **k: replace(found := original(*a, **k), bound=found.bound / 4)
-    )
+    changed(monkeypatch, high_probability, "certify_run", times(bound=0.25))
     assert not one_run.run_coverage().ok
 
 
@@ -257,26 +215,14 @@ def test_a_milder_member_of_the_family_fails(monkeypatch: pytest.MonkeyPatch, fi
 
     In one case its slope ends half-way, in the other the gap does not pay for the slope.
     """
-    original = lower_bound.hardest
-
-    def mutated(*args: Any, **kwargs: Any) -> lower_bound.Hardest:
-        h = original(*args, **kwargs)
-        return replace(h, start=(0.4 if field == "slope" else 1.5) * h.start)
-
-    monkeypatch.setattr(lower_bound, "hardest", mutated)
+    changed(monkeypatch, lower_bound, "hardest", times(start=0.4 if field == "slope" else 1.5))
     assert not one_run.lower_bound_attained().ok
 
 
 @pytest.mark.parametrize(("bias", "excess"), [(0.8, 1.0), (1.0, 0.8)])
 def test_a_smaller_supremum_for_a_moment_fails(monkeypatch: pytest.MonkeyPatch, bias: float, excess: float) -> None:
-    original = unbounded.suprema
-
-    def mutated(*args: Any) -> tuple[float, float]:
-        found = original(*args)
-        return bias * found[0], excess * found[1]
-
     monkeypatch.setattr(moments, "TRIED", (1, 4))
-    monkeypatch.setattr(unbounded, "suprema", mutated)
+    changed(monkeypatch, unbounded, "suprema", lambda found: (bias * found[0], excess * found[1]))
     assert not moments.without_lipschitz().ok
     assert moments.unbounded_floors().ok == (bias == 1)
 
@@ -289,9 +235,8 @@ def test_half_a_mean_excess_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_half_a_certificate_without_lipschitz_is_below_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = sharp.prescribe
     monkeypatch.setattr(runs, "KINDS", ("frame",))
-    monkeypatch.setattr(sharp, "prescribe", lambda *a, **k: replace(p := original(*a, **k), bound=p.bound / 2))
+    changed(monkeypatch, sharp, "prescribe", times(bound=0.5))
     assert not runs.unbounded_runs().ok
 
 

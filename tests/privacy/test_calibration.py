@@ -8,7 +8,9 @@ import pytest
 from benchmarks.privacy.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier, settled
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.step import Release
 
 MINI_BATCH = [
@@ -189,3 +191,36 @@ def test_a_pure_target_beyond_what_is_accounted_is_named():
     drawn = {"sampling": "poisson", "relation": "add-remove", "mechanism": "laplace", "sample_rate": 1e-100, "steps": 1}
     with pytest.raises(ValueError, match=r"^target_epsilon must be at most 469\.741 with these batches; got 600"):
         calibrate_noise_multiplier(target_epsilon=600, target_delta=0, **drawn)
+
+
+@pytest.mark.parametrize(
+    ("word", "rate", "steps", "used", "epsilon", "target_delta"),
+    [
+        ("random-allocation:3", 0.75, 1, 1, 200.0, 1e-30),
+        ("random-allocation:3", 0.75, 1, 1, 1.0, 0.05),
+        *(("fixed-size", 1 - 1e-9, 1, 1, epsilon, delta) for epsilon in (1.0, 200.0) for delta in (1e-30, 1e-10)),
+        *(("fixed-size", 1 - 1e-9, 3, 3, epsilon, 0.05) for epsilon in (1.0, 200.0)),
+        *(("poisson", 0.9, 3, 3, epsilon, delta) for epsilon in (1.0, 200.0) for delta in (1e-30, 0.05)),
+        *(("cyclic-poisson:4", 0.25, 3, 3, epsilon, 1e-10) for epsilon in (1.0, 200.0)),
+    ],
+)
+def test_sampling_never_needs_more_noise_than_known_batches(
+    word: str, rate: float, steps: int, used: int, epsilon: float, target_delta: float
+) -> None:
+    """If it were known which batches hold the record, at most `used` of them, the releases would be plain Gaussian
+    ones: their noise is the root of (used) over mu, by joint convexity. Grids round up by less than 1e-3.
+
+    Once (K of t, a part of an epoch, epsilon 200, delta 1e-30) the noise was 4e28, since a miss of delta by that factor
+    was taken for the share by which the noise has to grow."""
+    found = calibrate_noise_multiplier(
+        target_epsilon=epsilon, target_delta=target_delta, steps=steps, sampling=word, sample_rate=rate,
+        relation="zero-out",
+    )  # fmt: skip
+    known = math.sqrt(used) / float(gdp_from_epsilon(epsilon, target_delta))
+    assert 0 <= found.lower <= found.upper <= known * (1 + 1e-3)
+
+
+def test_a_large_miss_raises_the_noise_a_little_at_first() -> None:
+    """The truth is 1.0005; at 1 delta is a million times its target."""
+    bracket = settled(Bracket(0.9, 1.0, 1.0, "grid"), lambda noise: 1e6 if noise < 1.0005 else -0.1)
+    assert 1.0005 <= bracket.upper <= 1.002

@@ -278,7 +278,7 @@ def test_what_is_sought_may_be_given_and_is_then_said_to_be_met_or_not(capsys, s
         ),
         (["--n", "500", "--batch", "25", "--sampling", "poisson", "--group", "2000"], "--group must be an integer"),
         (
-            ["--n", "50000", "--batch", "256", "--sampling", "cyclic-poisson:4", "--group", "50"],
+            ["--n", "50000", "--batch", "256", "--sampling", "fixed-size", "--group", "50"],
             "--group must be small enough",
         ),
     ],

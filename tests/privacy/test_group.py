@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
@@ -113,6 +114,111 @@ def test_fixed_size_against_all_batches():
         there, other = (law(sums[sign], chances, s) for sign in (1, -1))
         found = group_delta([release], 0.3, size=k)
         assert 0 < exact_delta(0.3, [[(there, other), (other, there)]]) <= found.upper * (1 + 1e-6)
+
+
+def batches_of(n, batch, k, s, group, other):
+    """Returns the law of a fixed-size batch's sum, by enumeration, if k records contribute `group`, all others
+    `other`."""
+    members = list(itertools.combinations(range(n), batch))
+    sums = [sum(group if i < k else other for i in drawn) for drawn in members]
+    return law(sums, [1 / len(members)] * len(members), s)
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one", "zero-out"])
+@pytest.mark.parametrize(("n", "batch", "k", "s", "steps"), [(6, 2, 2, 2.0, 1), (7, 3, 3, 1.5, 1), (6, 2, 2, 4.0, 2)])
+def test_lower_ends_of_fixed_size_batches_are_attained_by_groups(relation, n, batch, k, s, steps):
+    """All batches are enumerated; the group's records contribute 1, the others -1.
+
+    Without the group the batches are of the others alone.
+    """
+    there = batches_of(n, batch, k, s, 1, -1)
+    without = {
+        "add-remove": lambda: batches_of(n - k, batch, 0, s, 1, -1),
+        "replace-one": lambda: batches_of(n, batch, k, s, -1, -1),
+        "zero-out": lambda: batches_of(n, batch, k, s, 0, -1),
+    }[relation]()
+    release = Release(s, steps, sampling="fixed-size", relation=relation, sample_rate=batch / n)
+    for epsilon in (0.1, 0.7):
+        truth = exact_delta(epsilon, [[(there, without), (without, there)]] * steps)
+        found = group_delta([release], epsilon, size=k, n=n)
+        one = delta_of_history([release], epsilon)
+        assert one.lower < found.lower <= truth * (1 + 1e-3)
+        assert max(found.lower * 1.01, one.lower) >= truth * (1 - 1e-3)
+        assert truth <= found.upper * (1 + 1e-6)
+        assert any("attained by data of a group" in note for note in found.notes)
+
+
+def laplace_law(shifts, chances, s):
+    """Returns a mixture of Laplace laws by exact masses of 12,001 intervals of outputs and the two rays beyond."""
+    edges = np.linspace(-30 * s, 30 * s, 12_001)
+    below = sum(c * stats.laplace.cdf(edges, m, s) for m, c in zip(shifts, chances, strict=True))
+    above = sum(c * stats.laplace.sf(edges[-1:], m, s) for m, c in zip(shifts, chances, strict=True))
+    return np.concatenate([below[:1], np.diff(below), above])
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one", "zero-out"])
+@pytest.mark.parametrize(("k", "q", "s", "steps"), [(2, 0.1, 3.0, 1), (3, 0.3, 2.0, 1), (5, 0.05, 8.0, 2)])
+def test_laplace_groups_are_exact(relation, k, q, s, steps):
+    release = Release(s, steps, sampling="poisson", relation=relation, sample_rate=q, mechanism="laplace")
+    there = laplace_law(range(k + 1), binomial(k, q), s)
+    shifts = [-j for j in range(k + 1)]
+    other = laplace_law(shifts, binomial(k, q), s) if relation == "replace-one" else laplace_law([0], [1.0], s)
+    for epsilon in (0.01, 0.05):
+        truth = exact_delta(epsilon, [[(there, other), (other, there)]] * steps)
+        found = group_delta([release], epsilon, size=k)
+        assert found.lower * (1 - 1e-3) <= truth <= found.upper * (1 + 1e-3)
+        assert found.upper <= found.lower * 1.01
+    factors = [abs(math.log(p / r)) for p, r in ((there[0], other[0]), (there[-1], other[-1]))]
+    pure = group_epsilon([release], 0.0, size=k)
+    assert pure.lower == pytest.approx(steps * max(factors), rel=1e-9)
+    assert pure.upper == pytest.approx(pure.lower, rel=1e-9)
+
+
+def test_no_pull_of_a_laplace_group_costs_more():
+    k, q, s, epsilon = 3, 0.3, 2.5, 0.1
+    release = Release(s, 1, sampling="poisson", relation="replace-one", sample_rate=q, mechanism="laplace")
+    bound = group_delta([release], epsilon, size=k).upper
+    draw = np.random.default_rng(11)
+    chances = [math.prod(q if i in kept else 1 - q for i in range(k)) for kept in _subsets(k)]
+    largest = 0.0
+    for _ in range(40):
+        pulls, others = draw.uniform(-1, 1, (2, k))
+        there, other = (
+            laplace_law([sum(p[i] for i in kept) for kept in _subsets(k)], chances, s) for p in (pulls, others)
+        )
+        largest = max(largest, exact_delta(epsilon, [[(there, other), (other, there)]]))
+    assert 0.2 * bound < largest <= bound
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one", "zero-out"])
+def test_cyclic_groups_are_those_of_one_turn(relation):
+    """Records of one turn attain it: a round is one Poisson batch of them. Records of several turns cost less."""
+    q, s, k = 0.4, 3.0, 2
+    release = Release(s, 2, sampling="cyclic-poisson:2", relation=relation, sample_rate=q / 2)
+    sign = -1 if relation == "replace-one" else 0
+    there, other = (law([x * j for j in range(k + 1)], binomial(k, q), s) for x in (1, sign))
+    apart, alone = (law([0, x], [1 - q, q], s) for x in (1, sign))
+    for epsilon in (0.05, 0.4):
+        found = group_delta([release], epsilon, size=k)
+        exact = exact_delta(epsilon, [[(there, other), (other, there)]])
+        assert found.lower * (1 - 1e-4) <= exact <= found.upper * (1 + 1e-4)
+        assert found.upper <= found.lower * 1.001
+        assert exact_delta(epsilon, [[(apart, alone), (alone, apart)]] * 2) < found.lower
+    few = group_delta([release], 0.4, size=k, n=3)
+    assert few.lower < found.lower <= few.upper
+    always = Release(s, 6, sampling="cyclic-poisson:2", relation=relation, sample_rate=0.5)
+    full = Release(s / k, 3, sampling="full", relation=relation)
+    found = group_epsilon([always], 1e-5, size=k)
+    assert found.lower == pytest.approx(epsilon_of_history([full], 1e-5).lower, rel=1e-9)
+
+
+def test_steps_for_a_group_of_three_are_known():
+    drawn = {"sampling": "poisson", "relation": "add-remove", "sample_rate": 0.01, "noise_multiplier": 4.0}
+    found = most_steps(target_epsilon=1.0, target_delta=1e-5, group=3, **drawn)
+    assert found.value > 100
+    step = Release(4.0, found.value, sampling="poisson", relation="add-remove", sample_rate=0.01)
+    assert group_delta([step], 1.0, size=3).upper <= 1e-5
+    assert group_delta([step.with_steps(round(1.01 * found.value) + 1)], 1.0, size=3).lower > 1e-5
 
 
 def test_full_batches_scale():

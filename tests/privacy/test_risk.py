@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.risk import advantage, calibrate_risk, success, true_positive_rate
+from dpzero_theory.privacy.risk import advantage, attack, calibrate_risk, success, true_positive_rate
 from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
 from dpzero_theory.privacy.step import History, Step
 
@@ -69,6 +69,38 @@ def test_one_sampled_step_has_the_risk_of_quadrature(s: float, q: float) -> None
     for rate in (1e-5, 0.01, 0.4, 0.9):
         cut = brentq(lambda x, rate=rate: beyond(x, -1) - rate, -20, 20, xtol=1e-13)
         holds(true_positive_rate(history, rate), beyond(cut, 1))
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.7, 2.0, 5.0])
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.3])
+def test_a_few_deltas_give_valid_ends(mu: float, rate: float) -> None:
+    """The upper end is near the exact rate after three epsilons, and the lower end after five."""
+    exact = ndtr(ndtri(rate) + mu)
+    for looks in (1, 2, 3, 5, 9):
+        found = attack(plain(mu), rate, looks=looks)
+        holds(found.advantage, 2 * ndtr(mu / 2) - 1)
+        one = found.true_positive_rate
+        assert found.looks <= looks
+        assert one.lower * (1 - 1e-12) <= exact <= one.upper * (1 + 1e-12)
+        if looks >= 3:
+            assert one.upper <= exact * (1 + 1e-6)
+        if looks >= 5:
+            assert one.lower >= exact * 0.96
+    with pytest.raises(ValueError, match=r"^looks must be"):
+        attack(plain(mu), rate, looks=0)
+
+
+@pytest.mark.parametrize(("s", "q", "steps"), [(0.6, 1e-3, 100), (1.0, 0.2, 20)])
+def test_a_few_deltas_agree_with_many(s: float, q: float, steps: int) -> None:
+    history = Step(s, Poisson(q), "replace-one") * steps
+    for rate in (1e-4, 0.01, 0.3):
+        full = true_positive_rate(history, rate)
+        assert full.upper <= full.lower * (1 + 1e-3)
+        for looks in (2, 3, 5):
+            one = attack(history, rate, looks=looks).true_positive_rate
+            assert one.lower <= full.upper * (1 + 1e-12)
+            assert full.lower * (1 - 1e-12) <= one.upper
+            assert one.upper <= full.upper * (1.1 if rate > 1e-3 else 1.5) or looks == 2
 
 
 def test_no_simple_attack_beats_the_bound() -> None:

@@ -295,8 +295,3 @@ def test_a_value_of_another_rate_than_the_batch_says_is_refused():
     assert drawn(Poisson(1 / 16), 1 / 16) == drawn("poisson", 1 / 16) == Poisson(1 / 16)
     with pytest.raises(ValueError, match=r"^sampling must have the rate of expected_batch over n, 0\.125"):
         drawn(Poisson(1 / 16), 0.125)
-
-
-def test_shuffled_epochs_are_pointed_to_fixed_order() -> None:
-    with pytest.raises(ValueError, match="sampling must be fixed-order where epochs are shuffled; got 'shuffled'"):
-        sampling_of("shuffled", 0.1)

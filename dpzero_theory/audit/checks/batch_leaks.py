@@ -35,7 +35,7 @@ def of_batches(lab: Lab) -> str | None:
     `lab` makes experiments on the audited loop.
     """
     claim = lab.claim
-    if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order"):
+    if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order", "shuffled"):
         return None
     runs = list(_with_batches(lab))
     if claim.relation == Relation.ADD_REMOVE and runs and (name := _with_sizes(runs, claim.n, claim.sample_rate)):

@@ -180,6 +180,7 @@ LAWS = {
     "fixed-size": fixed_size,
     "full": full,
     "fixed-order": epochs,
+    "shuffled": epochs,
     "random-allocation": allocated,
 }
 """The tests of each sampling, by the sampling's name.
@@ -313,7 +314,7 @@ def secret(lab: Lab, level: float) -> Verdict:
     Nothing here is random, so `level`, the probability of a false alarm, is not used. `lab` makes runs of the loop.
     Returns the verdict.
     """
-    if lab.claim.sampling in ("full", "fixed-order") or lab.claim.sample_rate == 1:
+    if lab.claim.sampling in ("full", "fixed-order", "shuffled") or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     known_from = source(lab)
     if known_from is None:

@@ -9,7 +9,7 @@ assumed. It is no copy of a registry's form, and what software cannot know stand
 import math
 from typing import Any
 
-from dpzero_theory.optim.files.statement import Statement
+from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement
 from dpzero_theory.privacy.bracket import Bracket
 
 ASK = "to be stated by whoever deploys the model"
@@ -46,6 +46,7 @@ def deployment(statement: Statement) -> dict[str, Any]:
             "at other deltas": [{"delta": cost.delta, "epsilon": _ends(cost.paid)} for cost in statement.costs[1:]],
             "of the whole plan": [{"delta": cost.delta, "epsilon": _ends(cost.planned)} for cost in statement.costs],
             "attack advantage at most": statement.advantage,
+            f"attack's true positive rate at {FALSE_POSITIVE_RATE:g} false ones at most": statement.true_positive_rate,
         },
         "trust model": {
             "model": "central: whoever trains holds the records, the noise and the keys",

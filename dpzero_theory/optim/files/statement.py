@@ -20,11 +20,15 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.ledger import Account, Settings
-from dpzero_theory.privacy.risk import advantage
+from dpzero_theory.privacy.risk import attack
 from dpzero_theory.privacy.step import Release
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """The values of delta for which a statement gives epsilon, beside the target's."""
+FALSE_POSITIVE_RATE = 0.01
+"""The false positive rate at which a statement says how often the best attack is right of a record that was used."""
+_LOOKS = 3
+"""The number of epsilons at which delta is computed for that."""
 _POINTS = 12
 """The number of points of the spending curve, beside 0."""
 _ENTRY = "one entry of the data set"
@@ -56,7 +60,8 @@ class Statement:
     facts: the run's settings and counts as texts, by name. costs: epsilon at the target's delta first, then at other
     values of delta. assumed: sentences that say what the statement rests on. relation: which data sets are neighbours.
     history: the releases that are paid for. advantage: a certified upper bound on how far an attack's true positive
-    rate exceeds its false positive rate (`risk.advantage`).
+    rate exceeds its false positive rate, and true_positive_rate: one on that rate where the other is at most
+    `FALSE_POSITIVE_RATE` (`risk.attack`).
     """
 
     facts: dict[str, str]
@@ -65,6 +70,7 @@ class Statement:
     relation: str
     history: tuple[Release, ...]
     advantage: float
+    true_positive_rate: float
 
     @property
     def certificate(self) -> dict[str, Any] | None:
@@ -97,6 +103,8 @@ class Statement:
         lines += [f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs]
         lines += ["", f"the best attack on one {self.unit}, which knows all others and sees all that is shown"]
         lines += [f"true minus false positive rate at most {rounded_up(self.advantage)}"]
+        at = f"{100 * FALSE_POSITIVE_RATE:g}% false positives"
+        lines += [f"true positive rate at most {rounded_up(self.true_positive_rate)} at {at}"]
         lines += ["", "assumed"]
         for sentence in self.assumed:
             lines += textwrap.wrap(f"- {sentence}", 100, subsequent_indent="  ")
@@ -180,7 +188,7 @@ def statement(content: Content, account: Account) -> Statement:
         (_ASSUMED[0], _OF_USERS, *_ASSUMED[2:]) if header.unit else _ASSUMED,
         plan.relation,
         history,
-        _advantage(settings, account.spent),
+        *_attack(settings, account.spent),
     )
 
 
@@ -209,12 +217,15 @@ def spending_curve(account: Account) -> list[tuple[int, float]]:
 
 
 @lru_cache(256)
-def _advantage(settings: Settings, count: int) -> float:
-    """Return a certified upper bound on an attack's advantage after `count` releases with these settings.
+def _attack(settings: Settings, count: int) -> tuple[float, float]:
+    """Return certified upper bounds on an attack's advantage and true positive rate after `count` releases.
 
-    It is kept, as it takes time.
+    They come from delta at a few epsilons, and are kept, as each can take half a second.
     """
-    return advantage([settings.release(count)]).upper if count else 0.0
+    if not count:
+        return 0.0, FALSE_POSITIVE_RATE
+    found = attack([settings.release(count)], FALSE_POSITIVE_RATE, looks=_LOOKS)
+    return found.advantage.upper, found.true_positive_rate.upper
 
 
 @lru_cache(256)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dpzero_theory.bisection import LogSecant, narrowed
+from dpzero_theory.bisection import LogSecant, halved, outward
 from dpzero_theory.privacy.bracket import Bracket
 
 MARGIN = 1e-14
@@ -116,17 +116,19 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
     search = LogSecant(*_roughly(curve, start, slope, log_target))
     tau: float | None = None
     miss = math.inf
-    for _ in range(100):
-        log_delta, tau = curve.estimate(search.x, tau if abs(miss) < _SAME_CONTOUR else None)
-        if log_delta == -math.inf:
-            search.retreat()
-            continue
-        miss = log_delta - log_target
-        search.measure(miss)
-        near, step = (curve.miss, _ROUGH_STEP) if tau is None else (_SECANT_MISS, _FINE_STEP)
-        if abs(miss) < near or search.low > search.high * (1 - step):
-            break
-        search.move(miss)
+
+    def missed(x: float) -> float:
+        nonlocal miss, tau
+        log_delta, tau = curve.estimate(x, tau if abs(miss) < _SAME_CONTOUR else None)
+        if log_delta > -math.inf:
+            miss = log_delta - log_target
+        return log_delta - log_target
+
+    def near(value: float) -> bool:
+        enough, step = (curve.miss, _ROUGH_STEP) if tau is None else (_SECANT_MISS, _FINE_STEP)
+        return abs(value) < enough or search.low > search.high * (1 - step)
+
+    search.run(missed, near, 100)
     return search.x, log_target + miss, search.slope, tau
 
 
@@ -137,14 +139,12 @@ def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tup
     value.
     """
     search = LogSecant(start, slope)
-    for _ in range(_MOST_LOOKS):
-        log_delta = curve.rough(search.x)
-        if log_delta is None:
-            break
-        search.measure(log_delta - log_target, _ROUGH_MISS)
-        if abs(log_delta - log_target) < _ROUGH_MISS:
-            break
-        search.move(log_delta - log_target)
+
+    def missed(x: float) -> float | None:
+        log_delta = curve.rough(x)
+        return None if log_delta is None else log_delta - log_target
+
+    search.run(missed, lambda value: abs(value) < _ROUGH_MISS, _MOST_LOOKS, _ROUGH_MISS)
     return search.x, search.slope
 
 
@@ -253,8 +253,8 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
 
     end = _end(certified, x, slope, above, fine, curve)
     if end is None or (end[0] > _ASTRAY * start and end[1].lower < _RESOLVED_SHARE * end[1].upper):
-        halved = _bisected(certified, start, slope, above)
-        end = min(filter(None, (end, halved)), key=lambda found: found[0], default=None)
+        other = _bisected(certified, start, slope, above)
+        end = min(filter(None, (end, other)), key=lambda found: found[0], default=None)
     if end is None:
         raise OverflowError("no certified end")
     return _Top(*end, tau)
@@ -280,10 +280,11 @@ def _bisected(
     def middle(miss: float, hit: float) -> float:
         return math.sqrt(miss * hit) if hit / miss - 1 > _BISECTED else hit
 
-    held = next(filter(meets, (start * 2.0**k for k in range(-_MOST_DOUBLINGS, _MOST_DOUBLINGS + 1))), None)
-    if held is None:
+    least, most = start * 2.0**-_MOST_DOUBLINGS, start * 2.0**_MOST_DOUBLINGS
+    held = outward(meets, least, least, most=2 * most)[1]
+    if held > most:
         return None
-    x = narrowed(meets, held / 2, held, middle)
+    x = halved(lambda x: not meets(x), held / 2, held, middle=middle)[1]
     return x, brackets[x], slope
 
 

@@ -17,7 +17,14 @@ from typing import Any
 from dpzero_theory.privacy.mechanism import MECHANISMS, CoarseLaplace
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
-from dpzero_theory.privacy.stated import Randomised, randomised_response
+from dpzero_theory.privacy.stated import (
+    GaussianMixture,
+    Randomised,
+    Zcdp,
+    concentrated,
+    gaussian_mixture,
+    randomised_response,
+)
 from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
 
 RELATIONS = {
@@ -43,10 +50,10 @@ def history_from_event(event: object, relation: str) -> list[Release]:
     """The history that a `dp_accounting.DpEvent` describes.
 
     These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, RandomizedResponseDpEvent,
-    PoissonSampledDpEvent of a Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a Gaussian event,
-    TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A Laplace
-    event stands for the release of one number. A noise multiplier is taken as the noise over the per-record clip, for
-    every relation.
+    MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent, PoissonSampledDpEvent of a Gaussian or Laplace event,
+    SampledWithoutReplacementDpEvent of a Gaussian event, TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent,
+    ComposedDpEvent and NoOpDpEvent around them. A Laplace event stands for the release of one number. A noise
+    multiplier is taken as the noise over the per-record clip, for every relation.
 
     Args:
         event: the event; it is recognised by the names of its class and fields.
@@ -89,6 +96,10 @@ def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
             yield _release(event, event.event, relation, count, lambda: FixedSize(rate))
         case "TruncatedSubsampledGaussianDpEvent":
             yield from _truncated(event, relation, count)
+        case "ZCDpEvent":
+            yield concentrated(event.rho, event.xi, steps=count, relation=relation)
+        case "MixtureOfGaussiansDpEvent":
+            yield from _mixture(event, relation, count)
         case "RandomizedResponseDpEvent":
             yield _answers(event, relation, count)
         case _:
@@ -112,6 +123,20 @@ def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None
         yield None
     else:
         yield Release(event.noise_multiplier, count, sampling=drawn, relation=relation)
+
+
+def _mixture(event: Any, relation: str, count: int) -> Iterator[Release | None]:
+    """The releases that `count` repetitions of a MixtureOfGaussiansDpEvent stand for; none if it shows nothing, or None
+    if it has no noise. relation: the name of a `Relation`, which must not be `replace-one`."""
+    if Relation.of(relation) is Relation.REPLACE_ONE:
+        raise UnsupportedEvent(event, f"{type(event).__name__} with replace-one")
+    if not any(event.sensitivities):
+        return
+    if event.standard_deviation == 0:
+        yield None
+    else:
+        moved = event.standard_deviation, event.sensitivities, event.sampling_probs
+        yield gaussian_mixture(*moved, steps=count, relation=relation)
 
 
 def _answers(event: Any, relation: str, count: int) -> Release | None:
@@ -164,8 +189,9 @@ def event_from_history(history: Steps) -> Any:
     """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
 
     Gaussian noise is converted with full, Poisson (truncated or not) and fixed-size batches, Laplace noise with full
-    and Poisson ones, and randomised response. A discrete Gaussian release becomes a Gaussian event; the probabilities
-    of the two differ by a factor of at most e^G with the G of `discrete.discrete_gap`.
+    and Poisson ones, and so are randomised response, mixtures of Gaussians and zCDP statements. A discrete Gaussian
+    release becomes a Gaussian event; the probabilities of the two differ by a factor of at most e^G with the G of
+    `discrete.discrete_gap`.
 
     Raises:
         ValueError: a sampling or noise law that no event describes, or an argument that is not a history.
@@ -187,6 +213,10 @@ def _noise(dp: Any, release: Release) -> Any:
         return dp.dp_event.DiscreteLaplaceDpEvent(1 / (release.noise_multiplier * law.levels), law.levels)
     if isinstance(law, Randomised):
         return dp.dp_event.RandomizedResponseDpEvent(law.random, law.categories)
+    if isinstance(law, GaussianMixture):
+        return dp.dp_event.MixtureOfGaussiansDpEvent(law.scatter, *map(list, zip(*law.shifts, strict=True)))
+    if isinstance(law, Zcdp):
+        return dp.dp_event.ZCDpEvent(law.rho, law.xi)
     if law.name == "laplace":
         return dp.LaplaceDpEvent(release.noise_multiplier)
     if law.name in ("gaussian", "discrete-gaussian"):

@@ -3,6 +3,10 @@
     import dpzero_theory.privacy.interop.opacus
     engine = PrivacyEngine(accountant="certified")
 
+It answers every call that Opacus's `rdp` and `prv` accountants answer, and `compute_epsilon` as the composed
+distribution of `opacus.accountants.analysis.prv` and the package prv-accountant do. It also takes up the state of a run
+that was counted with `rdp`, `gdp` or `prv`, whose histories hold the same entries.
+
 `make_private_with_epsilon`, `get_noise_multiplier`, `state_dict` and checkpoints work as with Opacus's own accountants.
 The conventions are those of Opacus: a noise multiplier is the noise's standard deviation over the clip, batches are
 Poisson, and neighbours differ by one record more or less. Opacus draws such batches only with `poisson_sampling=True`,
@@ -11,6 +15,7 @@ its default. Importing this module needs Opacus.
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from opacus.accountants import register_accountant
 from opacus.accountants.accountant import IAccountant
@@ -24,6 +29,8 @@ from dpzero_theory.privacy.step import Release
 
 Entry = tuple[float, float, int]
 """One entry of an Opacus accountant's history, with noise multiplier, sample rate and number of steps."""
+_OTHERS = ("rdp", "gdp", "prv")
+"""The names of Opacus's own accountants, whose histories have the same entries as those of this one."""
 
 
 class CertifiedAccountant(IAccountant):  # type: ignore[misc]
@@ -75,6 +82,33 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         if poisson is not True:
             raise ValueError(f"poisson must be True, the batches that are accounted; got {check.shown(poisson)}")
         return self.bracket(delta).value
+
+    def compute_epsilon(
+        self, delta: float, delta_error: float | None = None, eps_error: float | None = None
+    ) -> tuple[float, float, float]:
+        """A lower bound, an estimate and an upper bound of epsilon at delta in (0, 1), all certified; as
+        `DiscretePRV.compute_epsilon` of Opacus and `PRVAccountant.compute_epsilon` of prv-accountant return them.
+
+        delta_error, eps_error: ignored; they set the accuracy of the others. Raises ValueError.
+        """
+        found = self.bracket(delta)
+        return found.lower, found.value, found.upper
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Take up a history that `state_dict` of this accountant, or of Opacus's `rdp`, `gdp` or `prv`, has returned.
+
+        Raises ValueError for anything else, also for an entry that is not accounted.
+        """
+        known = self.history
+        if state_dict and state_dict.get("mechanism") in _OTHERS:
+            state_dict = {**state_dict, "mechanism": self.mechanism()}
+        super().load_state_dict(state_dict)
+        try:
+            self.history = [(noise, rate, steps) for noise, rate, steps in self.history]
+            history_from_opacus(((noise or 1.0, rate, steps) for noise, rate, steps in self.history), self.relation)
+        except (TypeError, ValueError) as error:
+            self.history = known
+            raise ValueError(f"state_dict must hold entries (noise, sample rate, steps); {error}") from None
 
     def bracket(self, delta: float) -> Bracket:
         """The certified bracket of epsilon at delta in (0, 1); its upper end is what `get_epsilon` returns. Raises

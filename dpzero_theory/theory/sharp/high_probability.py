@@ -31,8 +31,8 @@ from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, smoothing_error, step_terms
 
 _SHARE = 0.01  # The share of the failure probability delta that is kept for steps whose directions are too long
-_CELLS = 1000  # The range of the gradient norm G is divided into so many cells
-_GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _CELLS)])
+_GRADIENT_CELLS = 1000  # The range of the gradient norm G is divided into so many cells
+_GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
 """The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell: each term
 counts on a whole cell with its value at the end where it is largest."""
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])

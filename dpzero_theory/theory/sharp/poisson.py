@@ -13,7 +13,7 @@ from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP, most_directions
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
-from dpzero_theory.theory.sharp.smallest import SmallestBound, number_of_directions
+from dpzero_theory.theory.sharp.smallest import SmallestBound, downhill, number_of_directions
 
 PoissonNoise = Callable[[float, int, Relation], float]
 """A function (q_s, T, relation) -> noise multiplier, the standard deviation of the noise on the clipped sum over C."""
@@ -142,11 +142,8 @@ def prescribe_poisson(
         difference,
     )
     k = number_of_directions(p, direction, directions_per_step, largest, lambda k: best_rate(k)[0])
-    rates, (_, i) = rates_of(k), best_rate(k)
-    for step in (1, -1):
-        while 0 <= i + step < len(rates) and candidate(rates[i + step], k)[0] < candidate(rates[i], k)[0]:
-            i += step
-    rate, search = rates[i], search_of(k)
+    rates, search = rates_of(k), search_of(k)
+    rate = rates[downhill(lambda i: candidate(rates[i], k)[0], best_rate(k)[1], len(rates), 1)]
     steps, multiplier = most_steps(rate, k), candidate(rate, k)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)

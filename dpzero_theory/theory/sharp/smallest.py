@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory import check
-from dpzero_theory.bisection import halved, narrowed
+from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.theory.limits import LARGEST, MOST_DIRECTIONS, MOST_STEPS, SMALLEST
@@ -49,12 +49,14 @@ def largest_below(function: Callable[[float], float], target: float) -> float:
 
     function(0) must be below the target.
     """
-    high = 1.0
-    while function(high) <= target:
-        high *= 2
-    while function(high / 2) > target:
-        high /= 2
-    return halved(lambda e: function(e) <= target, high / 2, high, 40)[0]
+
+    def small(e: float) -> bool:
+        return function(e) <= target
+
+    low, high = outward(lambda e: not small(e), 1.0, 1.0)
+    if low == high:
+        low = outward(small, 0.5, -0.25, growth=0.5)[1]
+    return halved(small, low, 2 * low, 40)[0]
 
 
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
@@ -160,14 +162,23 @@ def number_of_directions(
     if most is None:
         target = (1 + share) * smallest(grid[-1])
         return grid[bisect.bisect_left(grid, True, key=lambda k: smallest(k) <= target)]
-    i, jump = 0, 4
+    return grid[downhill(lambda i: smallest(grid[i]), 0, len(grid), 4)]
+
+
+def downhill(value: Callable[[int], float], start: int, count: int, jump: int) -> int:
+    """An index from 0 to count - 1 whose neighbours have no smaller value, found downhill from the index `start`.
+
+    value: the function of the index; it is asked again and again, so that it should remember its answers. jump: the
+    first distance between indices that are compared, which is halved where neither neighbour has a smaller value.
+    """
+    i = start
     while jump:
-        ahead = [j for j in (i + jump, i - jump) if 0 <= j < len(grid) and smallest(grid[j]) < smallest(grid[i])]
+        ahead = [j for j in (i + jump, i - jump) if 0 <= j < count and value(j) < value(i)]
         if ahead:
             i = ahead[0]
         else:
             jump //= 2
-    return grid[i]
+    return i
 
 
 def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 0.0) -> float:
@@ -278,12 +289,11 @@ class SmallestBound:
         def enough(steps: int) -> bool:
             return not self.coarse(steps, unit * unit * steps, 1.0).min() > target
 
-        low, high = 0, 1
-        while high < MOST_STEPS and not enough(high):
-            low, high = high, min(4 * high, MOST_STEPS)
-        return narrowed(
-            enough, low, high, lambda low, high: low if high - low <= max(1, high // 1000) else (low + high) // 2
-        )
+        def middle(low: int, high: int) -> int:
+            return low if high - low <= max(1, high // 1000) else (low + high) // 2
+
+        low, high = outward(enough, 1, 3, growth=4, most=MOST_STEPS)
+        return halved(lambda steps: not enough(steps), low, high, middle=middle)[1]
 
     def _values(self, clips: Array, k: Constants, steps: int, variance: float, rate: float) -> tuple[Array, Array]:
         terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)

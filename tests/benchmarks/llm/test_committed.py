@@ -3,7 +3,7 @@
 import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.llm import demo, last_norm, last_norm_tasks, only_d
+from benchmarks.llm import demo, last_norm, last_norm_tasks, only_d, settings
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.ordering import ordering
 from benchmarks.llm.report import best, summary
@@ -34,7 +34,10 @@ def test_the_demos_clip_and_step_size_are_the_best_on_dev() -> None:
 def test_a_language_model_gains_twenty_points_privately() -> None:
     """In every reported run at epsilon = 2, also with as many records as in the paper."""
     rows = read_rows(RESULTS / "llm_last_norm")
-    assert last_norm.STEP_SIZES["dpzero", 4096][last_norm.best(rows, "dpzero", 4096)] == demo.LARGE_STEP_SIZE
+    assert (
+        last_norm.STEP_SIZES["dpzero", 4096][settings.best(rows, method="dpzero", n=4096, step=last_norm.STEPS)]
+        == demo.LARGE_STEP_SIZE
+    )
     ends = rows[(rows["setting"].astype(str) == last_norm.CHOSEN) & (rows["step"] == last_norm.STEPS)]
     before = rows[rows["method"] == "zero-shot"]["test_accuracy"].iloc[0]
     private = ends[ends["method"] == "dpzero"]

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the hf extra is not installed")
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.kit.rows import read_rows
-from benchmarks.llm import demo, last_norm
+from benchmarks.llm import demo, last_norm, settings
 from benchmarks.llm.models import LanguageModel
 from dpzero_theory.check import PreconditionError
 from tests.benchmarks.llm.tiny import tokenizer
@@ -32,7 +32,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The experiment in small, and a folder of data whose sign is told by one letter."""
     found = model()
     monkeypatch.setattr(last_norm, "load", lambda name, **_: found)
-    monkeypatch.setattr(last_norm, "pretrained_folder", lambda name: tmp_path)
+    monkeypatch.setattr(settings, "pretrained_folder", lambda name: tmp_path)
     monkeypatch.setattr(demo, "made", lambda name: tmp_path)
     for module in (last_norm, demo):
         monkeypatch.setattr(module, "cache", lambda: tmp_path / "cache")
@@ -64,7 +64,7 @@ def test_every_run_has_its_rows_and_the_best_setting_is_reported(small: Path, tm
     rows = read_rows(out)
     assert len(rows) == 1 + 3 * (2 + 2 + 2 + 2)  # AdamW's two settings, then two runs of each of the three methods
     chosen = rows[(rows["method"] == "adamw") & (rows["setting"] == last_norm.CHOSEN)]
-    number = last_norm.best(rows, "adamw", 12)
+    number = settings.best(rows, method="adamw", n=12, step=last_norm.STEPS)
     assert (chosen["step_size"] == (0.0, 0.3)[number]).all()
     private = rows[(rows["method"] == "dpzero") & (rows["step"] == 6)]
     assert (private["epsilon_upper"] <= 2).all()
@@ -104,7 +104,9 @@ def test_the_setting_with_the_best_dev_accuracy_is_chosen_the_first_of_equal_one
         for k, accuracy in enumerate((0.5, 0.7, 0.7))
     ]  # fmt: skip
     rows.append({**rows[0], "seed": 1, "setting": last_norm.CHOSEN, "dev_accuracy": 0.9})
-    assert last_norm.best(pd.DataFrame(rows), "mezo", 8) == 1
+    assert settings.best(pd.DataFrame(rows), method="mezo", n=8) == 1
+    assert settings.best(pd.DataFrame(rows), lowest=True, n=8) == 0
+    assert settings.best(pd.DataFrame(rows), "test_accuracy", n=8) == 0
 
 
 def test_the_demo_prints_accuracy_answers_and_privacy(small: Path, capsys: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("transformers", reason="the hf extra is not installed")
 
 from benchmarks.kit.rows import read_rows
-from benchmarks.llm import last_norm, last_norm_tasks
+from benchmarks.llm import last_norm, last_norm_tasks, settings
 from tests.benchmarks.llm.test_last_norm import model
 
 TYPES = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
@@ -20,7 +20,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The experiment in small on TREC, and a folder of questions whose type is told by one letter."""
     found = model()
     monkeypatch.setattr(last_norm, "load", lambda name, **_: found)
-    monkeypatch.setattr(last_norm_tasks, "pretrained_folder", lambda name: tmp_path)
+    monkeypatch.setattr(settings, "pretrained_folder", lambda name: tmp_path)
     monkeypatch.setattr(last_norm_tasks, "cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(last_norm, "DIRECTIONS", 4)
     monkeypatch.setattr(last_norm_tasks, "STEPS", 3)
@@ -50,7 +50,7 @@ def test_every_method_has_its_rows(small: Path, tmp_path: Path) -> None:
     assert (private["epsilon_upper"] <= private["epsilon"].astype(float)).all()
     assert (private["epsilon_upper"] > 0.9 * private["epsilon"].astype(float)).all()
     assert chosen[chosen["method"] != "few-shot"]["test_loss"].nunique() >= 6
-    number = last_norm_tasks.best(rows, "trec", "paper", "dpzero")
+    number = settings.best(rows, task="trec", prompt="paper", method="dpzero")
     assert (chosen[chosen["method"] == "dpzero"]["scale"] == (0.0, 0.1)[number]).all()
 
 

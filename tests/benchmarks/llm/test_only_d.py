@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the hf extra is not installed")
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.kit.rows import read_rows
-from benchmarks.llm import only_d, only_d_rank
+from benchmarks.llm import only_d, only_d_rank, settings
 from benchmarks.llm.models import LanguageModel
 from tests.benchmarks.llm.tiny import tokenizer
 
@@ -27,7 +27,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )  # fmt: skip
     found = LanguageModel(LlamaForCausalLM(config).eval(), tokenizer("causal"), "causal")
     monkeypatch.setattr(only_d, "load", lambda name: found)
-    monkeypatch.setattr(only_d, "pretrained_folder", lambda name: tmp_path)
+    monkeypatch.setattr(settings, "pretrained_folder", lambda name: tmp_path)
     monkeypatch.setattr(only_d, "cache", lambda: tmp_path / "cache")
     for name, value in {"N": 24, "HELD_OUT": 8, "STEPS": 4, "BATCH": 12, "LENGTH": 20, "DROP": 1e-4,
                         "SCALES": (0.01, 0.1)}.items():  # fmt: skip

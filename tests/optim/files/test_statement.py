@@ -68,6 +68,9 @@ def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) ->
     mu = 2 * 6**0.5 / account.settings.noise_multiplier
     assert found.advantage == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
     assert f"true minus false positive rate at most {rounded_up(found.advantage)}" in found.text()
+    exact = norm.cdf(norm.ppf(0.01) + mu)
+    assert exact <= found.true_positive_rate <= exact * (1 + 1e-3)
+    assert f"true positive rate at most {rounded_up(found.true_positive_rate)} at 1% false positives" in found.text()
     certificate = found.certificate
     assert certificate is not None
     assert certificate["history"][0]["steps"] == 6

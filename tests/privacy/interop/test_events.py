@@ -101,8 +101,6 @@ def test_equal_kinds_are_counted_together():
 
 OTHER = {
     "UnsupportedDpEvent": dp_event.UnsupportedDpEvent(),
-    "MixtureOfGaussiansDpEvent": dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [0.5, 0.5]),
-    "ZCDpEvent": dp_event.ZCDpEvent(0.1),
     "SampledWithReplacementDpEvent": dp_event.SampledWithReplacementDpEvent(10, 2, G(1.0)),
     "int": 3,
 }

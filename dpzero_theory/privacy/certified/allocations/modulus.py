@@ -221,11 +221,14 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
 def _reach(epoch: int, points: Array, log_weight: Array) -> float:
     """A number that the sum of `epoch` independent terms exceeds with probability at most 1e-15.
 
-    Each term has the values `points` with probabilities proportional to e^log_weight.
+    Each term has the values `points` with probabilities proportional to e^log_weight. Raises OverflowError if in
+    floating-point numbers a term has one value only.
     """
     law = np.exp(log_weight - np.max(log_weight))
     law /= law.sum()
     deviation = math.sqrt(float(law @ (points - float(law @ points)) ** 2) * epoch)
+    if not deviation > 0:
+        raise OverflowError("a term of one value has no lattice")
     total = log_sum(log_weight, 0.0, points)
     rates = np.geomspace(0.3, 30, 16) / deviation
     return chernoff(lambda rate: epoch * (log_sum(log_weight, rate, points) - total), rates, _LOG_BEYOND_ROWS)

@@ -10,6 +10,7 @@ import math
 import numpy as np
 from scipy.special import log_ndtr
 
+from dpzero_theory.bisection import outward
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
@@ -47,15 +48,18 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
     if not math.isfinite(x):
         raise OverflowError("no event")
     # x is moved outwards until the half-line beyond it certainly contains every output with a loss above epsilon.
-    move = 4 * UNIT * max(abs(x), s)
-    for _ in range(60):
+    excess, move = math.inf, 4 * UNIT * max(abs(x), s)
+
+    def contains(x: float) -> bool:
+        nonlocal excess
         loss, error = _loss(pair, x)
-        if loss + error <= epsilon:
-            break
-        x, move = x - sign * move, 2 * move
-    else:
+        excess = epsilon - loss + error
+        return loss + error <= epsilon
+
+    farthest = x - sign * move * 2.0**60
+    x = outward(contains, x, -sign * move, most=farthest)[1]
+    if x == farthest:
         raise OverflowError("no event")
-    excess = epsilon - loss + error
 
     def terms(of: tuple[tuple[float, float], ...]) -> tuple[Array, Array]:
         """The logs of the half-line's masses under weighted normal laws, and bounds on the relative errors of the

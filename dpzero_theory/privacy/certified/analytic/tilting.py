@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpzero_theory.bisection import narrowed
+from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, LossLaw, build, glance, log_moment_floor
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
@@ -126,12 +126,14 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     # that Newton's steps find the root in fewer values.
     low, high, flat = 0.0, math.inf, False
     tau = _gaussian_saddle(epsilon, parts, gdp)
-    # The first guess of tau is halved as long as it is certainly larger than the saddle that is sought.
-    while (
-        not any(pair.partial for pair, _ in parts)
-        and math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts) > tau * epsilon + _LOG_BEYOND
-    ):
-        tau /= 2
+
+    def reachable(tau: float) -> bool:
+        """Whether tau may be at most the saddle that is sought; else it is certainly larger."""
+        least = math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts)
+        return least <= tau * epsilon + _LOG_BEYOND
+
+    if not any(pair.partial for pair, _ in parts):
+        tau = outward(reachable, tau, -tau / 2, growth=0.5)[1]
     for _ in range(200):
         height, mean, variance, third = moments(tau)
         flat = 0.15 * tau * abs(third) < 0.2 * variance
@@ -171,7 +173,7 @@ def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     def early(tau: float) -> bool:
         return square * (tau + 0.5) <= epsilon + 1 / tau + 1 / (1 + tau)
 
-    return narrowed(early, 1e3, 1e-3, lambda high, low: math.sqrt(low * high) if high > 1.02 * low else low)
+    return halved(early, 1e-3, 1e3, middle=lambda low, high: math.sqrt(low * high) if high > 1.02 * low else low)[0]
 
 
 def cumulant_error(part: Tilted, tau: float) -> float:

@@ -98,7 +98,8 @@ class SignedGrid:
         `nearest` it goes to one neighbour, which depends on the two points only. A sum above the last grid point goes
         to that point, which lowers the mean.
 
-        Returns the law, and the amount by which its mean is lowered so.
+        Returns the law, and the amount by which its mean is lowered so. Raises OverflowError if that amount is beyond
+        floating-point numbers.
         """
         n, h, both = self.count, self.ratio, a is b
         at: Array = a.at * b.zero + b.at * a.zero
@@ -107,7 +108,8 @@ class SignedGrid:
         lost = np.zeros(zero.shape)
         signs = np.array([_SHARE_ERROR, -_SHARE_ERROR]).reshape(2, *[1] * zero.ndim)
         # lowered[k] is the amount by which a sum falls that moves to the last grid point from k points beyond it.
-        lowered = self.points[-1] * np.expm1(h * np.arange(2 * n + 2 + math.ceil(math.log(2) / h)))
+        with np.errstate(over="ignore"):
+            lowered = self.points[-1] * np.expm1(h * np.arange(2 * n + 2 + math.ceil(math.log(2) / h)))
         # Every product below is written into one of these arrays, because allocating new ones takes longer.
         room, more, moved = np.empty(at.shape), np.empty(at.shape), np.empty(at.shape)
 
@@ -118,6 +120,8 @@ class SignedGrid:
                 for value, row in zip(lowered[first : first + len(weight) - inside], weight[inside:], strict=True):
                     at[n - 1] += row
                     if not nearest:
+                        if value == math.inf:
+                            raise OverflowError("a sum of density ratios is beyond floating-point numbers")
                         lost[...] += value * row[0]
             at[index : index + inside] += weight[:inside]
 

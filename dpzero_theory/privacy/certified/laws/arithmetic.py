@@ -49,4 +49,4 @@ def log_c(tau: float) -> float:
 
     So delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L} for the privacy loss L.
     """
-    return tau * math.log(tau) - (1 + tau) * math.log1p(tau)
+    return -tau * math.log1p(1 / tau) - math.log1p(tau)

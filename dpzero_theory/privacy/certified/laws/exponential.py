@@ -17,12 +17,17 @@ import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, partitioned
+from dpzero_theory.privacy.certified.laws.groups import LOSS_ERROR, WEIGHT_ERROR, binomial_shifts
 
 LEAST_LAPLACE = 1 / 300
 """The least noise parameter s, over the clip, that is accounted for. Losses are up to 2/s = 600, so that their
 exponentials are still floats."""
 _INTERVALS = 1500
 """Each length of one clip is cut into this many intervals, or into fewer if the lattice has fewer points to a clip."""
+MOST_IN_LAPLACE_GROUP = 300
+"""The largest number k of records in a group for which `laplace_group_pairs` makes pairs."""
+_FEWEST_INTERVALS = 64
+"""For a group each length of one clip is cut into `_INTERVALS` over k intervals, times two, but at least into these."""
 _MASS_ERROR = 1e-14
 """A bound on the relative rounding error of the computed probability of an interval of outputs."""
 
@@ -115,3 +120,51 @@ def laplace_pairs(
         # Reflection of the outputs exchanges the two laws, so that both directions are one pair.
         return forward, forward
     return forward, partitioned(r, p, -most, -least, wrong_r, wrong_p)
+
+
+@lru_cache(maxsize=8)
+def laplace_group_pairs(
+    noise: float, sample_rate: float, size: int, *, replaced: bool
+) -> tuple[FinitePair, FinitePair]:
+    """Pairs of laws with finitely many outcomes that bound one release of a Poisson batch for a group of records.
+
+    With the group the output has the law P = sum over j of p_j Lap(j, s), where p_j is the binomial probability that j
+    of the k records are in the batch; Lap(0, s) without it, and with replace-one Q = sum over j of p_j Lap(-j, s). As
+    for Gaussian noise no data does worse (`groups`): of all events with a given probability under Lap(0, s) a half-line
+    has the largest one under Lap(j, s), at once for every j >= 0. The first result is for (P, Q), the second for
+    (Q, P).
+
+    noise: the Laplace parameter s over the clip; s/k is at least `LEAST_LAPLACE`. sample_rate: q in (0, 1), of each
+    record. size: k, at most `MOST_IN_LAPLACE_GROUP`. replaced: whether the group's records have other values under Q;
+    else they are not there.
+    """
+    s, bottom = noise, -size if replaced else 0
+    each = min(max(2 * _INTERVALS // size, _FEWEST_INTERVALS), _INTERVALS)
+    edges = np.arange(bottom * each, size * each + 1) / each
+    length = np.diff(edges)
+    shifts = binomial_shifts(sample_rate, size)
+
+    def masses(sign: int) -> Array:
+        total = np.zeros(len(edges) + 1)
+        for j, log_weight in shifts if sign else ((0.0, 0.0),):
+            centre = sign * j
+            near = np.where(edges[:-1] >= centre, edges[:-1] - centre, centre - edges[1:])
+            inner = np.exp(log_weight - near / s) * -np.expm1(-length / s)
+            outer = (math.exp(log_weight - abs(end - centre) / s) for end in (bottom, size))
+            total += np.concatenate([[next(outer)], inner, [next(outer)]]) / 2
+        return total
+
+    def log_mean(sign: int) -> Array:
+        total = np.full(len(edges), -np.inf)
+        for j, log_weight in shifts:
+            total = np.logaddexp(total, log_weight + (np.abs(edges) - np.abs(edges - sign * j)) / s)
+        return total
+
+    p, q = masses(1), masses(-1 if replaced else 0)
+    loss = log_mean(1) - (log_mean(-1) if replaced else 0.0)
+    slack = LOSS_ERROR * (1 + np.abs(loss))
+    # Beyond all centres the loss is constant.
+    least, most = np.concatenate([loss[:1], loss]), np.concatenate([loss, loss[-1:]])
+    least, most = least - np.concatenate([slack[:1], slack]), most + np.concatenate([slack, slack[-1:]])
+    wrong_p, wrong_q = ((WEIGHT_ERROR + _MASS_ERROR) * law for law in (p, q))
+    return partitioned(p, q, least, most, wrong_p, wrong_q), partitioned(q, p, -most, -least, wrong_q, wrong_p)

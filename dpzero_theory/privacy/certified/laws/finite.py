@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -269,7 +270,8 @@ def _dominating(forward: Profile, backward: Profile) -> tuple[Array, Array, floa
 def _dominated(forward: Profile, backward: Profile) -> tuple[Array, Array]:
     """The outcomes' weights under the two laws of a pair that (P, Q) dominates.
 
-    forward, backward: the probabilities of events for (P, Q) and for (Q, P), with the smallest event first.
+    forward, backward: the probabilities of events for (P, Q) and for (Q, P), with the smallest event first. `forward`
+        has one at least.
     """
     keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
     ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
@@ -278,7 +280,8 @@ def _dominated(forward: Profile, backward: Profile) -> tuple[Array, Array]:
     # unlikely as possible. So P's probability is rounded up here and Q's down, the opposite of `forward` above.
     far = [(more * b, keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
     segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
-    segments.append((1 - ends[-1][0] - far[0][0], 1 - ends[-1][1] - far[0][1]))
-    segments += [(a[0] - b[0], a[1] - b[1]) for a, b in zip(far, [*far[1:], (0.0, 0.0)], strict=True)]
+    after = far[0] if far else (0.0, 0.0)
+    segments.append((1 - ends[-1][0] - after[0], 1 - ends[-1][1] - after[1]))
+    segments += [(a[0] - b[0], a[1] - b[1]) for a, b in pairwise([*far, (0.0, 0.0)])]
     low_p, low_q = np.array(joined(segments)).T
     return low_p, low_q

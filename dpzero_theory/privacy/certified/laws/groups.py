@@ -1,5 +1,4 @@
-"""One Gaussian release of a Poisson batch, for data sets that differ in a group of k records: finite pairs that bound
-it.
+"""One Gaussian release with a random shift, such as that of k records in a Poisson batch: finite pairs that bound it.
 
 Lengths are in units of the clip, s is the standard deviation of the noise, and q is the rate at which each record is
 drawn. With the group the output has the law P = sum over j of p_j N(j, s^2), where p_j is the binomial probability that
@@ -12,6 +11,9 @@ latter, the half-line {x > c} has the largest probability under every N(|S|, s^2
 every N(-|S|, s^2) (Neyman and Pearson). So it maximises P(E) - a Q(E) for every a > 0, and the half-line {x < c}
 maximises Q(E) - a P(E). The pair (P, Q) therefore dominates the release, and records that all contribute one clip in
 one direction attain it.
+
+Any other law of the shift has the same pair, with its own means c_j >= 0 and weights p_j: such a mechanism is a mixture
+of Gaussians (Choquette-Choo et al., arXiv 2310.15526). With replace-one the other record's shift is -c_j.
 
 The logarithm of the ratio of P's to Q's density rises with x, so the line of outputs is cut into intervals, and two
 finite pairs are made from the intervals' masses (`finite.partitioned`).
@@ -31,13 +33,12 @@ MOST_IN_GROUP = 2000
 LEAST_NOISE, MOST_NOISE = 0.2, 1e4
 """The least and the most noise s. With less noise the losses of one release are in the hundreds and need a long grid;
 with more, two neighbouring intervals' losses hardly differ, so that rounding would widen the bracket."""
-_WEIGHT_ERROR = 1e-11
-"""A bound on the relative rounding error of p_j, whose logarithm is a sum of terms of at most 2e4 in all."""
-_LOSS_ERROR = 1e-11
+WEIGHT_ERROR = 1e-11
+"""A bound on the relative rounding error of p_j, whose logarithm, for a group, is a sum of terms of at most 2e4."""
+LOSS_ERROR = 1e-11
 """A bound on the rounding error of a loss, as a share of 1 plus its size; it includes the error of the p_j."""
 _SELDOM = 1e-40
-"""Outputs near j clips are put into narrow intervals only if j or more records are drawn with at least this
-probability."""
+"""Outputs near a shift are put into narrow intervals only if it, or a larger one, has at least this probability."""
 _NEAR, _FAR = 9.0, 38.0
 """Within 9 standard deviations of the likely means the intervals are narrow; up to 38 beyond all means they are wide.
 Farther out a normal law has a probability below 1e-315."""
@@ -47,29 +48,41 @@ _MOST_INTERVALS = 20_000
 """The largest number of narrow intervals. Where more would be needed, they are wider."""
 
 
-def _log_weights(rate: float, size: int) -> Array:
-    """The logs of the binomial probabilities that j = 0, ..., `size` records are drawn, each independently with
-    probability `rate`.
-
-    rate: in (0, 1).
-    """
-    drawn = np.arange(size + 1)
-    ways = np.array([math.log(math.comb(size, j)) for j in range(size + 1)])
-    return np.asarray(ways + drawn * math.log(rate) + (size - drawn) * math.log1p(-rate))
+Mixture = tuple[tuple[float, float], ...]
+"""The law of a random shift as ((c, log p), ...), where the shift c >= 0, in clips, has the probability p. The shifts
+rise."""
 
 
-def _edges(log_weights: Array, s: float, replaced: bool) -> Array:
+def binomial_shifts(rate: float, size: int) -> Mixture:
+    """The number j = 0, ..., `size` of records that are drawn, each independently with probability `rate` in (0, 1)."""
+    ways = (math.log(math.comb(size, j)) for j in range(size + 1))
+    log_in, log_out = math.log(rate), math.log1p(-rate)
+    return tuple((float(j), way + j * log_in + (size - j) * log_out) for j, way in enumerate(ways))
+
+
+def drawn_shifts(n: int, batch: int, size: int) -> Mixture:
+    """The number j of a group's `size` records in a batch of `batch` of n records, drawn without replacement."""
+    found = []
+    for j in range(max(0, batch + size - n), min(size, batch) + 1):
+        drawn, left = np.arange(j), np.arange(size - j)
+        terms = (*np.log((batch - drawn) / (n - drawn)), *np.log((n - batch - left) / (n - j - left)))
+        found.append((float(j), math.log(math.comb(size, j)) + math.fsum(terms)))
+    return tuple(found)
+
+
+def _edges(shifts: Mixture, s: float, replaced: bool) -> Array:
     """The ends of the intervals into which outputs are cut, narrow where outputs are likely and wide beyond.
 
-    log_weights: the logs of the probabilities that j = 0, 1, ... records of the group are drawn. s: the noise over the
-    clip. replaced: whether the other data set has as many other records.
+    shifts: the law of the shift. s: the noise over the clip. replaced: whether the other data set has the opposite
+    shift.
     """
-    size = len(log_weights) - 1
-    likely = int(np.flatnonzero(np.logaddexp.accumulate(log_weights[::-1])[::-1] > math.log(_SELDOM)).max(initial=0))
+    at, log_weights = (np.array(each) for each in zip(*shifts, strict=True))
+    seen = np.flatnonzero(np.logaddexp.accumulate(log_weights[::-1])[::-1] > math.log(_SELDOM))
+    likely, largest = float(at[seen.max(initial=0)]), float(at[-1])
     bottom = -1 if replaced else 0
     low, high = bottom * likely - _NEAR * s, likely + _NEAR * s
     count = min(math.ceil((high - low) / s * _NARROW), _MOST_INTERVALS)
-    least, most = bottom * size - _FAR * s, size + _FAR * s
+    least, most = bottom * largest - _FAR * s, largest + _FAR * s
     below, above = (math.ceil(gap / s * _WIDE) + 1 for gap in (low - least, most - high))
     return np.concatenate(
         [
@@ -80,35 +93,35 @@ def _edges(log_weights: Array, s: float, replaced: bool) -> Array:
     )
 
 
-def _masses(edges: Array, log_weights: Array, s: float, sign: int) -> tuple[Array, Array]:
+def _masses(edges: Array, shifts: Mixture, s: float, sign: int) -> tuple[Array, Array]:
     """The probabilities of the intervals of outputs under a mixture of normal laws, and bounds on their errors.
 
-    The intervals are those between -inf, the `edges` and inf. The mixture has the laws N(sign j, s^2), j = 0, 1, ...,
-    with weights whose logs are `log_weights`.
+    The intervals are those between -inf, the `edges` and inf. The mixture has the laws N(sign c, s^2) of the `shifts`
+    c.
     """
     ends = np.concatenate([[-np.inf], edges, [np.inf]])
     total, error = np.zeros(len(ends) - 1), np.zeros(len(ends) - 1)
-    for j, log_weight in enumerate(log_weights):
+    for at, log_weight in shifts:
         weight = math.exp(log_weight)
         if weight > 0:
-            mass, wrong = normal_mass((ends[:-1] - sign * j) / s, (ends[1:] - sign * j) / s)
+            mass, wrong = normal_mass((ends[:-1] - sign * at) / s, (ends[1:] - sign * at) / s)
             total += weight * mass
-            error += weight * (wrong + _WEIGHT_ERROR * mass)
+            error += weight * (wrong + WEIGHT_ERROR * mass)
     return total, error + 1e-16 * total
 
 
-def _losses(edges: Array, log_weights: Array, s: float, replaced: bool) -> Array:
-    """The privacy losses at the outputs `edges`: the logs of the ratio of the density with the group to that without
+def _losses(edges: Array, shifts: Mixture, s: float, replaced: bool) -> Array:
+    """The privacy losses at the outputs `edges`: the logs of the ratio of the density with the shift to that without
     it.
 
-    log_weights: the logs of the probabilities that j = 0, 1, ... records of the group are drawn. s: the noise over the
-    clip. replaced: whether the other data set has as many other records, which pull the other way.
+    shifts: the law of the shift. s: the noise over the clip. replaced: whether the other data set has the opposite
+    shift.
     """
 
     def log_ratio(x: Array) -> Array:
         total = np.full(len(x), -np.inf)
-        for j, log_weight in enumerate(log_weights):
-            total = np.logaddexp(total, log_weight + (2 * j * x - j * j) / (2 * s * s))
+        for at, log_weight in shifts:
+            total = np.logaddexp(total, log_weight + (2 * at * x - at * at) / (2 * s * s))
         return total
 
     return log_ratio(edges) - log_ratio(-edges) if replaced else log_ratio(edges)
@@ -124,17 +137,44 @@ def group_pairs(noise: float, sample_rate: float, size: int, *, replaced: bool) 
     noise: s over the clip, from `LEAST_NOISE` to `MOST_NOISE`. sample_rate: q in (0, 1). size: k, at most
     `MOST_IN_GROUP`. replaced: whether the group's records have other values under Q; else they are not there.
     """
+    return mixture_pairs(noise, binomial_shifts(sample_rate, size), replaced=replaced)
+
+
+@lru_cache(maxsize=16)
+def mixture_pairs(noise: float, shifts: Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
+    """Pairs of laws with finitely many outcomes that bound one release with a random shift from above and from below.
+
+    The first result is for (P, Q), with the shift under P, and the second for (Q, P).
+
+    noise: s over the clip, at least `LEAST_NOISE` over the largest shift, and at most `MOST_NOISE` over it. shifts: the
+    law of the shift. replaced: whether the shift is the opposite one under Q; else there is none.
+    """
     s = noise
-    log_weights = _log_weights(sample_rate, size)
-    edges = _edges(log_weights, s, replaced)
-    loss = _losses(edges, log_weights, s, replaced)
-    slack = _LOSS_ERROR * (1 + np.abs(loss))
+    edges = _edges(shifts, s, replaced)
+    loss = _losses(edges, shifts, s, replaced)
+    slack = LOSS_ERROR * (1 + np.abs(loss))
     (p, p_error), (q, q_error) = (
-        _masses(edges, log_weights, s, 1),
-        _masses(edges, log_weights if replaced else np.zeros(1), s, -1),
+        _masses(edges, shifts, s, 1),
+        _masses(edges, shifts if replaced else ((0.0, 0.0),), s, -1),
     )
-    # If the group is missing under Q, the loss is at least log p_0, where p_0 is the probability that none of its
-    # records is drawn. With replace-one the loss has no bound.
-    bottom = -math.inf if replaced else float(log_weights[0]) - _LOSS_ERROR * (1 - float(log_weights[0]))
+    # If there is no shift under Q, the loss is at least the log of the probability of a shift of 0, which may be none.
+    # With replace-one the loss has no bound.
+    still, log_still = shifts[0]
+    bottom = -math.inf if replaced or still > 0 else log_still - LOSS_ERROR * (1 - log_still)
     least, most = np.append(bottom, loss - slack), np.append(loss + slack, math.inf)
     return partitioned(p, q, least, most, p_error, q_error), partitioned(q, p, -most, -least, q_error, p_error)
+
+
+@lru_cache(maxsize=16)
+def attained_pair(above: FinitePair, noise: float, first: Mixture, second: Mixture) -> FinitePair:
+    """The pair `above`, with another pair of laws from below: what tells of the interval of an output which some data
+    attain.
+
+    above: a pair that dominates. noise: s over the clip. first, second: the laws of the shift under P and under Q, at
+    these data; both have equally many values.
+    """
+    edges = _edges(max(first, second), noise, False)
+    (p, p_error), (q, q_error) = (_masses(edges, law, noise, 1) for law in (first, second))
+    p, q = p - p_error, q + q_error
+    seen = (p > 0) & (q > 0)
+    return FinitePair(above.loss, above.mass, above.infinite, p[seen], q[seen])

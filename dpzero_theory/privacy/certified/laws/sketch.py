@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
-from dpzero_theory.bisection import narrowed
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.arithmetic import GAUSS_ORDER, GAUSS_POINTS, GAUSS_WEIGHTS, log_c, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
@@ -114,7 +114,7 @@ def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
         mean = math.fsum(k.steps * k.tilted(tau)[0] for k in sketches)
         return mean < epsilon + 1 / tau + 1 / (1 + tau)
 
-    return narrowed(early, 1e6, 1e-6, lambda high, low: math.sqrt(low * high) if high > 1.1 * low else low)
+    return halved(early, 1e-6, 1e6, middle=lambda low, high: math.sqrt(low * high) if high > 1.1 * low else low)[0]
 
 
 def reach_of(log_cut: float, steps: float) -> float:

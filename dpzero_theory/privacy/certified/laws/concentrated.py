@@ -1,0 +1,57 @@
+"""Releases of which only zero-concentrated differential privacy is known: a finite pair that dominates all of them.
+
+A release is (xi, rho)-zCDP if the Renyi divergence of order a between the laws P and Q of what it shows of neighbouring
+data sets is at most xi + rho a, for every a > 1 and in both directions (Bun and Steinke, arXiv 1605.02635). With t =
+a - 1 and c(t) = t^t/(1 + t)^(1 + t),
+
+    delta(epsilon) <= min over t > 0 of c(t) exp(t (xi + rho (1 + t)) - t epsilon),
+
+because (1 - e^{-y})_+ <= c(t) e^{t y} (Canonne, Kamath and Steinke, arXiv 2004.00010, proposition 12). The divergence
+of order 1 is at most k = xi + rho, so that delta(0), the total variation, is at most sqrt(k/2) (Pinsker) and at most
+sqrt(1 - e^{-k}) (Bretagnolle and Huber). As delta is a convex function of e^epsilon, straight lines between these
+bounds are a bound too, and they are the divergences of a finite pair (`finite.region`).
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from dpzero_theory.privacy.certified.laws.finite import FinitePair, Profile, region
+
+LEAST_RHO, MOST_RHO = 1e-9, 100.0
+"""The least and the largest rho of which pairs are made. With less the ratios e^l of neighbouring losses l differ too
+little for 64-bit floats."""
+_LOG_LEAST, _LARGEST_LOSS = 650.0, 690.0
+"""Losses are taken up to the one where the bound on delta is below e^-650, and at most up to 690, so that their
+exponentials are floats. What is left there counts as an infinite loss."""
+_LOSSES, _ORDERS = 2000, 1200
+"""The number of losses at which delta is bounded, and of values t among which the best is taken at each."""
+_ROUNDING = 1e-9
+"""A bound on the relative rounding error of the pair's divergences: 1e-16 over the share by which neighbouring ratios
+e^l differ, which is at least 8e-7."""
+
+
+@lru_cache(maxsize=16)
+def concentrated_pair(rho: float, xi: float) -> FinitePair:
+    """The pair that dominates every (xi, rho)-zCDP release, the same in both directions; nothing is known from below.
+
+    rho: from `LEAST_RHO` to `MOST_RHO`. xi: >= 0.
+    """
+    largest = min(xi + rho + 2 * math.sqrt(rho * _LOG_LEAST), _LARGEST_LOSS)
+    loss = np.linspace(0.0, largest, _LOSSES)
+    middle = np.maximum(loss - xi - rho, math.sqrt(rho)) / (2 * rho)
+    log_delta = np.full(len(loss), np.inf)
+    for share in np.geomspace(1e-2, 1e2, _ORDERS):
+        t = share * middle
+        log_c = -t * np.log1p(1 / t) - np.log1p(t)
+        log_delta = np.minimum(log_delta, t * (xi + rho * (1 + t) - loss) + log_c)
+    near = xi + rho
+    above = np.exp(np.minimum(log_delta, 0.0))
+    above[0] = min(above[0], math.sqrt(near / 2), math.sqrt(-math.expm1(-near)))
+    above = np.minimum.accumulate(above) * (1 + _ROUNDING)
+    empty = np.zeros(0)
+    side = Profile(loss, np.minimum(above, 1.0), empty, empty, 0.0, 0.0)
+    pair = region(side, side)
+    nothing = np.ones(1)
+    return FinitePair(pair.loss, pair.mass, pair.infinite, nothing, nothing)
