@@ -20,7 +20,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const rows = [...table.querySelectorAll("tbody tr")];
     for (const row of rows) [...row.children].forEach((cell, i) => (cell.dataset.label = names[i] ? `${names[i].trim()}: ` : ""));
     table.classList.add("stacked");
-    if (!around && rows.length > 4) folded([table.closest(".table-wrapper") ?? table], `Show the table (${rows.length} lines)`);
+    if (!around && names.length && rows.length > 4) folded([table.closest(".table-wrapper") ?? table], `Show the table (${rows.length} lines)`);
   }
   if (document.body.scrollHeight >= 8000) {
     for (const section of [...document.querySelectorAll("article section section")].reverse()) {
