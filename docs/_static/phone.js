@@ -1,5 +1,5 @@
-// On a narrow screen a table that is wider than the screen becomes a list, and the text of long sections is closed until it is
-// asked for, by a click or by a link that leads into it.
+// On a narrow screen a table that is wider than the screen, or has five columns, becomes a list, and the text of long sections
+// and descriptions is closed until it is asked for, by a click or by a link that leads into it.
 document.addEventListener("DOMContentLoaded", () => {
   if (window.innerWidth >= 700) return;
   const folded = (parts, words) => {
@@ -16,7 +16,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const wide = table.scrollWidth > room || table.offsetWidth > room;
     if (closed) around.open = false;
     const names = [...table.querySelectorAll("thead th")].map((cell) => cell.innerText || cell.textContent);
-    if (!wide) continue;
+    if (!wide && names.length < 5) continue;
     const rows = [...table.querySelectorAll("tbody tr")];
     for (const row of rows) [...row.children].forEach((cell, i) => (cell.dataset.label = names[i] ? `${names[i].trim()}: ` : ""));
     table.classList.add("stacked");
@@ -27,6 +27,11 @@ document.addEventListener("DOMContentLoaded", () => {
       const text = [...section.children].filter((part) => !/^(SPAN|H\d)$/.test(part.tagName));
       const height = text.reduce((sum, part) => sum + part.offsetHeight, 0);
       if (height >= 500) folded(text, "Show this section");
+    }
+  }
+  if (document.body.scrollHeight >= 8000) {
+    for (const said of document.querySelectorAll("article section > dl.py > dd")) {
+      if (said.offsetHeight >= 120 && said.children.length) folded([...said.children], "Show what it says");
     }
   }
   const open = () => {
