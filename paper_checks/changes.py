@@ -62,9 +62,12 @@ class Change:
     """One changed input of a check.
 
     Attributes:
-        kind: "table", "rows", "statement" or "check".
+        kind: "table" for a number of `tables.toml`, "rows" for measured columns of a benchmark's rows, "statement" for
+            a part of one of the paper's formulas, in `paper_checks.formulas`, and "check" for a part of the check's own
+            code, or of a function that it uses.
         place: where the input is: a table and column, a folder and its rows, or a module and the name of a definition.
-        index: which input of that place it is: 0, 1, ... for numbers and -1, -2, ... for operators.
+        index: which input of that place it is: 0, 1, ... for numbers, and -1, -2, ... for the operators +, -, * and /
+            of a definition.
         old, new: the input's text before and after the change.
     """
 

@@ -216,7 +216,7 @@ class Experiment:
         tolerates that, with the exception's message."""
         measure = partial(_tried, self.measure, options) if self.tolerant else partial(self.measure, options)
         if self.workers:
-            # this module imports torch, so it is imported only when it is needed
+            # benchmarks.kit.jobs imports torch, so it is imported only when it is needed
             from benchmarks.kit.jobs import completed
 
             count = vars(options)[self.workers_flags[0].strip("-")]

@@ -151,8 +151,10 @@ def _run(settings: Configuration, model: LanguageModel, found: Splits, options: 
 
 
 def privacy_lines(privacy: Privacy, settings: Configuration, runs: int) -> list[str]:
-    """Return lines of text: the privacy of a run, what other accountants say of it, and the cost of the search that
-    chose its settings."""
+    """Return lines of text: the privacy of a run, what Opacus' accountant says of it where that applies, and the
+    epsilon that the search which chose its settings costs.
+
+    runs: the number of settings that the search compared, each in one run; 1 if there was no search."""
     lines = ["privacy:", *("  " + line for line in privacy.lines())]
     if settings.method not in ZEROTH_ORDER and (privacy.sampling, privacy.relation) == ("poisson", "add-remove"):
         lines.append(f"  Opacus' RDP accountant on the same run: epsilon = {opacus_epsilon(privacy):.6g}")

@@ -108,8 +108,10 @@ def limited(trial: Trial) -> None:
 
 
 def instruction(trial: Trial) -> int:
-    """Interrupt a step at a random instruction, then let the run continue or refuse to. Returns 1 if the module is not
-    as it was before the step, else 0."""
+    """Raise KeyboardInterrupt in a step, before a random bytecode instruction, look at the module, and then let the
+    same run make its other steps, which it may refuse to.
+
+    Returns 1 if the module was left untidy (`Trial.untidy`) right after the interruption, else 0."""
     run = trial.start(resume=True)
     found, untidy = instructions(run.step) if run.releases_left else [], 0
     if found and run.releases_left:

@@ -71,8 +71,12 @@ def corners() -> str:
 
 
 def asked() -> str:
-    """Return a table of the preset `ask`, a row for each way of sampling: whether noise that was calibrated for a
-    target is afterwards said to meet it. The text below it compares delta for discrete noise with direct sums."""
+    """Return a table of the benchmark's preset `ask`, a row for each way of sampling.
+
+    It says at how many settings the accountant, asked for noise that was calibrated for a target (epsilon, delta),
+    gives more than that target, raises an exception or takes too long, and how much below the target it stays. The text
+    below the table says how often delta for discrete noise, summed over its outputs directly, is in the accountant's
+    bracket."""
     rows = read_rows(RESULTS / "accounting_ask")
     kinds = rows.assign(kind=rows["sampling"].str.partition(":")[0]).groupby("kind")
     lines = []

@@ -8,13 +8,16 @@ With v_i = w^T (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w, the central
 sqrt(1 + q-)), the forward one is (2 v + lambda w^T w)/(sqrt(1 + q+) + sqrt(1 + q)), and the exact one is the central
 one at lambda = 0; a step -c w turns q into q - 2 c v + c^2 w^T w;
 - logistic, with features a_i and labels b_i: the number is the margin m_i = b_i a_i^T x. With h_i = lambda b_i a_i^T u
-the difference is -sign(h) log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda); a step -c u adds -c b_i a_i^T u.
+the central difference is -sign(h) log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda), the forward one is
+-sign(h) log(1 + (exp(|h|) - 1) sigmoid(-max(h, 0) - m))/lambda, and the exact one is -b_i a_i^T u sigmoid(-m); a step
+-c u adds -c b_i a_i^T u.
 
 So a lane keeps that number for every sample, and one matrix product for a block of steps serves all lanes. No
 difference is computed by subtracting two nearly equal losses, as the algorithm's definition would do. The K directions
 of a step are consecutive rows of that product, and the number is updated for a step along each of them in turn.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +32,7 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.synthetic import lanes as common
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
@@ -85,7 +89,7 @@ def dpzero(
         rng: picks the iterates whose gradient is evaluated, at most `evaluations` per lane.
         directions_per_step: K >= 1, the number of directions of a step, whose differences are clipped jointly.
         difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. The exact one ignores the
-            smoothing of the lanes. Logistic regression is computed with central differences only.
+            smoothing of the lanes.
         evaluations: about how many gradients are evaluated in each lane.
         schedule: a function of `rng`, T and `evaluations` that returns the steps t at which to evaluate gradients, and
             their weights. By default one t is drawn at random from each of so many pieces of the run, half of them
@@ -96,8 +100,7 @@ def dpzero(
     start = checked_start(x0, problem.d)
     check.integer("evaluations", evaluations)
     several = check.integer("directions_per_step", directions_per_step, at_most=2**16)
-    rules = tuple(DIFFERENCES) if isinstance(problem, PseudoHuber) else ("central",)
-    rule = DIFFERENCES[check.choice("difference", difference, rules)]
+    rule = DIFFERENCES[check.choice("difference", difference, tuple(DIFFERENCES))]
     run, back = lanes.longest_first()
     tensor = Place(dtype, device)
     alpha, smoothing, clip, std = map(tensor, (run.step_size, run.smoothing, run.clip, run.noise_std))
@@ -139,6 +142,20 @@ Seen = list[tuple[int, int]]
 """Pairs of the number of a lane (a run) and the first row of a step among the directions of its block."""
 
 
+def directions_of(law: str, rng: np.random.Generator, d: int, k: int) -> Draw:
+    """Return a stream of directions of a law, k of them for each step. The laws are those of `synthetic.lanes`, and
+    "frame": each k rows are orthogonal, of length sqrt(d), and uniform among all such."""
+    if law != "frame":
+        return common.directions_of(law, rng, d)
+
+    def rows(count: int) -> Array:
+        left, _, right = np.linalg.svd(rng.standard_normal((count // k, k, d)), full_matrices=False)
+        drawn: Array = math.sqrt(d) * (left @ right).reshape(count, d)
+        return drawn
+
+    return rows
+
+
 class _Loss(Protocol):
     """The state of all lanes (runs with parameters of their own) on one loss. Each block of steps calls start, then for
     each step clipped_sum and step, then stop.
@@ -169,7 +186,7 @@ class _Loss(Protocol):
 def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tensor: Place, difference: str) -> _Loss:
     if isinstance(problem, PseudoHuber):
         return _PseudoHuber(problem, x0, lanes, tensor, forward=difference == "forward")
-    return _Logistic(problem, x0, lanes, tensor)
+    return _Logistic(problem, x0, lanes, tensor, difference)
 
 
 def _chunks(n: int, width: int) -> Iterator[slice]:
@@ -270,7 +287,8 @@ class _Logistic:
     """Logistic regression in all L lanes (runs): x, shape (L, d), are the weights at the block's start, and the
     margins, shape (L, n), are those of the n samples before the latest step."""
 
-    def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: Place) -> None:
+    def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: Place, difference: str) -> None:
+        self.difference = difference
         self.rows = _matrix(problem.rows, tensor)
         self.columns = _matrix(problem.rows, tensor, transpose=True)
         self.x = tensor(x0).repeat(lanes, 1)
@@ -290,14 +308,21 @@ class _Logistic:
         for part in _chunks(self.margins.shape[1], total.numel()):
             margins = self.margins[: self.live, part]
             self._advance(margins, part, _before(step))
-            h = width * self.data_part[step, None, part]
-            size = h.abs()
-            weight = (-size - margins).sigmoid_()
-            size.mul_(2).expm1_().mul_(weight).log1p_().mul_(h.sign_())
-            total -= _clipped(size.div_(2 * width * bound))
+            total -= _clipped(self._differences(self.data_part[step, None, part], margins, width) / bound)
         total *= clip
         self.weights += [(lane, step.start, (-self.margins[lane]).sigmoid_()) for lane in due]
         return total
+
+    def _differences(self, slopes: Tensor, margins: Tensor, width: Tensor) -> Tensor:
+        """Return minus the differences of samples with these margins, of which a step by u changes each by its entry of
+        `slopes`, b_i a_i^T u. `width` is lambda."""
+        if self.difference == "exact":
+            return slopes * (-margins).sigmoid()
+        h = width * slopes
+        size = h.abs()
+        points, above = (1, h.clamp(min=0)) if self.difference == "forward" else (2, size)
+        weight = (-above - margins).sigmoid_()
+        return (points * size).expm1_().mul_(weight).log1p_().mul_(h.sign_()).div_(points * width)
 
     def _advance(self, margins: Tensor, part: slice, step: slice) -> None:
         for row in range(step.start, step.stop):

@@ -103,8 +103,9 @@ def _whole(values: Array) -> NDArray[np.bool_]:
 
 
 def _edges(settings: Array, best: int) -> list[tuple[str, str]]:
-    """Return the parameters of the setting number `best` that have the smallest or largest value of the grid, each with
-    "-" or "+". A row of `settings` is (steps, step size, clip)."""
+    """Return the parameters that have, in the setting number `best`, the smallest value of the grid, each with "-", or
+    the largest one, with "+". A parameter with one value in the whole grid is left out. A row of `settings` is (steps,
+    step size, clip)."""
     ends = zip(SETTING, settings[best], settings.min(axis=0), settings.max(axis=0), strict=True)
     return [(name, "-" if at == low else "+") for name, at, low, high in ends if at in (low, high) and low < high]
 

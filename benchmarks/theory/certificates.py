@@ -11,8 +11,11 @@ certificate:
 
 The last three may evaluate every record as often as the first, which means as many directions in all as the first has
 steps. If even those are too many to run, `max_steps` caps them, and the paper's own parameters are certified but not
-run. The preset `directions` is the paper's setting with ten times its evaluations, 46,720 of each record. Runs start at
-0. Directions, noise and data come from seeds, and the data are synthetic or public: nothing here is a private release.
+run. The preset `directions` is the paper's setting with ten times its evaluations, 46,720 of each record. The preset
+`rules` runs every difference rule with every law of the directions on every data set, at the best K of the sharpened
+theorem; parameters are named after both, as in "forward frame". Its runs are short, so that there can be many: they
+evaluate a record's loss at most 1,000 times, and on large data 100 times. Runs start at 0.
+Directions, noise and data come from seeds, and the data are synthetic or public: nothing here is a private release.
 """
 
 import math
@@ -20,7 +23,7 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -34,14 +37,16 @@ from benchmarks.kit.rows import OK, RESULTS
 from benchmarks.problems import nonlinear
 from dpzero_theory.cli import integer
 from dpzero_theory.datasets import binary_digits, sst2
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.synthetic.data import gaussian_data, hashed_words
-from dpzero_theory.synthetic.lanes import Lanes, directions_of
+from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
 from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
+from dpzero_theory.theory.sharp.constants import LAWS
 from dpzero_theory.theory.theorems import theorem_3
 
 DELTA = 1e-6
@@ -54,6 +59,8 @@ ONE = ("paper", "paper-best", "sharp")
 PARAMETERS = (*ONE, "sharp-best-k")
 SHARP: dict[str, int | str] = {"sharp": 1, "sharp-best-k": "best"}
 """The names of the parameter sets of the sharpened theorem, each with its number K of directions per step."""
+RULES = {f"{rule} {law}": (rule, law) for rule in DIFFERENCES for law in LAWS}
+"""By the name of a parameter set: its difference rule and its law of the directions."""
 LANE = ("steps", "step_size", "smoothing", "clip", "noise_std")
 KEY = ("problem", "mode", "n", "d", "epsilon", "parameters", "seed")
 FIELDS = (
@@ -71,7 +78,7 @@ class CertificateCell:
     """One data set, the epsilons, and the names of the parameter sets to run on it.
 
     `mode` is the spectrum (a, b or c) of the synthetic data, and empty for logistic regression. `max_steps`, if given,
-    caps the number of directions in all.
+    caps the number of directions in all, with two evaluations each; other difference rules take as many evaluations.
     """
 
     problem: str
@@ -121,11 +128,16 @@ _FULL = [
 ]
 _SMOKE = [*_pseudo_huber("c", 1_000, 20, 200), CertificateCell("digits", "", 1_797, 65, (2.0,))]
 _DIRECTIONS = [CertificateCell("pseudo-huber", "c", 10_000, 2_000, (2.0,), 46_720, tuple(SHARP))]
-PRESETS = {"smoke": _SMOKE, "full": _FULL, "directions": _DIRECTIONS}
+_RULES = [
+    replace(cell, max_steps=int(np.clip(1.5e10 / (cell.n * (cell.d + 100)), 50, 500)), parameters=tuple(RULES))
+    for cell in _FULL
+]
+PRESETS = {"smoke": _SMOKE, "full": _FULL, "directions": _DIRECTIONS, "rules": _RULES}
 FOLDERS = {
     "smoke": Path("out") / "certificates",
     "full": RESULTS / "certificates",
     "directions": RESULTS / "certificates_directions",
+    "rules": RESULTS / "certificates_rules",
 }
 
 
@@ -155,6 +167,13 @@ def prescriptions(
         elif name == "paper-best":
             inequality = inequalities.dpzero(problem, exact)
             found[name] = "exact", minimised(inequality, theorem_3(problem, exact), max_steps=cap)
+        elif name in RULES:
+            points = 2 * cap * problem.n
+            rule, law = RULES[name]
+            chosen = sharp.prescribe(
+                problem, exact, max_points=points, directions_per_step="best", difference=rule, direction=law
+            )
+            found[name] = "exact", chosen
         else:
             k, most = SHARP[name], cap * problem.n
             found[name] = "exact", sharp.prescribe(problem, exact, max_evaluations=most, directions_per_step=k)
@@ -182,6 +201,7 @@ def run_cell(
         loss_bound=max(loss.loss(x0), 1.0),
     )
     rows = []
+    rule, law = RULES.get(names[-1], ("central", "sphere"))
     for key in cell.rows(seed, names):
         name = key["parameters"]
         calibration, chosen = prescriptions(constants, key["epsilon"], cell.max_steps, [name])[name]
@@ -197,24 +217,26 @@ def run_cell(
                 "calibration": calibration,
                 "gdp": chosen.gdp,
                 "bound": chosen.bound,
-                "sharp_bound": sharp.certificate(constants, **at).bound,
+                "sharp_bound": sharp.certificate(constants, **at, difference=rule, direction=law).bound,
                 "trivial_bound": chosen.trivial_bound,
             }
         )
     dtype = "float32" if loss.n >= LARGE else "float64"
     for k in sorted({row["directions_per_step"] for row in rows}):
         part = [row for row in rows if row["directions_per_step"] == k]
-        part = [row for row in part if cell.max_steps is None or row["steps"] <= cell.max_steps]
+        points = DIFFERENCES[rule].points(k)
+        part = [row for row in part if cell.max_steps is None or row["steps"] * points <= 2 * cell.max_steps]
         stream = [] if names[-1] in ONE else [k]
         directions, noise, picks = (np.random.default_rng([seed, number, *stream]) for number in range(3))
         outcome = nonlinear.dpzero(
             loss,
             x0,
-            Lanes.of(**{name: [row[name] for row in part] for name in LANE}),
-            directions=directions_of("sphere", directions, loss.d),
+            _lanes(part),
+            directions=nonlinear.directions_of(law, directions, loss.d, k),
             noise=noise.standard_normal,
             rng=picks,
             directions_per_step=k,
+            difference=rule,
             schedule=schedule,
             dtype=getattr(torch, dtype),
         )
@@ -223,9 +245,17 @@ def run_cell(
     for row in rows:
         row["dtype"] = dtype
         row["seconds"] = round(time.perf_counter() - started, 2)
-        if not math.isfinite(row["sharp_bound"]):
-            row["sharp_bound"] = None
+        for name in ("bound", "sharp_bound"):
+            if not math.isfinite(row[name]):
+                row[name] = None
     return rows
+
+
+def _lanes(rows: Sequence[dict[str, Any]]) -> Lanes:
+    """Return the runs with the parameters of these rows. Exact differences have lambda = 0 and do not use it, while
+    runs take only positive values: theirs is 1."""
+    values = {name: [row[name] for row in rows] for name in LANE}
+    return Lanes.of(**values | {"smoothing": [value or 1.0 for value in values["smoothing"]]})
 
 
 _DRAWN_SINCE = (
@@ -265,7 +295,7 @@ REMAKES = {
         why="parameters are minimised to about 1e-8",
         elsewhere=1e-3,  # on another machine: some runs are in float32, whose last digits depend on the libraries
     )
-    for name in ("full", "directions")
+    for name in ("full", "directions", "rules")
 }
 
 
@@ -301,7 +331,11 @@ EXPERIMENT = Experiment(
     fields=FIELDS,
     seeds=lambda options: range(options.seeds),
     dtype="float64, and float32 where a row says so",
-    settings={"x0": "zero", "noise": "seeded: no row is a private release", "directions": "sphere"},
+    settings={
+        "x0": "zero",
+        "noise": "seeded: no row is a private release",
+        "directions": "sphere, or the law in the name",
+    },
     figure="figures.certificates",
     workers=os.cpu_count() or 1,
     workers_flags=("--jobs",),

@@ -29,12 +29,11 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS
 from benchmarks.problems import nonlinear
-from dpzero_theory.check import Array
 from dpzero_theory.cli import integer
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.synthetic.data import gaussian_data
-from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
+from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import PseudoHuber, paper_spectrum
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
@@ -90,17 +89,6 @@ def _at(place: Place, difference: str, law: str, k: int | str) -> Any:
     )
 
 
-def frames(rng: np.random.Generator, d: int, k: int) -> Draw:
-    """Return a stream of frames: each k rows are orthogonal, of length sqrt(d), and uniform among all such."""
-
-    def rows(count: int) -> Array:
-        left, _, right = np.linalg.svd(rng.standard_normal((count // k, k, d)), full_matrices=False)
-        drawn: Array = math.sqrt(d) * (left @ right).reshape(count, d)
-        return drawn
-
-    return rows
-
-
 def measured(name: str, difference: str, law: str, k: int | str, seed: int) -> list[dict[str, Any]]:
     """Return a row for every factor of the step size, all with the same directions and noise.
 
@@ -119,7 +107,7 @@ def measured(name: str, difference: str, law: str, k: int | str, seed: int) -> l
         loss,
         np.zeros(loss.d),
         Lanes.of(step_size=step_sizes, smoothing=chosen.smoothing or 1.0, **lane),
-        directions=frames(directions, loss.d, several) if law == "frame" else directions_of(law, directions, loss.d),
+        directions=nonlinear.directions_of(law, directions, loss.d, several),
         noise=noise.standard_normal,
         rng=picks,
         directions_per_step=several,

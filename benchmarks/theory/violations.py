@@ -319,7 +319,9 @@ def one_change(
     problem: Array, weights: Array, u: Array, mass: Array, rule: str, smoothing: float, clip: float, alpha: float
 ) -> float:
     """Return E[F(x_1) - F(0)] for one step without noise from 0, as a sum over directions u, shape (nodes, K, d), with
-    the masses `mass`. `problem` has the samples' g, a and b of `by_rule`, each of shape (n, d)."""
+    the masses `mass`. `problem` has the samples' g, a and b of `by_rule`, each of shape (n, d), and `weights` their
+    weights in F. `rule` is "exact", "forward" or "central", clip the bound on the norm of a sample's K slopes together,
+    and alpha the step size."""
     g, a, b = problem
 
     def losses(x: Array) -> Array:
@@ -504,7 +506,9 @@ def by_direction(
 
 
 def _finite(loss: WorstCase, x: Array, shift: Array, difference: str, smoothing: float) -> tuple[Array, Array]:
-    """Return the finite differences of phi and of psi, the two parts of the loss, at x along the shifts lambda u."""
+    """Return the difference quotients of phi and of psi, the two parts of the loss, at x along the shifts lambda u.
+
+    `shift` is lambda u, `smoothing` lambda, and `difference` "central" or "forward"."""
 
     def parts(x: Array) -> tuple[Array, Array]:
         end = np.clip(x[..., 0], 0.0, loss.width)

@@ -66,7 +66,11 @@ def mirrored(record: Any) -> Any:
 
 
 def numbers(record: Any) -> list[float]:
-    """Returns the floating-point numbers of a record in one list, in order."""
+    """Returns the floating-point numbers of a record in one list; integers and everything else are left out.
+
+    A record may be a number, an array, or a tuple or list of such. Its parts are taken in their order, those of a part
+    before the next part, and an array's entries row by row.
+    """
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
     array = np.asarray(record)

@@ -32,7 +32,8 @@ SEED = 11  # The loop's seed in experiments that do not need several seeds
 _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
 """A quiet run, one almost without noise, has the first of these shares of the claimed noise that the loop accepts."""
 _RELATIVE_ROUNDING = 1e-5
-"""Two arrays of releases count as equal if they differ by at most this share of their largest number."""
+"""Two arrays of releases count as equal if each entry differs by at most this share of the largest number, plus this
+share of itself."""
 _LARGER_STEP = 100.0
 """Whether weights stay under a tiny step size is tested by a run with a step size this many times larger."""
 
@@ -191,17 +192,18 @@ class LoopRuns:
         return self.noise_follows or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> Changes:
-        """Returns the seed and the stream, by name, of a quiet run and of the noisy run that is compared with it.
+        """Returns the settings `seed` and `stream` that a quiet run and the noisy run compared with it share.
 
-        `stream` is the number of a known stream of random bytes; None for the one that belongs to the seed where runs
-        must be streamed, and for the system's random bytes elsewhere.
+        `stream` is the number of a known sequence of random bytes, which stands in for the operating system's in both
+        runs. None means the sequence that belongs to the seed where runs repeat only with one (`streamed`), and the
+        system's own random bytes elsewhere.
         """
         return {"seed": seed, "stream": self._stream(seed) if stream is None and self.streamed else stream}
 
     def with_batches(self, seed: int) -> Changes:
-        """Returns the seed and the stream, by name, for runs that draw their batches as claimed.
+        """Returns the settings `seed` and `stream` of `paired` for runs that draw their batches as claimed.
 
-        With them, runs with equal seeds have equal batches.
+        With them, runs with equal seeds have equal batches, if that is possible at all (`batches_repeat`).
         """
         return self.paired(seed, self._stream(seed) if self.batches_repeat else None)
 
@@ -268,7 +270,11 @@ def stacked(rows: Sequence[Array | None], unit: float) -> Array | None:
 
 
 def same(a: Array, b: Array) -> bool:
-    """Whether two arrays are equal up to rounding, and up to the tiny noise of runs that are almost without noise."""
+    """Whether two arrays are equal up to rounding, and up to the tiny noise of runs that are almost without noise.
+
+    They must have the same shape. An entry of `b` may differ from that of `a` by 1e-5 of the largest finite absolute
+    value in `a`, plus 1e-5 of its own. NaN equals NaN.
+    """
     if a.shape != b.shape:
         return False
     most = _RELATIVE_ROUNDING * float(np.abs(a[np.isfinite(a)]).max(initial=0.0))

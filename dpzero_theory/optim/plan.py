@@ -352,7 +352,8 @@ class Plan:
 
     @property
     def scalars(self) -> int:
-        """How many released numbers replay a step, which is K, or 0 where a release is a vector, which is not kept."""
+        """How many released numbers replay a step. That is K, the number of directions per step. It is 0 where a
+        release is a vector, which the transcript does not keep."""
         return self.directions_per_step if self.rule.replayable else 0
 
     @property

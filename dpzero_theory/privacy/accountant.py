@@ -157,9 +157,9 @@ def delta_of_history(history: Steps, epsilon: float, *, near: float | None = Non
     Args:
         history: steps, such as `step * 1000`, all with one relation; an empty history costs nothing.
         epsilon: epsilon >= 0.
-        near: a delta that the caller compares the answer with. If the answer is far from it the bracket may be wide,
-            but it still says on which side of `near` the answer is. It saves time for random allocations and for laws
-            with finitely many outcomes.
+        near: a delta that the caller compares the answer with, which saves time for random allocations and for laws
+            with finitely many outcomes. If delta is more than 10 times larger or smaller, `upper` may be many times
+            `lower`. Both still hold, and they say on which side of `near` delta is.
 
     Returns:
         A bracket. `value` is an estimate, and `upper` is certified: it is the number to state.
@@ -190,8 +190,8 @@ def wide_delta(history: Steps, epsilon: float) -> float:
 
 
 _Answer = Callable[[Composition, float, float | None], Bracket]
-"""A function that gives the bracket of delta of a composition at an epsilon. Its last argument is a delta with which
-the caller compares the answer, or None; far from it the bracket may be wide."""
+"""A function that gives the bracket of delta of a composition at an epsilon. Its last argument is the delta `near` of
+`delta_of_history`, with which the caller compares the answer, or None."""
 
 
 def _sharp(composition: Composition, epsilon: float, near: float | None) -> Bracket:
@@ -401,8 +401,8 @@ def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ra
 def sharp_delta(history: Steps, epsilon: float, *, near: float | None = None) -> Bracket:
     """The bracket of delta of a history at `epsilon`, without a bound by moments where rounding hides a small delta.
 
-    It is faster than `delta_of_history`, and serves searches, which ask often. near: a delta with which the caller
-    compares the answer, or None; far from it the bracket may be wide.
+    It is faster than `delta_of_history`, and serves searches, which ask often. The arguments are those of
+    `delta_of_history`.
     """
     return _history_delta(history, epsilon, near, _sharp)
 

@@ -51,9 +51,9 @@ class NoiseQuestion:
     """The question which noise multiplier has the given delta at the given epsilon.
 
     at: the composition for a noise multiplier. bracket: the certified bracket of delta at `epsilon` for a noise
-    multiplier; its second argument is a delta with which the caller compares the answer, or None, and the bracket may
-    be wide if the answer is far from it. sensitivity: the largest change of a batch's sum, in clips. batches: the
-    sample rate of the batches that may hold a given record, and the number of those batches.
+    multiplier; its second argument is a delta with which the caller compares the answer, or None (`near` of
+    `Answer.delta`). sensitivity: the largest change of a batch's sum, in clips. batches: the sample rate of the batches
+    that may hold a given record, and the number of those batches.
     """
 
     at: Callable[[float], Composition]
@@ -73,7 +73,7 @@ class NoiseQuestion:
     def curve(self, near: float | None = None) -> Curve:
         """delta as a curve over the noise multiplier, of which only certified brackets are known.
 
-        near: a delta with which answers are compared; far from it the brackets may be wide.
+        near: a delta with which answers are compared, or None (`near` of `Answer.delta`).
         """
         return bracket_curve(lambda noise: self.bracket(noise, near))
 
@@ -125,10 +125,11 @@ class Answer(ABC):
     ) -> Bracket:
         """The bracket of delta at `epsilon`.
 
-        near: a delta that the caller compares the answer with; if the answer is far from it, the bracket may be wide.
-        above: whether the caller uses the upper end only, so that the lower end need not be sharp. router: an object
-        that remembers computations, shared by similar questions for speed. small: a bracket whose upper end is below
-        this number may be wide.
+        near: a delta that the caller compares the answer with, or None. If delta is more than 10 times larger or
+        smaller, the upper end may be many times the lower end; both still hold. above: whether the caller uses the
+        upper end only, so that the lower end may be far below delta. router: an object that remembers computations,
+        shared by similar questions for speed. small: a bracket whose upper end is below this number is not narrowed
+        further, however small its lower end is.
         """
 
     @abstractmethod

@@ -211,7 +211,7 @@ def product(one: Law, other: Law, bits: int, small: int) -> Law:
 
 
 def bound(parts: list[tuple[int, Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
-    """An upper bound on delta(epsilon) of `parts`, by losses in multiples of `width`; `delta` sets the accuracy."""
+    """An upper bound on delta(epsilon) of `parts`, by losses in multiples of `width`; rounding is far below `delta`."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
     total, share = Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: left out at each end

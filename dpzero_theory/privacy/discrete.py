@@ -47,7 +47,8 @@ KERNEL = 2
 FINE_GAUSSIAN = 2**28
 """The name `discrete-gaussian` stands for noise on lattices on which the clip is this many units or more."""
 _RATIO = 1e-12
-"""For noise that is not wide, tau is the smallest one whose G, the logarithm of the ratio, is about this."""
+"""Where (KERNEL/sigma)^2 exceeds `_SAME`, tau is the smallest one whose G is about this. G is a bound on the absolute
+log of the ratio of probabilities with discrete and with continuous noise."""
 _SAME = 2.0**-46
 """If (tau/sigma)^2 is at most this, both multipliers of continuous noise equal s, to a relative error of 1e-14."""
 
@@ -56,7 +57,8 @@ class Between(NamedTuple):
     """Noise multipliers of continuous Gaussian noise that costs at least (`above`) and at most (`below`) as much as
     discrete noise.
 
-    ratio: G >= 0; the comparison is up to a factor e^G of probabilities.
+    ratio: G >= 0. A run with one of the two noises, and a run with the other whose releases are then randomised without
+        looking at the data, give each outcome probabilities that differ by a factor between e^-G and e^G.
     """
 
     above: float
@@ -65,11 +67,14 @@ class Between(NamedTuple):
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The width tau of a rounding kernel, in units of the lattice, by which discrete noise is compared with continuous
-    noise.
+    """The width tau, in units of the lattice, of the kernel by which discrete noise is compared with continuous noise.
 
-    sigma: the noise parameter in units of the lattice. numbers: how many integers are released. For wide noise tau is
-    `KERNEL`, as in runs, else a smaller one for which the logarithm G of the ratio of probabilities is about `_RATIO`.
+    The kernel maps a real number y to a random integer x with probability proportional to exp(-(x - y)^2/(2 tau^2)). G
+    bounds the absolute log of the ratio of the probabilities that two runs give to any outcome: one with discrete
+    noise, and one with continuous noise to which the kernel is then applied. If (KERNEL/sigma)^2 <= `_SAME`, tau is
+    `KERNEL`, as in runs; with less noise it is a smaller one, for which G is about `_RATIO`, and at most `KERNEL`.
+
+    sigma: the parameter of the discrete noise, in units of the lattice. numbers: how many integers a run releases.
     """
     if (KERNEL / sigma) ** 2 <= _SAME:
         return KERNEL

@@ -59,7 +59,8 @@ class Filter:
             and save where steps turn out other than planned.
 
     Raises:
-        ValueError: an argument outside its range; both or neither of planned and orders; steps that are not accounted.
+        ValueError: an argument outside its range; both or neither of planned and orders; planned steps of another kind
+            than those above.
     """
 
     def __init__(
@@ -89,14 +90,18 @@ class Filter:
         return tuple(_limit(t, self.epsilon, self.delta / len(self.orders)) for t in self.orders)
 
     def has_room(self, history: Steps) -> bool:
-        """Whether these steps can be made within the budget. Raises ValueError for steps that are not accounted."""
+        """Whether the budget still holds if these steps are made after all that was spent so far.
+
+        Raises ValueError for steps that a filter cannot account for, which the class names, and for another
+        neighbouring relation than that of the steps before.
+        """
         return self._fits(self._after(history))
 
     def spend(self, history: Steps) -> None:
         """Take these steps off the budget. Call it before they are made.
 
         Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
-        steps that are not accounted.
+        steps that `has_room` refuses.
         """
         after = self._after(history)
         if not self._fits(after):

@@ -196,8 +196,8 @@ class Ledger(AbstractContextManager["Ledger"]):
     `Ledger.create` starts a ledger and `Ledger.open` resumes one. Both raise LedgerError (the file is damaged, or
     another process holds it) and OSError.
 
-    journal: the open file. Attributes: `run` is what the ledger was created for, and `state` is the text that the payer
-    last added, "" at first.
+    journal: the open file. Attributes: `run` is the text that says what the ledger was created for, and `state` is the
+    text that the code which pays for the releases last added to a payment, "" at first.
     """
 
     def __init__(self, journal: Journal) -> None:

@@ -179,9 +179,10 @@ class DiscreteGaussian(Mechanism):
     """Discrete Gaussian noise on a lattice on which the clip is M units; its name is discrete-gaussian:M.
 
     The noise has the parameter s M, where s is the noise multiplier. The cost of releases of one number with full or
-    Poisson batches is computed by sums over the integers. If the noise is wide compared with the lattice, its cost is
-    bounded by that of continuous Gaussian noise of a little less, or more, width (module `discrete`). Everything else
-    is refused. The name without M, `discrete-gaussian`, stands for what runs draw: a clip of 2^28 units or more.
+    Poisson batches is computed by sums over the integers. If s M is more than a few lattice units
+    (`discrete.least_multiplier`), the cost of any releases is bounded by that of continuous Gaussian noise with a
+    slightly smaller, or larger, standard deviation (module `discrete`). Everything else is refused. The name without M,
+    `discrete-gaussian`, stands for what runs draw: a clip of 2^28 units or more.
 
     levels: M, or 0 for the name without M.
     """

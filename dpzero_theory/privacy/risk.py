@@ -61,7 +61,7 @@ def advantage(history: Steps) -> Bracket:
         state.
 
     Raises:
-        ValueError: a history that is not accounted for.
+        ValueError: a history that is not made of steps, or whose steps have several relations.
     """
     bracket = delta_of_history(history, 0.0)
     return replace(bracket, value=bracket.upper)
@@ -80,7 +80,7 @@ def success(history: Steps, prior: float = 0.5) -> Bracket:
         without the run achieves.
 
     Raises:
-        ValueError: a prior outside its range, or a history that is not accounted for.
+        ValueError: a prior outside its range, a history that is not made of steps, or one with several relations.
     """
     likely = check.real("prior", prior, above=0, below=1)
     rare = min(likely, 1 - likely)
@@ -103,7 +103,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
         allow less.
 
     Raises:
-        ValueError: a rate outside its range, or a history that is not accounted for.
+        ValueError: a rate outside its range, a history that is not made of steps, or one with several relations.
     """
     return attack(history, false_positive_rate).true_positive_rate
 

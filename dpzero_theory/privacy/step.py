@@ -40,7 +40,8 @@ class Step:
         coordinates: K >= 1, how many numbers of a record are released; the vector of them is clipped to L2 norm C.
 
     Raises:
-        ValueError: a field outside its range, or a relation or noise law that is not accounted with that sampling.
+        ValueError: a field outside its range, or a relation or noise law for which the accountant knows no bound with
+            that sampling, such as add-remove with a fixed order of batches.
     """
 
     noise: float
@@ -144,7 +145,7 @@ class Release:
         words: sampling, relation, sample_rate, mechanism and coordinates, as of `Words`.
 
     Raises:
-        ValueError: an argument outside its range, a relation or noise law that is not accounted with that sampling, or
+        ValueError: an argument outside its range, a relation or noise law that `Step` refuses with that sampling, or
             noise too small for the accountant to bound so many steps.
     """
 

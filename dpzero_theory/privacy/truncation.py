@@ -68,9 +68,9 @@ def mixed_delta(
     chance.
 
     of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. Its last
-    argument is a number below which the bracket may be wide. The lower end is delta of pairs of laws that data attain
-    at every release. The upper end is the sum, over numbers of releases of the second kind, of their probability times
-    a bound on delta with so many.
+    argument is a number; a bracket whose upper end is below it may have any lower end. The lower end of the result is
+    delta of pairs of laws that data attain at every release. The upper end is the sum, over numbers of releases of the
+    second kind, of their probability times a bound on delta with so many.
     """
     attained = of(composition.attained, epsilon, 0.0)
     left = max(_LEFT * attained.lower, LEAST_CHANCE)
@@ -87,7 +87,8 @@ def mixed_delta(
     def share(first: int, last: int) -> float:
         return (1.0 if first < 0 else kept[first][0]) - kept[last][0]
 
-    # Blocks (first, last] of the cuts, in order, each with its bracket of delta.
+    # The sum over numbers of truncated steps is cut at those in `kept`. A block (first, last, bracket) is the part of
+    # the sum beyond the cut with index `first`, up to the one with index `last`. Blocks are in order and leave no gap.
     blocks = [(first, last, bound(first, last)) for first, last in pairwise(sorted({-1, 0, len(kept) - 1}))]
     while True:
         tops = list(accumulate((found.upper for _, _, found in blocks), max))

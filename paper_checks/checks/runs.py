@@ -38,9 +38,10 @@ def simulate(
     problem: Instance, x0: Array, *, algorithm: int, runs: int, steps: int, alpha: float, lam: float, clip: float,
     sigma: float, seed: int,
 ) -> Trace:  # fmt: skip
-    """Make `runs` runs of Algorithm 1 or 2 (`algorithm`) from x0 and average over them. alpha is the step size, lam the
-    smoothing, and sigma the noise's standard deviation. `problem` has the losses, and clip is the bound on what a
-    sample contributes."""
+    """Make `runs` runs of `steps` steps of Algorithm 1 or 2 (`algorithm`) from x0 and average over them. alpha is the
+    step size, lam the smoothing, and sigma the noise's standard deviation. `problem` has the losses. In Algorithm 2
+    clip is the bound on the absolute value of a sample's difference quotient, in Algorithm 1 on the norm of that
+    quotient times the direction, which has norm sqrt(d). `seed` draws directions and noise."""
     rng, d = np.random.default_rng(seed), problem.d
     x = np.broadcast_to(x0, (runs, d)).copy()
     kept = np.ones(runs, dtype=bool)

@@ -175,7 +175,8 @@ def _configurations() -> Iterator[Configuration]:
         yield Configuration(e[None, :], np.ones(1), curvature, 60.0 * math.sqrt(d), f"unclipped d={d}")
         for y in (0.35, 0.7):
             yield Configuration(np.stack([e, -y * e]), np.array([0.6, 0.4]), curvature, clip, f"opposed d={d}")
-        # at the clip `level` the assumption on moments costs most
+        # A share of the records has a gradient, of norm 1. Where a moment of power m of the norms is bounded instead of
+        # every norm (`without_lipschitz`), the bounds are nearest to equality at the clip (m-1)/m: 1/2 and 3/4.
         for share, level in ((0.3, 0.5), (0.05, 0.5), (0.1, 0.75)):
             few = np.array([share, 1 - share])
             yield Configuration(np.stack([e, 0 * e]), few, curvature, level, f"rare d={d}")

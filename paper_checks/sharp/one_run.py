@@ -37,8 +37,11 @@ class _Case:
 
 
 def _steps() -> Iterator[_Case]:
-    """Yield steps in which one part of the bound is the largest: noise along the gradient, noise without a gradient,
-    and the randomness of the directions; then a step with opposed sample gradients and one with random ones."""
+    """Yield the steps, in one dimension and in six, on which the bound of section 10 for a single run is tried.
+
+    In the first three the largest part of the bound is, in turn, the noise along the gradient, the noise where the
+    mean gradient is zero, and the randomness of the directions without any noise. Then comes a step whose two sample
+    gradients are opposed, and one with random sample gradients."""
     rng = np.random.default_rng(SEED + 20)
     for d in (1, 6):
         e = np.zeros((1, d))

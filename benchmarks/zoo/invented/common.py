@@ -40,7 +40,11 @@ def claim_of(
     delta: float = DELTA,
     accounted: dict[str, Any] | None = None,
 ) -> Callable[[], Claim]:
-    """Return what makes the claim; `accounted` has what the author gave the accountant where this differs."""
+    """Return a function that returns the loop's claim. Its epsilon at `delta` is the accountant's upper bound.
+
+    noise: the noise multiplier. batch: the expected batch size. average: "mean" if a release is a noised sum divided by
+    `batch`, "sum" if it is the sum itself. accounted: what its author gave the accountant where that differs from
+    what the loop does (noise, steps, sampling, relation, rate or delta, by these names)."""
 
     given: dict[str, Any] = {
         "noise": noise,
@@ -100,12 +104,14 @@ quiet = np.errstate(all="ignore")  # numpy's warnings are printed and would tell
 
 
 def finite_rows(g: Any) -> Any:
-    """Rows that are not finite count as zero."""
+    """Return the array `g` of shape (rows, d) with zeros in each row that has a NaN or an infinite number."""
     return np.where(np.isfinite(g).all(axis=1, keepdims=True), g, 0.0)
 
 
 def clip_rows(g: Any, clip: Any) -> Any:
-    """Rows shortened to L2 norm `clip`; a norm that overflows makes zero."""
+    """Return the rows of `g`, each scaled down to L2 norm `clip` if its norm is larger.
+
+    A row becomes zero if its norm overflows, or if a number in it is NaN or infinite."""
     g = finite_rows(g)
     return g * np.minimum(1.0, clip / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1e-12))
 
@@ -115,7 +121,8 @@ def clip_numbers(d: Any, clip: Any) -> Any:
 
 
 def logistic(rows: Any, w: Any) -> Any:
-    """Gradients of log(1 + exp(-y x.w)), one a row."""
+    """Return the gradients of log(1 + exp(-y x.w)) at the weights w, a row for each record. A row of `rows` has the
+    five features x and the label y of a record."""
     x, y = rows[:, :5], rows[:, 5]
     return (-y / (1.0 + np.exp(y * (x @ w))))[:, None] * x
 
@@ -196,7 +203,10 @@ def dpsgd(records: Array, settings: Settings, batches: Any, noise: Any = None, g
 
 
 def dpgd(records: Array, settings: Settings, contributions: Any, width: Any = 5, to_step: Any = None) -> Any:
-    """Noised sums of all records' contributions, a function of (records, weights, step); noise is as claimed."""
+    """Return the outputs of a loop that releases noised sums of all records' contributions, with the claimed noise.
+
+    `contributions` is a function of (weights, step) that returns one row of `width` numbers for each record. `to_step`
+    turns a release into the vector of 5 numbers that moves the weights; without it these are the first 5 numbers."""
     s, clip, noise = settings["noise_multiplier"], settings["clip"], np.random.default_rng()
     w, releases, clean = np.zeros(5), [], []
     for step in range(settings["steps"]):
@@ -209,7 +219,8 @@ def dpgd(records: Array, settings: Settings, contributions: Any, width: Any = 5,
 
 
 def noised(draw: Any, grads: Any = logistic) -> Any:
-    """A loop over all records whose release is the clipped sum plus draw(step, standard deviation, total)."""
+    """Return a loop over all records whose release is the clipped sum of their gradients plus draw(step, standard
+    deviation), where that is the claimed noise's."""
 
     def train(records: Array, settings: Settings) -> Any:
         s, clip = settings["noise_multiplier"], settings["clip"]

@@ -251,9 +251,11 @@ def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how:
 def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Position] | None:
     """Returns the positions in the outputs where runs differ on two data sets with equal releases.
 
-    None is returned where the releases differ. A word may differ by chance in few runs, so more rounds of runs are made
-    as long as any position differs. `lab` makes the runs, `worlds` are the data sets, and `how` has changes of the
-    loop's settings.
+    None is returned where the releases differ. A random text or number may differ by chance between few runs. So, as
+    long as any position differs, another round of runs is made, up to three rounds with 20 runs on each data set. All
+    runs so far are compared by `differing`: a position is returned only if what it shows is the same in all runs on
+    each data set, and differs between the two. `lab` makes the runs, `worlds` are the two data sets, and `how` has
+    changes of the loop's settings.
     """
     runs: list[LoopOutput | None] = []
     for count in _CONFIRMING_ROUNDS:
@@ -268,8 +270,8 @@ def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
     """Returns the positions in outputs that tell two data sets apart although the releases are equal.
 
     None is returned where the releases differ. `runs` are runs on the first and on the second data set in turn. A
-    position counts if its number or word is the same in all runs on each data set, and differs between the two by more
-    than rounding.
+    position counts if the number or piece of text there is the same in all runs on each data set, and differs between
+    the two by more than rounding.
     """
     done = [run for run in runs if run is not None and run.releases is not None]
     rows = [np.asarray(run.releases) for run in done[:2]]

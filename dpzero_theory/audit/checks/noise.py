@@ -183,7 +183,8 @@ def _copies(a: Array, b: Array, by_chance: float) -> float:
 def _equal_by_chance(values: Array) -> float:
     """An upper estimate of the probability that two numbers of noise agree in absolute value to six digits.
 
-    It is twice the share of all pairs of `values` that agree, plus the tolerance; noise on a lattice agrees often.
+    It is twice the share of all pairs of `values` whose absolute values agree, which means that they differ by at most
+    1e-6 of the smaller one, plus that 1e-6. The share is large for noise on a lattice, whose values agree often.
     """
     sizes = np.sort(np.abs(values.ravel()))
     after = np.searchsorted(sizes, sizes * (1 + _EQUAL_DIGITS), side="right") - np.arange(1, sizes.size + 1)

@@ -139,7 +139,10 @@ def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
 
 
 def _loaded(path: Path, load: Any) -> Any:
-    """Return what `load` makes of the content of the file at `path`; None where `load` raises anything."""
+    """Return what the function `load` returns for the bytes of the file at `path`, or None where it raises anything.
+
+    Raises OSError where the file cannot be read.
+    """
     text = content(path)
     try:
         return load(text)

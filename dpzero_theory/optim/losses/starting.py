@@ -52,7 +52,7 @@ WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
 """How many public records are looked at, along how many directions, and along how many at each distance tried."""
 _LITTLE = 0.01
-"""The largest relative change of the differences at which a distance is small enough."""
+"""The largest distance lambda is taken whose halving changes the differences by at most this, relatively."""
 _KEY = bytes(16)
 """The key of the directions, which need not be random, as only public records are looked at along them."""
 

@@ -159,9 +159,10 @@ def derivatives(
 ) -> tuple[Tensor, ...]:
     """Return the derivatives of the tensor `ask()` along several directions, computed in one pass; one for each.
 
-    parameters: the trainable ones, with respect to which derivatives are taken. values: a copy of each parameter.
-    stacks: for each parameter its tangents (its parts of the directions), stacked along a first axis. An entry is NaN
-    where that of `ask()` is not finite. Raises ValueError for losses without derivatives.
+    parameters: the trainable ones, with respect to which derivatives are taken. values: a copy of each parameter; the
+    derivatives are taken at these values, and the parameters themselves are not changed. stacks: for each parameter its
+    tangents (its parts of the directions), stacked along a first axis. An entry is NaN where that of `ask()` is not
+    finite. Raises ValueError for losses without derivatives.
     """
 
     def at(*duals: Tensor) -> Tensor:

@@ -24,7 +24,9 @@ Given = Mapping[str, float | tuple[float, float]]
 def groups_of(given: Given | None) -> tuple[Group, ...]:
     """Return the groups that a user has given, as triples (pattern, a, s) in the order given; none for None.
 
-    Raises ValueError for anything but a mapping whose values are a number or two numbers.
+    The pattern is one of parameters' names. Their step size is multiplied by a, and their smoothing by s. A value that
+    is one number is a, and s is then 1. Raises ValueError for anything but a mapping whose values are a number or two
+    numbers; `require` checks their range.
     """
     if given is None:
         return ()

@@ -107,7 +107,7 @@ def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket |
     """The bracket of delta at `epsilon` if a closed form or a simple bound is as sharp as any method; else None.
 
     parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. small: a bracket
-    whose upper end is below this number is narrow enough.
+    whose upper end is below this number is not narrowed further.
     """
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
@@ -171,8 +171,9 @@ class Router:
         """The certified bracket of delta(epsilon), by the methods that are not left out.
 
         parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the
-        tilt tau of a contour that was used for a nearby question, or None. wanted: a grid's bracket of this relative
-        width is narrow enough. small: any bracket whose upper end is below this number is narrow enough.
+        tilt tau of a contour that was used for a nearby question, or None. wanted: a relative width, upper/lower - 1; a
+        grid's bracket of at most this width, or of that in `METHODS` if larger, is not narrowed further. small: nor is
+        any bracket whose upper end is below this number.
         """
         known = _closed(epsilon, parts, gdp, small)
         if known is not None:
@@ -229,8 +230,9 @@ def direction_delta(
         gdp: mu >= 0 of the full-batch releases in the same composition.
         contour: the tilt tau of a contour that was used for a nearby epsilon or composition, which saves a search, or
             None.
-        wanted: a grid's bracket of this relative width is narrow enough; it matters only if above those of `METHODS`.
-        small: any bracket whose upper end is below this number is narrow enough.
+        wanted: a relative width, upper/lower - 1. A grid's bracket of at most this width is not narrowed further; it
+            matters only if above the widths in `METHODS`.
+        small: a bracket whose upper end is below this number is not narrowed further.
     """
     return Router().delta(epsilon, parts, gdp, contour=contour, wanted=wanted, small=small)
 
@@ -295,7 +297,7 @@ class _DirectionCurve:
         """The certified bracket of delta at x, for which all methods are tried; those that were of no use are left out
         afterwards.
 
-        wanted: a grid's bracket of this relative width is narrow enough.
+        wanted: as in `Router.delta`, a relative width at which a grid's bracket is not narrowed further.
         """
         self._router = Router()
         found = self._router.delta(*self._at(x), wanted=wanted)
@@ -305,8 +307,8 @@ class _DirectionCurve:
     def nearby(self, x: float, tau: float | None, wanted: float) -> Bracket:
         """A certified bracket of delta at x, without the methods that were of no use at nearby x.
 
-        tau: the tilt of a contour that was used for a nearby x, or None. wanted: a grid's bracket of this relative
-        width is narrow enough.
+        tau: the tilt of a contour that was used for a nearby x, or None. wanted: as in `Router.delta`, a relative width
+        at which a grid's bracket is not narrowed further.
         """
         return self._router.delta(*self._at(x), contour=tau, wanted=wanted)
 
@@ -341,7 +343,7 @@ class _DirectionCurve:
         return point.log_value if point.lower > 0 else -math.inf, tau
 
     def bound(self, x: float, enough: float) -> float:
-        """An upper bound on delta at x. enough: where the bound is below this, it need not be sharp."""
+        """An upper bound on delta at x. enough: where the bound is below this number, it may be far above delta."""
         return direction_delta(*self._at(x), small=enough).upper
 
     def rough(self, x: float) -> float | None:

@@ -112,11 +112,12 @@ def test_lanes_equal_the_reference(
 
 @pytest.mark.parametrize("several", [1, 3])
 @pytest.mark.parametrize("difference", ["forward", "exact"])
+@pytest.mark.parametrize("kind", ["pseudo-huber", "dense", "sparse"])
 def test_lanes_of_a_difference_rule_equal_the_reference(
-    difference: str, several: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, difference: str, several: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nonlinear, "CHUNK", 256)
-    loss, grid, x0 = problem("pseudo-huber", 30, 5), random_grid(5), np.full(5, 2.0)
+    loss, grid, x0 = problem(kind, 30, 5), random_grid(5), np.full(5, 2.0)
     u = sample_sphere(np.random.default_rng(1), STEPS * several, 5)
     outcome = run_lanes(loss, x0, grid, u, STEPS, 7, several=several, difference=difference)
     for lane in range(len(grid)):
@@ -134,12 +135,6 @@ def test_lanes_of_a_difference_rule_equal_the_reference(
             difference=difference,
         )
         np.testing.assert_allclose(outcome.last[lane], run.last, rtol=1e-9, atol=1e-9)
-
-
-def test_logistic_regression_has_central_differences_only() -> None:
-    loss = problem("dense", 30, 5)
-    with pytest.raises(ValueError, match="difference"):
-        run_lanes(loss, np.zeros(5), random_grid(5), np.zeros((STEPS, 5)), STEPS, 7, difference="forward")
 
 
 def test_small_smoothing_keeps_its_digits() -> None:

@@ -298,7 +298,7 @@ class _Composed:
     delta.
 
     P is with the record, Q without it. The third and the fourth are those under P and under Q for the lower end.
-    rounding: a bound on the relative error of the masses. shift: a bound on the error of the losses.
+    rounding: a bound on the relative error of the masses. shift: a bound on the absolute error of the losses.
     """
 
     width: float
@@ -360,7 +360,8 @@ def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
 def _upper(epsilon: float, losses: Array, law: _Law, composed: _Composed) -> float:
     """An upper bound on delta(epsilon): the mean of (1 - e^{epsilon - loss})_+ under `law`, plus all errors.
 
-    losses: the losses at which `law` has its masses. composed: the result of `_composed`, for its error bounds.
+    losses: the losses at which `law` has its masses. composed: the result of `_composed`, whose `rounding` and `shift`
+    are the bounds on the errors of masses and losses.
     """
     beyond = losses > epsilon - composed.shift
     gain = -np.expm1(epsilon - composed.shift - losses[beyond])
@@ -372,7 +373,7 @@ def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> fl
     """A lower bound on delta(epsilon): the largest P(A) - e^epsilon Q(A) over some events A, minus all errors.
 
     The events are that the total loss is at or above a point of the grid. first, second: the laws under P and under Q.
-    composed: the result of `_composed`, for its error bounds.
+    composed: the result of `_composed`, whose `rounding` is the bound on the masses' relative errors.
     """
     scale = math.exp(min(epsilon, 700.0))
     gain = (1 - composed.rounding) * first.mass - scale * (1 + composed.rounding) * second.mass

@@ -226,7 +226,9 @@ def _below(step: _Step, grid: SignedGrid, low: float, high: float, released: int
         if m == n:
             events[total] = grid.add(events[m], events[n][:1], nearest=True)[0]
             continue
-        # The step that has the record is one of the first m terms of the sum or one of the other n.
+        # `total` steps are m steps and n others. `share` has one factor for each law of their sum: 1 for that without
+        # any record, and for a law with a record, which is in one random step, the chance m/total that this is one of
+        # the m.
         share = np.array([1.0, m / total, m / total])[: len(step.side.means), None]
         joint = grid.add(events[m] * share, events[n][:1], nearest=True)[0]
         other = grid.add(events[m][:1], events[n][1:] * (1 - share[1:]), nearest=True)[0]

@@ -45,11 +45,12 @@ _LEFT_OUT_SHARE = 1e-4
 """Outputs with this probability, as a share of delta, are left out of the grid; it is added to the bracket's upper
 end."""
 _NARROW = 0.03
-"""If a bracket of delta by the module `allocation` has at most this relative width, no other method is tried."""
+"""If a bracket of delta by the module `allocation` has at most this relative width, upper/lower - 1, no other method is
+tried."""
 _RESOLVED = 1e-8
 """The least target delta for which the module `allocation` is tried: its rounding errors do not shrink with delta."""
 _FAR_FROM_TARGET = 10.0
-"""If a search knows that delta is more than this factor above or below its target, a wide bracket is enough."""
+"""A search is content with any bracket that puts delta more than this factor above or below its target."""
 _LEAST_DELTA = 1e-280
 """If delta is below this, no grid is tried, and the upper end of its bracket is the bound without amplification by
 allocation."""
@@ -182,11 +183,18 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """The bracket of delta(epsilon) for one direction on a grid of losses: (P, Q), with the record under P, or (Q, P).
+    """The bracket of delta(epsilon) on a grid of losses for pairs that all have one direction.
 
-    A closed form is used if there is one release only, or if no total loss exceeds epsilon. finite, parts: the finite
-    pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch releases beside them.
-    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out. accuracy: how fine the grid is.
+    The direction is (P, Q), with the record under P, or (Q, P); it is that of the pairs given. Without a grid the
+    bracket is found where gdp = 0 and either no total loss exceeds epsilon or there is one release only, that of a
+    finite pair.
+
+    finite: pairs of laws with finitely many outcomes, with their numbers of releases.
+    parts: the dominating pairs of the other releases, with their numbers.
+    gdp: mu of the full-batch releases in the same composition.
+    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
+        added to the upper end.
+    accuracy: how fine the grid is.
     """
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
@@ -220,7 +228,8 @@ def mixture_delta(
         epsilon: epsilon >= 0.
         mixture: the history, with at least one random allocation or one pair of laws with finitely many outcomes.
         target: in a root search, the delta whose epsilon or noise is sought. Then the probability that is left out is
-            small against it, and a bracket that is far from it may be wide. None means that delta itself is wanted.
+            small against `target`, and not against delta. So where delta is more than 10 times larger or smaller, the
+            upper end may be many times the lower end; both still hold. None means that delta itself is wanted.
         accuracy: how fine the grids are.
         ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """

@@ -177,8 +177,13 @@ def _powers(
     """Bounds on the probabilities of events, lower ones under P and upper ones under Q, the smallest event first.
 
     The events are {sum above x}, or {sum below x} if sign is -1, where the sum is that of an epoch's losses and x runs
-    over a coarser grid. first: lower bounds on the law of the sum under P, with an error bound. second: upper bounds on
-    it under Q, with error bounds. missing: a bound on the probability that is left out.
+    over a coarser grid.
+
+    first: lower bounds on the law of the sum under P, and a bound on the Euclidean norm of their rounding errors, as
+        `_first` returns them.
+    second: upper bounds on that law under Q, a bound on the rounding error of each, and a bound on the mass beyond the
+        grid, as `_second` returns them.
+    missing: a bound on the probability that is left out, which is added under Q.
     """
     group = len(first[0]) // _EVENTS
     p = (first[0].reshape(-1, group).sum(axis=1) - math.sqrt(group) * first[1]) * (1 - _WEIGHT_ERROR)

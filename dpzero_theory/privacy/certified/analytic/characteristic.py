@@ -76,8 +76,8 @@ def log_far(
     d_i = L_i - mean the losses at the nodes and w_i their tilted masses, chi e^{-i t mean} - 1 is summed as sum_i w_i
     (e^{i t d_i} - 1) if there are many releases: rounding errors of the weights then multiply |e^{i t d} - 1| <= min(t
     |d|, 2) only. With few releases sum_i w_i e^{i t d_i} needs fewer nodes (derivation.md, section 7). A pair of kind
-    `fixed-size`, whose formulas hold on half-lines, stays on the real line. log_tolerance: the log of the quadrature
-    error that is sought.
+    `fixed-size`, whose formulas hold on half-lines, stays on the real line. log_tolerance: the natural log of
+    the absolute quadrature error of chi(t) that is aimed at; the returned bound has the error that is made.
 
     Raises:
         OverflowError: more than `budget` products of a node in t and one in x would be needed.

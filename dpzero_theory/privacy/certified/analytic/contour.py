@@ -74,7 +74,8 @@ def delta_bracket(
         contour: tau, the real part of the line of the integral, such as that of a nearby question; None seeks the
             saddle.
         budget: the largest number of pairs of a node in the frequency t and a node in the output x.
-        log_error: the log of an absolute error of delta that is small enough; with -inf a small share of delta is.
+        log_error: the natural log of an absolute error of delta that may be made. The error aimed at is the larger of
+            that, but no more than 1e-3 of delta, and of a small share of delta.
 
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
@@ -120,7 +121,8 @@ class Nodes:
         log_tail: a bound on the log of the absolute characteristic function at the last node and beyond.
         ends: the indices at which the blocks of nodes end; the first block is summed on the real line of outputs, the
             later ones, each twice as long, on shifted lines.
-        log_tolerance: log of the quadrature error in x that was asked for.
+        log_tolerance: the natural log of the quadrature error in x that is aimed at, as a share of M(tau) for one
+            release.
     """
 
     tau: float
@@ -155,9 +157,11 @@ def affordable(
 ) -> Nodes:
     """The nodes with which `delta_bracket` integrates for delta(epsilon), if they are few enough.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
-    real part of the line z = tau + i t of the integral, or None to seek one. budget: the largest number of pairs of a
-    node in the frequency t and a node in the output x. log_error: the log of an error of delta that is small enough.
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases in the same composition.
+    contour: tau, the real part of the line z = tau + i t of the integral, or None to seek one. budget: the largest
+    number of pairs of a node in the frequency t and a node in the output x. log_error: the natural log of an absolute
+    error of delta that may be made. The error aimed at is the larger of that, but no more than 1e-3 of delta, and of a
+    small share of delta.
 
     Raises:
         OverflowError: the nodes are more than `budget` allows, or the question is outside the range of the method.
@@ -170,11 +174,9 @@ def affordable(
 
 @lru_cache(maxsize=8)
 def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes | None:
-    """The nodes with which the error of delta(epsilon) is small, or None outside the range of the method.
+    """The nodes that `_plan` finds for delta(epsilon), or None outside the range of the method.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
-    real part of the line z = tau + i t of the integral, or None to seek one. log_error: the log of an error of delta
-    that is small enough.
+    The arguments are those of `_plan`, `parts` as a tuple.
     """
     with suppress(OverflowError):
         return _plan(epsilon, parts, gdp, contour, log_error)
@@ -182,11 +184,15 @@ def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, lo
 
 
 def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
-    """The nodes with which the error of delta(epsilon) is small. Raises OverflowError outside the range of the method.
+    """The nodes with which delta(epsilon) is summed up to a small error. Raises OverflowError outside the range of the
+    method.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
-    real part of the line z = tau + i t of the integral, or None to seek one. log_error: the log of an error of delta
-    that is small enough.
+    The error aimed at is the larger of a small share of delta (`_ERROR_SHARE`, `_ERROR_SHARE_OF_FEW`), and of
+    e^{log_error}, an absolute error, but no more than the share `_COARSEST` of delta.
+
+    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases in the same composition.
+    contour: tau, the real part of the line z = tau + i t of the integral, or None to seek one. log_error: a natural
+    log, or -inf.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
@@ -344,8 +350,8 @@ def _alias_shift(
     """The shift with which the bound on the second alias (`Nodes.shift`) allows about the largest step in t.
 
     epsilon, parts, gdp: the question whose delta is sought, with the pairs and their numbers of releases. tau: the real
-    part of the contour. variance: that of the tilted total loss. log_target: the log of the error that is sought. It
-    returns the shift, and about the log of Chernoff's bound at tau + shift.
+    part of the contour. variance: that of the tilted total loss. log_target: the natural log of the absolute error of
+    delta that the second alias may make. It returns the shift, and about the log of Chernoff's bound at tau + shift.
     """
     best = (math.inf, 0.0, 0.0)
     shift = min(7 / math.sqrt(variance), tau + 0.5)
@@ -375,8 +381,8 @@ def _second_alias(
 
     The shift is that of `_alias_shift`, or a smaller one if the moment at tau + shift would need too many nodes. parts:
     the pairs with their numbers of releases. gdp: mu of the full-batch releases. variance: that of the tilted total
-    loss. log_target: the log of the error that is sought. log_tolerance: the log of the quadrature error that is
-    sought.
+    loss. log_target: the natural log of the absolute error of delta that the second alias may make. log_tolerance: the
+    natural log of the quadrature error aimed at in the moment of one release, as a share of that moment.
     """
     shift, _ = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
     for _ in range(_HALVINGS):

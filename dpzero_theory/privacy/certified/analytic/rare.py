@@ -164,7 +164,8 @@ def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_
     """The bracket of delta(epsilon) for the composition `parted`, whose large outputs were cut off its pairs.
 
     gdp: mu of the full-batch releases beside it. budget: for each contour, the most pairs of a node in the frequency t
-    and a node in the output x. log_error: the log of an error of delta that is small enough.
+    and a node in the output x. log_error: the natural log of the absolute error that each contour's part of delta may
+    have, as for `delta_bracket`.
     """
 
     def of(steps: int, composition: Parts) -> Bracket:
@@ -191,8 +192,8 @@ def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, 
     lower bound. It is too small by at most P(R) times E (e^{-m - S} - 1)_+, where S is the sum of the other losses and
     m the least amount by which the large loss exceeds epsilon.
 
-    others: the other releases, without large outputs. gdp: mu of the full-batch releases. enough: a width of the
-    bracket that is narrow enough.
+    others: the other releases, without large outputs. gdp: mu of the full-batch releases. enough: an
+    absolute width, upper - lower; once the bracket is narrower, nothing is done to narrow it.
     """
     log_p, log_q = pair.beyond(start)
     kept = [(p, k) for p, k in others if p.stop < math.inf]

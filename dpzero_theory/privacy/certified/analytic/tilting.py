@@ -81,9 +81,11 @@ def _near_one(pair: Pair, cumulant: float) -> bool:
 
 
 def tilt_all(parts: Parts, tau: float, log_tolerance: float) -> list[Tilted]:
-    """The laws of the losses of all pairs in `parts`, tilted by `tau`.
+    """For each pair in `parts`, the law of its privacy loss L tilted by e^{tau L}, tau > 0: P e^{tau L} / M(tau), where
+    M(tau) = E_P e^{tau L}.
 
-    log_tolerance: the log of the quadrature error that is sought.
+    log_tolerance: the natural log of the quadrature error of M(tau + i t) that `build` aims at, as a share of M(tau);
+    the error is about this large, and no bound on it is promised.
     """
     return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
 

@@ -287,7 +287,7 @@ class _Grid:
     laws: the cells of each slice, and its number of releases.
     rates: the rates at which Chernoff's bounds on the tilted mass above and below the grid are least.
     error: a bound on the relative error of every mass after composition.
-    shift: a bound on the error of the total loss.
+    shift: a bound on the absolute error of the total loss.
     """
 
     epsilon: float

@@ -36,9 +36,9 @@ class RefinedGrid:
     def __init__(self, epsilon: float, parts: Parts, gdp: float, wanted: float) -> None:
         """Take the epsilon and the composition whose delta is wanted.
 
-        parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. wanted: a
-        bracket of this relative width is narrow enough, or of `_WIDTH` (`_WIDTH_OF_FEW` for few releases) if that is
-        larger.
+        parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. wanted: the
+        refinement ends with a bracket of at most this relative width, upper/lower - 1, or of `_WIDTH`
+        (`_WIDTH_OF_FEW` for few releases) if that is larger.
         """
         self._question = epsilon, parts, gdp
         few = sum(steps for _, steps in parts) <= FEW_STEPS

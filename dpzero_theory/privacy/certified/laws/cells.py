@@ -38,7 +38,7 @@ class Cells:
 
     dominating: P's weights of a law that dominates the release; its losses are too large by at most `slip`.
     nearest_p, nearest_q: P's and Q's masses of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
-    slip: a bound on the error of the losses at which the line of outputs was cut.
+    slip: a bound on the absolute error of the losses at which the line of outputs was cut.
     error: a bound on the relative error of every weight.
     log_scale: the log of the factor of all weights, which is kept apart so that none overflows.
     """

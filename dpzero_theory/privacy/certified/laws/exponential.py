@@ -67,7 +67,10 @@ def _masses(first: Array, last: Array, bottom: int, centre: int, s: float, gap: 
 
 
 def log_mixed(weight: float, level: Array) -> Array:
-    """The log of 1 - weight + weight e^level, without overflow and accurate near 0. weight: in (0, 1]."""
+    """The log of 1 - weight + weight e^level, without overflow, and with a small relative error where it is near 0 too.
+
+    weight: in (0, 1].
+    """
     if weight == 1:
         return level
     more = weight * np.expm1(np.minimum(level, 700.0))

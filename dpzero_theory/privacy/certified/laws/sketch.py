@@ -172,8 +172,8 @@ def _spread(pair: Pair) -> float:
 
 
 def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
-    """The epsilon of a mu-GDP mechanism at delta = `target`, to about 1e-3, and the slope d log delta / d epsilon
-    there."""
+    """The epsilon of a mu-GDP mechanism at delta = `target`, with a relative error of about 1e-3, and the slope d log
+    delta / d epsilon there."""
 
     def terms(epsilon: float) -> tuple[float, float]:
         """The log of the first term of delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), and the log
@@ -231,9 +231,9 @@ def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float
     """The log of the probability of large losses at which two parts of a rough delta(epsilon) are equal, and log delta.
 
     The parts are those of `split`, from runs without a large loss and from runs with one. parts: the pairs with their
-    numbers of releases. accuracy: that of the first result; log delta is rough. As the probability rises the first part
-    falls and the second one rises. If they are equal at several probabilities, because sums with few nodes are not
-    quite monotone, the smallest is returned.
+    numbers of releases. accuracy: about the absolute error that the first result may have; log delta is rough whatever
+    it is. As the probability rises the first part falls and the second one rises. If they are equal at several
+    probabilities, because sums with few nodes are not quite monotone, the smallest is returned.
     """
 
     def excess(log_cut: float) -> float:
