@@ -32,6 +32,9 @@ def shortened(text: str, columns: Mapping[str, str] | None = None, lines: str = 
     table, _, rest = text[text.index("| ") :].partition("\n\n")
     header, _, *cells = (line[2:-2].split(" | ") for line in table.splitlines())
     kept = {name: name for name in header} if columns is None else columns
+    for name in kept:
+        if name not in header:
+            raise ValueError(f"columns must be names of columns of the table; got {name!r}")
     at = [header.index(name) for name in kept]
     found = [line for line in cells if re.search(lines, " | ".join(line))]
     if not found:

@@ -120,11 +120,12 @@ def effective_rank() -> str:
     steep, flat = (float(np.polyfit(np.log(d), np.log(r), 1)[0]) for r in (before, after))
     roots, logs = before / (2 * np.sqrt(d)), after / np.log(d)
     return paragraphs(
-        f"""For 64-W-10 on digits, d from {d[0]:,.0f} to {d[-1]:,.0f}, the effective rank r goes from {before[0]:.0f} to
-        {before[-1]:.0f} before training: the slope of log r against log d is {steep:.2f}, and r/(2 sqrt(d)) lies
-        between {roots.min():.2f} and {roots.max():.2f}, largest in the middle. After training it goes from
-        {after[0]:.1f} to {after[-1]:.0f}: slope {flat:.2f}, and r/log(d) between {logs.min():.2f} and
-        {logs.max():.2f}. Low effective rank holds here after training only."""
+        f"""How does the effective rank r of the Hessian grow with the number d of weights? In a network with one hidden
+        layer on digits, with d from {d[0]:,.0f} to {d[-1]:,.0f}, r goes from {before[0]:.0f} to {before[-1]:.0f} before
+        training: roughly like the root of d (the slope of log r against log d is {steep:.2f}, and r/(2 sqrt(d))
+        lies between {roots.min():.2f} and {roots.max():.2f}). After training it goes from {after[0]:.1f} to
+        {after[-1]:.0f}: roughly like log d (slope {flat:.2f}, r/log(d) between {logs.min():.2f} and {logs.max():.2f}).
+        Low effective rank holds here after training only."""
     )
 
 
