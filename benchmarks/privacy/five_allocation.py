@@ -1,6 +1,6 @@
 """Five settings of random allocation: epsilon by this package and by the other accountants that have it, in one run.
 
-Each record is in one uniformly random step of every epoch of t steps, add-remove. PLD_accounting and opake compute upper
+Each record is in one uniformly random step of every epoch of t steps, add-remove. PLD_accounting and opake give upper
 bounds. jax_privacy estimates delta from sampled privacy losses, here 100,000 of them, which is no bound; over several
 epochs its scheme keeps a record in the same step, so that it is asked for one epoch only. An accountant that is not
 installed (`five` says what to install), that fails, or that takes more than 150 seconds has a row that says so.
