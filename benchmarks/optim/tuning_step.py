@@ -31,8 +31,8 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, rounded
-from benchmarks.llm.settings import MODEL
 from benchmarks.llm.models import DTYPES
+from benchmarks.llm.settings import MODEL
 from benchmarks.optim.optimizer_methods import BASE, Bench, Step, StepCase, classification_model
 from benchmarks.optim.optimizer_step import share
 from benchmarks.training.pretrained import pretrained_folder
