@@ -4,9 +4,9 @@
 
 A row is one audit of one loop (`benchmarks.zoo.catalogue`) by all checks of `dpzero_theory.audit`: the verdict of each
 check, its message, the number of runs, wall seconds, and processor seconds. Loops with a fault are audited three times.
-With `--sound` the sound loops, with those of `benchmarks.zoo.invented`, are audited 20 times, each time with a probability of at most 1e-6 of any false alarm.
-Repeats have other records, and other noise from the operating system. The exit status is 1 where a fault is missed or a
-sound loop is reported. `--quick` audits each loop once.
+With `--sound` the sound loops, with those of `benchmarks.zoo.invented`, are audited 20 times, each time with a
+probability of at most 1e-6 of any false alarm. Repeats have other records, and other noise from the operating system.
+The exit status is 1 where a fault is missed or a sound loop is reported. `--quick` audits each loop once.
 """
 
 import time
