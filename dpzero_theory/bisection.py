@@ -92,9 +92,9 @@ def outward(
         most: where the search ends in any case; without it at infinity.
 
     Returns:
-        The first of the points that meets the condition, or `most`, which is not tried, if none before it does; and,
-            as the first entry, the point before it, which does not meet the condition. Where `start` meets it, both
-            entries are `start`.
+        A pair (before, found). `found` is the first of the tried points that meets the condition or, if none before
+        `most` does, `most`, which is not tried. `before` is the point before it, which does not meet the condition.
+        Where `start` meets the condition, both are `start`.
     """
     end = math.copysign(math.inf, step) if most is None else most
     before = here = start
@@ -188,7 +188,8 @@ class LogSecant:
         tries: int,
         error: float = 0.0,
     ) -> None:
-        """Search until a value of the function is near enough to 0.
+        """Search until a value of the function is near enough to 0, and leave the answer in `x`. After `tries` values
+        without one near enough, `x` is the point that would be tried next.
 
         Args:
             function: the function. Where it returns None the search ends; -inf says that the function cannot be
@@ -196,7 +197,8 @@ class LogSecant:
             near: whether this value of the function is near enough to 0. When it is called, `slope` is already measured
                 with the value.
             tries: how many values are computed at most.
-            error: the size of the errors of the values; two values that differ by less show no slope.
+            error: the absolute size of the errors of the values. From two values that differ by at most this no slope
+                is measured.
         """
         for _ in range(tries):
             value = function(self.x)
@@ -264,7 +266,8 @@ def smallest_real(meets: Callable[[float], bool], low: float, high: float, toler
     """A number in [low, high] that meets a condition which stays true once true, and is almost the smallest that does.
 
     The returned number meets the condition `meets`, and exceeds the smallest such number by at most `tolerance` times
-    that number. None is returned where `high` does not meet the condition, and ValueError is raised unless low > 0.
+    the returned number. None is returned where `high` does not meet the condition, and ValueError is raised unless low
+    > 0.
     """
     return _smallest(meets, low, high, lambda miss, hit: miss if hit - miss <= tolerance * hit else (miss + hit) / 2)
 
@@ -280,7 +283,7 @@ def _smallest(
 
 
 def last_integer(excess: Callable[[int], float], first: int, most: int, guess: float) -> int | None:
-    """The largest integer in [first, most] at which the function `excess`, which never falls, is at most 0.
+    """The largest integer in [first, most] at which `excess`, a function that never falls, is at most 0.
 
     None is returned where the function is positive at `first`. The search starts from `guess`, an integer or not, and
     continues by secants in the logarithm of the integer. It therefore calls the function, which may take seconds, only

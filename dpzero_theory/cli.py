@@ -86,9 +86,8 @@ class Parser(argparse.ArgumentParser):
             yield value
 
     def _flagged(self, message: str) -> str:
-        """Returns an error message with the flag in place of the library's argument name.
-
-        Only a message that begins with the name of an argument, followed by "must", is changed.
+        """Returns a message of the library with the command's flag in place of the argument's name. Only a message that
+        begins with the name of an argument, followed by "must", is changed; any other is returned as it is.
         """
         name, _, rest = message.partition(" ")
         flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
@@ -157,12 +156,14 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], tuple[str, list[float]]]:
     """Returns a type for argparse's `add_argument` that parses NAME=START:STOP[:log|lin[:COUNT]].
 
-    The parsed value is the name, with underscores for hyphens, and the list of COUNT (25 if not given) numbers from
-    START to STOP, spaced evenly on a logarithmic scale ("log", or if not given) or a linear one ("lin").
+    The parsed value is a pair: the name, with underscores for hyphens, and a list of COUNT numbers from START to STOP,
+    spaced evenly on a logarithmic scale ("log", the default) or a linear one ("lin"). It must hold that 0 < START <
+    STOP and 2 <= COUNT <= 10000; COUNT is 25 if it is left out.
 
     Args:
-        names: the names that are allowed.
-        integers: those of the names whose values are rounded, and then made distinct.
+        names: the names that are allowed, with hyphens as on the command line.
+        integers: those of the names that stand for integers. Their values are rounded, and equal ones are dropped, so
+            there may be fewer than COUNT.
     """
     rule = "must be NAME=START:STOP:log|lin:COUNT"
 

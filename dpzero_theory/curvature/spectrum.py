@@ -21,9 +21,10 @@ from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, random_start,
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
 
 CONVERGED = 0.05
-"""A Ritz vector y of A counts as converged, and is deflated, if its residual is small enough.
+"""A Ritz vector y of a matrix A, with Ritz value theta, counts as converged if ||A y - theta y|| <= 0.05 |theta|.
 
-The residual must be at most this share of its Ritz value; then y^T |A| y is known to 0.13%.
+This is that number. Converged vectors are deflated, which means that they are summed exactly and left out of the random
+probes; y^T |A| y is then known to a relative 0.13%.
 """
 
 

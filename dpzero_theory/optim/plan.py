@@ -27,7 +27,8 @@ from dpzero_theory.privacy.step import Drawing, Step
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
-"""The largest parameter of discrete noise, in levels. With it the noise, its tail included, still fits into 64 bits."""
+"""The largest parameter `scale` of the discrete noise on integers. With it the noise, its tail included, still fits
+into 64 bits."""
 
 
 class Target(Drawing, total=False):
@@ -65,10 +66,12 @@ class Plan:
         steps: T >= 1, the number of releases in all.
         clip: C > 0, the largest L2 norm of a record's K differences (of its difference times u for dpgd-0th); 0 for
             mezo.
-        noise_multiplier: the standard deviation of the noise over C, > 0 (for Laplace noise as `Release` has it); 0 for
-            mezo.
-        levels: the number of integers between 0 and C that what a record contributes is rounded to; 0 where it is not.
-        scale: the parameter of the discrete noise, in levels, an integer; 0 where noise is not discrete.
+        noise_multiplier: the standard deviation of the noise on the sum of a batch (for Laplace noise its scale b),
+            divided by C, > 0; 0 for mezo.
+        levels: the integer that stands for C, where what a record contributes is rounded to integers; 0 where it is not
+            rounded.
+        scale: the parameter of the discrete noise on these integers, itself an integer; 0 where noise is not discrete.
+            It is the standard deviation of discrete Gaussian noise, and the scale b of discrete Laplace noise.
         smoothing: lambda > 0, how far from the weights losses are evaluated; 0 where the difference is exact.
         step_sizes: alpha >= 0, one for all steps or one for each.
         direction: the law of the random directions u, a name of `sphere.DIRECTIONS`; for dpgd-0th one whose u always
@@ -191,7 +194,8 @@ class Plan:
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
-            PreconditionError: the accountant finds no noise that meets the target (`calibrate_noise_multiplier`).
+            PreconditionError: every noise, however little, meets the target, since a record is used at all with
+                probability at most delta (`calibrate_noise_multiplier`); there is then no least noise.
         """
         rule = ALGORITHMS[algorithm]
         law = _law(rule, noise, rule.levels)
@@ -347,7 +351,8 @@ class Plan:
 
     @property
     def plain(self) -> bool:
-        """Whether the weights move by -alpha times the estimate and nothing else."""
+        """Whether each step adds -alpha times the released estimate of the gradient to the weights, and nothing else:
+        no momentum, no weight decay and no groups."""
         return self.update == "plain" and self.weight_decay == 0 and not self.groups
 
     @property
@@ -363,7 +368,8 @@ class Plan:
 
     @property
     def unit(self) -> float:
-        """The number in loss/length by which 1 in a released sum changes the average over a batch.
+        """The number, in the unit loss over length, by which 1 more in a released sum raises the released average over
+        a batch.
 
         It holds for an algorithm that releases K numbers.
         """
@@ -471,8 +477,9 @@ class Plan:
 
         of: a word for the message that says whose plan `other` is.
 
-        The noise may differ by 1e-6 of itself, as another version's calibration may be that much closer. Step sizes may
-        differ by 1e-12 of the largest, since the last bit of a schedule's cosine depends on the processor.
+        The noise multiplier and the scale may differ by a relative 1e-6, as another version's calibration may be that
+        much closer. Step sizes may differ by 1e-12 of the largest, since the last bit of a schedule's cosine depends on
+        the processor.
         """
         for field in fields(self):
             mine, begun = getattr(self, field.name), getattr(other, field.name)

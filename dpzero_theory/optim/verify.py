@@ -65,7 +65,8 @@ CANNOT_TELL = (
 
 
 class Finding(NamedTuple):
-    """One line of the report. name: what is checked or told. holds: the outcome; None for a value that is only told."""
+    """One line of the report. name: what is checked or told. value: what was found, or in words what does not hold.
+    holds: whether the check passed; None for a value that is only told."""
 
     name: str
     value: str | int | float
@@ -370,7 +371,8 @@ def _parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments (by default those of the process). Returns 0 if everything holds, else 1."""
+    """Run the command with these arguments (by default those of the process), and print the report. Returns 0 if
+    everything holds, else 1. Bad arguments exit with status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.final is not None and options.initial is None:

@@ -89,7 +89,8 @@ def most_in_full_batches(
 
 
 def most_directions(evaluations: float | None, points: float | None, difference: str) -> float | None:
-    """The largest number K of directions a step that caps on one step allow; None if there is no cap.
+    """The largest number K of directions a step that caps on one step allow, which need not be whole, and is below 1
+    where not even one direction is allowed; None if there is no cap.
 
     Args:
         evaluations: a cap on K, the differences of a sample in a step; None for no cap.

@@ -38,7 +38,8 @@ def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
     """Move the weights of a module as the run whose transcript is at `path` did.
 
     module: with the weights that the run began with. Returns the transcript's header. Raises TranscriptError for other
-    initial weights, a damaged file, or a run that released vectors, which a transcript does not hold.
+    initial weights, a damaged file, or a run that released vectors, which a transcript does not hold, and OSError for a
+    file that cannot be read.
     """
     header, records = read(path)
     weights = weights_of(header, module)

@@ -34,7 +34,7 @@ SIGNATURE = "signature.json"
 _SIGNATURE_FORMAT = "dpzero-signature-1"
 _TEXTS = dict.fromkeys(("format", "run", "transcript", "ledger", "key", "signature"), str)
 _ROUNDING = 1e-9
-"""The relative difference of epsilon that is taken for rounding."""
+"""A signed epsilon may be below what the run is known to cost by this share of it, which is taken for rounding."""
 
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
@@ -90,7 +90,8 @@ def signer(folder: Path, claimed: Statement) -> str:
     """Check the folder's signature, which must be valid for the folder as it is, and return the public key.
 
     claimed: the privacy statement of the run as it is. The claim that was signed must have its delta and relation, and
-    an epsilon of at least what the run is known to cost. Raises ValueError if anything is otherwise, and OSError.
+    an epsilon that is not below the certified lower bound on what the run cost (up to a relative 1e-9). Raises
+    ValueError if anything is otherwise, and OSError.
     """
     check.installed("a signature", "cryptography", "sign")
     from cryptography.exceptions import InvalidSignature

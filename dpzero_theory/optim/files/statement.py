@@ -24,13 +24,13 @@ from dpzero_theory.privacy.risk import attack
 from dpzero_theory.privacy.step import Release
 
 DELTAS = (1e-4, 1e-6, 1e-8)
-"""The values of delta for which a statement gives epsilon, beside the target's."""
+"""The values of delta for which a statement gives epsilon, beside the delta of the run's budget."""
 FALSE_POSITIVE_RATE = 0.01
 """The false positive rate at which a statement says how often the best attack is right of a record that was used."""
 _LOOKS = 3
-"""The number of epsilons at which delta is computed for that."""
+"""The number of values of epsilon at which delta is computed, to bound what the best attack achieves."""
 _POINTS = 12
-"""The number of points of the spending curve, beside 0."""
+"""The number of points of the spending curve (epsilon against releases), beside the point at 0 releases."""
 _ENTRY = "one entry of the data set"
 _ASSUMED = (
     "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
@@ -220,7 +220,8 @@ def spending_curve(account: Account) -> list[tuple[int, float]]:
 def _attack(settings: Settings, count: int) -> tuple[float, float]:
     """Return certified upper bounds on an attack's advantage and true positive rate after `count` releases.
 
-    They come from delta at a few epsilons, and are kept, as each can take half a second.
+    The advantage is the true positive rate minus the false positive rate, and the true positive rate is that at a false
+    positive rate of `FALSE_POSITIVE_RATE`. The bounds come from delta at `_LOOKS` values of epsilon, and are cached.
     """
     if not count:
         return 0.0, FALSE_POSITIVE_RATE

@@ -35,8 +35,9 @@ from dpzero_theory.optim.losses.task_losses import IGNORED
 STATES = "frozen_states"
 """The name of the hidden states in a record of `States`, and of the argument by which the tail takes them."""
 _ROUNDINGS = 256
-"""The largest difference of outputs between the tail and the model, on the records that are compared, in units of the
-floating-point precision (eps) times the largest output."""
+"""The largest difference that may be between an output of the tail (the model without its frozen layers) and the
+model's, on the records that are compared, in units of eps max(1, the largest output). eps is the distance from 1 to the
+next number of the hidden states' type."""
 
 
 class States(TensorDataset):

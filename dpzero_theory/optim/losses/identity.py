@@ -108,10 +108,10 @@ def of_all(records: Iterable[Any], key: bytes) -> str:
 
 
 def shared(data: Any, others: Any) -> int:
-    """Count the records that two data sets share, as far as is looked: the first `RECORDS` of `others` are looked for
-    among the first `SEARCHED` of `data`.
+    """Return how many of the first 1,000 records of `others` are among the first 20,000 records of `data`.
 
-    Returns 0 for records that cannot be compared, and the number of all records if both are one object.
+    Records are equal if their bytes are. The result is 0 if records cannot be pickled, and the number of all records if
+    both are one object. `RECORDS` and `SEARCHED` are the two numbers.
     """
     if others is data:
         return len(data)

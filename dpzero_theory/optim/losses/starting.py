@@ -50,9 +50,11 @@ DECLARED = ("public", "synthetic")
 WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 """The distances lambda that are tried, from the largest on."""
 MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
-"""How many public records are looked at, along how many directions, and along how many at each distance tried."""
+"""How many public records are looked at at most; along how many directions they are measured at the chosen distance;
+and along how many at each distance that is tried before."""
 _LITTLE = 0.01
-"""The largest distance lambda is taken whose halving changes the differences by at most this, relatively."""
+"""The distance lambda that is chosen is the largest one whose halving changes the differences by at most this share of
+their L2 norm."""
 _KEY = bytes(16)
 """The key of the directions, which need not be random, as only public records are looked at along them."""
 
@@ -120,7 +122,8 @@ def starting_values(
         losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record.
         public_data: the records that are looked at, 256 of them at most.
         declared: what they are, `public` or `synthetic`. Only if this is true do the values cost no privacy.
-        evaluations: K T, the number of pairs of evaluations of a record that is in every batch.
+        evaluations: the product K T of directions a step and steps. It is the number of loss differences of a record
+            that is in every batch.
         n: the number of private records.
         target_epsilon, target_delta: the privacy budget of the run, epsilon > 0 and 0 < delta < 1.
         expected_batch: the expected number of records in a batch of the run, above 0 and at most n.
@@ -289,10 +292,9 @@ def _measured(weights: Weights, losses: Losses, data: Data, collate: Collate, ru
 
 
 def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
-    """Return the largest distance whose halving changes results by at most `_LITTLE`, relatively.
-
-    If there is none, it is the distance whose halving changes them least. pairs: for each distance, from the largest
-    on, the results at it and at half of it.
+    """Return the largest distance whose halving changes the results, in L2 norm, by at most a share `_LITTLE` = 0.01 of
+    those at half the distance. If there is none, it is the distance whose halving changes them by the smallest share.
+    pairs: for each distance, from the largest on, the results at it and at half of it.
     """
 
     def change(width: float) -> float:

@@ -87,7 +87,7 @@ class Inputs:
 
 
 def count(digests: Digests, others: Digests) -> int:
-    """Return how many of the digests in `others` are among `digests`."""
+    """Return how many of the entries of `others` are also in `digests`. Equal entries of `others` count each."""
     return int(np.isin(others, digests).sum())
 
 

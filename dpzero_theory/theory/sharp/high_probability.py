@@ -96,7 +96,7 @@ class StepMoments:
     Attributes:
         step_size: alpha.
         directions: K.
-        clip: c = C/sqrt(K).
+        clip: c = C/(L sqrt(K)), where C is the clip of the norm of a sample's K differences.
         variance: sigma^2/K.
         rank: r.
         error: e = ell lambda/2, for the error of the finite difference.
@@ -193,7 +193,7 @@ def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCe
     Args:
         problem: the constants.
         at: the run's parameters.
-        failure: delta in (0, 1), over the run's directions and noise.
+        failure: delta, 1e-100 <= delta < 1, a probability over the run's directions and noise.
 
     Raises:
         ValueError: an argument outside its range.
