@@ -31,7 +31,8 @@ number is replaced by it.
 
 
 def integer_between(low: int, high: int) -> int:
-    """The mean of two integers, rounded down: what `halved` tries next where a condition is asked of integers alone."""
+    """The mean of the integers low and high, rounded down. As the argument `middle` of `halved` it makes that search
+    try integers alone, and end when no integer is left between the ends."""
     return (low + high) // 2
 
 
@@ -51,8 +52,8 @@ def halved(
         holds: the condition at a point; for arrays an array of booleans, and each entry is a search of its own.
         low, high: the ends of the interval; `holds` is not called at them, but taken to be true at low, false at high.
         times: how often the interval is divided at most.
-        middle: a function that takes the present ends and returns the point that is tried next, without one their mean.
-            The search ends where that point is one of the ends, for arrays once that is so for every entry.
+        middle: a function that takes the present ends (low, high) and returns the point that is tried next; None takes
+            their mean. The search ends where that point is one of the ends, for arrays once that is so for every entry.
 
     Returns:
         The new ends. The first is `low` or a point where the condition was found to be true, the second is `high` or a
@@ -89,7 +90,7 @@ def outward(
         start: the first point that is tried.
         step: from the first point to the second; negative to go down.
         growth: how many times as long each step is as the one before; an integer where the points are integers.
-        most: where the search ends in any case; without it at infinity.
+        most: where the search ends in any case; None lets it go on until the condition holds.
 
     Returns:
         A pair (before, found). `found` is the first of the tried points that meets the condition or, if none before

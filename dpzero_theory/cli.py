@@ -193,7 +193,7 @@ def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], 
 
 
 def _read(text: str) -> Any:
-    """Returns the int or float that the word `text` stands for, else the word itself."""
+    """Returns the int or float that the word `text` stands for, else the word itself; "nan" and "inf" are floats."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -216,7 +216,8 @@ def _refused(rule: Callable[..., float], value: object, **bounds: float) -> floa
 
 
 def input_file(text: str) -> Path:
-    """A type for argparse's `add_argument`: the path of a file that can be read."""
+    """A type for argparse's `add_argument`: it returns the word `text` as a path if a file that can be read is there,
+    else raises argparse's error."""
     return _path(text, "a file that can be read", lambda path: not path.is_dir() and os.access(path, os.R_OK))
 
 
@@ -235,7 +236,8 @@ def input_folder(*names: str) -> Callable[[str], Path]:
 
 
 def output_folder(text: str) -> Path:
-    """A type for argparse's `add_argument`: the path of a folder that can be written to, or made later."""
+    """A type for argparse's `add_argument`: it returns the word `text` as a path if that is a folder that can be
+    written to, or one that can be made there; else it raises argparse's error. Nothing is made yet."""
     return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest(path)))
 
 

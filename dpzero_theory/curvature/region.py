@@ -47,10 +47,11 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
 
 
 def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
-    """Returns the weights after at most `steps` steps of full-batch gradient descent from the weights x.
+    """Returns the weights, shape (d,), after at most `steps` steps of full-batch gradient descent from the weights x.
 
-    `objective` has the mean loss F. Where F would rise `step_size` is halved, for all further steps, so F never rises.
-    Raises ValueError for step_size <= 0 or steps < 0.
+    `objective` has the mean loss F. Where F would rise `step_size` is halved, for all further steps, so F never rises;
+    the descent ends early where it was halved to 1e-12 of itself and F would still rise. Raises ValueError for
+    step_size <= 0 or steps < 0.
     """
     alpha = check.real("step_size", step_size, above=0)
     value = objective.value(x)

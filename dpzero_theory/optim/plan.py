@@ -301,8 +301,9 @@ class Plan:
     ) -> "Plan":
         """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
 
-        `for_target` describes the arguments, except that there is no budget, relation, clip or noise. Raises ValueError
-        for one outside its range.
+        The arguments are those of `for_target` with the same names, which describes them; there is no budget, relation,
+        clip or noise. sampling: the name of a sampling, such as `poisson`. Raises ValueError for an argument outside
+        its range.
         """
         return cls(
             algorithm="mezo",

@@ -183,7 +183,7 @@ class Run:
         return self._turn.alone(self._take_checkpoint)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint of this run, as `state_dict` returned it.
+        """Load a checkpoint of this run. state: what `state_dict` returned, of this process or an earlier one.
 
         The next step first moves the weights by what the transcript holds beyond the checkpoint.
 
@@ -197,7 +197,8 @@ class Run:
         self._turn.alone(lambda: self._load(found))
 
     def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint, as `state_dict` returned it, and end the run there: it makes no more steps.
+        """Load the checkpoint `state`, as `state_dict` returned it, and end the run there: its files are closed, and it
+        makes no more steps. The weights stay those of the checkpoint, without the releases after it.
 
         Raises ValueError for a checkpoint of another run.
         """

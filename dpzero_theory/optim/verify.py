@@ -255,7 +255,8 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same bits, so that a NaN is the same as a NaN with the same bits."""
+    """Whether two tensors have the same type, shape and bits, so that a NaN is the same as a NaN with the same bits,
+    and 0 is not -0."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     first, second = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))

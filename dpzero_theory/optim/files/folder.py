@@ -183,7 +183,8 @@ def require_fit(found: Content, account: Account, path: Path) -> None:
 
 
 def both(path: Path) -> tuple[Content, Account]:
-    """Return the content of the transcript and of the ledger in a run's folder; the run may go on meanwhile.
+    """Return the content of the transcript and of the ledger in the run's folder at `path`; the run may go on
+    meanwhile.
 
     The ledger is read before the transcript and again after it. Every record that the first reading knows of must be in
     the transcript, and every record of the transcript must be paid for in the second reading, which is returned. Raises

@@ -71,7 +71,8 @@ class Moves:
         self._kept = [[_empty(held) for held, _ in weights.pieces()] for _ in self._update.kept]
 
     def make(self, release: int, sums: Sequence[float]) -> None:
-        """Move the weights by one release. release: its number. sums: its K released numbers.
+        """Move the weights by one release, as the plan says. release: its number, 0 to T - 1. sums: its K released
+        numbers, noise included.
 
         Raises ValueError inside an evaluation, where weights must not move.
         """
@@ -104,7 +105,8 @@ class Moves:
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put back the numbers of the update rule that `state_dict` returned. Raises ValueError for other ones."""
+        """Put back the numbers of the update rule. state: what `state_dict` returned. Raises ValueError for other names
+        or sizes."""
         weights = self._weights
         names = {f"{word}.{name}" for word in self._update.kept for name in weights.names}
         if set(state) != names:

@@ -112,13 +112,14 @@ class Statement:
 
 
 def shown(bracket: Bracket) -> str:
-    """Return both ends of a bracket as text, rounded outwards to six digits; the upper end alone where they agree."""
+    """Return both ends of a bracket as text, rounded outwards to six significant digits; the upper end alone where the
+    two agree to six digits."""
     high = rounded_up(bracket.upper)
     return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
 
 
 def rounded_up(epsilon: float) -> str:
-    """Return epsilon, rounded up to six digits, as text."""
+    """Return epsilon, rounded up to six significant digits, as text."""
     return _rounded(epsilon, 1)
 
 
@@ -201,7 +202,7 @@ def _word(unit: str) -> str:
 
 
 def _of(unit: str, text: str) -> str:
-    """Return a text that speaks of records, with the word `unit` in the place of "record"."""
+    """Return `text`, which speaks of records, with the word `unit`, such as "user", in the place of "record"."""
     return text.replace("record", unit)
 
 
@@ -218,7 +219,8 @@ def spending_curve(account: Account) -> list[tuple[int, float]]:
 
 @lru_cache(256)
 def _attack(settings: Settings, count: int) -> tuple[float, float]:
-    """Return certified upper bounds on an attack's advantage and true positive rate after `count` releases.
+    """Return certified upper bounds (advantage, true positive rate) for any attack on one record after `count` releases
+    with these settings.
 
     The advantage is the true positive rate minus the false positive rate, and the true positive rate is that at a false
     positive rate of `FALSE_POSITIVE_RATE`. The bounds come from delta at `_LOOKS` values of epsilon, and are cached.

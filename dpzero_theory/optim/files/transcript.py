@@ -130,7 +130,8 @@ class Content(NamedTuple):
         return self.checks[0].hex()
 
     def state_before(self, release: int) -> str:
-        """Return what `Transcript.state` was when all releases with smaller numbers than this had been made."""
+        """Return what `Transcript.state` was when all releases with numbers below `release` had been made and no
+        other."""
         count = bisect_left(self.records, release, key=lambda record: record.release)
         return _state(count, self.checks[count])
 
@@ -166,7 +167,8 @@ class Transcript:
 
     @property
     def state(self) -> str:
-        """The number of records and the last check, as a text that a ledger keeps beside each payment."""
+        """The number of records and the last record's check, as the text COUNT:CHECK, which a ledger keeps beside each
+        payment."""
         return _state(self._count, self._check)
 
     def require_writable(self) -> None:

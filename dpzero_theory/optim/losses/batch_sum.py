@@ -57,8 +57,7 @@ class BatchSum:
 
     def differences(self, release: int, records: Indices, points_at_once: int = 1) -> NDArray[np.float64]:
         """Return how fast the losses of some records change along the K directions of a release, shape (records, K),
-        not clipped. The numbers come from the plan's difference rule, such as (f(x + lambda u) - f(x - lambda u))/(2
-        lambda).
+        not clipped. The numbers come from the plan's difference rule, for example central differences of the losses.
 
         release: the release's number. records: the records' numbers. points_at_once: how many points are evaluated in
         one pass. Raises what the losses, or the reading of the records, raise.
@@ -89,8 +88,8 @@ class BatchSum:
         return np.concatenate([self._by_itself(release, records[i : i + 1]) for i in range(len(records))])
 
     def _by_itself(self, release: int, record: Indices) -> NDArray[np.float64]:
-        """Return the differences of one record along the K directions, shape (1, K); zeros if its loss or reading
-        raises."""
+        """Return the differences of one record along the K directions of the release with this number, shape (1, K);
+        zeros if its loss or reading raises. record: its number, in an array of shape (1,)."""
         try:
             return self.differences(release, record)
         except LayerError:

@@ -425,7 +425,8 @@ def _at(values: Tensor, places: Tensor | None) -> Tensor:
 
 
 def _kept(inputs: Mapping[str, Tensor], places: Tensor | None) -> dict[str, Tensor]:
-    """Return the forward's arguments and labels at the tokens `places` of each record; all of them if that is None.
+    """Return the forward's arguments and labels at the tokens `places` of each record; all of them if `places` is None.
+    inputs: the arguments and labels, by name.
 
     A mask of padding is left out, since what is left of the model looks at one token at a time.
     """
@@ -455,7 +456,7 @@ def _cut(value: Tensor, width: int) -> Tensor:
 
 
 def _output(output: Any) -> Tensor:
-    """Return the first tensor of what a model returns."""
+    """Return the logits of what a model returns or, where it has none, its first tensor."""
     found = getattr(output, "logits", None)
     return found if isinstance(found, Tensor) else next(x for x in _pytree.tree_leaves(output) if isinstance(x, Tensor))
 

@@ -40,7 +40,7 @@ _UNREADABLE = (
 
 
 def layout(weights: Weights) -> str:
-    """Return a text by which a resumed run recognises the trainable parameters of a module.
+    """Return a text by which a resumed run recognises the trainable parameters `weights` of a module.
 
     It has their number, the number d of their coordinates, and a digest of their names, shapes and types.
     """
@@ -50,7 +50,7 @@ def layout(weights: Weights) -> str:
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return a text by which a resumed run recognises the loss function: its name and a digest of its source.
+    """Return a text by which a resumed run recognises the loss function `losses`: its name and a digest of its source.
 
     The digest leaves out comments; if there is no source, the text is the name alone. Functions that the loss function
     calls, and values that it has closed over, are not looked at.

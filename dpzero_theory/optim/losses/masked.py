@@ -17,11 +17,12 @@ from torch.nn import functional
 from dpzero_theory.optim.losses.records import Data, drawing_alike, drawn_records, seed_of
 
 _IGNORED = -100
-"""The label of a token that has none, the value that torch and transformers ignore."""
+"""The value of the label of a token that is not to be predicted, which torch and transformers ignore."""
 
 
 def masks(collate: object) -> bool:
-    """Whether a collator is one of transformers' that mask tokens at random."""
+    """Whether `collate` is a collator of transformers that masks tokens at random: it has a true attribute `mlm`, and a
+    `tokenizer`."""
     return bool(getattr(collate, "mlm", False)) and hasattr(collate, "tokenizer")
 
 

@@ -369,7 +369,8 @@ def _require_same_batch(seen: _Seen, reference: _Seen) -> None:
 
 
 def _require_one_shape(data: Data, collate: Collate) -> None:
-    """Raise ValueError unless all records, each collated by itself, have one shape; at most `RECORDS` are read."""
+    """Raise ValueError unless all records of `data`, each made a batch by `collate` alone, have one shape. At most
+    `RECORDS` = 1000 of them, evenly spread, are read, and those that cannot be read are passed over."""
     fetch, count = fetcher(data, collate), min(len(data), RECORDS)
     shapes = set()
     for index in range(count):

@@ -151,7 +151,8 @@ class Unreadable:
 
 
 def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
-    """Yield the records with these numbers, read one by one; `Unreadable()` stands for one whose reading raises.
+    """Yield the records of `data` with these numbers, read one by one; `Unreadable()` stands for one whose reading
+    raises.
 
     Before each record the global random generators are seeded with its number, so that it reads the same each time.
     """

@@ -245,7 +245,8 @@ def _norms(differences: Array) -> Array:
 
 
 def _found(weights: Weights, records: _Records, points: Sequence[Point], width: float) -> Array:
-    """Return the losses (or derivatives) of the records at these points, shape (points, records).
+    """Return the losses (or derivatives) of the records at these points beside the module's weights, float64 of shape
+    (points, records).
 
     Raises ValueError where some are not finite; width: the distance lambda of the points, for the message.
     """
@@ -264,7 +265,8 @@ def _differences(weights: Weights, records: _Records, rule: Rule, width: float, 
 
 
 def _measure(weights: Weights, records: _Records, rule: Rule, width: float, count: int) -> Measured:
-    """Measure differences by the rule, and second differences, along the first `count` directions u.
+    """Measure the records' differences by the rule, and second differences of their mean loss, along the first `count`
+    directions u.
 
     Both come from the same evaluations, at the weights x and at x + width u and x - width u.
     """

@@ -28,7 +28,7 @@ from dpzero_theory.sphere import DIRECTIONS
 
 _FEWEST = 128
 """The least number of integers between 0 and the clip along a direction where a release is a vector. With so few, the
-rounding of the clip to an integer makes the noise larger, beside the clip, by up to 1/128."""
+rounding of the clip to an integer makes the noise larger, relative to the clip, by up to 1/128."""
 
 
 class Algorithm(ABC):

@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fields(parser: Parser, options: Any, words: Sequence[str]) -> tuple[Any, ...]:
-    """Return the fields that the file and the other `words` of the command line give, as TRL's dataclasses."""
+    """Return the fields that the file `options.config` and the other `words` of the command line give, as one object of
+    each of five dataclasses, of which the last is `PrivateArguments`. Words win over the file. parser: reports
+    errors."""
 
     class Fields(TrlParser):
         def error(self, message: str) -> NoReturn:
@@ -114,7 +116,8 @@ def _tune(kind: type[Any], fields: tuple[Any, ...]) -> None:
 
 
 def _data(script: Any, mixture: Any) -> Any:
-    """Return the data sets by split, as TRL's commands load them."""
+    """Return the data sets by split, as TRL's commands load them: those that `mixture` lists or, if it lists none, the
+    one that `script` names. Raises ValueError where neither names one."""
     if mixture.datasets:
         return get_dataset(mixture)
     if script.dataset_name is None:

@@ -246,7 +246,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of a test set, as `transformers.Trainer` makes it.
+        """Return the loader of the data set `test_dataset`, as `transformers.Trainer` makes it.
 
         Raises ValueError if the set shares a record with the training data, unless `public_evaluation` is set.
         """
@@ -260,14 +260,16 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values by name as `transformers.Trainer` does, but without times and speeds.
+        """Log the values `logs`, by name, as `transformers.Trainer` does, but without those whose names say that they
+        are times or speeds.
 
         Times depend on the secret sizes of batches. start_time: from which the Trainer computes speeds.
         """
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError if a record of an evaluation set is a training record, unless `public_evaluation` is set."""
+        """Raise ValueError if a record of the evaluation set `data` is a training record, or the two sets cannot be
+        compared. Nothing is compared if `public_evaluation` is set or `data` is None."""
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"

@@ -236,7 +236,8 @@ class Shifted(TorchDispatchMode):
         """Shift nothing from now on, and leave torch's stack of modes. Safe to repeat."""
         self.places = {}
         if self in _get_current_dispatch_mode_stack():
-            # above this mode lie modes that the losses have entered and, as they were cut short, not left
+            # the losses may have entered modes of their own and, cut short by an exception, not left them: those lie
+            # above this one
             while _get_current_dispatch_mode_stack()[-1] is not self:
                 _pop_mode()
             try:
@@ -256,7 +257,8 @@ class Shifted(TorchDispatchMode):
         return value
 
     def _touched(self, value: Tensor) -> list[Place]:
-        """Return the places of the parameters whose memory a tensor overlaps."""
+        """Return the places of the trainable parameters whose memory the tensor `value` overlaps; an empty list if
+        there are none."""
         places = self.places.get(storage_of(value))
         if not places:
             return []
@@ -316,7 +318,8 @@ class Shifted(TorchDispatchMode):
         return None
 
     def _refuse_shards(self, func: Any, values: Iterable[Any]) -> None:
-        """Raise ValueError for an operation on a sharded tensor as a whole, which reads memory of other processes."""
+        """Raise ValueError if one of the `values`, the arguments of the operation `func`, is a sharded trainable
+        parameter as a whole, whose other parts lie in other processes."""
         for value in values:
             if isinstance(value, (list, tuple)):
                 self._refuse_shards(func, value)

@@ -176,7 +176,8 @@ def _alike(live: Any, there: Any) -> bool:
 
 
 def _equal(one: Tensor, other: Any) -> bool:
-    """Whether two tensors have the same shape, type and entries, where NaN equals NaN."""
+    """Whether two tensors have the same shape, type and entries, where NaN equals NaN and 0 equals -0; false if `other`
+    is no tensor."""
     if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())

@@ -55,7 +55,7 @@ def removed(c: Array, directions: int) -> Removed:
     """The bounds of `Removed` at clips c > 0 for K = `directions` vectors of random signs."""
     law = Projection(directions, math.inf)
     steepness = np.maximum(directions * c - (directions - 1) / c, math.sqrt(directions))  # about -(log density)' at c
-    # the free parameters h and theta of the bounds are tried in multiples of these
+    # the numbers h and theta, which the bounds leave free, are tried in multiples of these two
     apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
     second = np.minimum(square(law, 1.0, c, np.array(tried)).min(axis=0), 1)
