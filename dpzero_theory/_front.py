@@ -106,9 +106,8 @@ class Prescribed(Prescription):
     """
 
     def plan(self) -> "Plan":
-        """Returns the plan of a run with exactly these parameters, for `make_private`.
-
-        Raises ValueError where they cannot be run.
+        """Returns the plan of a run with exactly these parameters, for `make_private`. Raises ValueError where no run
+        can have them, as where the noise changes from step to step.
         """
         from dpzero_theory.optim.plan import Plan
 

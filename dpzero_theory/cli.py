@@ -261,9 +261,8 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Returns `text` as a path if the condition `holds` is true of the absolute path.
-
-    Otherwise argparse's error is raised, which states `rule`, the condition in words.
+    """Returns `text` as a path if the condition `holds` is true of the absolute path. If it is false or raises OSError
+    or ValueError, or if `text` is empty, argparse's error is raised, which states `rule`, the condition in words.
     """
     try:
         if text and holds(Path(text).absolute()):
@@ -285,7 +284,8 @@ def _nearest(path: Path) -> Path:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made in `folder`; one is made and removed, since permissions do not tell everything."""
+    """Returns True if a file can be made in `folder`, and raises OSError if not. One is made and removed, since
+    permissions do not tell everything."""
     with TemporaryFile(dir=folder):
         return True
 

@@ -155,7 +155,7 @@ class _LanczosRuns:
         self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
 
     def signed(self, level: float) -> Interval:
-        """Returns the interval of tr(A), with coverage probability `level`."""
+        """Returns an interval for tr(A) with coverage probability `level`; it is exact where no probes were needed."""
         if not self._probes:
             return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
         return mean_interval(self._values, level, shift=self._shift)

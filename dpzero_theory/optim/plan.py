@@ -332,7 +332,8 @@ class Plan:
 
     @property
     def difference_rule(self) -> Rule:
-        """The plan's difference rule, with the points that a step evaluates, and what it makes of the results."""
+        """The plan's difference rule: at which points a step evaluates the losses, and how a record's K differences
+        follow from these losses."""
         return RULES[self.difference]
 
     @cached_property
@@ -364,7 +365,7 @@ class Plan:
 
     @property
     def expected_batch(self) -> float:
-        """q n, the denominator of every average."""
+        """q n, the expected number of records in a batch, by which the sum over a batch is divided."""
         return self.sample_rate * self.n
 
     @property
@@ -457,7 +458,9 @@ class Plan:
         return self.settings.step
 
     def epsilon(self, delta: float) -> Bracket:
-        """A bracket of epsilon of the whole run at this delta; its upper end is the safe one to state."""
+        """A bracket of the smallest epsilon for which all T releases of the plan are (epsilon, delta)-DP; its upper end
+        is the safe one to state. delta: 0 < delta < 1, or 0 for Laplace noise. Raises ValueError for another delta, or
+        a plan without noise."""
         return epsilon_of_history(self.step * self.steps, delta)
 
     def to_json(self) -> str:
@@ -465,7 +468,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Return the plan that is written in a text of `to_json`. Raises ValueError for any other text."""
+        """Return the plan that is written in a text of `to_json`. Raises ValueError for any other text, and TypeError
+        where an entry of its "groups" is no list."""
         kinds = {**check.types_of(cls), "step_sizes": list, "groups": list}
         values = check.entries("the plan", json.loads(text), kinds, ("update", "weight_decay", "groups", "difference"))
         groups = tuple((pattern, step_size, smoothing) for pattern, step_size, smoothing in values.pop("groups", ()))

@@ -102,7 +102,8 @@ class Report(NamedTuple):
 
 
 _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
-"""The exceptions that the library raises for files of any content."""
+"""The exceptions that reading and checking the files of a run can raise, whatever the files hold; each becomes a
+finding that does not hold."""
 
 
 def verify(

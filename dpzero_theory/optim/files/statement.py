@@ -74,8 +74,8 @@ class Statement:
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The privacy certificate of what is paid for, at the target's delta; None where the checker knows no such
-        releases (`privacy.certificate`)."""
+        """The certificate, a JSON value that others can check, of the epsilon of what is paid for at the budget's delta
+        (`privacy.certificate`); None where none can be made for such releases."""
         try:
             return privacy_certificate(self.history, self.costs[0].delta)
         except ValueError:
@@ -83,7 +83,8 @@ class Statement:
 
     @property
     def claim(self) -> str:
-        """The statement in one sentence."""
+        """The claim in one sentence: the (epsilon, delta) of what is paid for, epsilon rounded up, whom it protects,
+        and the neighbouring relation."""
         first, facts = self.costs[0], self.facts
         pair = f"({rounded_up(first.paid.upper)}, {first.delta:g})"
         whom = f" for each {self.unit}" if self.unit != "record" else ""
@@ -95,7 +96,7 @@ class Statement:
         return _word(self.facts["record"])
 
     def text(self) -> str:
-        """The whole statement as text, 100 characters wide."""
+        """The whole statement as text of several lines, wrapped at 100 characters."""
         lines = [self.claim, ""]
         for name, value in self.facts.items():
             lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
@@ -235,6 +236,6 @@ def _attack(settings: Settings, count: int) -> tuple[float, float]:
 def _cost(settings: Settings, count: int, delta: float) -> Bracket:
     """Return a bracket of epsilon at `delta` of `count` releases with these settings.
 
-    It is kept, since it can take a second and the spending curve asks for it again.
+    It is cached, since it can take a second and the spending curve asks for it again.
     """
     return epsilon_of_history([settings.release(count)] if count else [], delta)

@@ -37,7 +37,8 @@ _CHECK = 8
 
 
 class TranscriptError(RuntimeError):
-    """A transcript is damaged or belongs to other weights, or a run cannot do what is asked at this moment."""
+    """Raised where a transcript is damaged or belongs to other weights, and where a run cannot do what is asked at this
+    moment, as in the middle of a step."""
 
 
 class DamagedRecordError(TranscriptError):
@@ -109,7 +110,8 @@ class Header:
 
 
 class Record(NamedTuple):
-    """What one step released: its number in the ledger, and K sums; no sums where a release is a vector."""
+    """What one step released: its number in the ledger, counted from 0, and the K noisy sums; no sums where a release
+    is a vector."""
 
     release: int
     sums: tuple[float, ...]
@@ -243,7 +245,7 @@ def _state(count: int, check: bytes) -> str:
 
 
 def seen(state: str) -> int:
-    """Return the number of records that a text of `Transcript.state` states; 0 for any other text."""
+    """Return the number of records in a text of `Transcript.state`, COUNT:CHECK; 0 for any other text."""
     found = re.match(r"(\d{1,18}):", state, re.ASCII)
     return int(found[1]) if found else 0
 

@@ -31,7 +31,8 @@ class BatchSum:
         self._secret = b""
 
     def keep(self, secret: bytes) -> None:
-        """Set the run's secret, from which records that are drawn anew in each step are drawn (`records.DrawnData`)."""
+        """Set the run's secret bytes, from which the records of a data set that draws them anew in each step are drawn
+        (`records.DrawnData`). Other data sets do not need it."""
         self._secret = secret
 
     def total(self, release: int, batch: Indices) -> Sums:

@@ -51,7 +51,8 @@ def in_step(step: int) -> Iterator[None]:
 
 
 class Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records. Losses are wanted of the first `meant`; the others fill it up."""
+    """A collated batch, `content`, of `rows` records. Losses are wanted of the first `meant` of them; the others are
+    copies that fill the batch up to a prescribed shape."""
 
     content: Any
     meant: int
@@ -104,7 +105,8 @@ class Evaluation:
 
 
 def on_host(losses: Sequence[Tensor]) -> Array:
-    """Copy the losses of several evaluations to the host, waiting for the device once: shape (evaluations, records)."""
+    """Copy the losses of several evaluations, each of shape (records,), to host memory, and wait for the device once.
+    Returns an array of shape (evaluations, records)."""
     values: Array = torch.stack(list(losses)).to("cpu").numpy()
     return values
 

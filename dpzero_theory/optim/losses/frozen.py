@@ -293,7 +293,9 @@ class _Bottom:
         return States(_mapped(path, shape, kind, writes=False), kept)
 
     def digest(self) -> str:
-        """Return a digest of everything that the hidden states depend on beside the records."""
+        """Return a digest, as text, of everything that the hidden states depend on beside the records: the model's
+        class and configuration, its buffers, and its frozen weights but for those of the layers from the first trained
+        one on."""
         config = getattr(self.model, "config", None)
         frozen = {id(p) for p in self.model.parameters() if not p.requires_grad}
         above = {id(p) for layer in self.place.layers[self.place.first :] for p in layer.parameters()}

@@ -28,15 +28,17 @@ from dpzero_theory.optim.losses.records import Unreadable, each
 from dpzero_theory.optim.weights.module import Weights
 
 KEY_BYTES = 32
-"""The length of the secret key of a run's records."""
+"""The length, in bytes, of the secret key under which a run's records are digested."""
 RECORDS = 1000
-"""How many records of a data set, evenly spread, are compared at most, where they are read one by one."""
+"""How many records of a data set are read at most: evenly spread for a digest (`of_records`), the first ones to look
+for in another data set (`shared`)."""
 SEARCHED = 20_000
-"""How many records of a data set `shared` looks through at most."""
+"""How many records, the first ones, of its argument `data` the function `shared` looks through at most."""
 _UNREADABLE = (
     b"\x80\x04\x95-" + bytes(7) + b"\x8c\x1bdpzero_theory.optim.records\x94\x8c\x06Unread\x94\x93\x94)\x81\x94."
 )
-"""The bytes that stand for a record that cannot be read, fixed because folders keep digests of them."""
+"""The bytes that stand in a digest for a record that cannot be read. They never change, because the folders of runs
+keep digests that they are in."""
 
 
 def layout(weights: Weights) -> str:

@@ -45,7 +45,8 @@ class Masked:
         return self.drawn(index, seed_of(b"", index))
 
     def drawn(self, index: int, seed: int) -> dict[str, Tensor]:
-        """Return record `index` with the mask that the seed draws."""
+        """Return the record with this index, collated alone and without the axis of the batch, with the mask that the
+        integer `seed` draws."""
         (record,) = drawn_records(self._data, [index], seed.to_bytes(8, "little"))
         with drawing_alike() as draws:
             draws.begin(seed)
@@ -53,7 +54,8 @@ class Masked:
         return {name: value[0] for name, value in batch.items()}
 
     def collate(self, records: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the batch of masked records, padded to one length at the side where the tokenizer pads."""
+        """Return the batch of masked records, as `drawn` returns them: tensors by name, padded to the longest of these
+        records, at the side where the tokenizer pads."""
         padding = {
             "input_ids": self._tokenizer.pad_token_id,
             "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),

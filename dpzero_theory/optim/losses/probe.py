@@ -57,7 +57,7 @@ class ProbeResult(NamedTuple):
 
 
 class RaisedError(Exception):
-    """Says that the losses, or the reading of a batch, have raised `error`."""
+    """Raised in place of an exception of the losses, or of the reading of a batch, which is its attribute `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)

@@ -28,7 +28,7 @@ class Fetch(Protocol):
 
 
 class Data(Protocol):
-    """A map-style data set."""
+    """A map-style data set: len(data) records, of which data[i] is the one with the number i, from 0."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -147,7 +147,7 @@ class Alike:
 
 
 class Unreadable:
-    """Stands for a record that cannot be read."""
+    """Its instances stand for records whose reading raises an exception."""
 
 
 def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
@@ -172,7 +172,8 @@ class _Draws:
 
     @staticmethod
     def begin(seed: int) -> None:
-        """Seed all three generators with this number."""
+        """Seed the global generators of torch, numpy and Python with the integer `seed`, numpy's with its remainder
+        modulo 2^32."""
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         torch.default_generator.manual_seed(seed)

@@ -56,7 +56,8 @@ _LITTLE = 0.01
 """The distance lambda that is chosen is the largest one whose halving changes the differences by at most this share of
 their L2 norm."""
 _KEY = bytes(16)
-"""The key of the directions, which need not be random, as only public records are looked at along them."""
+"""The key from which the directions are computed along which public records are looked at. It is always the same, since
+it need not be random or secret."""
 
 Array = NDArray[np.float64]
 
@@ -92,7 +93,8 @@ class Measured(NamedTuple):
 
     @property
     def norms(self) -> Array:
-        """Estimates of the gradient norm ||grad f_i|| of each record."""
+        """Estimates of the gradient norm ||grad f_i|| of each record, shape (records,): the root mean square of its
+        differences over the directions."""
         return _norms(self.differences)
 
 
@@ -226,7 +228,8 @@ def nearest_directions(evaluations: int) -> int:
 
 
 class _Records:
-    """Computes the losses of up to `MOST_RECORDS` records, evenly spread, at the module's current weights."""
+    """Computes the losses of up to `MOST_RECORDS` = 256 records of a data set, evenly spread, at the module's current
+    weights: called with the module, it returns them, shape (records,)."""
 
     def __init__(self, losses: Losses, data: Data, collate: Collate) -> None:
         count = min(len(data), MOST_RECORDS)

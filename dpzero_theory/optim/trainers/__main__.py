@@ -57,7 +57,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv`, or that of this process if it is None. Returns the exit status."""
+    """Run the command line `argv`, or that of this process if it is None: train, and write the model and its card.
+    Returns 0; bad input exits with status 2."""
     parser = _parser()
     options, words = parser.parse_known_args(argv)
     with parser.refusals():

@@ -412,7 +412,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _save_run(self) -> None:
-        """Write a checkpoint, whole or not at all, and delete the oldest beyond `save_total_limit`."""
+        """Write a checkpoint of the model, the Trainer and the run into its own folder, whole or not at all, and delete
+        the oldest ones beyond `save_total_limit`."""
         self.run.weights.untrained.settle()
         state = None if self.args.save_only_model else self.run.state_dict()
         if not self.args.should_save:
@@ -453,7 +454,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                     kept[name] = callback.state()
 
     def _load_best(self) -> None:
-        """Load the best checkpoint if `load_best_model_at_end` asks for it; delete the others if one is to be kept."""
+        """Load the best checkpoint if `load_best_model_at_end` asks for it, and end the run there. If
+        `save_total_limit` is 1, delete all other checkpoints."""
         best = self.state.best_model_checkpoint
         if best is None:
             return

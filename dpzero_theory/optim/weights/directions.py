@@ -34,7 +34,8 @@ from dpzero_theory.sphere import DIRECTIONS, GRID
 DIRECTION, ROUNDING = 0, 1
 """The domain, the last entry of the counter, says what words are for, which is directions or stochastic rounding."""
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
-"""How many coordinates are made at a time, few enough to stay in a processor's cache, or to take little GPU memory."""
+"""How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
+little of its memory."""
 _CPU = torch.device("cpu")
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
@@ -50,7 +51,8 @@ def _triton() -> ModuleType | None:
 
 
 def _kernels(device: torch.device) -> ModuleType | None:
-    """The module of kernels that make directions on this device; None where they are made on the CPU and copied."""
+    """Return the module `philox_triton`, whose kernels make directions on this device, or None where they are made on
+    the CPU and copied: always for a CPU, and where the kernels do not run."""
     return _that_run(device) if device.type == "cuda" else None
 
 

@@ -30,7 +30,8 @@ between two of its numbers."""
 _EXPONENT = 0x7F800000
 """The bits of a float32 that hold its exponent."""
 _PARTS = 65536
-"""Into how many parts 16 bits divide the distance between two neighbouring half-precision numbers."""
+"""Into how many equal parts the 16 further bits of a weight, or 16 random bits, divide the distance between two
+neighbouring half-precision numbers."""
 
 
 class Rounding:
@@ -146,7 +147,8 @@ def round_stochastically(x: Tensor, dtype: torch.dtype, fields: Tensor) -> Tenso
 
 
 def join(weights: Tensor, low: Tensor) -> Tensor:
-    """Return the float32 values of half-precision weights together with their 16 further bits `low` (int16)."""
+    """Return weights + (low/65536) times the spacing around each weight, in float32: the values that half-precision
+    weights and their 16 further bits `low` (int16, of the same shape) stand for together."""
     wide = weights.float()
     return torch.where(low == 0, wide, wide + low * (spacing(wide, weights.dtype) / _PARTS))
 

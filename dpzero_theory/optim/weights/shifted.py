@@ -31,9 +31,10 @@ _UNSAID = {
 }  # fmt: skip
 """Operations that may write the statistics of batch normalisation without saying so."""
 _TRAINING = 5
-"""The place of the argument that says whether batch normalisation is in training."""
+"""The index, from 0, of the argument of these operations that says whether batch normalisation is in training."""
 _ROWS_SHARE = 8
-"""An embedding is shifted row by row where at most one in so many of its rows is looked up."""
+"""Where an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
+shifted, not the whole matrix."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from dpzero_theory.theory.sharp.projection import Projection
 
 _APART = np.geomspace(0.36, 1.0, 6)  # The h that are tried for E(v - c)_+^2, in units of 1/steepness (`removed`)
 _APART_TILTED, _TILTS = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
-"""The h in units of 1/s and the theta in units of 1/(c s) that are tried for E[phi(y)'w]; s is the steepness."""
+"""The h, in units of 1/s, and the theta, in units of 1/(c s), that are tried for E[phi(y)'w]. s is about the slope of
+-log of the density of v_inf at c (`removed`)."""
 _TILTS_ACROSS = np.geomspace(0.5, 1.6, 4)
 """The theta^2 in units of 1/(c s) that are tried for E[(phi(y)'w)^2], besides 2 (1 - c)/3."""
 
