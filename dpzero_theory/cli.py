@@ -63,7 +63,8 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """A context manager that turns a ValueError or OSError of its block into an error of the command line.
+        """A context manager that turns a ValueError or OSError of its block into an error of the command line: one line
+        on standard error, and exit status 2.
 
         The error's line begins with `flag` where the message does not name another flag.
         """
@@ -130,7 +131,7 @@ def number(
     """Returns a type for argparse's `add_argument`: it accepts a finite number x within bounds.
 
     The bounds are above < x < below and at_least <= x <= at_most. The parsed value is an int if the word is written as
-    one, else a float.
+    one, else a float. NaN and infinities are refused.
     """
 
     def parse(text: str) -> float | int:

@@ -24,8 +24,8 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
     """Returns the operator sum_k A_k^p for the operators A_k and p = power.
 
     `measure_spectrum(..., root=p)` measures with it H_p = (sum_k A_k^p)^(1/p), which bounds every A_k. One product with
-    it costs p products with each operator. ValueError is raised for an odd power, for no operators, and for operators
-    that differ in shape.
+    it costs p products with each operator. ValueError is raised unless the power is even and at least 2, for no
+    operators, and for operators that differ in shape.
     """
     p = check.integer("power", power, at_least=2)
     if p % 2:

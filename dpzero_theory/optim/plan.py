@@ -504,7 +504,7 @@ def _rounded(mine: tuple[float, ...], begun: tuple[float, ...]) -> bool:
 def _law(rule: Algorithm, noise: object, levels: int) -> Mechanism | None:
     """Return the law of the noise of a family, such as "gaussian", for an algorithm; None where there is no noise.
 
-    rule: the algorithm. levels: the number of integers between 0 and the clip. Raises ValueError for other families.
+    rule: the algorithm. levels: the integer that stands for the clip. Raises ValueError for other families.
     """
     law = rule.law(noise)
     return law if law is None or not rule.lattice else law.on(int(levels))

@@ -488,7 +488,8 @@ def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -
     """Return the data set, losses, collate and micro-batch with which a run evaluates its records.
 
     They are those given, with two exceptions. Where the collator masks tokens at random, masks are drawn by record and
-    step (`losses.masked`). Where a record is a user, users are evaluated one by one, in parts of `micro_batch` texts.
+    step (`losses.masked`). Where a record is a user, users are evaluated one by one, in parts of `micro_batch` texts;
+    the micro-batch that is returned is then 1, a user.
     """
     users = data if isinstance(data, ByUser) else None
     if masks(collate):

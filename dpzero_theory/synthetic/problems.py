@@ -120,7 +120,7 @@ class Quadratic(_Distances):
         return 0.5 * float(self._squares.mean())
 
     def gap(self, x0: Array) -> float:
-        """Returns how far the mean loss at x0 is above its minimum: (1/2) (x0 - mean)^T A (x0 - mean), exactly.
+        """Returns how far the mean loss at x0 is above its minimum: (1/2) (x0 - mean)^T A (x0 - mean), up to rounding.
 
         The minimum is at the mean of the samples.
         """

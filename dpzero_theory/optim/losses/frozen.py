@@ -218,7 +218,8 @@ class _Bottom:
         return tail
 
     def compare(self, tail: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-        """Raise ValueError unless the tail gives a few records the outputs that the model gives them.
+        """Raise ValueError unless the tail gives a few records the outputs that the model gives them, up to rounding
+        (`_ROUNDINGS`), or if a weight below the first trained layer is trained.
 
         tail: the module without the frozen layers. inputs: the forward's arguments for these records, by name.
         """

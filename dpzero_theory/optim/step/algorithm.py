@@ -82,8 +82,8 @@ class Algorithm(ABC):
     def unit(self, clip: float, levels: int, squared_norm: int) -> float:
         """Return the number in loss/length that 1 in a released sum stands for; C/levels where K integers are released.
 
-        clip: C. levels: the number of integers between 0 and C. squared_norm: ||v||^2 of the vector v of integers along
-        the direction; it is used only where a release is a vector.
+        clip: C. levels: the integer that stands for C. squared_norm: ||v||^2 of the vector v of integers along the
+        direction; it is used only where a release is a vector.
         """
         return clip / levels if self.lattice else 1.0
 
@@ -92,8 +92,8 @@ class Algorithm(ABC):
         """Return the sum of what the records of a micro-batch contribute, shape (K,).
 
         differences: of each record along the K directions, shape (batch, K). clip: C, to which they are clipped.
-        levels: the number of integers between 0 and C. d: the number of trained weights. squared_norm: ||v||^2 of the
-        vector v of integers along the direction. The last two are used only where a release is a vector.
+        levels: the integer that stands for C. d: the number of trained weights. squared_norm: ||v||^2 of the vector v
+        of integers along the direction. The last two are used only where a release is a vector.
         """
 
     def release(self, total: Sums, law: Mechanism | None, scale: float, source: NoiseSource) -> Sums:

@@ -68,7 +68,8 @@ for _name, _falling in (
 
 
 def step_sizes(step_size: StepSize, steps: int, schedule: str = "constant") -> tuple[float, ...]:
-    """Return the step sizes of a plan: a single one where all are equal, else one for each release.
+    """Return the step sizes of a plan: a single one where step_size is a number and the schedule is `constant`, else
+    one for each of the T releases, in order.
 
     step_size: alpha >= 0, or a function of the release's number 0..T-1, which needs the schedule `constant`. steps: T.
     schedule: how a step size that is a number changes along the run, a name of `SCHEDULES`. Raises ValueError for any

@@ -176,7 +176,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder. If there is
                 none, the transcript moves the initial weights to where the run was; with dpgd-0th, whose releases no
                 transcript holds, the run goes on from the initial weights, and what was paid for stays paid. False or
-                None starts a run, and raises if there is one.
+                None takes the training arguments' own `resume_from_checkpoint`; if that is None too, a run is started.
             trial: must be None; `optim.hyperparameter_search.make_private_search` pays for a search.
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
@@ -185,7 +185,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             since none may be told.
 
         Raises:
-            ValueError: settings that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged checkpoint.
+            ValueError: settings that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged checkpoint,
+                an evaluation set that shares records with the training data.
         """
         if trial is not None:
             raise ValueError(
@@ -239,7 +240,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """Return the loader of an evaluation set, as `transformers.Trainer` makes it.
 
         eval_dataset: a data set, the name of one, or None for the Trainer's own. Raises ValueError if it shares a
-        record with the training data, unless `public_evaluation` is set.
+        record with the training data, or cannot be compared with it, unless `public_evaluation` is set.
         """
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)

@@ -179,8 +179,9 @@ class Directions:
     def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
         """Return coordinates start, ..., start + count - 1 of v, a vector of integers along the direction u.
 
-        v is u in units of the largest number of which all values of the table are multiples: u itself for signs, and
-        2^16 g for a normalised law. number: of the direction. parameter: its index.
+        v is g, which is u but for the sphere's factor (`factor`), in units of the largest number of which all values of
+        the law's table are multiples: u itself for signs, 2^16 u for Gaussian directions, and 2^16 g for those on the
+        sphere. number: of the direction. parameter: its index.
         """
         found = np.empty(count, np.int64)
         for here, values in self._blocks_on_cpu(number, parameter, start, count, 1 / self._grid, torch.float64):

@@ -93,10 +93,11 @@ class Untrained:
 
     @contextmanager
     def left(self) -> Iterator[Callable[[], None]]:
-        """Inside the block evaluations may leave buffers changed; when it ends all buffers are put back.
+        """A context manager in whose block evaluations may leave buffers changed; when the block ends all buffers are
+        put back.
 
-        Gives a function to call after each evaluation: it raises ValueError, naming the buffer, if one has changed
-        since its last call.
+        It gives the block a function to call after each evaluation: it raises ValueError, naming the buffer, if one has
+        changed since its last call.
         """
         seen: list[dict[str, Tensor | int]] = []
 
