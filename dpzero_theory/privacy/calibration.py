@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import outward, smallest_real
+from dpzero_theory.bisection import halved, outward, smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, excess, notes, sharp_delta, wide_delta
 from dpzero_theory.privacy.answers import NoiseQuestion, answer, bracket_curve
 from dpzero_theory.privacy.bracket import Bracket
@@ -214,12 +214,9 @@ def _missed(unit: Release, epsilon: float, delta: float, most: float) -> float:
     def missed(noise: float) -> bool:
         return delta_of_history([unit.with_noise(noise)], epsilon).lower > delta
 
-    low = next((noise for k in range(1, _MOST_TRIES) if missed(noise := most / 1.5**k)), 0.0)
-    high = 1.5 * low
-    for _ in range(3 if low else 0):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if missed(middle) else (low, middle)
-    return low
+    start, least = most / 1.5, most / 1.5**_MOST_TRIES
+    _, low = outward(missed, start, -start / 3, growth=1 / 1.5, most=least)
+    return halved(missed, low, 1.5 * low, 3, lambda a, b: math.sqrt(a * b))[0] if low > least else 0.0
 
 
 def _question(unit: Release, epsilon: float, delta: float) -> NoiseQuestion:

@@ -60,7 +60,7 @@ _VACUOUS = 50.0
 """From this epsilon on a note says that the guarantee protects nothing."""
 _BELOW = (1e-3, 1e-2, 0.1, 0.3, 0.5, 0.7)
 """A noise that certainly misses a target is sought below the noise that meets it, by these shares of it."""
-_NEAR = 1.1
+_ABOUT_EXACT = 1.1
 """Where the ends of a group's bracket are within this ratio, no bound by one record after another is tried."""
 _ONE_BY_ONE = "one record after another"
 _NOTHING = Bracket(0.0, math.inf, math.inf, "none")
@@ -121,7 +121,7 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
         return one
     together, attained = _together(made, k), _attained(made, k, n)
     bracket = delta_of_history(together, eps) if together is not None else _NOTHING
-    if together is not None and together == attained and bracket.upper <= _NEAR * bracket.lower:
+    if together is not None and together == attained and bracket.upper <= _ABOUT_EXACT * bracket.lower:
         return bracket
     if attained is not None:
         least = delta_of_history(attained, eps).lower
@@ -162,7 +162,7 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
     least_of_one = one.lower
     together, attained = _together(made, k), _attained(made, k, n)
     bracket = epsilon_of_history(together, delta) if together is not None else _NOTHING
-    if together is not None and together == attained and bracket.upper <= _NEAR * bracket.lower:
+    if together is not None and together == attained and bracket.upper <= _ABOUT_EXACT * bracket.lower:
         return _warned(k, bracket)
     if attained is not None:
         with suppress(ValueError):  # so small a delta may not be resolved for them

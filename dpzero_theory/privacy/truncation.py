@@ -24,8 +24,8 @@ from itertools import accumulate, pairwise
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.composition import Composition
 
-_NEAR, _FAR, _LIKELY = 0.97, 0.1, 0.01
-"""The bound r_k on the probability that more than j_k steps are truncated is at most _NEAR times r_{k-1} while r_{k-1}
+_SLOWLY, _FAR, _LIKELY = 0.97, 0.1, 0.01
+"""The bound r_k on the probability that more than j_k steps are truncated is at most _SLOWLY times r_{k-1} while r_{k-1}
 exceeds _LIKELY, and then at most _FAR times it."""
 _LEFT = 1e-7
 """The sum ends where the remaining probability r_k is at most this share of delta."""
@@ -46,14 +46,14 @@ def numbers(composition: Composition, left: float) -> tuple[list[int], list[tupl
     kept: list[tuple[float, list[int]]] = []
     if len(mixed) == 1:
         tail = left
-        while tail < _NEAR:
+        while tail < _SLOWLY:
             count = mixed[0].fewest(tail)
             if not kept or count > kept[-1][1][0]:
                 kept.append((mixed[0].more(count), [count]))
-            tail = min(tail / _FAR, tail + 1 - _NEAR)
+            tail = min(tail / _FAR, tail + 1 - _SLOWLY)
         rest = kept[-1][0]
     while rest > left:
-        tail = (_NEAR if rest > _LIKELY else _FAR) * rest / len(mixed)
+        tail = (_SLOWLY if rest > _LIKELY else _FAR) * rest / len(mixed)
         counts = [part.least(tail) for part in mixed]
         rest = sum(part.more(count) for part, count in zip(mixed, counts, strict=True))
         if not kept or counts != kept[-1][1]:

@@ -28,7 +28,7 @@ from dpzero_theory.privacy.certified.laws.finite import FinitePair
 
 LEAST_SHUFFLED = 0.02
 """The least noise s, over the clip, for which pairs are made; with less the losses are in the thousands."""
-_INTERVALS, _FARTHEST = 40, 12.0
+_WIDTHS, _FARTHEST = 40, 12.0
 """The largest output is told up to intervals, this many to a standard deviation of the noise, that end so many standard
 deviations above the largest mean. Below all of them the intervals begin as far under 0."""
 _ERROR = 1e-12
@@ -60,7 +60,7 @@ def largest_pairs(noise: float, epoch: int, released: int, down: float) -> tuple
     noise: s, at least `LEAST_SHUFFLED`. epoch: t. released: r, the number of the epoch's steps that are released. down:
     the mean under Q of the step that the record is in, 0 or 1; under P it is 2.
     """
-    edges = np.arange(-_FARTHEST * noise, 2 + _FARTHEST * noise, noise / _INTERVALS)
+    edges = np.arange(-_FARTHEST * noise, 2 + _FARTHEST * noise, noise / _WIDTHS)
     (p, p_error), (q, q_error) = (_masses(edges, noise, released / epoch, released, mean) for mean in (2.0, down))
     return _least(p - p_error, q + q_error), _least(q - q_error, p + p_error)
 
