@@ -25,8 +25,8 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.composition import Composition
 
 _SLOWLY, _FAR, _LIKELY = 0.97, 0.1, 0.01
-"""The bound r_k on the probability that more than j_k steps are truncated is at most _SLOWLY times r_{k-1} while r_{k-1}
-exceeds _LIKELY, and then at most _FAR times it."""
+"""The bound r_k on the probability that more than j_k steps are truncated is at most _SLOWLY times r_{k-1} while
+r_{k-1} exceeds _LIKELY, and then at most _FAR times it."""
 _LEFT = 1e-7
 """The sum ends where the remaining probability r_k is at most this share of delta."""
 _EXCESS = 1e-3
