@@ -13,9 +13,11 @@ class TooLong(BaseException):
 
 @contextmanager
 def limited(seconds: float, *, processor: bool = False) -> Iterator[None]:
-    """Raise TooLong inside the block after `seconds` of wall time, or of processor time if `processor` holds.
+    """Raise TooLong inside the block once it has taken `seconds` seconds of wall time, or, with `processor`, of this
+    process's time on the processor.
 
-    Any other exception that the block raises once the time is over, such as a library's own, becomes TooLong, too.
+    An `Exception` that leaves the block after that moment is replaced by TooLong: a library may turn TooLong into an
+    error of its own. It uses a signal, so it works in the main thread only, and such blocks cannot be nested.
     """
     kind, timer = (signal.SIGVTALRM, signal.ITIMER_VIRTUAL) if processor else (signal.SIGALRM, signal.ITIMER_REAL)
     late = False
