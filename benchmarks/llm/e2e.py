@@ -40,10 +40,10 @@ LABELS = {"zero-shot": "before", "dpzero": "DPZero, epsilon {}", "adamw": "AdamW
 
 
 def bleu(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return the BLEU of the answers (0 to 100), and the ends of its 95% interval by `RESAMPLED` bootstrap samples of
-    the prompts.
+    """Return `bleu`, sacrebleu's BLEU of the answers (0 to 100), and `bleu_low` and `bleu_high`, the ends of its 95%
+    interval: the quantiles 0.025 and 0.975 over `RESAMPLED` bootstrap samples of the prompts.
 
-    references: the right answers to each prompt, any number of them.
+    answers: one for each prompt. references: for each prompt its right answers, any number of them.
     """
     from sacrebleu.metrics import BLEU
 

@@ -17,8 +17,9 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 16) -> list[str]:
-    """Return the greedy continuation of each prompt as text, without the newline or end token at which it stops; it has
-    at most MAX_NEW_TOKENS tokens. rows: how many prompts go through the model at a time."""
+    """Return the greedy continuation of each prompt as text. It ends before the first newline or the model's end token,
+    has at most MAX_NEW_TOKENS tokens, and no white space at its ends. rows: how many prompts go through the model at a
+    time."""
     answers: list[str] = []
     end = model.generation_config.eos_token_id
     stops = {"stop_strings": ["\n"], "tokenizer": tokenizer} if _has_newlines(tokenizer) else {}

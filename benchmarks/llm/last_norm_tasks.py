@@ -41,7 +41,8 @@ from dpzero_theory.optim.losses.starting import public_clip
 
 
 class Size(NamedTuple):
-    """How many records of a task train at most, choose settings and test, and the most tokens of a prompt."""
+    """The sizes of a task: the most records to train on, the numbers of dev records (which choose settings) and of test
+    records, and the most tokens of a prompt with its answer."""
 
     train: int
     dev: int
@@ -122,8 +123,9 @@ def texts(name: str, data: Path | None, size: Size | None = None) -> dict[str, l
 
 
 def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = False) -> Prepared:
-    """Return the model and a task's records by split. With `examples` one training record of each class stands before
-    every prompt, and there are no other training and dev records than one of each."""
+    """Return the model and a task's records by split, asked by one of `PROMPTS`. data: a folder of local files, or None
+    for Hugging Face. With `examples` one training record of each class stands with its answer before every prompt, and
+    of the training and dev records only the first of each is kept, because nothing is trained."""
     records, before = texts(name, data), []
     if examples:
         first = {record.label: record for record in reversed(records["train"])}
@@ -134,7 +136,7 @@ def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = Fals
 
 
 class _Works:
-    """Makes the model with a task's records when asked for it, and keeps the one that was asked for last."""
+    """Makes the model with a task's records when asked for it, and keeps the one that the method `of` made last."""
 
     def __init__(self, data: Path | None) -> None:
         self._data, self._key, self._norm = data, ("", ""), 0.0
@@ -156,7 +158,8 @@ class _Works:
 
 
 def step_sizes(method: str) -> tuple[float, ...]:
-    """Return the step sizes of a method that are compared: s where it is zeroth-order, else those of AdamW."""
+    """Return the step sizes that are compared for a method: the factors s (the step size is s K/G^2) of a zeroth-order
+    method, the step sizes themselves of a method by AdamW, and 0 for a method that trains nothing."""
     return (0.0,) if method in ("zero-shot", "few-shot") else SCALES.get(method, RATES)
 
 
@@ -255,7 +258,8 @@ def order(rows: pd.DataFrame) -> str:
 
 
 def sst2(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the ends of the runs of `benchmarks.llm.last_norm` on the most records, as rows of a task here."""
+    """Return the rows of `benchmarks.llm.last_norm` after the last step of the runs on the most training records, with
+    the columns `task` and `prompt` that rows of this experiment have."""
     large = rows[rows["n"] == last_norm.LARGE]
     last = large[large["step"] == large.groupby("method")["step"].transform("max")]
     return last.assign(task=last_norm.TASK, prompt="paper")

@@ -22,7 +22,8 @@ TEST_SEED = 42
 
 @dataclass(frozen=True)
 class Record:
-    """The texts of one record, and its class or its gold answers."""
+    """A record: its texts by the name of their column, and its class `label` (-1 if answers are free text) or its gold
+    `answers` (none if there are classes)."""
 
     texts: Mapping[str, str]
     label: int = -1

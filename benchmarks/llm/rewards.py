@@ -70,9 +70,10 @@ def prepared(name: str, data: Path | None) -> Prepared:
 
 
 def trained(work: Prepared, name: str, loss: str, epsilon: float, setting: int) -> dict[str, Any]:
-    """Train privately, and return what was reached; the model's weights are put back.
+    """Train privately for the target `epsilon`, and return the columns of the row, among them the accuracy on dev and
+    test records; the model's weights are put back.
 
-    name: of the task. loss: one of `LOSSES`. setting: the number of its settings.
+    name: of the task. loss: one of `LOSSES`. setting: the index (0, 1, ...) of the loss's pair of clip and step size.
     """
     at, train, smoothing, losses = TASKS[name], first(work.parts["train"], LARGE), SMOOTHINGS[loss], work.losses
     if loss == "error":

@@ -44,7 +44,8 @@ def folder_of(parent: Path, family: str, width: int) -> Path:
 
 
 def pretrained(parent: Path, family: str, width: int) -> LanguageModel:
-    """Return a pretrained model. Raises ValueError where `python -m benchmarks.pretrain` has not made it."""
+    """Return the pretrained model of this family and width from the folder `parent`. Raises ValueError where `python -m
+    benchmarks.pretrain` has not made it there."""
     place = folder_of(parent, family, width)
     if not (place / "config.json").exists():
         raise ValueError(f"models must be made first: python -m benchmarks.pretrain --family {family} --width {width}")

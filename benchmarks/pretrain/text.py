@@ -33,13 +33,14 @@ DEV = 500
 
 
 def sentences(data: Path | None) -> list[str]:
-    """Return the sentences for pretraining, each once, in a fixed order. data: a folder of local files, or None for
-    Hugging Face. Raises what `records.load` raises."""
+    """Return the sentences for pretraining, the training splits of the data sets in `READ`, each sentence once, in a
+    fixed order. data: a folder of local files, or None for Hugging Face. Raises what `records.load` raises."""
     return list(dict.fromkeys(text for name in READ for text in _texts(name, "train", data)))
 
 
 def reviews(data: Path | None) -> list[str]:
-    """Return sentences of the models' own domain that none has read: SST-2's test set."""
+    """Return the sentences of SST-2's test set, which no model is pretrained on, although they are reviews as most of
+    the sentences for pretraining are. data: a folder of local files, or None for Hugging Face."""
     return _texts("sst2", "test", data)
 
 
@@ -137,8 +138,8 @@ class SentenceScorer:
 
 
 def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
-    """Return the token ids, attention mask and labels of the examples, padded on the right (ids with `pad`), in the
-    form of transformers' collators."""
+    """Return the token ids, attention mask and labels of the examples, each of shape (examples, longest), padded on the
+    right: ids with `pad`, labels with the label that losses ignore. The names are those of transformers' collators."""
     width = max(len(example.ids) for example in chunk)
 
     def filled(rows: Sequence[Sequence[int]], value: int) -> Tensor:

@@ -126,7 +126,8 @@ def measure(cell: Cell) -> dict[str, Any]:
 
 
 def failures(rows: Any) -> Any:
-    """Return the rows in which a true certificate was not confirmed or one that is false was not refused."""
+    """Return the rows in which a true certificate was not confirmed, or in which an altered one was confirmed although
+    the accountant's lower end proves it false. rows: a table of this experiment."""
     false = rows["altered_lower"] > rows["altered_epsilon"]
     return rows[(rows["confirmed"] != "confirmed") | (false & (rows["refused"] == "confirmed"))]
 
