@@ -30,7 +30,7 @@ def library():
     CHECKOUT = Path(__file__).resolve().parents[1]
 
     def drawn(draw, label):
-        """A picture that fills its column, of at most 18.5 rem."""
+        """Return the picture that `draw` makes, as wide as its column and at most 18.5 rem."""
         svg = picture(draw, label=label, height=3.4).replace("<svg ", '<svg style="width:100%;height:auto" ', 1)
         return mo.Html(f'<div style="width:18.5rem;max-width:100%">{svg}</div>')
 

@@ -191,9 +191,9 @@ def _above(law: str, first: int, scale: float) -> float:
     """Return the sum over the integers x >= first of e^{-|x|/scale} if `law` is "laplace", or of e^{-(x/scale)^2/2} if
     it is "gaussian".
 
-    Up to `_MOST_TERMS` terms are added one by one, until they are below e^-80. Of more terms, a Laplace tail is summed
-    as a geometric series, and a Gaussian one is replaced by the integral from half an integer before `first`, whose
-    relative error is at most 1/(24 scale^2) where the sum matters.
+    Terms beyond 80 times `scale` (Laplace) or 40 times it (Gaussian) are left out. Up to `_MOST_TERMS` terms are added
+    one by one. Of more terms, a Laplace tail is summed as a geometric series, and a Gaussian one is replaced by the
+    integral from half an integer before `first`, whose relative error is at most 1/(24 scale^2) where the sum matters.
     """
     last = math.ceil((80 if law == "laplace" else 40) * scale) + max(first, 0)
     if last - first <= _MOST_TERMS:

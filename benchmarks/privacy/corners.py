@@ -62,9 +62,9 @@ def settings(count: int) -> list[dict[str, Any]]:
 def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
     """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
     releases `unit`, by the method's own estimate of its error. For full batches it is the closed form with 50 digits;
-    for Poisson batches it is `independent_delta`. The value is for the order of the two neighbouring data sets that has
-    the larger delta. If no method applies, or its error is more than 1e-4 of the value, the name is "" and both ends
-    are 0."""
+    for sampled batches it is `independent_delta`, except for batches of a fixed size. The value is for the order of the
+    two neighbouring data sets that has the larger delta. If no method applies, or its error is more than 1e-4 of the
+    value, the name is "" and both ends are 0."""
     parts = unit.composition.directions()
     with mpmath.workdps(50):
         if not parts[0]:

@@ -56,7 +56,8 @@ Array = NDArray[np.float64]
 
 
 def spectrum(name: str, d: int) -> Array:
-    """Return the d eigenvalues of the diagonal matrix whose spectrum has this name."""
+    """Return the d eigenvalues of the diagonal matrix whose spectrum has this name. The largest in absolute value is
+    1."""
     if name == "flat, one spike":
         return np.concatenate([[1.0], np.full(d - 1, 1e-3)])
     if name == "rank 20":

@@ -51,7 +51,8 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Place:
-    """The size of the data, the budget at DELTA, and the evaluations of each record's loss in a run."""
+    """The size of the data, n records in d dimensions; the budget `epsilon` at DELTA; and `points`, the largest number
+    of evaluations of each record's loss in a run."""
 
     n: int
     d: int

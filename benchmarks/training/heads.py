@@ -43,11 +43,11 @@ class Head(Protocol):
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor], rule: str) -> Tensor:
         """Return for each record and shift s by how much the record's loss f changes, shape (records, settings, K),
-        where x are the parameters: f(x + s) - f(x - s) by the rule central, f(x + s) - f(x) by forward, and by exact
-        the derivative of f along s. `part` has the records.
+        where x are the parameters: f(x + s) - f(x - s) by the rule "central", f(x + s) - f(x) by "forward", and the
+        derivative of f along s by "exact". Nothing is divided by the length of s. `part` has the records.
 
-        shifts: the lambda u_k as tensors like those in `start`, each with a first axis for the K directions; u_k
-            for the rule exact.
+        shifts: the s as tensors like those in `start`, each with a first axis for the K directions: lambda u_k, or u_k
+        for the rule "exact".
         """
 
 
@@ -131,7 +131,8 @@ class Normed(NamedTuple):
 
 
 class Module(nn.Module):
-    """A classifier of the protocol `Head` as a torch module, which the library's optimiser needs."""
+    """A classifier of the protocol `Head` as a torch module with one set of parameters, which starts at those of
+    `start`. The library's optimiser needs a module."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -184,9 +185,9 @@ def _share(head: Head, parameters: Sequence[Tensor], part: Part) -> float:
 
 
 def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, plan: Plan) -> NDArray[np.float64]:
-    """Return each record's slopes along the directions by the plan's difference rule, shape (batch, settings, K).
-    flat has the parameters x of each setting as a row, u the K directions as rows. `part` has the records' features and
-    classes."""
+    """Return each record's slopes along the directions by the plan's difference rule, in float64, shape (batch,
+    settings, K): a difference of losses over 2 lambda or lambda, or the derivative. flat has the parameters x of each
+    setting as a row, u the K directions as rows. `part` has the records' features and classes."""
     over = plan.smoothing or 1.0
     found = head.differences(part, _parameters(head, flat), _parameters(head, over * u), plan.difference)
     values: NDArray[np.float64] = (found / ((2 if plan.difference == "central" else 1) * over)).double().numpy()
