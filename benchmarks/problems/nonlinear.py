@@ -299,7 +299,8 @@ class _Logistic:
 
     def start(self, u: Tensor, live: int) -> None:
         self.u = u
-        # The product is copied, because torch calls a single transposed row contiguous whatever its strides are.
+        # With a single direction torch calls the transposed product contiguous whatever its strides are, so that
+        # kernels would read it otherwise; the copy has the strides of a contiguous tensor.
         self.data_part = (self.rows @ u.T).T.clone(memory_format=torch.contiguous_format)
         self.move = u.new_zeros((len(u), live))
         self.live = live

@@ -148,10 +148,10 @@ def _path(
     """Return the squared gradient norm of every iterate of a method, shape (S + 1, L) for S steps and L lanes, which
     are runs with step size, clip and noise of their own.
 
-    method: "dpzero" or "dpgd-0th". given: the inner products of data, directions and noise, from which steps are
-    computed. starts: two sets of inner products of the method's start and noise, the first in the metric of the
-    samples' slopes and the second in that of the gradient's norm. d: the dimension. scalars: the standard normal noise
-    of the S steps, which dpgd-0th does not use. The result is on the device of `worker`.
+    method: "dpzero" or "dpgd-0th". given: the inner products of data, directions and noise. starts: two sets of inner
+    products of the method's start and noise, those from which its steps are computed and those from which the
+    gradient's norms are. d: the dimension. scalars: the standard normal noise of the S steps, which dpgd-0th does not
+    use. The result is on the device of `worker`.
     """
     alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
     own = starts[0].own(alpha * std)

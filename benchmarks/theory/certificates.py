@@ -187,7 +187,7 @@ def run_cell(
 ) -> list[dict[str, Any]]:
     """Return the rows of one cell and seed for the parameter sets `names` (one of the groups that
     `CertificateCell.shares` returns) and all epsilons of the cell. Runs with the same number of directions per step
-    share their random numbers. Runs of more steps than the cell's cap are certified, but not made.
+    share their random numbers. Runs that need more evaluations than the cell's cap allows are certified, but not made.
 
     schedule: chooses the iterates whose gradient is measured; None for the engine's own choice.
     """

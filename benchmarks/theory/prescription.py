@@ -227,7 +227,8 @@ def run(
 ) -> dict[str, Any]:
     """Train on the records `work` with one choice and seed, and return the row. The setting has the batch size, the
     relation and the grid's number of steps; `task` is the name in the row. before: the loss and the accuracy before
-    training, which are the same for all choices. The mean of ||grad F||^2 is over about 1 in 25 of the iterates."""
+    training, which are the same for all choices. ||grad F||^2 is measured at equally spaced iterates, about a 25th as
+    many as the grid's runs have steps (at all iterates, if there are fewer)."""
     started = time.perf_counter()
     records = TensorDataset(*work.train)
     n = len(records)

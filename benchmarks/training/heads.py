@@ -72,7 +72,8 @@ class Linear(NamedTuple):
         right = along.gather(1, part.y.view(-1, 1, 1).expand(len(part.y), 1, along.shape[2]))
         likely = torch.exp(at - at.amax(2, keepdim=True))
         if rule == "central":
-            # the loss at the logits at + along less that at at - along; `at.amax` is left out of both, where it cancels
+            # The loss at the logits `at` + `along`, less the loss at the logits `at` - `along`. The largest of `at` was
+            # subtracted from all of them, which cancels in the difference.
             return torch.log(likely @ torch.exp(along)) - torch.log(likely @ torch.exp(-along)) - 2 * right
         likely = likely / likely.sum(2, keepdim=True)
         normal = likely @ along if rule == "exact" else torch.log1p(likely @ torch.expm1(along))

@@ -159,8 +159,8 @@ def _(full: bool) -> Finding:
 
 
 def _times_more(r: float) -> float:
-    """Return how many times more steps Theorem 3 makes than DP-GD with the step size 1/(2 ell), at effective rank r, if
-    step size times steps is the same for both."""
+    """Return how many times as many steps Theorem 3 makes as DP-GD with the step size 1/(2 ell), at effective rank r,
+    if step size times number of steps is the same for both."""
     alpha = f.STATEMENTS["thm3"].alpha
     return f.value(1 / (2 * f.ell * alpha), {**f.SYNTHETIC, "r": r})
 
