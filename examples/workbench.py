@@ -185,8 +185,9 @@ def prescription(
     )
 
     def certified(dimension=d.value, directions=k.value, cap=points.value):
-        """Return the prescription with the smallest certificate, or None where `cap`, the most evaluations of a
-        record's loss, does not allow one step. What is not given has the value of its slider."""
+        """Return the prescription with the smallest certificate in this dimension, with so many directions a step, or
+        None where `cap`, the most evaluations of a record's loss, does not allow one step. What is not given has the
+        value of its slider."""
         problem = Problem(
             n=n.value,
             d=dimension,

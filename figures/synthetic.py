@@ -195,7 +195,8 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
 
 def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
     """Return the figure of the training gradient norm of the last iterate over the grid of parameters, for one spectrum
-    (`mode`) and dimension: minimised over the number of steps, and over the clip."""
+    (`mode`) and dimension d: minimised over the number of steps, and over the clip. `rows` has those of
+    `benchmarks.synthetic`."""
     part = rows[(rows["mode"] == mode) & (rows["d"] == d)]
     lanes = part.groupby(["method", "steps", "step_size", "clip"])["gradient_train_last"].mean().reset_index()
     still = float(lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max())

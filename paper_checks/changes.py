@@ -295,8 +295,8 @@ def _parts(id: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _named(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names of the formulas that these syntax trees use, as `f.noise` or by the id of a theorem, and of
-    the formulas that occur in them in turn."""
+    """Return the names in `paper_checks.formulas` of those formulas that the syntax trees `nodes` use, as `f.noise` or
+    by the id of a theorem, and of all formulas that occur in these, in turn."""
     everything = definitions_in(tree_of(FORMULAS))
     walked = [node for root in nodes for node in ast.walk(root)]
     used = {n.attr for n in walked if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "f"}

@@ -123,7 +123,8 @@ def coarse(found: Mapping[str, Turned]) -> str:
 
 
 def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple[Claim, Turned | None]]:
-    """Yield each claim that has a check with a change that turns it, or with None. `jobs` forked processes search.
+    """Search in `jobs` forked processes, and yield each of the given claims that has a check, in the order in which
+    searches end, with a change that turns its verdict, or with None if none is found.
 
     seconds: the processor time after which the search for one check ends with None.
     """

@@ -42,7 +42,8 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path) -> "Folder":
-        """Read the parts of a run's folder, which must be intact."""
+        """Return the parts of the run's folder at `path`, whose files must be intact; what is raised where they are not
+        is not settled."""
         line, _, rest = (path / TRANSCRIPT).read_bytes().partition(b"\n")
         header = json.loads(line)
         layout = struct.Struct(f"<I{_numbers(header['plan'])}q")

@@ -50,7 +50,8 @@ Value: TypeAlias = str | int | float | bool | None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file by `content`. At every moment it holds the whole old content or the whole new content."""
+    """Replace the file at `path` by the bytes `content`, or make it. At every moment, also after a crash, it holds the
+    whole old content or the whole new content."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:

@@ -106,7 +106,8 @@ def answers(
 
 
 def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return pairs of a shorter and a longer text, each text in one of them at most."""
+    """Return pairs (shorter, longer) of the given texts. Each text is in one of them at most, and the longer one has at
+    least SHORTER words more."""
     ordered = sorted(texts, key=lambda text: len(text.split()))
     pairs = zip(ordered[: len(ordered) // 2], ordered[-(len(ordered) // 2) :], strict=True)
     return [(short, long) for short, long in pairs if len(long.split()) >= len(short.split()) + SHORTER]
@@ -190,7 +191,8 @@ def margins(tail: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def preferred(tail: nn.Module, batch: Any) -> Tensor:
-    """Return the loss of direct preference optimisation of each pair of a batch, shape (pairs,)."""
+    """Return the loss of direct preference optimisation, with beta = BETA, of each pair of a batch, shape (pairs,).
+    tail: the model above its frozen layers. batch: records of `_paired`."""
     return PREFERENCES["sigmoid"](*margins(tail, batch), BETA)
 
 

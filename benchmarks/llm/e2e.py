@@ -57,7 +57,8 @@ def bleu(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[st
 
 
 def generated(work: chat.Prepared, data: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the model's answer to the prompt of each test restaurant, and the descriptions of that restaurant."""
+    """Return the answer of the model of `work`, with its present weights, to the prompt of each test restaurant, and
+    for each the list of all descriptions of that restaurant. data: the folder of the E2E file."""
     described: dict[str, list[str]] = {}
     for prompt, (text,) in chat.answers(data, "sft", SIZES)["test"]:
         described.setdefault(prompt, []).append(text)

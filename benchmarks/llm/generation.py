@@ -52,10 +52,11 @@ def _has_newlines(tokenizer: Any) -> bool:
 
 
 def token_f1(answer: str, gold: Sequence[str]) -> float:
-    """Return the largest harmonic mean of token precision and recall over the gold answers, in [0, 1].
+    """Return the harmonic mean of the precision and recall of an answer's tokens, compared with the gold answer for
+    which it is largest, in [0, 1].
 
     Tokens are words in lower case, without punctuation and articles (Rajpurkar et al. 2016). Two answers without any
-    token agree. Raises ValueError without gold answers.
+    token agree. Raises ValueError if `gold` is empty.
     """
     if not gold:
         raise ValueError("gold must hold an answer; got none")

@@ -164,7 +164,7 @@ def padded(
 
 
 def first(states: States, count: int) -> States:
-    """Return the first `count` of the records, with all their tensors."""
+    """Return a data set of the first `count` records of `states`, with all their tensors."""
     values = dict(zip(states.names, (tensor[:count] for tensor in states.tensors), strict=True))
     return States(values.pop(states.names[0]), values)
 
@@ -181,7 +181,8 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
 
 
 def answers(work: Prepared, part: str) -> list[str]:
-    """Return the word that the model answers each record of a split with: the likeliest of its options."""
+    """Return, for each record of the split `part`, the word that the model of `work` answers it with: the likeliest of
+    the task's options."""
     states = work.parts[part]
     batch = states[torch.arange(len(states))]
     with torch.no_grad():
@@ -280,8 +281,9 @@ def _dp_adamw(
 
 
 def gradients(work: Prepared, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the gradient of each record's loss with respect to the gain of the last normalisation, shape (records,
-    width). batch: the records' hidden states and labels."""
+    """Return the gradient of each record's cross-entropy over the task's options with respect to the gain of the last
+    normalisation at its present value, shape (records, width). batch: the records' hidden states and labels, as `work`
+    has them."""
     labels, records = batch["labels"], torch.arange(len(batch["labels"]))
     place = (labels != IGNORED).int().argmax(1)
     options = torch.tensor(work.options)

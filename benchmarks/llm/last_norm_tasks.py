@@ -107,14 +107,16 @@ LABELS = {
 
 
 def asked(name: str, prompt: str) -> Task:
-    """Return a task that asks a causal model by one of its `PROMPTS`."""
+    """Return the task `name` with the causal prompt that `PROMPTS` has for it under the name `prompt`, in place of its
+    own."""
     template, options = PROMPTS[name][prompt]
     return replace(task(name), prompts={"causal": Prompt(template, SIZES[name].length, options)})
 
 
 def texts(name: str, data: Path | None, size: Size | None = None) -> dict[str, list[Record]]:
-    """Return the records of a task by split, of which no two in `train` and `dev` have the same texts. data: a folder
-    of local files, or None for Hugging Face. size: how many; as in SIZES if None."""
+    """Return the records of the task `name` by split. No two records in `train` and `dev` have the same texts. data: a
+    folder of local files, or None for Hugging Face. size: how many records, as far as there are so many; as in SIZES if
+    None."""
     size = size or SIZES[name]
     found = splits(task(name), Selection(total=2 * (size.train + size.dev), dev=0, test=size.test), 0, data)
     distinct = list({tuple(record.texts.values()): record for record in found.train}.values())
@@ -143,7 +145,8 @@ class _Works:
         self._work: Prepared | None = None
 
     def of(self, name: str, prompt: str) -> tuple[Prepared, float]:
-        """Return the model with the records of a task, and the median gradient norm G of the dev records."""
+        """Return the model with the records of the task `name`, asked by `prompt` (see `asked`), and the median G of
+        the gradient norms of the dev records at the model's own weights."""
         work = self._work
         if work is None or self._key != (name, prompt):
             work = self._work = prepared(name, prompt, self._data)
@@ -153,7 +156,8 @@ class _Works:
         return work, self._norm
 
     def with_examples(self, name: str, prompt: str) -> Prepared:
-        """Return the model with a task's records, each after one training record of each class."""
+        """Return the model with the records of the task `name`, asked by `prompt` (see `asked`), where one training
+        record of each class stands before every prompt."""
         return prepared(name, prompt, self._data, examples=True)
 
 
@@ -235,10 +239,10 @@ def _label(method: str, epsilon: str) -> str:
 
 
 def order(rows: pd.DataFrame) -> str:
-    """Return a table, by task and prompt, of the differences in test accuracy between neighbours in the paper's order,
-    in points, with 95% intervals.
+    """Return a table, by task and prompt, of the differences in test accuracy between neighbours in the paper's order
+    of methods, in percentage points, with 95% intervals. `rows` are those of this experiment.
 
-    A difference holds or fails where its interval is above or below 0; otherwise it is open.
+    A claim holds where its interval is above 0, fails where it is below 0, and is open otherwise.
     """
     found = ends(rows)
     steps = list(pairwise(ORDER))

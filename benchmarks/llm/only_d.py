@@ -150,7 +150,8 @@ def _at_last(layer: Any, states: Tensor, last: Tensor, turns: tuple[Tensor, Tens
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the rotary embedding of x: each pair of coordinates (i, i + half the width) turned by its angle."""
+    """Return the rotary embedding of x, in whose last axis each pair of coordinates (i, i + half the width) is turned
+    by an angle. cos, sin: the cosines and sines of the angles, of shapes that broadcast to that of x."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
@@ -302,8 +303,9 @@ def _steps(steps: pd.Series) -> str:
 
 
 def fitted(rows: pd.DataFrame, scale: float) -> tuple[float, float, float] | None:
-    """Return the least-squares slope of log steps against log d over all runs with s = `scale`, and the ends of its 95%
-    interval by Student's t; None if some run did not reach the target, or if there are fewer than three."""
+    """Return the least-squares slope of log steps against log d over all rows with s = `scale`, a row being a run, and
+    the ends of its 95% interval by Student's t. Returns None if some run did not reach the target, or if there are
+    fewer than three."""
     mine = rows[rows["scale"] == scale]
     if mine["steps"].isna().any() or len(mine) < 3:
         return None

@@ -66,8 +66,8 @@ def noise(method: str, owned: int) -> float:
 
 def trained(work: Prepared, at: Cell, clip: float, step_size: float) -> dict[str, Any]:
     """Train by the method of the cell `at` (`method`, as in `noise`; `owned`, the phrases of an owner; `seed`, by which
-    they are dealt) and return the measured columns of the row, among them the accuracy on dev and test phrases.
-    Afterwards the model has the weights that it had before."""
+    they are dealt) with this clip and first step size, and return the measured columns of the row, among them the
+    accuracy on dev and test phrases. Afterwards the model of `work` has the weights that it had before."""
     owners = LARGE // at["owned"]
     phrases = first(work.parts["train"], owners * at["owned"])
     multiplier = noise(at["method"], at["owned"])

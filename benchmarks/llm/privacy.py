@@ -57,9 +57,10 @@ def first_order_noise(configuration: Configuration, n: int) -> float:
 
 
 def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: float) -> Privacy:
-    """Return the privacy of a run of DP-AdamW, which releases a noisy sum of clipped gradients in each step.
+    """Return the privacy of a whole run of DP-AdamW, which releases a noisy sum of clipped gradients in each step.
 
-    n: the number of training records. noise_multiplier: the standard deviation of the noise on a sum over the clip.
+    configuration: its steps, batch, sampling, relation and delta count. n: the number of training records.
+    noise_multiplier: the standard deviation of the noise on a sum over the clip.
     """
     c = configuration
     unit = Release(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)

@@ -19,7 +19,8 @@ FIELDS = ("method", "epsilon", "mean", "error", "seeds", "search", "paper", "pap
 
 
 def last_step(c: Configuration) -> int:
-    """Return the value of the column `step` in the last row of a run of this configuration."""
+    """Return the value of the column `step` in the last row of a run of the configuration c: its number of steps, 0 for
+    zero-shot."""
     return 0 if c.method == "zero-shot" else c.steps
 
 

@@ -61,7 +61,8 @@ SMOOTHINGS = {"cross-entropy": 1e-2, "error": 0.1}
 
 
 def prepared(name: str, data: Path | None) -> Prepared:
-    """Return the model and a task's records by split."""
+    """Return the model and the records by split of the task with this name, a key of `TASKS`. data: a folder of local
+    files, or None for Hugging Face."""
     size = TASKS[name].size
     if size is None:
         return last_norm.prepared(last_norm.texts(data), cache() / "states")

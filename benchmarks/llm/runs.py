@@ -142,13 +142,14 @@ def trained(
     folder: Path,
     after_step: Callable[[int], None],
 ) -> tuple[Privacy | None, str]:
-    """Train by the configuration's method.
+    """Train the module by the method of the configuration c.
 
     Returns the privacy of the run, None for a method that is not private, and how the gradients of single records were
     made, in words, "" for a method without them.
 
+    scores: gives each record's loss. examples: the training records. folder: the parent of the run's folder.
     after_step: called after each step with the number of steps made, and once at the start where a zeroth-order run is
-    resumed.
+    resumed or the method is zero-shot.
     """
     if c.method == "zero-shot":
         after_step(0)

@@ -121,8 +121,9 @@ def _plan(method: str, steps: int) -> Plan:
 
 
 def _drawn(module: nn.Module, layers: str, folder: Path) -> _OneLayer:
-    """Write random weights into `folder`, those outside the layers and those of the first layer, and return them as the
-    tensors of the whole model. layers: the prefix of the names of the layers' weights."""
+    """Write random weights of the module, whose own have no storage, into `folder`: those outside the layers and those
+    of the first layer. Returns them as the tensors of the whole model. layers: the prefix of the names of the layers'
+    weights, with its last dot."""
     generator, values = torch.Generator().manual_seed(0), {}
     for name, parameter in module.named_parameters():
         if not name.startswith(layers) or name.startswith(f"{layers}0."):

@@ -217,7 +217,8 @@ def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
 
 def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> float:
     """Return the largest memory in MiB held during a method's first steps, less what was held before the model was
-    built. `case` has the model and batch, and `threads` is the number of torch's threads on the CPU."""
+    built: that of torch's allocator on a GPU, that of the process on the CPU. `case` has the model and batch, and
+    `threads` is the number of torch's threads on the CPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
     with ExitStack() as stack:

@@ -95,8 +95,9 @@ def _share(step: int, steps: int) -> float:
 
 
 def _batch(work: Reading, step: int) -> dict[str, Tensor]:
-    """Return the batch of a step: blocks of tokens that begin at random places, drawn with the number of the step as
-    the seed. For a masked model a share of the tokens is replaced by the mask."""
+    """Return the batch of a step: blocks of tokens of `work.stream` that begin at random places, drawn with the number
+    of the step as the seed, and their labels. For a masked model a share of the tokens is replaced by the mask, and
+    only these have a label."""
     source = torch.Generator().manual_seed(step)
     begins = torch.randint(len(work.stream) - BLOCK + 1, (ROWS, 1), generator=source)
     ids = work.stream[begins + torch.arange(BLOCK)]

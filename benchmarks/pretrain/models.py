@@ -38,8 +38,8 @@ def config(family: str, width: int) -> Any:
 
 
 def folder_of(parent: Path, family: str, width: int) -> Path:
-    """Return the folder below `parent` of a pretrained model, with its weights and its tokenizer as transformers keeps
-    them."""
+    """Return the folder below `parent` of the pretrained model of this family ("opt" or "roberta") and width, which
+    need not exist. It has weights and tokenizer as transformers keeps them."""
     return parent / f"{family}-{width}"
 
 

@@ -59,8 +59,8 @@ def _texts(name: str, split: str, data: Path | None) -> list[str]:
 
 
 def tokenizer(family: str, place: Path, learned_from: Sequence[str]) -> Any:
-    """Return the family's tokenizer with the byte pairs in the file `place`, which are learned first where it does not
-    exist.
+    """Return the family's tokenizer ("opt" or "roberta") with the byte pairs in the file `place`. If the file does not
+    exist, the pairs are first learned from the sentences in `learned_from` and written to it.
 
     Learning them again may give other byte pairs where pairs are equally frequent, so models that are compared share
     the file.
@@ -154,8 +154,9 @@ def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
 
 
 def perplexity(model: nn.Module, scorer: SentenceScorer, given: Sequence[Example]) -> float:
-    """Return the exponential of the mean cross-entropy over all positions that are predicted, which the first of a
-    sentence never is.
+    """Return the exponential of the mean cross-entropy of the model over all positions of the sentences `given` that
+    are predicted, which the first of a sentence never is. Every position has the same weight, whatever its sentence's
+    length.
 
     For weights that have diverged, so that the losses are too large or not numbers, it is the largest float64.
     """

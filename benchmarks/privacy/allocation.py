@@ -151,9 +151,9 @@ class _Question:
 def sampled(
     noise: float, epoch: int, epochs: int, direction: str, epsilon: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Estimate delta(epsilon) by importance sampling and return it with its standard error. noise is the noise
-    multiplier, epoch the number of steps of an epoch, and direction "remove", "add" or "replace", for what happens to a
-    record."""
+    """Estimate delta(epsilon) of a whole run by importance sampling, and return it with its standard error. noise is
+    the noise multiplier, epoch the number of steps of an epoch, epochs their number, and direction "remove", "add" or
+    "replace", for what happens to a record."""
     question = _Question(noise, epoch, epochs, direction, epsilon)
     count, rate = int(min(max(_DRAWS / (epoch * epochs), _FEWEST), _MOST)), question.rate(rng)
     gains = []

@@ -82,8 +82,9 @@ def train() -> None:
 
 
 def _run(loss: LogisticRegression, x0: Array, p: Prescription) -> tuple[float, Array]:
-    """Run DPZero from x0 with the prescribed parameters p. Returns the mean of ||grad F(x_t)||^2 over t = 0..T-1, which
-    is its expectation at a uniformly random step, and the last iterate x_T."""
+    """Run DPZero on the mean of `loss` from x0 with the prescribed parameters p and noise from the operating system.
+    Returns the mean of ||grad F(x_t)||^2 over t = 0..T-1, which is its expectation at a uniformly random step, and the
+    last iterate x_T."""
     total = 0.0
 
     def measure(t: int, x: Array) -> None:

@@ -235,7 +235,8 @@ def _share(
 ) -> tuple[Products, Tensor]:
     """Return the sums over a group of blocks of coordinates on every process. `group` is the group's number; the
     process whose rank is that number modulo the count of processes made the sums. It has them as `part` and sends them
-    to the others, where `part` is None. They are for `samples` samples and `steps` steps."""
+    to the others, where `part` is None. They are for `samples` samples and `steps` steps. `worker` has this process's
+    rank, the count of processes and the device."""
     found = _nothing(samples, steps, worker) if part is None else part
     if worker.count > 1:
         given, squares = found

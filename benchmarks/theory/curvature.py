@@ -95,8 +95,9 @@ def study(model: str) -> Study:
 
 
 def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[str, Any]:
-    """Train a model from its start up to the moment (the name of a number of Adam steps), measure it, and return the
-    row. folder has the sentences for the encoder."""
+    """Train a model from its start up to the moment, which is the name of a number of Adam steps, measure it, and
+    return the row. `seed` draws the start, the data and the measurement's random vectors. folder: where the sentences
+    for the encoder are; other models need none."""
     plan = study(model)
     task = catalog.load(model, plan.data or str(folder), plan.samples, seed)
     module = task.module

@@ -356,8 +356,9 @@ def _small(law: str, rng: np.random.Generator) -> tuple[int, int]:
 
 @cache
 def _directions_of(law: str, d: int, k: int) -> list[tuple[Array, Array]]:
-    """Return nodes of K = k directions in R^d, shape (nodes, K, d), and their masses; for laws that are not finite sums
-    a second time with fewer nodes, from which the error of the first is estimated."""
+    """Return a list of quadratures over k directions of a law in R^d, each as its nodes, shape (nodes, k, d), and their
+    masses, whose sum is 1. Where the law is a finite sum there is one, which is exact; otherwise there is a second one
+    with fewer nodes, from which the error of the first is estimated."""
     if law == "rademacher" or (d == 1 and law != "gaussian"):
         signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
         return [(signs, np.full(len(signs), 1 / len(signs)))]
@@ -528,7 +529,8 @@ def _finite(loss: WorstCase, x: Array, shift: Array, difference: str, smoothing:
 
 
 def _directions(law: str, rng: np.random.Generator, k: int, d: int) -> Array:
-    """Draw k directions in R^d for each of `RUN` runs, shape (RUN, k, d)."""
+    """Draw k directions of a law in R^d for each of `RUN` runs, shape (RUN, k, d). `law` is a name of
+    `sphere.DIRECTIONS`, or "frame" for orthogonal ones."""
     if law != "frame":
         return DIRECTIONS[law].sample(rng, RUN * k, d).reshape(RUN, k, d)
     columns, _, rows = np.linalg.svd(rng.standard_normal((RUN, k, d)), full_matrices=False)

@@ -157,8 +157,9 @@ def _clipped(c: Configuration) -> dict[str, float]:
 
 
 def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
-    """Return the configuration with the smallest perplexity, at the end of the runs with seed 0, on the questions that
-    choose parameters. Raises ValueError if one of the case's configurations has not been run."""
+    """Return the configuration of the case that is run with further seeds: in `rows`, the one with the smallest
+    perplexity at the end of its run with seed 0, on the questions that choose parameters. Raises ValueError if one of
+    the case's configurations has not been run."""
     settings = {(c.step_size, _clipped(c)["clip"]): c for c in grid(case)}
     part = having(rows, **vars(case))
     last = part[(part["seed"] == 0) & (part["step"] == part["steps"])]

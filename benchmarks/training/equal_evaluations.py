@@ -192,8 +192,9 @@ class Gain(NamedTuple):
 
 
 def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
-    """Return the gains over one direction per step, by task and number of evaluations. The chosen K is the one whose
-    best step size and clip are best on the records held out for choosing."""
+    """Return, from the rows of the plain update, the gains in accuracy over one direction per step, by task and number
+    of evaluations. The chosen K is the one whose best step size and clip are best on the records held out for
+    choosing."""
     found = {}
     for _, cell in plain(rows).groupby(["task", "evaluations"]):
         by = {k: cell[cell["directions"] == k] for k in sorted(map(int, cell["directions"].unique()))}
@@ -280,13 +281,18 @@ def _body(parser: Parser, options: Namespace) -> int:
 
 
 def manifest_settings(batch: int, smoothing: float | dict[str, float]) -> dict[str, Any]:
-    """Return what changes the meaning of rows beside their columns, for the manifest."""
+    """Return, for the manifest, what changes the meaning of rows beside their columns: the budget, the expected batch
+    size `batch`, the smoothing (one number, or one for each difference rule), and that noise comes from seeds."""
     return {"epsilon": EPSILON, "delta": DELTA, "batch": batch, "smoothing": smoothing, "noise": "seeded"}
 
 
 def make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Variant, batch: int) -> None:
-    """Make the rows of a cell that are not there yet: the grid's with the choosing seeds, as far as it must grow, and
-    those of the chosen pair with the reported seeds. `cell` has the values of its columns."""
+    """Make the rows of a cell that are not in `results` yet and save them: those of the grid with the choosing seeds,
+    where the grid is extended as long as its best pair is on an edge, and those of the chosen pair with the reported
+    seeds.
+
+    work: the task. cell: the values of the cell's columns. variant: what is compared. batch: the expected batch size.
+    """
     clips, alphas = work.first_grid(variant.directions)
     root = math.sqrt(variant.directions)
     while True:

@@ -103,9 +103,9 @@ class Normed(NamedTuple):
         return self.scale * (normalize(_scaled(gain, bias, x), dim=-1) @ weights.transpose(1, 2))
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor], rule: str) -> Tensor:
-        """Return the changes of losses, shape (records, settings, K). The points are (h + e, W + V), (h - e, W - V) and
-        (h, W): here h = gain * x + bias and the weights W belong to `parameters`, and e and V are their changes by
-        `shifts`.
+        """Return what `Head.differences` does, shape (records, settings, K). The points are (h + e, W + V), (h - e, W -
+        V) and (h, W): here h = gain * x + bias and the weights W belong to `parameters`, and e and V are their changes
+        by `shifts`.
 
         (h + e) (W + V) = (h W + e V) + (h V + e W) and ||h + e||^2 = (||h||^2 + ||e||^2) + 2 h e; at the other point
         the second term of each has a minus. So both points need the same products.

@@ -62,8 +62,9 @@ def losses(module: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def one_run(model: str, method: str, seed: int, steps: int, step_size: float, clip: float) -> dict[str, Any]:
-    """Train a model privately by a method, and return the row with its accuracy on the test images after the last step.
-    `clip` is in units of sqrt(d) for the method dpgd-0th."""
+    """Train a model by a method at EPSILON and DELTA for this number of steps, and return the row with its accuracy on
+    the test images after the last step. `clip` is in units of sqrt(d) for the method dpgd-0th. `seed` splits the images
+    and draws the first weights, the directions and the noise, so the run is not private."""
     started = time.process_time()
     train, test = digits(seed)
     module = network(model, seed)

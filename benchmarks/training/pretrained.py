@@ -64,9 +64,9 @@ def cache() -> Path:
 
 
 def pretrained_folder(name: str) -> Path:
-    """Return the folder of a model that `python -m benchmarks.pretrained NAME` has made.
+    """Return the folder of the pretrained model with this name, which `python -m benchmarks.pretrained NAME` has made.
 
-    Raises PreconditionError with that command if the folder is not there.
+    Raises PreconditionError, which tells that command, if the folder is not there.
     """
     folder = cache() / check.choice("model", name, PRETRAINED)
     if not (folder / "config.json").is_file():

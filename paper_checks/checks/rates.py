@@ -181,8 +181,8 @@ def _(full: bool) -> Finding:
 
 
 def _power(values: Sequence[float], sizes: Sequence[float]) -> float:
-    """Return the power with which the values grow: the slope of log(value) against log(size) between the first and
-    the last of them."""
+    """Return the power of the size with which the values grow, by the first and the last of them alone: log of the
+    ratio of the values over log of the ratio of `sizes`."""
     return math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
 
 
