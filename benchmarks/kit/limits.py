@@ -17,7 +17,8 @@ def limited(seconds: float, *, processor: bool = False) -> Iterator[None]:
     process's time on the processor.
 
     An `Exception` that leaves the block after that moment is replaced by TooLong: a library may turn TooLong into an
-    error of its own. It uses a signal, so it works in the main thread only, and such blocks cannot be nested.
+    error of its own. A signal ends the block, so it must be in the main thread, and two blocks with limits on the same
+    kind of time cannot be nested.
     """
     kind, timer = (signal.SIGVTALRM, signal.ITIMER_VIRTUAL) if processor else (signal.SIGALRM, signal.ITIMER_REAL)
     late = False

@@ -146,7 +146,7 @@ class _Works:
 
     def of(self, name: str, prompt: str) -> tuple[Prepared, float]:
         """Return the model with the records of the task `name`, asked by `prompt` (see `asked`), and the median G of
-        the gradient norms of the dev records at the model's own weights."""
+        the gradient norms of the dev records (256 of them at most) at the model's own weights."""
         work = self._work
         if work is None or self._key != (name, prompt):
             work = self._work = prepared(name, prompt, self._data)

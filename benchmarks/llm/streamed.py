@@ -66,8 +66,8 @@ def measure(model: str, method: str, steps: int, length: int, device: str) -> di
     """Measure `steps` steps of the method "mezo" or "dpzero", after one that is not timed, on a model with random
     weights whose layers are read from files. Returns the row of results.
 
-    model: a name of sizes.toml. length: tokens of a record. device: where the model runs, "cuda" (in float16) or "cpu"
-    (in float32).
+    model: a name that `models.configuration` knows. length: tokens of a record. device: where the model runs, "cuda"
+    (in float16) or "cpu" (in float32).
     """
     dtype = "float32" if device == "cpu" else "float16"
     config, kind = models.configuration(model)
