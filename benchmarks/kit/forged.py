@@ -42,8 +42,8 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path) -> "Folder":
-        """Return the parts of the run's folder at `path`, whose files must be intact; what is raised where they are not
-        is not settled."""
+        """Return the parts of the run's folder at `path`. Its files must be intact: they are not verified here, and
+        damaged ones may raise an exception of any type."""
         line, _, rest = (path / TRANSCRIPT).read_bytes().partition(b"\n")
         header = json.loads(line)
         layout = struct.Struct(f"<I{_numbers(header['plan'])}q")

@@ -204,7 +204,7 @@ class Work:
 
     def gradient_norm(self, trained: Trained) -> float:
         """Return G, the median over the public records of the norm of a record's gradient with respect to the trained
-        weights, measured by finite differences at the weights from which runs start."""
+        weights, estimated from finite differences along random directions at the weights from which runs start."""
         if trained not in self._norms:
             records = self.states(trained.layers)
             self._norms[trained] = public_clip(
