@@ -191,7 +191,7 @@ def _composed(
 
     finite: pairs of laws with finitely many outcomes, with their numbers of releases.
     parts: the dominating pairs of the other releases, with their numbers.
-    gdp: mu of the full-batch releases in the same composition.
+    gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
     log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
         added to the upper end.
     accuracy: how fine the grid is.
@@ -360,8 +360,8 @@ def _chernoff(epsilon: float, finite: Sequence[tuple[FinitePair, int]], parts: P
     """An upper bound on delta(epsilon) of one direction, (P, Q) or (Q, P): the least of Chernoff's bounds at several
     tilts.
 
-    finite, parts: the finite pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch
-    releases beside them.
+    finite, parts: the finite pairs and the dominating pairs of single releases, each with its number of releases. gdp:
+    the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
     """
     best = 0.0
     for tau in np.geomspace(1.0, 4.0**10, 11):

@@ -115,7 +115,7 @@ def log_far(
 
 
 def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:
-    """log(1 + change), and a bound on the relative error of 1 + change.
+    """For each entry of `change` the complex number log(1 + change), and a bound on the relative error of 1 + change.
 
     bound: a bound on the absolute error of `change`.
     """
@@ -128,7 +128,8 @@ def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple
 
 
 def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[np.complex128]:
-    """exp(i angle), or exp(i angle) - 1 if `excess`, with a small relative error also where that is near 0."""
+    """exp(i angle), or exp(i angle) - 1 if `excess`, with a small relative error also where exp(i angle) - 1 is near
+    0."""
     if not excess:
         return np.asarray(np.exp(1j * angle), dtype=np.complex128)
     sine, cosine = np.sin(angle.real / 2), np.cos(angle.real / 2)

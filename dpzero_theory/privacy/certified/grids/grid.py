@@ -138,7 +138,7 @@ def grid_delta(
     Args:
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
-        gdp: mu >= 0 of full-batch releases in the same composition.
+        gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
         points: length of the transforms, a power of two; the width of the bracket falls as points^-2.
 
     Raises:
@@ -178,7 +178,7 @@ def grid_delta_beside(
         epsilon: epsilon >= 0.
         finite: pairs of laws with finitely many outcomes, each with its number of releases.
         parts: the dominating pairs of the subsampled releases, with their numbers; it may be empty.
-        gdp: mu >= 0 of full-batch releases in the same composition.
+        gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
         log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
             added to the upper end.
         points: length of the transforms, a power of two; the width of the bracket falls as points^-2.
@@ -260,8 +260,9 @@ def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[l
     """The parts of delta(epsilon): from runs where no output has a large loss, then for each pair from runs where one
     of its outputs has.
 
-    parts: the pairs with their numbers of releases. A loss is large if it is beyond a cut, which is chosen so that a
-    run has a large loss with at most the probability e^{log_cut}/2. points: those of the grid.
+    parts: the dominating pairs of single releases, each with its number of releases. A loss is large if it is beyond a
+    cut, which is chosen so that a run has a large loss with at most the probability e^{log_cut}/2. points: those of the
+    grid.
 
     Returns the parts, and a bound on the probability of all other runs.
     """

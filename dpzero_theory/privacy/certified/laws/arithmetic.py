@@ -20,7 +20,7 @@ by panel."""
 
 
 def log_law(law: Array) -> Array:
-    """The logarithms of the masses in `law`; that of a mass of 0 is -inf."""
+    """The natural logarithms of the masses in `law`; that of a mass of 0 is -inf."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(law), dtype=np.float64)
 

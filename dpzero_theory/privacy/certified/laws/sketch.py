@@ -130,7 +130,8 @@ def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
     """The log of a rough delta(epsilon), mostly too large by a small factor. It is finite even if delta is too small
     for a float.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none).
     """
     return balance(epsilon, everything(parts, gdp), 0.02)[1]
 
@@ -138,11 +139,12 @@ def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
 def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float, float]:
     """A rough epsilon at which delta is `target`, and the slope d log delta / d log epsilon there.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. The epsilon is the
-    larger of two values. One takes the sum of the losses for Gaussian, which is sharp for many releases. The other
-    takes the record to be in one batch at most, which is sharp where it is seldom in any: if p is the probability that
-    it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1), q is the sample rate, and delta' is
-    the delta of one release of a full batch.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none). The epsilon is the larger of two values. One takes the
+    sum of the losses for Gaussian, which is sharp for many releases. The other takes the record to be in one batch at
+    most, which is sharp where it is seldom in any: if p is the probability that it is in one, delta(epsilon) = p
+    delta'(x), where e^epsilon = 1 + q (e^x - 1), q is the sample rate, and delta' is the delta of one release of a full
+    batch.
     """
     variance, best = gdp * gdp, (0.0, -1.0)
     for pair, steps in parts:
@@ -197,7 +199,8 @@ def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
     """The log of the probability of the large losses that should be counted apart, and the log of a rough
     delta(epsilon).
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none).
     """
     return balance(epsilon, everything(parts, gdp), 0.5)
 
@@ -206,9 +209,9 @@ def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
     """The logs of two parts of a rough delta(epsilon): that from runs without a large loss, and that from runs with
     one.
 
-    parts: the pairs with their numbers of releases. Large losses are those of outputs so far from the means that a run
-    has one with the probability e^{log_cut} (`reach_of`). The first part is Chernoff's bound; for the second the other
-    losses of the run are replaced by their mean.
+    parts: the dominating pairs of single releases, each with its number of releases. Large losses are those of outputs
+    so far from the means that a run has one with the probability e^{log_cut} (`reach_of`). The first part is Chernoff's
+    bound; for the second the other losses of the run are replaced by their mean.
     """
     steps = sum(count for _, count in parts)
     near, far = reach_of(log_cut, steps), reach_of(log_cut - FAR, steps)
@@ -230,10 +233,11 @@ def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
 def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float]:
     """The log of the probability of large losses at which two parts of a rough delta(epsilon) are equal, and log delta.
 
-    The parts are those of `split`, from runs without a large loss and from runs with one. parts: the pairs with their
-    numbers of releases. accuracy: about the absolute error that the first result may have; log delta is rough whatever
-    it is. As the probability rises the first part falls and the second one rises. If they are equal at several
-    probabilities, because sums with few nodes are not quite monotone, the smallest is returned.
+    The parts are those of `split`, from runs without a large loss and from runs with one. parts: the dominating pairs
+    of single releases, each with its number of releases. accuracy: about the absolute error that the first result may
+    have; log delta is rough whatever it is. As the probability rises the first part falls and the second one rises. If
+    they are equal at several probabilities, because sums with few nodes are not quite monotone, the smallest is
+    returned.
     """
 
     def excess(log_cut: float) -> float:
