@@ -37,7 +37,8 @@ is far below rounding errors."""
 
 
 def _mills(x: Array) -> Array:
-    """Mills' ratio R(x) = Phi(-x)/phi(x), for x >= -37."""
+    """Mills' ratio R(x) = Phi(-x)/phi(x), for x >= -37, with Phi and phi the normal distribution function and
+    density."""
     return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
 
 
@@ -56,7 +57,8 @@ def _mills_slope(x: Array) -> Array:
 
 
 def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """Natural logarithm of delta(epsilon; mu), the smallest delta of a mu-GDP mechanism, where `gdp` is mu.
+    """Natural logarithm of delta(epsilon; mu), the least delta with which every mu-GDP mechanism is (epsilon,
+    delta)-DP, where `gdp` is mu.
 
     With a = epsilon/mu - mu/2, b = epsilon/mu + mu/2 and Mills' ratio R, log delta = log phi(a) + log(R(a) - R(b)). The
     difference is the integral of 1 - x R(x) over [a, b], computed by Gauss-Legendre quadrature if b - a = mu <= 1 and
@@ -110,8 +112,8 @@ def _log_delta_above(eps: Array, gdp: Array) -> Array:
 
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """The smallest delta of a mu-GDP mechanism, where `gdp` is mu: Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu
-    - mu/2)."""
+    """The least delta with which every mu-GDP mechanism is (epsilon, delta)-DP, where `gdp` is mu:  Phi(-epsilon/mu +
+    mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)."""
     return np.exp(log_delta_from_gdp(epsilon, gdp))
 
 

@@ -248,7 +248,7 @@ def profile(
     ratio: float,
     ends: Ends = "both",
 ) -> Profile:
-    """Bounds on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
+    """Bounds from both sides on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
 
     Args:
         side: which law is compared with which.
@@ -348,7 +348,7 @@ def epoch_pairs(
     ends: Ends = "both",
     work: float = math.inf,
 ) -> tuple[FinitePair, FinitePair]:
-    """Bounds on what the first `released` steps of one epoch cost, as pairs of laws with finitely many outcomes.
+    """Finite pairs of laws that bound the first `released` steps of one epoch from above and from below.
 
     The first result has a pair that dominates (P, Q), with the record under P, and one that is dominated; the second
     has the same for (Q, P).
@@ -363,7 +363,7 @@ def epoch_pairs(
     work: if more additions of weights than this would be made, the spacing is wider than `ratio`.
 
     Raises:
-        OverflowError: the grid would be too long.
+        OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
     """
     if noise < _LEAST_NOISE_OF_EPOCHS:
         raise OverflowError("the noise is too little for the grid")

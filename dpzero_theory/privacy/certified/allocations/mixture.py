@@ -92,7 +92,7 @@ class Accuracy:
     """How fine the grids are on which delta is computed.
 
     ratio: the spacing h of the grid of density ratios in the module `signed`.
-    resolution: the spacing of the grids of `allocation.allocation_delta`, in standard deviations.
+    resolution: the argument of `allocation.allocation_delta`, a spacing of grids in standard deviations.
     points: the number of points of the grid of losses, over the square root of the number of releases.
     work: the most additions of weights for the epochs; where more would be needed, `ratio` is larger.
     sums: the number of grid points for the sum of an epoch's losses in `subset.subset_pairs`.
@@ -192,8 +192,8 @@ def _composed(
     finite: pairs of laws with finitely many outcomes, with their numbers of releases.
     parts: the dominating pairs of the other releases, with their numbers.
     gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
-    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
-        added to the upper end.
+    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; twice that probability
+        is added to the upper end.
     accuracy: how fine the grid is.
     """
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
@@ -212,7 +212,7 @@ def _bracket(lower: float, value: float, upper: float) -> Bracket:
 
 
 def _far(bracket: Bracket, target: float) -> bool:
-    """Whether delta is certainly more than `_FAR_FROM_TARGET` times smaller or larger than `target`.
+    """Whether delta is certainly more than 10 times smaller or more than 10 times larger than `target`.
 
     A search then needs to know only which of the two holds. bracket: that of delta.
     """
@@ -227,9 +227,9 @@ def mixture_delta(
     Args:
         epsilon: epsilon >= 0.
         mixture: the history, with at least one random allocation or one pair of laws with finitely many outcomes.
-        target: in a root search, the delta whose epsilon or noise is sought. Then the probability that is left out is
-            small against `target`, and not against delta. So where delta is more than 10 times larger or smaller, the
-            upper end may be many times the lower end; both still hold. None means that delta itself is wanted.
+        target: the delta whose epsilon or noise the caller searches for, or None if delta itself is wanted. With a
+            target the probability that is left out is small against `target`, and not against delta. So where delta is
+            more than 10 times larger or smaller, the upper end may be many times the lower end; both still hold.
         accuracy: how fine the grids are.
         ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """

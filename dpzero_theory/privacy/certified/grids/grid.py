@@ -39,8 +39,8 @@ _LEFT_OUT = 1e-9
 """Outputs of about this probability, as a share of delta, are left out of the sums; it is added to the upper end of the
 bracket."""
 _MOST_ROUNDED, _MOST_LOST = 1e-6, 1e-3
-"""The largest shares of the bracket's upper end and of its lower end that may be rounding errors. If they are larger,
-all is computed again in extended precision, which is five times slower."""
+"""The largest share of the bracket's upper end, and that of its lower end, that may be rounding errors. If they are
+larger, all is computed again in extended precision, which is five times slower."""
 _CHERNOFF_GAP = 12.0
 """Large losses are counted apart from the others if Chernoff's bound is more than e^12 times a rough delta: then no one
 tilt suits both of them."""
@@ -63,8 +63,8 @@ class _Finite:
     """A number of releases of a pair of laws with finitely many outcomes, without its infinite loss, as a part of a
     composition.
 
-    The class has the same methods as `sketch.Slice`, so that either can be a part. pair: the two laws. steps: the
-    number of releases.
+    The class has the same methods as `sketch.Slice`, so that either can be a part. pair: the finite pair of one
+    release. steps: the number of releases.
     """
 
     pair: FinitePair
@@ -139,10 +139,10 @@ def grid_delta(
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
-        points: length of the transforms, a power of two; the width of the bracket falls as points^-2.
+        points: the length of the Fourier transforms, a power of two; the width upper - lower falls about as points^-2.
 
     Raises:
-        OverflowError: outside the range of the method.
+        OverflowError: rounding errors exceed the answer, or the losses are not resolved by floats.
     """
     whole = everything(parts, gdp)
     steps = sum(count for _, count in whole)
@@ -179,12 +179,12 @@ def grid_delta_beside(
         finite: pairs of laws with finitely many outcomes, each with its number of releases.
         parts: the dominating pairs of the subsampled releases, with their numbers; it may be empty.
         gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
-        log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
-            added to the upper end.
-        points: length of the transforms, a power of two; the width of the bracket falls as points^-2.
+        log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; twice that
+            probability is added to the upper end.
+        points: the length of the Fourier transforms, a power of two; the width upper - lower falls about as points^-2.
 
     Raises:
-        OverflowError: outside the range of the method.
+        OverflowError: rounding errors exceed the answer, or the losses are not resolved by floats.
     """
     whole = everything(parts, gdp)
     reach = reach_of(log_cut, max(sum(count for _, count in whole), 1))

@@ -21,7 +21,7 @@ from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, loss_at, losses
 
 _LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0
-"""The range in which `balance` seeks the log of the probability that a run has a large loss."""
+"""The range in which `balance` seeks the natural log of the probability that a run has a large loss."""
 FEW = 50
 """If the record is in fewer batches of a run than this on average, delta may come from rare large losses; if it is in
 more, their sum is close to normal."""
@@ -75,7 +75,8 @@ class Slice:
         return largest + 1e-9 * abs(largest) if math.isfinite(largest) else math.inf
 
     def sketch(self, size: int) -> Sketch:
-        """The law of the loss of one release as a sum with about `size` terms for each branch of the pair."""
+        """The law of the loss of one release as a sum with about `size` terms for each branch of the pair. Raises
+        OverflowError if no output counts."""
         pair, sums = self.pair, []
         for branch in pair.branches:
             low, high = self.span.interval(pair, branch)
@@ -104,7 +105,8 @@ def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
 
 
 def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
-    """The tilt tau at which Chernoff's bound c(tau) E e^{tau L} e^{-tau epsilon} on delta is least, to a tenth of tau.
+    """The tilt tau at which Chernoff's bound c(tau) E e^{tau L} e^{-tau epsilon} on delta is least, found to 10% of
+    tau.
 
     sketches: the laws of the losses of the releases. L is the total loss, and c(tau) is the factor whose log is
     `arithmetic.log_c`. At this tau the mean of the total loss under the tilted law is epsilon + 1/tau + 1/(1 + tau).
@@ -127,8 +129,8 @@ def reach_of(log_cut: float, steps: float) -> float:
 
 
 def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
-    """The log of a rough delta(epsilon), mostly too large by a small factor. It is finite even if delta is too small
-    for a float.
+    """The natural log of a rough delta(epsilon), which is no bound and mostly too large by a small factor. It is finite
+    even if delta is too small for a float.
 
     parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
     the full-batch releases in the same composition (0 for none).
@@ -237,7 +239,8 @@ def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float
     of single releases, each with its number of releases. accuracy: about the absolute error that the first result may
     have; log delta is rough whatever it is. As the probability rises the first part falls and the second one rises. If
     they are equal at several probabilities, because sums with few nodes are not quite monotone, the smallest is
-    returned.
+    returned. If they are equal at none, the end of the range from e^-1e4 to e^-1 that is nearer to equality is
+    returned, and at its lower end log delta is that end too.
     """
 
     def excess(log_cut: float) -> float:
