@@ -36,14 +36,15 @@ _LAW = MECHANISMS["discrete-gaussian"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasedMoment:
-    """What is released, and all of it is public.
+    """What `release_moment` releases; all of it is public.
 
     Attributes:
-        power: m.
-        bound: B, a length of gradients.
-        value: the noisy mean of min(||grad f_i||, B)^m. It is right on average, up to 2^-27 B^m, and may be negative.
+        power: m >= 1, the power of the norm.
+        bound: B > 0, the bound on gradient norms, in their unit.
+        value: the noisy mean of min(||grad f_i||, B)^m. Its expectation is that mean, up to an absolute error of 2^-27
+            B^m; it may be negative.
         upper: an upper bound on that mean, which fails with probability at most `failure`.
-        failure: beta.
+        failure: beta in (0, 1/2].
         release: the number of the release in the ledger, counted from 0.
     """
 
@@ -98,8 +99,8 @@ def release_moment(
     """Pay for one release in the ledger, and release an upper bound on the mean of min(||grad f_i||, B)^m.
 
     Args:
-        norms: ||grad f_i|| of all records at public weights, shape (records,). A norm that is not a number or infinite
-            counts as B. With the relation replace-one there must be n of them.
+        norms: ||grad f_i|| of all records at public weights, shape (records,). A norm above B counts as B, and so does
+            one that is infinite or NaN. With the relation replace-one there must be n of them.
         power: m >= 1.
         bound: B > 0, in the unit of the norms. It must be chosen without looking at the records.
         ledger: created with the settings of `moment_settings`, and `block=1`.

@@ -58,8 +58,8 @@ class NoiseSource(ABC):
         """Draw N(0, std^2) in float64, 0 <= std <= 1e300, by inversion of a 64-bit uniform.
 
         One bit is the sign, and the other 63 are an integer k that makes the tail probability u = (k + 1/2)/2^64. So
-        the tails are resolved as finely as the middle; |value| <= 9.2 std. Returns a float, or an array of shape
-        `size`. Raises ValueError for a bad std or size.
+        the tails are resolved as finely as the middle; |value| <= 9.2 std. Returns a float for size None, else an array
+        of shape `size`. Raises ValueError for a std outside this range or a size that is no shape.
         """
         std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
@@ -121,7 +121,8 @@ class NoiseSource(ABC):
 
 @final
 class SystemNoise(NoiseSource):
-    """Noise from the operating system (`os.urandom`): private, stateless, never seeded, never saved.
+    """Noise from the operating system (`os.urandom`): it has no seed and no state, and is never saved, so that its
+    draws cannot be repeated.
 
     Pickling and copying raise TypeError: a saved source could be replayed.
     """
@@ -167,7 +168,7 @@ def _scale(scale: float | Fraction) -> Fraction:
 
 
 def _below(limit: int, words: Words) -> int:
-    """A uniformly random one of 0, ..., limit - 1, from random 64-bit integers `words`."""
+    """Draw a uniformly random one of 0, ..., limit - 1, from random 64-bit integers `words`."""
     bits = (limit - 1).bit_length()
     while True:
         value = 0

@@ -60,13 +60,13 @@ class Question:
         return Release(self.noise_multiplier, self.steps, **self.drawing, sample_rate=self.sample_rate)  # type: ignore[arg-type]
 
     def answered(self, bracket: Bracket) -> "Question":
-        """The same question with the number that was sought filled in, from the `bracket` of it."""
+        """The same question with the number that was sought filled in, with the `value` of its `bracket`."""
         value: Any = int(bracket.value) if self.sought in ("steps", "batch", "n") else bracket.value
         return replace(self, **{self.sought: value})
 
     def answer(self) -> Bracket:
-        """The bracket of the number that is sought; its `value` is the end that is safe for privacy. Raises
-        ValueError."""
+        """The bracket of the number that is sought; its `value` is the end that is safe for privacy. Raises ValueError
+        for a number outside its range, or where there is no answer."""
         target: dict[str, Any] = {"target_epsilon": self.epsilon, "target_delta": self.delta}
         noise: dict[str, Any] = {"noise_multiplier": self.noise_multiplier}
         steps: dict[str, Any] = {"steps": self.steps}
