@@ -341,8 +341,8 @@ class Directions(Answer):
         curves: list[Curve] = []
         for number, parts in enumerate(directions):
             at_zero = direction_delta(0.0, parts, gdp)
-            # Where both directions are compared, those before this one do not exceed the target at epsilon 0, and
-            # `crossing` finds out which later ones do.
+            # Where both directions are compared, delta of those before this one does not exceed the target at epsilon
+            # 0, and `crossing` finds out which later ones do.
             if at_zero.upper > target:
                 curves = [curve(one) for one in directions[number:]]
                 break

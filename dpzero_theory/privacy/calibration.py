@@ -178,7 +178,8 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
     least = delta_of_history([unit.with_noise(LEAST_LAPLACE)], epsilon)
     if least.upper <= delta:
         return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
-    # Below the least noise that is accounted, the search is told the delta of that least noise, which is too small.
+    # Where the noise is below the least that is accounted, the curve has the delta of that least noise, which is
+    # smaller than the exact delta.
     bracket = _question(unit, epsilon, delta).bracket
     curve = bracket_curve(lambda noise: bracket(max(noise, LEAST_LAPLACE), delta))
     start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)

@@ -43,7 +43,8 @@ L is the pair's privacy loss, and the expectation is under the pair's first law 
 
 
 class Part:
-    """Releases of one kind, as a part of a composition."""
+    """Releases of one kind, as a part of a `Composition`; what a subclass does not know has the default, which says
+    nothing."""
 
     @property
     def gdp(self) -> float | None:
@@ -65,7 +66,7 @@ class Part:
 
     @property
     def batches(self) -> tuple[float, int] | None:
-        """The sample rate of the batches that may hold a given record, and the number of those batches.
+        """A pair: the sample rate of the batches that may hold a given record, and the number of those batches.
 
         None means the sampling's own rate, and as many batches as there are steps.
         """
@@ -115,7 +116,8 @@ class Pairs(Part):
 
     @property
     def squares(self) -> tuple[float, float]:
-        # With q < 1 the rarest outputs of a replaced record are compared with batches that hold neither of the two.
+        # With q < 1 the most telling outputs with one record come, under the other data set, from batches that hold
+        # neither of the two records; so the first number is that of a distance of one clip.
         attained = max(1 / pair.noise for pair in self.below)
         moved = max((2 if pair.kind == "replace" else 1) / pair.noise for pair in self.above)
         return self.count * attained**2, self.count * moved**2
@@ -206,7 +208,7 @@ class Concentrated(FinitePairs):
 class Epochs(Part):
     """Random allocations: each record is in a few uniformly random steps of every epoch.
 
-    run: the epochs and their noise. mu: together the releases cost at most as much as one mu-GDP Gaussian release.
+    run: the epochs and their noise. mu: the releases together are mu-GDP.
     """
 
     run: Allocated
@@ -262,8 +264,8 @@ class Mixed(Part):
         return self._over(count, self.chance)
 
     def fewest(self, tail: float) -> int:
-        """A number of releases of which at least so many are of the second kind, but for a probability of at most
-        `tail` > 0."""
+        """A number k such that fewer than k of the releases are of the second kind with probability at most `tail` >
+        0."""
 
         return largest_integer(lambda k: self._over(self.count - k, self.usual_chance) <= tail, 1, self.count) or 0
 
@@ -285,8 +287,8 @@ class Mixed(Part):
         return last_integer(excess, 1, self.count + 1, self.count * self.chance + 1) or 0
 
     def told(self, least: int, most: int) -> tuple[Part, ...]:
-        """Parts that cost at least as much as the releases if at least `least` and at most `most` of them are of the
-        second kind."""
+        """Parts whose delta is at least that of the releases, given that at least `least` and at most `most` of these
+        are of the second kind."""
         kinds = (self.otherwise, least), (self.either, most - least), (self.usual, self.count - most)
         return tuple(part.times(times) for part, times in kinds if times)
 
@@ -314,8 +316,8 @@ class Composition:
 
     @property
     def plain(self) -> float:
-        """The mu for which those parts that are plain Gaussian releases are together mu-GDP. Other parts are not
-        counted."""
+        """The mu for which those parts that are plain Gaussian releases are together exactly mu-GDP, 0 without such
+        parts. Other parts are not counted."""
         return math.hypot(*(part.mu for part in self.parts if isinstance(part, PlainGaussian)))
 
     @property
@@ -369,13 +371,14 @@ class Composition:
 
     @property
     def typical(self) -> "Composition":
-        """The composition if each `Mixed` part has about the mean number of releases of its second kind."""
+        """The composition if each `Mixed` part has the mean number of releases of its second kind, rounded. It is no
+        bound; a search begins with it."""
         counts = [round(part.count * part.chance) for part in self.mixed]
         return self.told(counts, counts)
 
     def told(self, least: Sequence[int], most: Sequence[int]) -> "Composition":
-        """A composition that costs at least as much if it is known how many releases of each `Mixed` part are of that
-        part's second kind.
+        """A composition without `Mixed` parts whose delta is at least that of this one, given how many releases of each
+        `Mixed` part are of that part's second kind.
 
         least, most: the least and the largest such numbers, in the order of `mixed`.
         """

@@ -84,7 +84,7 @@ def _kernel(sigma: float, numbers: int) -> float:
 
 
 def least_multiplier(levels: int, numbers: int) -> float:
-    """The least noise multiplier for which `between` has an answer.
+    """The least noise multiplier for which `between` gives bounds; below it None is returned there.
 
     levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers T releases of K integers each
     have.
@@ -114,8 +114,8 @@ def between(noise_multiplier: float, levels: int, numbers: int) -> Between | Non
 def on_lattice(continuous: float, levels: int) -> float:
     """A noise multiplier with which discrete Gaussian noise costs at most as much as continuous noise does.
 
-    continuous: the multiplier of the continuous noise. levels: the clip in units of the lattice. The bound is that of
-    `between`.
+    continuous: the noise multiplier of the continuous Gaussian noise, > 0. levels: the clip in units of the lattice.
+    The cost is that of `between`, up to its factor e^G.
     """
     least = KERNEL / levels
     return continuous if (least / continuous) ** 2 <= _SAME else math.hypot(continuous, least) * (1 + 1e-15)

@@ -127,7 +127,7 @@ def release_moment(
     shares = np.power(np.clip(np.where(np.isnan(values), b, values), 0.0, b) / b, m)
     offset = 0.5 if replaces else 0.0
     lattice = Lattice(settings.clip, FINE_GAUSSIAN)
-    # a lattice unit is added to each share, so that rounding lowers none
+    # A lattice unit is added to each share of B^m, so that rounding to the lattice lowers none.
     total = int(lattice.round(shares - offset + lattice.spacing).sum())
     scale = _LAW.scale(settings.noise_multiplier, lattice.levels)
     release = ledger.spend(settings)[0]

@@ -222,7 +222,8 @@ _open: WeakSet[Journal] = WeakSet()
 
 def _leave_to_parent() -> None:
     for journal in list(_open):
-        # in the forked child, where nothing would release the old lock if another thread of the parent held it
+        # This runs in the forked child. A new lock is made, because a lock that another thread of the parent held would
+        # never be released here.
         journal.mutex = threading.RLock()
         if journal._file is not None:
             journal._file.close()

@@ -76,7 +76,7 @@ def _best(weights: Array, count: int, apart: int) -> Array:
     more from each other."""
     rows, steps = weights.shape
     count = min(count, -(-steps // apart))
-    # later[i][k]: each row's best sum of k weights at positions from t + 1 + i on
+    # later[i][k] has, for each row, the largest sum of at most k of its weights at positions t + 1 + i or later.
     later = [np.zeros((count + 1, rows)) for _ in range(apart)]
     for t in reversed(range(steps)):
         here = later[0].copy()

@@ -37,7 +37,8 @@ _LARGEST_SCALE = 2.0**56  # 2^63, about the largest int64, is 128 times this sca
 
 
 class NoiseSource(ABC):
-    """A source of noise of three laws. A subclass gives uniformly random bytes in `_bytes(count)`.
+    """A source of noise of three laws: Gaussian, discrete Gaussian and discrete Laplace. A subclass gives uniformly
+    random bytes in `_bytes(count)`.
 
     `private` is True only if no seed, file or other process can reproduce the draws. The argument `size` of the three
     methods is None for one number, and otherwise the shape of an array.
@@ -141,7 +142,7 @@ class SystemNoise(NoiseSource):
 class SeededNoise(NoiseSource):
     """Reproducible noise for tests. `private` is False, because whoever knows the seed knows every draw.
 
-    seed: an integer in [0, 2^64). The random bits are those of numpy's PCG64.
+    seed: an integer in [0, 2^64). The random bits are those of numpy's PCG64 generator with this seed.
     """
 
     __slots__ = ("_generator",)

@@ -134,7 +134,8 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
 
 
 def _times(history: list[Release]) -> float:
-    """The factor by which the Renyi divergences of a history of equal steps exceed those of one of its steps."""
+    """The factor by which the Renyi divergences of a history of equal steps are larger than those of one of its
+    steps."""
     (whole,) = history
     one = whole.with_steps(1)
     if whole.part.gdp and one.part.gdp:

@@ -664,7 +664,8 @@ class Shuffled(FixedOrder):
         """Finite pairs, for lower ends, that some data attain in `released` steps of an epoch, for (P, Q) and for (Q,
         P); None if the noise is below `LEAST_SHUFFLED`."""
         zeroed = relation is Relation.ZERO_OUT
-        # An epoch of more steps, of which as many are released, uses the record less often.
+        # An epoch of more steps, of which as many are released, has the record among the released ones less often, so
+        # that the bound stays a lower one.
         epoch = max(math.ceil((1 - 1e-12) / self.sample_rate), released)
         if noise >= (_QUIET_ZEROED if zeroed else _QUIET):
             with suppress(OverflowError):

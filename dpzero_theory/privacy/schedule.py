@@ -99,9 +99,9 @@ def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices
 class Allocation:
     """The batches of a random allocation: each of n records is in `taken` uniformly random releases of every epoch.
 
-    A call with the index of a release returns the indices of that batch's records. An epoch has `epoch` releases.
-    Different records and different epochs are independent, and the secret determines all of them. The batches of the
-    epoch that was asked for last are kept in memory.
+    A call with the index of a release returns the indices of that batch's records. An epoch has `epoch` releases. The
+    steps of different records and of different epochs are independent, and the secret, of `SECRET_BYTES` bytes,
+    determines all of them. The batches of the epoch that was asked for last are kept in memory.
     """
 
     def __init__(self, secret: bytes, n: int, epoch: int, taken: int) -> None:

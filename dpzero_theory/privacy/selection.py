@@ -83,8 +83,8 @@ class Runs:
         return min(math.exp(float(log_gamma)), math.nextafter(1.0, 0.0))
 
     def draw(self, source: random.Random) -> int:
-        """Draw K, the number of runs, by inversion of its distribution function in float64. The random bits of `source`
-        must be secret."""
+        """Draw K, the number of runs, which is 0 or more for the Poisson law and 1 or more otherwise, by inversion of
+        its distribution function in float64. The random bits of `source` must be secret."""
         left = source.random()
         if self.shape == math.inf:
             number, mass = 0, math.exp(-self.mean)
@@ -100,7 +100,7 @@ class Runs:
         return number
 
     def _first(self) -> float:
-        """The probability of K = 1, which is f'(0) for f(x) = E x^K."""
+        """The probability of K = 1, for a law that is not the Poisson law."""
         g = self.gamma
         if self.shape == 0:
             return (1 - g) / -math.log(g)

@@ -156,10 +156,11 @@ def _drawn(kind: Kind) -> Sampling:
 
 
 def _kept_out(unit: Release, group: int) -> int:
-    """How many of all records a batch must leave out, so that it can be refilled if a group of records is missing.
+    """How many of all records a batch must leave out, so that it can keep its size if a group of records is removed
+    from the data.
 
-    It is 0 unless batches are refilled (`Sampling.refilled`). unit: one of the releases. group: the number of
-    records in which neighbours may differ.
+    It is 0 unless batches are refilled (`Sampling.refilled`). unit: one of the releases. group: the number of records
+    in which neighbours may differ.
     """
     fixed = unit.step.sampling.refilled and unit.relation is Relation.ADD_REMOVE
     return check.integer("group", group) if fixed and group != 1 else 0
@@ -275,10 +276,11 @@ class _Goal:
 
 
 def _central_steps(unit: Release, goal: _Goal) -> float:
-    """A guess of how many releases like `unit` meet the goal, by the central limit theorem: mu^2 = T q^2 (e^(1/s^2) -
-    1).
+    """A guess of how many releases like `unit` meet the goal, from mu^2 = T q^2 (e^(1/s^2) - 1), the central limit
+    theorem.
 
-    Here T is the number of releases, q the sample rate, s the noise over the sensitivity, and mu that of the target.
+    Here T is the number of releases, q the sample rate, s the noise over the sensitivity, and mu that of Gaussian DP at
+    the target. For Laplace noise, and at delta = 0, it is about the number whose pure epsilons add up to the target.
     """
     if goal.delta == 0 or unit.mechanism == "laplace":
         return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)

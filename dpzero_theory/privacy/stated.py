@@ -102,7 +102,7 @@ class Approximate(_Stated):
 class Zcdp(_Stated):
     """A step that is (xi, rho)-zCDP, and of which nothing else is known (`certified.laws.concentrated`).
 
-    Of several such steps the numbers rho and xi add up.
+    The cost of several such steps is that of one with the sums of their rho and of their xi.
     """
 
     family = "zcdp"
@@ -198,8 +198,8 @@ class Randomised(_Stated):
 class Own(_Stated):
     """A step with a dominating pair (P, Q) of which the user knows the law of the privacy loss, under a name.
 
-    Under Q an output of the loss l and the probability p has the probability p e^-l. What P or Q has beside these
-    outputs has an infinite loss in the direction in which it comes first.
+    Under Q an output of the loss l and the probability p has the probability p e^-l. What the probabilities under P, or
+    those under Q, lack to 1 counts as an infinite loss in the direction in which that law comes first.
     """
 
     family = "own"
@@ -403,7 +403,8 @@ def own_distribution(
         name: of 1 to 64 letters, digits, "_", "." or "-". Within a process one name stands for one distribution.
         losses: the values l of the privacy loss log(P/Q) of a pair (P, Q) that dominates one step, in [-100, 100].
         probabilities: those of these losses under P, above 0, as many as `losses`. They sum to at most 1; what they
-            lack has an infinite loss. Under Q the loss l has the probability p e^-l, of which the same holds.
+            lack has an infinite loss. Under Q the loss l has the probability p e^-l; these sum to at most 1 too, and
+            what they lack has an infinite loss in the other direction.
         steps: their number, >= 1; each may depend on what was released before.
         relation: which data sets are neighbours; it must be the history's. The pair is for one order of the two, and
             (Q, P) for the other.

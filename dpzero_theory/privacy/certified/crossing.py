@@ -201,7 +201,8 @@ def _end(
         else:
             bad = x
         previous = (x, failed)
-        # The next x aims a little past the x where the excess is 0, and farther each time the end was not valid.
+        # The next x aims a little past the x where the excess is 0, and farther past it each time that the bracket
+        # showed the x not to be a valid end.
         aim = least + fine / 8 + 0.02 * _width(point)
         change = -(factor * failed + aim) / slope if failed > 0 else -(failed + near / 2) / slope
         new = x * math.exp(min(max(change, -1.0), 1.0))

@@ -330,7 +330,8 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
             guess = bracket.lower or guess**4
             if guess < _LEAST_DELTA:
                 break
-        # If the upper end is far above the guess, perhaps so little was left out that the grid became too coarse.
+        # If the upper end is far above the guess, perhaps outputs so improbable were kept that the grid, which reaches
+        # as far as they do, became too coarse.
         while not target and min(upper, bracket.upper) > 10 * max(guess, _LEAST_DELTA):
             guess = min(upper, bracket.upper)
             bracket = _on_grid(epsilon, mixture, guess, tried, ends)

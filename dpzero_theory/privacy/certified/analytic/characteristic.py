@@ -104,7 +104,8 @@ def log_far(
     relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * UNIT
     reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0
     bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * UNIT * np.abs(rate))))
-    # With many releases the weights are taken to sum to 1, so that the quadrature error counts a second time.
+    # With many releases the weights are taken to sum to 1, so that the quadrature error, which their sum has too,
+    # counts a second time.
     bound += 2 * float(np.sum(size[~keep])) + 2 * math.exp(law.quadrature_error(contour) - part.cumulant)
     if many:
         change = _equispaced(weights, rate, t, excess=True)

@@ -340,7 +340,8 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
     # Losses of one release below `lowest` count as `lowest`.
     lowest = bottom - top
     broadest = max(float(np.max(k.loss)) - max(float(np.min(k.loss)), lowest) for k in sketches)
-    # The laws on the grid are a little broader than the exact law, for which the range of losses was computed.
+    # The laws on the grid spread the loss a little more than the exact law does, for which the range was computed; so
+    # the range is widened by 1% of it to both sides.
     bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
     width = max((top - bottom) / points, broadest * max(1 / _MOST_CELLS, 4 / points))
     laws = [(part.cells(tau, width, lowest), part.steps) for part in slices]
