@@ -53,10 +53,12 @@ class Filter:
     Args:
         epsilon: > 0.
         delta: in (0, 1).
-        planned: a step, or several, such as are expected to be made. They only determine for which t the budget is
-            counted: the one with which most repetitions of them fit into it. Whatever is made, the guarantee holds.
-        orders: the t_1, ..., t_m > 0 themselves, instead of `planned`. Several of them cost log(m)/t more epsilon each
-            and save where steps turn out other than planned.
+        planned: a step, or several, such as are expected to be made. They only determine for which order t of the
+            moments E e^{t L} of the privacy loss L the budget is counted: the one with which most repetitions of them
+            fit into it. Whatever is made, the guarantee holds.
+        orders: the orders t_1, ..., t_m > 0 themselves, instead of `planned`. With m of them the budget at each order t
+            is less by log(m)/t in epsilon; in return the best of them counts, which helps where steps turn out other
+            than planned.
 
     Raises:
         ValueError: an argument outside its range; both or neither of planned and orders; planned steps of another kind

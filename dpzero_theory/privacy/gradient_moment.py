@@ -64,9 +64,10 @@ class ReleasedMoment:
 def moment_settings(n: int, noise_multiplier: float, relation: str) -> Settings:
     """Return the settings with which a ledger for releases of moments is created.
 
-    A contribution is divided by B^m, so that it is in [0, 1]. Under replace-one 1/2 is subtracted from it and the clip
-    is 1/2; under add-remove and zero-out the clip is 1. The standard deviation of the noise, in units of B^m on the
-    sum, is the noise multiplier times this clip.
+    A contribution is min(||grad f_i||, B)^m, divided by B^m, so that it is in [0, 1]; B and m are `bound` and `power`
+    of `release_moment`. Under replace-one 1/2 is subtracted from it and the clip is 1/2; under add-remove and zero-out
+    the clip is 1. The standard deviation of the noise, in units of B^m on the sum, is the noise multiplier times this
+    clip.
 
     Args:
         n: the number of records, >= 1, which is public.

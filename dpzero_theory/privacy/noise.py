@@ -115,7 +115,8 @@ class NoiseSource(ABC):
         return np.fromiter((draw_one(words) for _ in range(count)), np.int64, count).reshape(shape)
 
     def _words(self) -> Words:
-        """An endless iterator of uniform 64-bit integers. Each draw has its own: a fork copies no unused bits."""
+        """An endless iterator of uniform 64-bit integers. Each draw makes a new one, so that a forked process never has
+        bits that its parent drew and did not use."""
         while True:
             yield from np.frombuffer(self._bytes(8 * _WORDS_PER_READ), dtype=np.uint64).tolist()
 
@@ -181,7 +182,8 @@ def _below(limit: int, words: Words) -> int:
 
 
 def _bernoulli(a: int, b: int, words: Words) -> bool:
-    """True with probability a/b, 0 <= a <= b: compares the binary digits of a/b with random ones from `words`."""
+    """Return True with probability exactly a/b, 0 <= a <= b, by comparing the binary digits of a/b with random ones
+    from `words`."""
     while True:
         digits, a = divmod(a << _WORD_BITS, b)
         word = next(words)
@@ -190,8 +192,8 @@ def _bernoulli(a: int, b: int, words: Words) -> bool:
 
 
 def _bernoulli_exp(a: int, b: int, words: Words) -> bool:
-    """True with probability exp(-a/b), a >= 0, by algorithm 1 of Canonne, Kamath and Steinke, from random integers
-    `words`."""
+    """Return True with probability exactly exp(-a/b), a >= 0 and b > 0, by algorithm 1 of Canonne, Kamath and Steinke,
+    from random integers `words`."""
     whole, a = divmod(a, b)
     for _ in range(whole):
         if not _bernoulli_exp_unit(1, 1, words):
@@ -221,7 +223,8 @@ def _discrete_laplace(numerator: int, denominator: int, words: Words) -> int:
 
 
 def _discrete_gaussian(a: int, b: int, words: Words) -> int:
-    """A discrete Gaussian integer with sigma^2 = a/b, from random 64-bit integers `words`.
+    """Draw an integer x with probability exactly proportional to exp(-x^2/(2 sigma^2)), sigma^2 = a/b, from random
+    64-bit integers `words`.
 
     Proposals come from the discrete Laplace law of scale floor(sqrt(a/b)) + 1.
     """

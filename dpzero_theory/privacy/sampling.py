@@ -180,7 +180,8 @@ class Sampling:
 
     def chance(self, steps: int) -> tuple[float, str]:
         """The probability that a given record is in at least one of `steps` batches, and the formula for it as text.
-        For truncated batches it is a lower bound on that probability."""
+        For truncated batches it is a lower bound on that probability; with groups that take turns it is that of a
+        record of the first group."""
         q = self.sample_rate
         reached = 1.0 if q == 1 else -math.expm1(steps * math.log1p(-q))
         return reached, "1 - (1 - sample_rate)^steps"
@@ -344,9 +345,9 @@ def _independent(source: random.Random, n: int, q: float) -> Indices:
 class TruncatedPoisson(Poisson):
     """Poisson batches with a limit on their size, such as what fits in memory.
 
-    Of a batch with more than `largest` records, `largest` are kept, chosen uniformly at random. n is the number of all
-    records (with add-remove, that of the larger data set). The word in files and on command lines is
-    truncated-poisson:B/n, with B for `largest`.
+    Each record is drawn with probability sample_rate, in (0, 1). Of a batch with more than `largest` records, `largest`
+    are kept, chosen uniformly at random. n is the number of all records (with add-remove, that of the larger data set).
+    The word in files and on command lines is truncated-poisson:B/n, with B for `largest`.
     """
 
     largest: int
@@ -447,7 +448,7 @@ class TruncatedPoisson(Poisson):
 @dataclass(frozen=True)
 class CyclicPoisson(Sampling):
     """The records are in B groups that take turns: step i draws each record of group i mod B independently with
-    probability B q.
+    probability B q, where q = sample_rate is at most 1/B.
 
     The group of a record does not depend on the other records, and may be known. The word in files and on command lines
     is cyclic-poisson:B, with B for `groups`.
@@ -515,7 +516,8 @@ class CyclicPoisson(Sampling):
 class _CyclicGroup(CyclicPoisson):
     """Cyclic Poisson batches for neighbours that differ in a group of records, made for `group.group_release`.
 
-    turn: the Poisson batch of a turn, for the group.
+    turn: the sampling of a batch in the turns of the group's records, at which one record costs at least as much as the
+    group.
     """
 
     turn: Sampling
@@ -526,7 +528,7 @@ class _CyclicGroup(CyclicPoisson):
 
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """A batch is a uniformly random set of q n records, drawn without replacement."""
+    """A batch is a uniformly random set of q n records, drawn without replacement; q n must be a whole number."""
 
     name = "fixed-size"
     runnable = refilled = True

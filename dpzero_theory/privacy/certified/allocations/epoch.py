@@ -62,7 +62,8 @@ class _Step:
 
     For the output x and the noise multiplier s, Y = exp((2 x - 1)/(2 s^2)) and Y' = exp((-2 x - 1)/(2 s^2)).
 
-    side: which laws are compared; Y or Y' is 1 if it says so.
+    side: which laws are compared; Y is 1 if the first of them is without a record, and Y' is 1 if the second is. s: the
+    noise multiplier. a: the ratios.
     more: for each a, a share of the constant 1 - a that each unreleased step of the epoch adds to the sum; the released
     steps share these constants equally.
     """
@@ -189,12 +190,12 @@ def _windows(number: int, width: int) -> Chain:
 
 
 def chain(number: int) -> Chain:
-    """An addition chain (`Chain`) from 1 to `number`, the cheapest of several by `_cost`."""
+    """An addition chain (`Chain`) from 1 to `number`, the one of several that takes the least time by `_cost`."""
     return min((_windows(number, width) for width in range(1, 6)), key=_cost)
 
 
 def _cost(sums: Chain) -> int:
-    """The cost of the addition chain `sums`: a doubling costs 1, any other sum 2."""
+    """The time that the addition chain `sums` takes, in arbitrary units: a doubling counts 1, any other sum 2."""
     return sum(1 + (one != other) for one, other in sums.values())
 
 
@@ -360,7 +361,8 @@ def epoch_pairs(
     near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
     ratio: the spacing h of the grid of density ratios; the distance between the pairs falls as its square.
     ends: which pairs are computed, "upper" (dominating), "lower" (dominated) or "both"; the others bound nothing.
-    work: if more additions of weights than this would be made, the spacing is wider than `ratio`.
+    work: the most additions of two weights of laws on the grid that are made; where `ratio` would need more, the
+    spacing is wider, up to 0.3.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.

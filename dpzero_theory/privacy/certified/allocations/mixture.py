@@ -94,7 +94,8 @@ class Accuracy:
     ratio: the spacing h of the grid of density ratios in the module `signed`.
     resolution: the argument of `allocation.allocation_delta`, a spacing of grids in standard deviations.
     points: the number of points of the grid of losses, over the square root of the number of releases.
-    work: the most additions of weights for the epochs; where more would be needed, `ratio` is larger.
+    work: the most additions of two weights of laws on that grid; where more would be needed, the spacing is larger than
+    `ratio`.
     sums: the number of grid points for the sum of an epoch's losses in `subset.subset_pairs`.
     """
 
@@ -106,7 +107,8 @@ class Accuracy:
 
 
 _MOST_WORK, _LESS_WORK = 2.5e7, 6e6
-"""The most additions of weights for an answer, which take about 0.4 s, and for the lower end of a noise multiplier."""
+"""The most additions of two weights of laws on a grid, for an answer, where they take about 0.4 s of one core, and for
+the lower end of a noise multiplier."""
 FINE, COARSE, ROUGH = Accuracy(0.06, 4e-3, work=_MOST_WORK), Accuracy(0.15, 1e-2, sums=2**12), Accuracy(0.15, 1e-2, 100)
 """How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), and for
 estimates in one with finite pairs alone (ROUGH)."""
@@ -118,8 +120,8 @@ def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: fl
     epochs.
 
     replaced: whether neighbours replace a record. reach: outputs farther than this many standard deviations from their
-    means are left out. ratio: the spacing of the grid of density ratios. work: the most additions of weights. ends:
-    which ends of the bracket the pairs are for.
+    means are left out. ratio: the spacing of the grid of density ratios. work: the most additions of two weights of
+    laws on that grid. ends: which ends of the bracket the pairs are for.
     """
     if not runs:
         return NO_FINITE
@@ -406,10 +408,10 @@ def mixture_curve(
 
 
 def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:
-    """A rough epsilon at which delta of the history `mixture` is `target`, and the slope d log delta / d log epsilon
-    there.
+    """A guess of the epsilon at which delta of the history `mixture` is `target`, and of the slope d log delta / d log
+    epsilon there.
 
-    They are where a search starts.
+    A search starts there; the errors of both are not bounded.
     """
     variance = mixture.gdp**2
     for run in mixture.runs:

@@ -236,7 +236,7 @@ def _finite_apart(
 class _Term:
     """A certified bracket, from `lower` to `upper`, of one of several parts whose sum is delta.
 
-    Each part comes from some of the possible outputs of a run.
+    A part is what the runs with some of the possible outputs contribute to delta.
     """
 
     lower: float

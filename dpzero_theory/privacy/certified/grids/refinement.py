@@ -47,7 +47,8 @@ class RefinedGrid:
         self._points, self._least = _FIRST_POINTS, math.inf
 
     def up_to(self, most: int) -> Bracket:
-        """The intersection of the brackets of all grids tried in this call, of which none has more than `most` points.
+        """The bracket of delta(epsilon) that is the intersection of those of all grids tried in this call, none with
+        more than `most` points.
 
         Raises:
             OverflowError: earlier calls have tried all of these grids, or more points do not help.

@@ -45,7 +45,8 @@ class Sketch:
     steps: int
 
     def tilted(self, tau: float) -> tuple[float, Array]:
-        """The mean and the weights of the law whose masses are proportional to those of this one times e^{tau loss}."""
+        """The mean of the loss, and the masses, which sum to 1, under the law whose masses are proportional to those of
+        this one times e^{tau loss}."""
         exponent = self.log_mass + tau * self.loss
         weights = np.exp(exponent - np.max(exponent))
         weights /= np.sum(weights)
@@ -98,7 +99,8 @@ class Slice:
 
 
 def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
-    """The nodes and weights of the composite Gauss-Legendre rule on [low, high] with about `size` nodes."""
+    """The nodes and weights of a Gauss-Legendre rule with 16 nodes on each of equal panels of [low, high], about `size`
+    nodes in all."""
     edges = np.linspace(low, high, max(size // GAUSS_ORDER, 1) + 1)
     centre, radius = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
     return (centre[:, None] + radius[:, None] * GAUSS_POINTS).ravel(), (radius[:, None] * GAUSS_WEIGHTS).ravel()
@@ -139,7 +141,8 @@ def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
 
 
 def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float, float]:
-    """A rough epsilon at which delta is `target`, and the slope d log delta / d log epsilon there.
+    """A guess of the epsilon at which delta is `target`, and of the slope d log delta / d log epsilon there; the errors
+    of both are not bounded.
 
     parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
     the full-batch releases in the same composition (0 for none). The epsilon is the larger of two values. One takes the
@@ -198,8 +201,8 @@ def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
 
 
 def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
-    """The log of the probability of the large losses that should be counted apart, and the log of a rough
-    delta(epsilon).
+    """The natural log of the probability of the large losses that are best counted apart from the others, and that of a
+    rough delta(epsilon); neither is a bound.
 
     parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
     the full-batch releases in the same composition (0 for none).
@@ -208,8 +211,8 @@ def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
 
 
 def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
-    """The logs of two parts of a rough delta(epsilon): that from runs without a large loss, and that from runs with
-    one.
+    """The natural logs of two parts of a rough delta(epsilon), which is no bound: that from runs without a large loss,
+    and that from runs with one.
 
     parts: the dominating pairs of single releases, each with its number of releases. Large losses are those of outputs
     so far from the means that a run has one with the probability e^{log_cut} (`reach_of`). The first part is Chernoff's
