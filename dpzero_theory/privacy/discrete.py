@@ -93,11 +93,12 @@ def least_multiplier(levels: int, numbers: int) -> float:
 
 
 def between(noise_multiplier: float, levels: int, numbers: int) -> Between | None:
-    """The continuous Gaussian noises that cost at least, and at most, as much as discrete Gaussian noise.
+    """The noise multipliers of continuous Gaussian noise that costs at least, and at most, as much as discrete Gaussian
+    noise, up to a factor of probabilities (`Between.ratio`).
 
     None is returned if the noise is less than 2 widths of the rounding kernel, where no bound is known.
     noise_multiplier: s > 0. levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers T
-    releases of K integers each have. Raises ValueError.
+    releases of K integers each have. Raises ValueError for a number outside its range.
     """
     s, sigma = real("noise_multiplier", noise_multiplier, above=0.0), noise_multiplier * levels
     if s < least_multiplier(levels, numbers):

@@ -208,7 +208,8 @@ class DiscreteGaussian(Mechanism):
 
     @classmethod
     def of(cls, arguments: str) -> "DiscreteGaussian":
-        """The law for the number M of lattice units to a clip, given as the digits `arguments`. Raises ValueError."""
+        """The law for the number M of lattice units to a clip, given as the text `arguments`. Raises ValueError unless
+        that is a whole number from 1 on, of at most 10 digits."""
         return cls(_levels(cls.family, arguments))
 
     def on(self, levels: int) -> "Mechanism":
@@ -336,7 +337,8 @@ class CoarseLaplace(_Laplace):
 
     @classmethod
     def of(cls, arguments: str) -> "CoarseLaplace":
-        """The law for the number M of lattice units to a clip, given as the digits `arguments`. Raises ValueError."""
+        """The law for the number M of lattice units to a clip, given as the text `arguments`. Raises ValueError unless
+        that is a whole number from 1 on, of at most 10 digits."""
         return cls(_levels(cls.family, arguments))
 
 

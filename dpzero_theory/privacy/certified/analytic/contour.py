@@ -166,7 +166,8 @@ def affordable(
     asks for that least one.
 
     Raises:
-        OverflowError: the nodes are more than `budget` allows, or the question is outside the range of the method.
+        OverflowError: the nodes are more than `budget` allows, or no nodes are found (a moment needs too many nodes in
+            x, or the integral falls too slowly in t).
     """
     nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
     if nodes is None or nodes.count * nodes.size > budget:
@@ -176,7 +177,7 @@ def affordable(
 
 @lru_cache(maxsize=8)
 def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes | None:
-    """The nodes that `_plan` finds for delta(epsilon), or None outside the range of the method.
+    """The nodes that `_plan` finds for delta(epsilon), or None where it raises OverflowError.
 
     The arguments are those of `_plan`, `parts` as a tuple.
     """
@@ -186,8 +187,8 @@ def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, lo
 
 
 def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
-    """The nodes with which delta(epsilon) is summed up to a small error. Raises OverflowError outside the range of the
-    method.
+    """The nodes with which delta(epsilon) is summed up to a small error. Raises OverflowError if a moment needs too
+    many nodes in x, or the integral falls too slowly in t.
 
     The error aimed at is the larger of a small share of delta (`_ERROR_SHARE`, `_ERROR_SHARE_OF_FEW`), and of
     e^{log_error}, an absolute error, but no more than the share `_COARSEST` of delta.
