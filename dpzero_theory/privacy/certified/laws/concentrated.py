@@ -34,7 +34,8 @@ e^l differ, which is at least 8e-7."""
 
 @lru_cache(maxsize=16)
 def concentrated_pair(rho: float, xi: float) -> FinitePair:
-    """The pair that dominates every (xi, rho)-zCDP release, the same in both directions; nothing is known from below.
+    """The pair that dominates every (xi, rho)-zCDP release, the same in both directions. Its pair below is one outcome,
+    so that lower ends of delta are 0.
 
     rho: from `LEAST_RHO` to `MOST_RHO`. xi: >= 0.
     """
