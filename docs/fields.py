@@ -8,10 +8,10 @@ from dpzero_theory.optim.trainers.arguments import HONOURED, INSTEAD
 
 HEAD = """# Training arguments
 
-What `DPZeroTrainer` does with each field of transformers' `TrainingArguments`. An honoured field works as in a `Trainer`.
-A refused field must be left at its default; with any other value the trainer ends in one line that says what to use
-instead, before anything is computed. Fields of other versions of transformers, which are not in this table, are refused
-too.
+What `DPZeroTrainer` does with each field of transformers' `TrainingArguments`. An honoured field works as in a
+`Trainer`. A refused field must be left at its default; with any other value the trainer ends in one line that says what
+to use instead, before anything is computed. Fields of other versions of transformers, which are not in this table, are
+refused too.
 
 """
 
