@@ -72,17 +72,18 @@ def calibrate(
         delta: the target, 0 < delta < 1; with Laplace noise also 0.
         steps: T >= 1.
         sampling: how batches are drawn, for example `Poisson(1 / 16)`.
-        relation: which data sets are neighbours; there is no default.
-        mechanism: the noise law, one of `MECHANISMS`.
+        relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out"; there is no default.
+        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS`.
         coordinates: K >= 1, how many numbers a record contributes to a step; they are clipped jointly in L2 norm.
 
     Returns:
-        A bracket around the exact number; `value` is `upper`, with which the target is certainly met. It is what
-        `Step` takes as `noise`: standard deviation of the noise on the sum of a batch, over the per-record clip.
+        A bracket around the exact number; `value` is `upper`, with which the target is certainly met. It is what `Step`
+        takes as `noise`: the standard deviation of the noise on the sum of a batch (for Laplace noise its scale b),
+        divided by the per-record clip.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: every noise meets the target, since the batches alone do.
+        PreconditionError: every noise multiplier, however small, meets the target, since records are rarely drawn.
     """
     if not isinstance(sampling, Sampling):
         example = "a value such as Poisson(1/16) or FullBatch()"
@@ -105,9 +106,8 @@ class Prescribed(Prescription):
     """
 
     def plan(self) -> "Plan":
-        """Returns the plan of a run with exactly these parameters, for `make_private`.
-
-        Raises ValueError where they cannot be run.
+        """Returns the plan of a run with exactly these parameters, for `make_private`. Raises ValueError where no run
+        can have them, as where the noise changes from step to step.
         """
         from dpzero_theory.optim.plan import Plan
 
@@ -139,9 +139,11 @@ def prescribe(
         epsilon: the target, > 0.
         delta: the target, 0 < delta < 1.
         result: id of the theorem or corollary, one of `theory.results.RESULTS`; the default is the sharpest.
-        calibration: how the noise is computed: "exact", or "paper", by the paper's composition lemma.
+        calibration: how the noise for (epsilon, delta) is computed: "exact", by the exact conversion of Gaussian
+            differential privacy, or "paper", by the paper's composition lemma.
         max_steps: the largest number of steps T, for a result whose parameters are searched for.
-        max_evaluations: the largest n K T, the number of per-record loss differences, for such a result.
+        max_evaluations: the largest product n K T of the numbers of records, directions a step and steps, which is the
+            number of per-record loss differences, for such a result. For each of these three limits None sets none.
         max_points: the largest number of evaluations of a record's loss for such a result: n T 2 K with central
             differences, n T (K + 1) with forward and exact ones.
         direction: law of the random directions, one of `DIRECTIONS` that the theorem covers.
@@ -151,8 +153,8 @@ def prescribe(
             have no smoothing; they cannot serve losses without a derivative, such as the error rate.
 
     Returns:
-        The parameters, with `bound` on the expected squared gradient norm (or suboptimality); `plan()` makes a run's
-        plan of them.
+        The parameters. Their `bound` is an upper bound on the quantity that `guarantee` names, the expected squared
+        gradient norm or the expected suboptimality of the last iterate. The method `plan()` makes a run's plan of them.
 
     Raises:
         ValueError: an argument outside its range.
@@ -180,7 +182,8 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         plan: the plan of a private run with a constant step size and plain updates, or a prescription.
 
     Returns:
-        `bound` on E||grad F_S(x_tau)||^2 for a uniformly random iterate x_tau; infinite where nothing is certified.
+        A certificate, whose `bound` is an upper bound on E||grad F_S(x_tau)||^2, where F_S is the mean loss and x_tau a
+        uniformly random iterate of the run. It is infinite where nothing is certified.
 
     Raises:
         ValueError: n differs, or the plan has a schedule, an update rule or a noise law that the theorem doesn't cover.
@@ -223,8 +226,8 @@ def verify(folder: "str | os.PathLike[str]") -> "Report":
         folder: the folder that the run wrote.
 
     Returns:
-        The findings; `fault` is empty where everything holds, else it says what does not. The command also compares
-        weights (`--initial`, `--final`).
+        A report with the findings. Its `fault` is "" where everything holds, else it says what does not, as where files
+        are missing or damaged; nothing is raised for these. The command also compares weights (`--initial`, `--final`).
     """
     from dpzero_theory.optim.verify import verify as verified
 

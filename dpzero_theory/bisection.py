@@ -31,7 +31,8 @@ number is replaced by it.
 
 
 def integer_between(low: int, high: int) -> int:
-    """The mean of two integers, rounded down: what `halved` tries next where a condition is asked of integers alone."""
+    """The mean of the integers low and high, rounded down. As the argument `middle` of `halved` it makes that search
+    try integers alone, and end when no integer is left between the ends."""
     return (low + high) // 2
 
 
@@ -51,8 +52,8 @@ def halved(
         holds: the condition at a point; for arrays an array of booleans, and each entry is a search of its own.
         low, high: the ends of the interval; `holds` is not called at them, but taken to be true at low, false at high.
         times: how often the interval is divided at most.
-        middle: a function that takes the present ends and returns the point that is tried next, without one their mean.
-            The search ends where that point is one of the ends, for arrays once that is so for every entry.
+        middle: a function that takes the present ends (low, high) and returns the point that is tried next; None takes
+            their mean. The search ends where that point is one of the ends, for arrays once that is so for every entry.
 
     Returns:
         The new ends. The first is `low` or a point where the condition was found to be true, the second is `high` or a
@@ -89,12 +90,12 @@ def outward(
         start: the first point that is tried.
         step: from the first point to the second; negative to go down.
         growth: how many times as long each step is as the one before; an integer where the points are integers.
-        most: where the search ends in any case; without it at infinity.
+        most: where the search ends in any case; None lets it go on until the condition holds.
 
     Returns:
-        The first of the points that meets the condition, or `most`, which is not tried, if none before it does; and,
-            as the first entry, the point before it, which does not meet the condition. Where `start` meets it, both
-            entries are `start`.
+        A pair (before, found). `found` is the first of the tried points that meets the condition or, if none before
+        `most` does, `most`, which is not tried. `before` is the point before it, which does not meet the condition.
+        Where `start` meets the condition, both are `start`.
     """
     end = math.copysign(math.inf, step) if most is None else most
     before = here = start
@@ -188,7 +189,8 @@ class LogSecant:
         tries: int,
         error: float = 0.0,
     ) -> None:
-        """Search until a value of the function is near enough to 0.
+        """Search until a value of the function is near enough to 0, and leave the answer in `x`. After `tries` values
+        without one near enough, `x` is the point that would be tried next.
 
         Args:
             function: the function. Where it returns None the search ends; -inf says that the function cannot be
@@ -196,7 +198,8 @@ class LogSecant:
             near: whether this value of the function is near enough to 0. When it is called, `slope` is already measured
                 with the value.
             tries: how many values are computed at most.
-            error: the size of the errors of the values; two values that differ by less show no slope.
+            error: the absolute size of the errors of the values. From two values that differ by at most this no slope
+                is measured.
         """
         for _ in range(tries):
             value = function(self.x)
@@ -264,7 +267,8 @@ def smallest_real(meets: Callable[[float], bool], low: float, high: float, toler
     """A number in [low, high] that meets a condition which stays true once true, and is almost the smallest that does.
 
     The returned number meets the condition `meets`, and exceeds the smallest such number by at most `tolerance` times
-    that number. None is returned where `high` does not meet the condition, and ValueError is raised unless low > 0.
+    the returned number. None is returned where `high` does not meet the condition, and ValueError is raised unless low
+    > 0.
     """
     return _smallest(meets, low, high, lambda miss, hit: miss if hit - miss <= tolerance * hit else (miss + hit) / 2)
 
@@ -280,7 +284,7 @@ def _smallest(
 
 
 def last_integer(excess: Callable[[int], float], first: int, most: int, guess: float) -> int | None:
-    """The largest integer in [first, most] at which the function `excess`, which never falls, is at most 0.
+    """The largest integer in [first, most] at which `excess`, a function that never falls, is at most 0.
 
     None is returned where the function is positive at `first`. The search starts from `guess`, an integer or not, and
     continues by secants in the logarithm of the integer. It therefore calls the function, which may take seconds, only

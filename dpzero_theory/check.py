@@ -82,8 +82,8 @@ def real(
 def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**18) -> int:
     """Return `value` as an int with at_least <= value <= at_most.
 
-    Integral floats such as 1e4 are accepted, 2.5 is not. Anything that is not accepted raises a ValueError that names
-    the argument, `name`, with the rule and the value.
+    Integral floats such as 1e4 are accepted; 2.5, booleans and NaN are not. Anything that is not accepted raises a
+    ValueError that names the argument, `name`, with the rule and the value.
     """
     if _is_number(value) and at_least <= value <= at_most and value == math.floor(value):
         return int(value)

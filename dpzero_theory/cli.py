@@ -63,7 +63,8 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """A context manager that turns a ValueError or OSError of its block into an error of the command line.
+        """A context manager that turns a ValueError or OSError of its block into an error of the command line: one line
+        on standard error, and exit status 2.
 
         The error's line begins with `flag` where the message does not name another flag.
         """
@@ -86,9 +87,8 @@ class Parser(argparse.ArgumentParser):
             yield value
 
     def _flagged(self, message: str) -> str:
-        """Returns an error message with the flag in place of the library's argument name.
-
-        Only a message that begins with the name of an argument, followed by "must", is changed.
+        """Returns a message of the library with the command's flag in place of the argument's name. Only a message that
+        begins with the name of an argument, followed by "must", is changed; any other is returned as it is.
         """
         name, _, rest = message.partition(" ")
         flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
@@ -131,7 +131,7 @@ def number(
     """Returns a type for argparse's `add_argument`: it accepts a finite number x within bounds.
 
     The bounds are above < x < below and at_least <= x <= at_most. The parsed value is an int if the word is written as
-    one, else a float.
+    one, else a float. NaN and infinities are refused.
     """
 
     def parse(text: str) -> float | int:
@@ -157,12 +157,14 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], tuple[str, list[float]]]:
     """Returns a type for argparse's `add_argument` that parses NAME=START:STOP[:log|lin[:COUNT]].
 
-    The parsed value is the name, with underscores for hyphens, and the list of COUNT (25 if not given) numbers from
-    START to STOP, spaced evenly on a logarithmic scale ("log", or if not given) or a linear one ("lin").
+    The parsed value is a pair: the name, with underscores for hyphens, and a list of COUNT numbers from START to STOP,
+    spaced evenly on a logarithmic scale ("log", the default) or a linear one ("lin"). It must hold that 0 < START <
+    STOP and 2 <= COUNT <= 10000; COUNT is 25 if it is left out.
 
     Args:
-        names: the names that are allowed.
-        integers: those of the names whose values are rounded, and then made distinct.
+        names: the names that are allowed, with hyphens as on the command line.
+        integers: those of the names that stand for integers. Their values are rounded, and equal ones are dropped, so
+            there may be fewer than COUNT.
     """
     rule = "must be NAME=START:STOP:log|lin:COUNT"
 
@@ -192,7 +194,7 @@ def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], 
 
 
 def _read(text: str) -> Any:
-    """Returns the int or float that the word `text` stands for, else the word itself."""
+    """Returns the int or float that the word `text` stands for, else the word itself; "nan" and "inf" are floats."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -215,7 +217,8 @@ def _refused(rule: Callable[..., float], value: object, **bounds: float) -> floa
 
 
 def input_file(text: str) -> Path:
-    """A type for argparse's `add_argument`: the path of a file that can be read."""
+    """A type for argparse's `add_argument`: it returns the word `text` as a path if a file that can be read is there,
+    else raises argparse's error."""
     return _path(text, "a file that can be read", lambda path: not path.is_dir() and os.access(path, os.R_OK))
 
 
@@ -234,7 +237,8 @@ def input_folder(*names: str) -> Callable[[str], Path]:
 
 
 def output_folder(text: str) -> Path:
-    """A type for argparse's `add_argument`: the path of a folder that can be written to, or made later."""
+    """A type for argparse's `add_argument`: it returns the word `text` as a path if that is a folder that can be
+    written to, or one that can be made there; else it raises argparse's error. Nothing is made yet."""
     return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest(path)))
 
 
@@ -258,9 +262,8 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Returns `text` as a path if the condition `holds` is true of the absolute path.
-
-    Otherwise argparse's error is raised, which states `rule`, the condition in words.
+    """Returns `text` as a path if the condition `holds` is true of the absolute path. If it is false or raises OSError
+    or ValueError, or if `text` is empty, argparse's error is raised, which states `rule`, the condition in words.
     """
     try:
         if text and holds(Path(text).absolute()):
@@ -282,7 +285,8 @@ def _nearest(path: Path) -> Path:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made in `folder`; one is made and removed, since permissions do not tell everything."""
+    """Returns True if a file can be made in `folder`, and raises OSError if not. One is made and removed, since
+    permissions do not tell everything."""
     with TemporaryFile(dir=folder):
         return True
 

@@ -40,7 +40,8 @@ def document(
         width: the largest width of the text, in rem.
         folder: the folder of the template.
         filters: the template's filters, by name; what they return is escaped unless it is a `markupsafe.Markup`.
-        values: the template's other variables; `command` is shown at the foot of the page.
+        values: the template's other variables, of which a missing one raises jinja2's UndefinedError. `command` is
+            shown at the foot of the page.
 
     Raises:
         ValueError: Jinja is not installed.

@@ -28,14 +28,16 @@ from dpzero_theory.theory.sharp.poisson import prescribe_for_points
 
 SOLVABLE = ("n", "epsilon", "d")  # The flags whose value --solve-for can find
 RUN = ("directions-per-step", "max-steps", "max-evaluations", "max-points")
-"""The flags that fix or cap the directions a step, the steps, the differences and the evaluations of a run."""
+"""The flags, without their hyphens in front, that fix or cap how much a run computes: its directions a step, steps,
+differences of losses and evaluations of losses."""
 PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
 """The flags that describe the problem and its privacy target."""
 SWEEPABLE = (*PROBLEM, *RUN)  # The flags that --sweep can vary
 TAILS = ("gradient_moment", "mean_excess")  # The bounds on gradients that a problem may have in place of `lipschitz`
 INTEGERS = ("n", "d", *RUN)  # The flags that take integers
 SMALLEST, LARGEST = 1e-50, 1e50
-"""Constants of the problem must lie between these, or products of four of them would leave the range of floats."""
+"""The smallest and the largest value of a constant of the problem that a flag accepts; products of four larger ones
+would leave the range of float64."""
 END_OF_INTEGERS = 10**15  # --solve-for looks for n and d up to this value
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
 END_OF_SEARCH = {"d": END_OF_INTEGERS, "epsilon": SMALLEST_EPSILON}

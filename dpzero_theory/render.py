@@ -31,7 +31,8 @@ what it is in words.
 """
 
 FORMULA_ONLY = ("T", "bound_at_steps")
-"""The fields of `Prescription` whose rows tables leave out for a result that has no closed form."""
+"""The fields of `Prescription` that text tables leave out for a result without a closed form, whose parameters are
+searched for."""
 
 SOURCES = {
     "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
@@ -252,7 +253,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw the bounds of a sweep against the swept variable, both on logarithmic axes, and write the picture to a file.
 
-    There is one line for each result, calibration and form.
+    There is one solid or dashed line for each result and calibration and, where a result has a minimised form too, one
+    dotted line for that, by the last of the calibrations.
 
     Args:
         path: the file, written in whole or not at all; its suffix is one of `PLOT_SUFFIXES`.

@@ -176,7 +176,8 @@ def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
 
 
 def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
-    """Returns P(|u^T a| >= C) exactly, for u uniform on the sphere of radius sqrt(d) in R^d and a fixed vector a.
+    """Returns P(|u^T a| >= C), not a bound on it, for u uniform on the sphere of radius sqrt(d) in R^d and a fixed
+    vector a.
 
     It is 1 - I_{C^2/(d ||a||^2)}(1/2, (d-1)/2), where I is the regularised incomplete beta function. `threshold` is C
     >= 0, a number or an array; `norm` is ||a|| > 0; else ValueError is raised. The relative error is below 1e-12; below

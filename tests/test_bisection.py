@@ -203,6 +203,9 @@ def test_secants_go_down_from_where_nothing_can_be_computed() -> None:
     search.run(lambda x: -math.inf if x > 5 else math.log(3 / x), lambda value: abs(value) < 1e-9, 60)
     assert search.x == pytest.approx(3)
     assert 3 <= search.high <= 5
+    search = LogSecant(8.0, -1.0)
+    search.run(lambda _: -math.inf, lambda _: False, 2)
+    assert (search.x, search.high, search.slope) == (8 / 1.6 / 1.6, 8 / 1.6, -1.0)
     search = LogSecant(2.0, -1.0)
     search.run(lambda _: None, lambda _: False, 60)
     assert search.x == 2.0

@@ -164,8 +164,8 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
     ],
     "benchmarks": [("name", ["no_such_name"]), ("name", ["kit.experiment"])],
     "benchmarks.accounting": [
-        ("--count", ["--preset", "certify", "--count", "0"]),
-        ("--workers", ["--preset", "certify", "--workers", "257"]),
+        ("--count", ["--preset", "corners", "--count", "0"]),
+        ("--workers", ["--preset", "corners", "--workers", "257"]),
     ],
     "benchmarks.curvature": [
         ("--models", ["--models", "nothing"]),

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -98,14 +99,14 @@ FIELDS = (
 
 def table(folder: Path = RESULTS / "llm_e2e") -> str:
     """Return a table of loss and BLEU before and after training, and the answer to the first test restaurant."""
-    rows = read_rows(folder).astype({"epsilon": str})
+    rows = read_rows(folder).astype({"epsilon": str}).fillna({"example": "(nothing)"})
     lines = [
         [
             LABELS[method].format(epsilon),
             f"{row['test_loss']:.3f}",
             f"{row['bleu']:.1f} ({row['bleu_low']:.1f} to {row['bleu_high']:.1f})",
             f"{row['words']:.0f}",
-            str(row["example"]),
+            shorten(str(row["example"]), 90, placeholder=" ..."),
         ]
         for method, epsilon in RUNS
         for row in having(rows, method=method, epsilon=epsilon).to_dict("records")

@@ -4,7 +4,8 @@
     python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
     python -m benchmarks.accounting --preset corners    1,000 random settings over the whole range, timed and checked
     python -m benchmarks.accounting --preset corners_more    525 more of every sampling, relation, groups, mixtures
-    python -m benchmarks.accounting --preset rows       five settings of the field beside seven other accountants
+    python -m benchmarks.accounting --preset rows       five settings of the field beside eight other accountants
+    python -m benchmarks.accounting --preset rows_allocation    five of random allocation, beside three others
     python -m benchmarks.accounting --preset allocation random allocation: epsilon's bracket, its time, and sampling
     python -m benchmarks.accounting --preset allocation_k    random allocation of K of t steps, one epoch
     python -m benchmarks.accounting --preset ask        calibrate, then ask, at 2,000 random settings of all kinds
@@ -25,7 +26,7 @@ import numpy as np
 from benchmarks.kit.experiment import Cell, Command, Experiment, flag, numbered, presets
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.timing import timed
-from benchmarks.privacy import allocation, allocation_k, ask, corners, five
+from benchmarks.privacy import allocation, allocation_k, ask, corners, five, five_allocation
 from dpzero_theory.cli import integer, output_folder
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
@@ -175,6 +176,7 @@ REMAKES = {
         ("setting",), lambda row: [ask.lattice_answer({name: row[name] for name in ask.OF_LATTICE})], **_BRACKETS
     ),
     "accounting_rows": Remake(five.KEY, lambda row: [five.again(row)], **_BRACKETS),
+    "accounting_rows_allocation": Remake(five_allocation.KEY, lambda row: [five_allocation.again(row)], **_BRACKETS),
 }
 
 
@@ -239,6 +241,7 @@ EXPERIMENT = presets(
             report=corners.more_report,
         ),
         "rows": Command("accounting", None, five.run_rows),
+        "rows_allocation": Command("accounting", None, five_allocation.run_rows),
         "allocation": numbered(
             "accounting_allocation",
             lambda options: allocation.settings(options.count or allocation.COUNT),

@@ -6,7 +6,7 @@ import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
-from benchmarks.privacy import adaptive, allocation, allocation_k, ask, five, risk
+from benchmarks.privacy import adaptive, allocation, allocation_k, ask, five, five_allocation, risk
 from benchmarks.privacy import corners as corners_
 from benchmarks.training import private_search
 
@@ -151,6 +151,7 @@ def _known(rows: pd.DataFrame) -> str:
 
 TABLES = {
     "five_settings": five_settings,
+    "five_allocations": five_allocation.table,
     "corners": corners,
     "asked": asked,
     "adaptive_budgets": adaptive.table,

@@ -3,11 +3,13 @@
 Batches are Poisson, the relation is add-remove. The time is the processor time of one call, without imports; for this
 package it is the median of calls made before each of the others and after the last. An accountant that is not
 installed, that fails, or that takes more than ten minutes has a row that says so. To have them all: `pip install
-PLD-accounting jax-privacy opacus '.[compare]'`. An accountant counts as accurate if its multiplier differs by less than
-0.1% from the multiplier that this package certifies.
+PLD-accounting jax-privacy opake-accounting opacus '.[compare]'`, or the same in an environment of their own, whose
+packages PYTHONPATH names. An accountant counts as accurate if its multiplier differs by less than 0.1% from the
+multiplier that this package certifies.
 """
 
 import importlib
+import importlib.util
 import math
 import multiprocessing
 import statistics
@@ -44,7 +46,7 @@ certifies."""
 TURN = 5
 """How many times this package is timed before each other accountant, and again after the last one."""
 _LIMIT = 600.0
-_ABSENT = "not installed"
+ABSENT = "not installed"
 
 
 def _opacus_prv(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
@@ -85,6 +87,35 @@ def _pld_accounting(*, epsilon: float, delta: float, sample_rate: float, steps: 
     return float(brentq(excess, 0.5, 30.0, xtol=1e-5))
 
 
+def opake_library() -> Any:
+    """Return the compiled library of the package opake-accounting.
+
+    It is loaded by its file, because the package around it (release 0.16.1) cannot be imported under Python 3.11.
+    Raises ImportError if it is not installed.
+    """
+    name = "opake/api/accounting/core/opake_accounting*.so"
+    for path in (found for folder in sys.path for found in sorted(Path(folder).glob(name))):
+        spec = importlib.util.spec_from_file_location("opake_accounting", path)
+        if spec is not None and spec.loader is not None:
+            library = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(library)
+            return library
+    raise ImportError("No module named 'opake'")
+
+
+def _opake(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
+    """Return the noise multiplier for the target (epsilon, delta), found by bisection, with the discretization that
+    opake has by default."""
+    library = opake_library()
+    fine = library.DiscretizationConfig()
+
+    def excess(noise: float) -> float:
+        one = library.poisson_pld(library.gaussian_pld(noise, fine), sample_rate)
+        return math.log(max(one.self_compose(steps).epsilon_at(delta), 1e-300)) - math.log(epsilon)
+
+    return float(brentq(excess, 0.5, 30.0, xtol=1e-5))
+
+
 def _known(name: str, *, n: int, **question: Any) -> float:
     return comparison.ACCOUNTANTS[name](noise=None, **question)
 
@@ -93,6 +124,7 @@ PEERS: dict[str, Callable[..., float]] = {name: partial(_known, name) for name i
     "Opacus PRV": _opacus_prv,
     "PLD_accounting": _pld_accounting,
     "jax_privacy": _jax_privacy,
+    "opake": _opake,
 }
 
 
@@ -104,40 +136,54 @@ _IMPORTED = {
     "prv-accountant": ("prv_accountant",),
     "PLD_accounting": ("PLD_accounting", "dp_accounting.pld"),
     "jax_privacy": ("jax_privacy.accounting",),
+    "opake": (),
 }
 
 
-def _ask(name: str, question: dict[str, Any], answer: Any) -> None:
+def _ask(
+    asked: Callable[..., float], modules: Sequence[str], column: str, question: dict[str, Any], answer: Any
+) -> None:
     import warnings
 
     warnings.simplefilter("ignore")
     row: dict[str, Any] = {}
     started, working = time.perf_counter(), time.process_time()
     try:
-        for module in _IMPORTED[name]:
+        for module in modules:
             importlib.import_module(module)
         started, working = time.perf_counter(), time.process_time()
-        row["noise_multiplier"] = PEERS[name](**question)
-        if not math.isfinite(row["noise_multiplier"]):
+        row[column] = asked(**question)
+        if not math.isfinite(row[column]):
             row = {"status": "not finite"}
     except ImportError as error:
-        row["status"] = f"{_ABSENT}: {error}".splitlines()[0][:100]
+        row["status"] = f"{ABSENT}: {error}".splitlines()[0][:100]
     except Exception as error:  # if another package fails, its row says how
         row["status"] = f"{type(error).__name__}: {error}".splitlines()[0][:100]
     row |= {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - working}
     answer.send(row)
 
 
-def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of the accountant `name` for a question (epsilon, delta, sample_rate, steps, n). It is computed in
-    a process of its own, which is ended if it takes more than ten minutes."""
+def apart(
+    asked: Callable[..., float],
+    modules: Sequence[str],
+    question: dict[str, Any],
+    *,
+    column: str = "noise_multiplier",
+    limit: float = _LIMIT,
+) -> dict[str, Any]:
+    """Return the row of another accountant for a question. It is computed in a process of its own, which is ended if it
+    takes more than `limit` seconds.
+
+    asked: the function that asks the accountant, with the entries of `question` as arguments. modules: what it imports,
+    before the time is taken. column: the name of the answer in the row.
+    """
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_ask, args=(name, question, send))
+    process = context.Process(target=_ask, args=(asked, modules, column, question, send))
     process.start()
     send.close()
     try:
-        return dict(receive.recv()) if receive.poll(_LIMIT) else {"status": f"more than {_LIMIT:g} s"}
+        return dict(receive.recv()) if receive.poll(limit) else {"status": f"more than {limit:g} s"}
     except EOFError:
         return {"status": "ended without an answer"}
     finally:
@@ -177,14 +223,14 @@ def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the row of the accountant `name` at a setting, a dictionary with the columns n, batch, steps, epsilon and
     delta."""
     question = _question(setting)
-    found = _row(_ours(question)) if name == OURS else _apart(name, question)
+    found = _row(_ours(question)) if name == OURS else apart(PEERS[name], _IMPORTED[name], question)
     return {column: setting[column] for column in KEY[:-1]} | {"accountant": name} | found
 
 
 def again(row: Mapping[str, Any]) -> dict[str, Any]:
     """Make a committed row again. Raises ModuleNotFoundError if its accountant is not installed."""
     made = answer(row, row["accountant"])
-    if made.get("status", "").startswith(_ABSENT):
+    if made.get("status", "").startswith(ABSENT):
         raise ModuleNotFoundError(f"{row['accountant']} is {made['status']}")
     return made
 

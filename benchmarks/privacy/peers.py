@@ -62,6 +62,7 @@ RDP = "holds the Renyi accountant's number: ours is lower, and certified"
 PRV = "holds the PRV accountant's upper bound to its last digits: ours is lower, and certified"
 MORE = "holds that replace-one is refused for this event: it is accounted here"
 TRUNCATED = "holds the epsilon of its own bound for truncated batches: ours, for a cap of 2 records, is above it"
+GRID = "holds its own delta to 1e-6 of it: ours is an upper end 3e-4 above it, and the bracket holds it"
 OTHER = "an event that is not accounted here, and refused"
 PEERS = (
     Peer(
@@ -73,6 +74,7 @@ PEERS = (
             "composition_errors_for_neighboring_relation4": OTHER,
             "composition_errors": MORE,
             "laplace_not_supported_for_replace_one": MORE,
+            "mixture_of_gaussians": GRID,
             "randomized_response": OTHER,
             "rr_composition": OTHER,
             "truncated_subsampled": TRUNCATED,

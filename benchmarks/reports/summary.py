@@ -22,7 +22,7 @@ from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
-from benchmarks.llm import chat, owners, rewards
+from benchmarks.llm import chat, e2e, owners, rewards
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.only_d import table as steps_table
@@ -34,6 +34,7 @@ from benchmarks.reports.short import KEPT
 from benchmarks.sweeps import rank_tables, synthetic_tables
 from benchmarks.training import adaptation_tables
 from benchmarks.training import equal_points as by_points
+from benchmarks.training import shaped as by_shape
 from benchmarks.training.equal_evaluations import committed, gains, plain, reported
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
@@ -144,6 +145,24 @@ def shapes() -> str:
             lines.append([f"({mode})", f"A^{power:g}", *cells])
     header = ["mode", "B", "tr(BA)/norm", "gradient", "height", "estimated from 1,000", "from 50"]
     return markdown(header, lines)
+
+
+def shaped() -> str:
+    """Return a table of the accuracy on TREC with directions of the shape B = S^power, S estimated from public
+    questions, with standard errors over five runs (`benchmarks.shaped`)."""
+    rows = by_shape.reported(read_rows(RESULTS / "shaped"))
+    lines = []
+    for power in by_shape.POWERS:
+        cells = []
+        for evaluations in by_shape.EVALUATIONS:
+            for public in by_shape.PUBLIC:
+                found = having(rows, power=power, public=public, evaluations=evaluations).to_dict("records")
+                cells += [f"{one['accuracy']:.1f} +- {one['error']:.1f}" for one in found] or [""]
+        lines.append([f"S^{power:g}" if power else "none", *cells])
+    header = [
+        f"{count:,} evaluations, {public} questions" for count in by_shape.EVALUATIONS for public in by_shape.PUBLIC
+    ]
+    return markdown(["B", *header], lines)
 
 
 def optimizer_directions() -> str:
@@ -575,6 +594,7 @@ FULL: dict[str, Callable[[], str]] = {
     "directions": directions,
     "correlated_noise": correlated_noise,
     "shapes": shapes,
+    "shaped": shaped,
     "optimizer_directions": optimizer_directions,
     "accounting": accounting,
     **accounting_tables.TABLES,
@@ -588,6 +608,7 @@ FULL: dict[str, Callable[[], str]] = {
     "only_d": only_d,
     "tuning_step": tuning_step.table,
     "llm_chat": chat.table,
+    "llm_e2e": e2e.table,
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_owners": owners.table,

@@ -98,7 +98,7 @@ for _check in (
         "Is a record with NaN or infinity clipped like others?",
         sensitivity.finite,
         random=False,
-        follows=("sensitivity",),
+        follows=("sensitivity", "denominator"),
     ),
     Check("denominator", "Is the denominator a constant?", sensitivity.denominator),
     Check("batches", "Are batches drawn as claimed?", batches.law, core=True),

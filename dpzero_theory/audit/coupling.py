@@ -45,8 +45,8 @@ def coupled(
     """Yields coupled runs, which draw the same random numbers: for each of the numbers, one run on each data set.
 
     The noise has its full size. The operating system's random bytes come from a known stream, clocks stand still, and
-    weights hardly move, so that gradients stay the same. Nothing is yielded where runs on the same data differ
-    nevertheless, or where the loop has no step size.
+    weights hardly move where the loop has a step size, so that gradients stay the same. Nothing is yielded where runs
+    on the same data differ nevertheless.
 
     Args:
         runs: runs of the audited loop.
@@ -54,7 +54,7 @@ def coupled(
         numbers: each number selects another stream of random bytes, and so other noise.
         changes: changes of the loop's settings.
     """
-    if not runs.loop.step_size or runs.base.releases is None:
+    if runs.base.releases is None:
         return
     with stopped_clocks(), known_entropy() as entropy:
         run = _CoupledRuns(runs, entropy, changes)
@@ -79,9 +79,9 @@ class _CoupledRuns:
     """
 
     def __init__(self, runs: LoopRuns, entropy: Entropy, changes: dict[str, Any]) -> None:
-        assert runs.loop.step_size
         self._runs, self._entropy, self._count = runs, entropy, 0
-        step = runs.frozen.get("step_size") if runs.loop.from_weights else runs.loop.step_size * _BARELY
+        barely = (runs.loop.step_size or 0.0) * _BARELY
+        step = runs.frozen.get("step_size") if runs.loop.from_weights else barely
         self._changes = {**({"step_size": step} if step else {}), **runs.all_records, **changes}
 
     def __call__(

@@ -113,20 +113,41 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """Yields `record` with all its floating-point numbers NaN, then with all infinite; nothing where it has none."""
-    for value in (np.nan, np.inf):
-        filled_record = _filled(record, value)
-        if filled_record is not None:
-            yield filled_record
+    """Yields forms of `record` that no clipped sum may let through; nothing where it has no floating-point numbers.
+
+    All of its numbers are NaN, or infinite. Or its first or last number alone is one of these, so that a loss or a
+    gradient may be infinite and not NaN. Or its numbers are as large as their type allows, so that their squares are
+    infinite.
+    """
+    count = len(numbers(record))
+    every, ends = range(count), dict.fromkeys((0, count - 1))
+    if count:
+        yield from (_with(record, every, value) for value in (np.nan, np.inf))
+        for place in ends if count > 1 else ():
+            yield from (_with(record, range(place, place + 1), value) for value in (np.nan, np.inf, -np.inf))
+        yield _with(record, every, None)
 
 
-def _filled(record: Any, value: float) -> Any:
-    if isinstance(record, tuple):
-        parts = [_filled(part, value) for part in record]
-        whole = zip(parts, record, strict=True)
-        return (
-            tuple(new if new is not None else old for new, old in whole) if any(p is not None for p in parts) else None
-        )
+def _with(record: Any, places: range, value: float | None) -> Any:
+    """Returns the record with the floating-point numbers at some places replaced by `value`.
+
+    The places count its floating-point numbers in order. Where `value` is None they become the largest number of their
+    type that has their sign.
+    """
+    if isinstance(record, tuple | list):
+        parts, before = [], 0
+        for part in record:
+            count = len(numbers(part))
+            inside = range(max(places.start - before, 0), max(min(places.stop - before, count), 0))
+            parts.append(_with(part, inside, value) if inside else part)
+            before += count
+        return type(record)(parts)
     if isinstance(record, np.ndarray) and record.dtype.kind == "f":
-        return np.full_like(record, value)
-    return value if isinstance(record, float) else None
+        changed = record.copy()
+        chosen = slice(places.start, places.stop)
+        largest = np.copysign(np.finfo(record.dtype).max, record.ravel()[chosen])
+        changed.flat[chosen] = largest if value is None else value
+        return changed
+    if isinstance(record, float):
+        return float(np.copysign(np.finfo(np.float64).max, record)) if value is None else value
+    return record

@@ -1,5 +1,6 @@
 """Measures how much single records change a loop's releases, by quiet runs: runs that have almost no noise."""
 
+import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.runs import SEED, LoopRuns, norms, stacked
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 
 _MANY_SEEDS = range(1100, 1132)
@@ -28,6 +30,12 @@ _VISIBLE = 0.05
 _ENOUGH_NUMBERS = 4
 """The method `with_one_less` needs at least this many released numbers to tell whether directions are the same."""
 
+_SCALE_RANGE = (1e-4, 1e4)
+"""The factor that makes the first record nearly clipped is searched between these two numbers."""
+
+_SCALES = 33  # How many factors in `_SCALE_RANGE`, in equal ratios, are tried first
+_HALVINGS = 12  # How often the range between two neighbours of the `_SCALES` factors is halved
+_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum over a batch
 _NEARLY_EQUAL = 1e-5  # Two lengths count as equal, and two directions as parallel, below this relative difference
 
 
@@ -141,6 +149,31 @@ class Influence:
         if not product > 0 or float(large.ravel() @ small.ravel()) < (1 - _NEARLY_EQUAL) * product:
             return None
         return float(norms(small.ravel()) / norms(large.ravel()))
+
+    @cached_property
+    def nearly_clipped(self) -> Any:
+        """The first record scaled so that the loop nearly clips it; None where no scale does that.
+
+        Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
+        """
+        first, (low, high) = self._loop.records[0], map(math.log, _SCALE_RANGE)
+        tried = np.linspace(low, high, _SCALES).tolist()
+        # The smallest of the factors that nearly reaches the clip: with larger ones a wrong clip may fall short of it
+        reached = next((k for k in range(1, _SCALES) if self._share(math.exp(tried[k])) >= _NEARLY), _SCALES - 1)
+        low, high = tried[reached - 1], tried[reached]
+        scale = math.exp(halved(lambda log: self._share(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
+        return datasets.scaled(first, scale) if self._share(scale) > _NEARLY**3 else None
+
+    def _share(self, scale: float) -> float:
+        """Returns what the first record times `scale` adds to the first step, in clips; 0 if that is NaN.
+
+        It is measured by a run on data in which all records are that one.
+        """
+        record = datasets.scaled(self._loop.records[0], scale)
+        rows = self._runs.at_start(datasets.filled(self._loop.records, record))
+        if rows is None or not np.isfinite(rows).all():
+            return 0.0
+        return float(norms(rows[:1])[0]) / self._runs.unit_of_all / self._n
 
     @cached_property
     def loudest(self) -> Records | None:

@@ -23,7 +23,8 @@ import pickle
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +36,7 @@ from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.deadline import until
 from dpzero_theory.audit.randomness import seeded
-from dpzero_theory.audit.sources import Entropy
+from dpzero_theory.audit.sources import Clock, Entropy, stopped_clocks
 from dpzero_theory.audit.watch import watch, working_folder
 from dpzero_theory.check import Array
 
@@ -44,6 +45,7 @@ Train = Callable[[Records, int, dict[str, Any]], Any]
 
 WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 """The fields of a loop's claim that the loop is given as settings."""
+_TICK = 1e-3  # Seconds by which the clock in `Loop.clocks_that_tick` advances each time it is read
 _LARGEST_STILL = 1e-4
 _SMALLEST_STILL = 1e-30
 """The largest and the smallest share of the loop's step size that the function `still` uses.
@@ -96,6 +98,8 @@ class Loop:
         weights_trusted: False after `weights.runs_of` has found that the weights do not move in proportion to the
             releases, as under momentum or Adam; then none are computed from weights, even with from_weights.
         entropy: what stands in for the operating system's random bytes while the audit is made; None outside of one.
+        clock: what stands in for the clocks in a block of `clocks_that_tick`, in which every run begins at one time;
+            None outside of one.
         deadline: the value of `deadline.now()` at which runs are interrupted by `deadline.OutOfTime`; None for never.
     """
 
@@ -109,6 +113,7 @@ class Loop:
     from_weights: bool = False
     weights_trusted: bool = True
     entropy: Entropy | None = None
+    clock: Clock | None = None
     deadline: float | None = None
     _first: dict[int, Array] = field(default_factory=dict)
 
@@ -116,6 +121,18 @@ class Loop:
     def _folder(self) -> Path:
         """The working directory of all runs; it is removed together with this object."""
         return working_folder(self)
+
+    @contextmanager
+    def clocks_that_tick(self) -> Iterator[None]:
+        """A context manager in whose block every run begins at one time, and its clocks tick only when they are read.
+
+        So a number that a run computes from the time that passes depends on nothing but what the run does.
+        """
+        with stopped_clocks(_TICK) as self.clock:
+            try:
+                yield
+            finally:
+                self.clock = None
 
     def setting(self, name: str) -> str:
         """The loop's own name for the setting that the audit calls `name`."""
@@ -171,6 +188,8 @@ class Loop:
         Returns what the loop returned, the settings it was given, and what it printed and wrote to files.
         """
         self.count += 1
+        if self.clock is not None:
+            self.clock.start()
         given = {self.setting(word): getattr(self.claim, word) for word in WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
         data = self.records if records is None else records

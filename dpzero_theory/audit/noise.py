@@ -69,14 +69,27 @@ class NoiseSamples:
 
         It is None where it cannot be separated from what the records add.
         """
-        return self._sampled("as claimed", None, self.repeatable)
+        found = self._sampled("as claimed", None, self.claimed)
+        return (
+            found
+            if found is not None or self.claimed == self.repeatable
+            else self._sampled("batch = n", None, self.repeatable)
+        )
+
+    @property
+    def claimed(self) -> Changes:
+        """The changes of settings under which noise is sampled: none where batches can be as claimed.
+
+        They can be if the system's random bytes, which draw them, may be replaced by known ones.
+        """
+        return {} if self._runs.batches_repeat else self.repeatable
 
     def worlds(self) -> Iterator[tuple[str, Callable[[], NoiseSample | None]]]:
         """Yields other data sets and settings under which the noise must be as large as claimed.
 
         Each comes as its name for the report and a function that samples the noise, or returns None where it cannot.
         """
-        few, changes, records = _WANTED_NUMBERS // 4, self.repeatable, self._runs.loop.records
+        few, changes, records = _WANTED_NUMBERS // 4, self.claimed, self._runs.loop.records
         all_records, add_remove = self._runs.all_records, self._runs.claim.relation == Relation.ADD_REMOVE
 
         def world(
@@ -95,6 +108,8 @@ class NoiseSamples:
             yield world("a quarter of the records", part, all_records, "a quarter")
         if changes != all_records and not self.blind:
             yield world("batch = n", None, all_records)
+        if changes == all_records and self._runs.claim.sample_rate < 1:
+            yield world("batches as claimed, records of nothing", datasets.each_scaled(records, 0.0), {})
 
     def aligned(self) -> NoiseSample | None:
         """Samples the noise on a data set of equal records with a large sum, where rounding loses noise first.
@@ -166,7 +181,8 @@ class NoiseSamples:
         runs = self._runs
         if self.blind:
             return self._difference(records, changes, seed)
-        how = {**runs.paired(seed, stream), "world": world}
+        paired = runs.with_batches(seed) if stream is None and not changes else runs.paired(seed, stream)
+        how = {**paired, "world": world}
         noisy = runs.attempt(records, **how, **{**runs.frozen, **changes})
         if noisy is None or noisy.releases is None:
             return None

@@ -2,12 +2,14 @@
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numpy as np
 
+_SEED: dict[str, Callable[[int], None]] = {"python": random.seed, "numpy": np.random.seed}
+"""The functions that seed the global generators, where `sources.noted_seeds` does not replace them."""
 _keeping = ContextVar("_keeping", default=False)
 """Whether a block of `generators_kept` is running, which will restore the random generators.
 
@@ -46,8 +48,8 @@ def seeded(world: int) -> Iterator[None]:
     They are those of Python, NumPy and (where it is loaded) torch. Afterwards they are as they were.
     """
     with generators_kept():
-        random.seed(world)
-        np.random.seed(world % 2**32)  # noqa: NPY002
+        _SEED["python"](world)
+        _SEED["numpy"](world % 2**32)
         if torch := sys.modules.get("torch"):
             torch.default_generator.manual_seed(world)
             if torch.cuda.is_initialized():

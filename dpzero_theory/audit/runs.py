@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Loop, LoopFailed, LoopOutput, still
 from dpzero_theory.check import Array
@@ -115,9 +116,40 @@ class LoopRuns:
         return slice(None) if self.frozen else slice(0, 1)
 
     def comparable(self, output: LoopOutput) -> Array:
-        """Returns the releases of those steps of a run that can be compared between runs."""
+        """Returns the releases of those steps of a run that can be compared between runs.
+
+        Of a run whose only release has steps of its own inside, they are its first numbers (`leading`).
+        """
         assert output.releases is not None
-        return output.releases[self.comparable_steps]
+        return output.releases[self.comparable_steps, : self.leading]
+
+    @cached_property
+    def leading(self) -> int | None:
+        """How many of the first numbers of a run's only release do not follow the noise of others; None where all are
+        alike.
+
+        A loop with correlated noise may return its whole run as one release, whose later numbers are sums at weights
+        that earlier noise moved. Noise that does not follow the records is the same on all data sets, if it is drawn
+        from one stream of bytes; later numbers also have the effect of the moved weights, which follows the records.
+        """
+        base, entropy = self.base.releases, self.loop.entropy
+        if base is None or len(base) > 1 or base.shape[1] < 2 or entropy is None:
+            return None
+        records = self.loop.records
+        like = datasets.random_like(records[0], np.random.default_rng(SEED), 1.0)
+        noises = []
+        for data in (records, datasets.filled(records, like), datasets.each_scaled(records, 10.0)):
+            pair = [
+                self.attempt(data, seed=SEED, stream=SEED, noise_multiplier=m, **self.frozen, **self.all_records)
+                for m in (self.claim.noise_multiplier, self.quiet_multiplier)
+            ]
+            rows = [run.releases[0] for run in pair if run is not None and run.releases is not None]
+            if len(rows) < 2 or any(row.shape != base[0].shape for row in rows):
+                return None
+            noises.append(rows[0] - rows[1])
+        most = _RELATIVE_ROUNDING * float(np.abs(noises[0]).max())
+        apart = np.flatnonzero(~(np.abs(np.array(noises) - noises[0]) <= most).all(axis=0))
+        return int(apart[0]) if apart.size and apart[0] > 0 else None
 
     def _stream(self, seed: int) -> int | None:
         """Returns the number of the known stream of random bytes for a seed of the loop.
@@ -289,3 +321,14 @@ def alike(first: LoopOutput | None, second: LoopOutput | None) -> bool:
 
 def _later_steps(output: LoopOutput) -> Array:
     return np.empty(0) if output.releases is None else output.releases[1:]
+
+
+def significant_bits(values: Array) -> int:
+    """The 90% quantile of how many significant bits the numbers in `values` have; 53 where there are none.
+
+    Trailing zeros are not significant.
+    """
+    fractions, _ = np.frexp(values[values != 0])
+    whole = [int(fraction * 2**53) for fraction in fractions]
+    bits = [number.bit_length() - ((number & -number).bit_length() - 1) for number in whole]
+    return int(np.quantile(bits, 0.9)) if bits else 53

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -24,28 +25,57 @@ _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
 """The functions of the module `time` that read a clock; each has a variant that counts nanoseconds too."""
 
 
-class _StoppedDatetime(datetime.datetime):
-    """Stands in for `datetime.datetime` while clocks are stopped; its present time is a fixed one."""
+class Clock:
+    """A clock that advances by `tick` seconds each time it is read, and not otherwise.
 
-    @classmethod
-    def now(cls, tz: datetime.tzinfo | None = None) -> "_StoppedDatetime":
-        return cls.fromtimestamp(_CLOCK, tz)
+    Args:
+        tick: in seconds; 0 for a clock that stands still.
+    """
 
-    @classmethod
-    def utcnow(cls) -> "_StoppedDatetime":
-        return cls.fromtimestamp(_CLOCK, datetime.UTC).replace(tzinfo=None)
+    def __init__(self, tick: float) -> None:
+        self._tick = tick
+        self.start()
+
+    def start(self) -> None:
+        """Set the clock back to its first time."""
+        self._read = 0
+
+    def nanoseconds(self) -> int:
+        self._read += 1
+        return round((_CLOCK + self._read * self._tick) * 10**9) if self._tick else _CLOCK * 10**9
+
+    def seconds(self) -> float:
+        return self.nanoseconds() / 1e9
+
+    def datetime(self) -> type[datetime.datetime]:
+        """Returns a class that stands in for `datetime.datetime` and reads this clock."""
+        clock = self
+
+        class Stopped(datetime.datetime):
+            @classmethod
+            def now(cls, tz: datetime.tzinfo | None = None) -> "Stopped":
+                return cls.fromtimestamp(clock.seconds(), tz)
+
+            @classmethod
+            def utcnow(cls) -> "Stopped":
+                return cls.fromtimestamp(clock.seconds(), datetime.UTC).replace(tzinfo=None)
+
+        return Stopped
 
 
 @contextmanager
-def stopped_clocks() -> Iterator[None]:
+def stopped_clocks(tick: float = 0.0) -> Iterator[Clock]:
     """A context manager in whose block Python's clocks stand still and `os.getpid` returns a fixed number.
 
-    The functions are replaced in every module that has imported them.
+    The functions are replaced in every module that has imported them. The yielded clock, which they read, advances by
+    `tick` seconds each time it is read.
     """
-    seconds: list[tuple[Any, Any]] = [(getattr(time, name), lambda: float(_CLOCK)) for name in _CLOCKS]
-    nanoseconds = [(getattr(time, f"{name}_ns"), lambda: _CLOCK * 10**9) for name in _CLOCKS]
-    with _everywhere([*seconds, *nanoseconds, (os.getpid, lambda: _PROCESS), (datetime.datetime, _StoppedDatetime)]):
-        yield
+    clock = Clock(tick)
+    seconds: list[tuple[Any, Any]] = [(getattr(time, name), partial(clock.seconds)) for name in _CLOCKS]
+    nanoseconds = [(getattr(time, f"{name}_ns"), partial(clock.nanoseconds)) for name in _CLOCKS]
+    process = (os.getpid, lambda: _PROCESS)
+    with _everywhere([*seconds, *nanoseconds, process, (datetime.datetime, clock.datetime())]):
+        yield clock
 
 
 class Entropy:
@@ -117,39 +147,106 @@ def known_entropy() -> Iterator[Entropy]:
         entropy.number = None
 
 
-@contextmanager
-def noted_seeds() -> Iterator[list[int]]:
-    """A context manager that notes the integers with which generators of NumPy, Python and torch are seeded.
+Call = tuple[str, int]
+"""A call that seeds a random generator: the place in the code, and how many calls there were from it before."""
 
-    They are appended to the yielded list while the block runs.
+
+class Seeds:
+    """The seeds that a run gives to random generators of NumPy, Python and torch, and seeds that take their place.
+
+    Attributes:
+        noted: all integers among the seeds, in order.
+        calls: the seed of each call since `start`, as a tuple of integers.
+        forced: the seeds that calls are given in place of their own.
     """
-    seeds: list[int] = []
 
-    def note(seed: Any) -> None:
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+        self._within = False
+        self.forced: dict[Call, Any] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Begin a run, whose calls are counted from 0 at each place in the code."""
+        self.calls: dict[Call, tuple[int, ...]] = {}
+        self.values: dict[Call, Any] = {}
+        self._count = dict[str, int]()
+
+    def calling(self, real: Any, owner: tuple[Any, ...], seed: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Calls `real`, which seeds a generator, and returns its result.
+
+        `owner` is the generator if `real` is a method, `seed` the arguments, of which the first is the seed, and
+        `named` those that have a name. Calls of this kind that `real` makes itself are not noted again.
+        """
+        if self._within:
+            return real(*owner, *seed, **named)
+        seed = (*map(self._given, seed[:1]), *seed[1:])
+        named |= {name: self._given(named[name]) for name in ("seed", "x", "entropy", "key") if name in named}
+        self._within = True
+        try:
+            return real(*owner, *seed, **named)
+        finally:
+            self._within = False
+
+    def _given(self, seed: Any) -> Any:
+        """Notes a seed, and returns the one that its generator is to have."""
+        words = _words(seed)
+        if words is None:
+            return seed
         if isinstance(seed, int | np.integer):
-            seeds.append(int(seed))
+            self.noted.append(int(seed))
+        place = _place(sys._getframe(1))
+        call = place, self._count.get(place, 0)
+        self._count[place] = call[1] + 1
+        self.calls[call], self.values[call] = words, seed
+        return self.forced.get(call, seed)
 
-    def noting(real: Any, method: str) -> Any:
-        """Returns a subclass of `real`, a generator's class, whose method of the name `method` appends the seeds that
-        it is given to the yielded list, and then does what it did."""
+
+def _words(seed: Any) -> tuple[int, ...] | None:
+    """Returns the integers that a seed consists of; None where it is something else, such as None."""
+    if isinstance(seed, int | np.integer):
+        return (int(seed),)
+    if isinstance(seed, bytes | bytearray):
+        return (int.from_bytes(seed, "big"),)
+    if isinstance(seed, list | tuple | np.ndarray):
+        found = [_words(part) for part in seed]
+        if found and all(part is not None and len(part) == 1 for part in found):
+            return tuple(part[0] for part in found if part is not None)
+    return None
+
+
+_SEEDED = ("SeedSequence", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "RandomState")
+"""The classes of `numpy.random` whose first argument is a seed."""
+
+
+@contextmanager
+def noted_seeds() -> Iterator[Seeds]:
+    """A context manager that notes the seeds which generators of NumPy, Python and torch are given, and may change
+    them (`Seeds.forced`)."""
+    seeds = Seeds()
+
+    def seeding(real: Any, method: str) -> Any:
+        """Returns a subclass of `real`, a generator's class, whose method of the name `method` notes its seed."""
 
         def noted(self: Any, *seed: Any, **named: Any) -> Any:
-            for one in (*seed, *named.values()):
-                note(one)
-            return getattr(real, method)(self, *seed, **named)
+            return seeds.calling(getattr(real, method), (self,), seed, named)
 
         return type(real.__name__, (real,), {method: noted})
 
-    default = np.random.default_rng
+    def function(real: Any) -> Any:
+        def noted(*seed: Any, **named: Any) -> Any:
+            return seeds.calling(real, (), seed, named)
 
-    def default_rng(seed: Any = None) -> Any:
-        note(seed)
-        return default(seed)
+        return noted
 
-    kinds: list[tuple[Any, str]] = [(np.random.RandomState, "__init__"), (random.Random, "__init__")]
+    functions: list[Any] = [np.random.default_rng, np.random.seed, random.seed]
+    kinds: list[tuple[Any, str]] = [(getattr(np.random, name), "__init__") for name in _SEEDED]
+    kinds.append((random.Random, "__init__"))
     if torch := sys.modules.get("torch"):
         kinds.append((torch.Generator, "manual_seed"))
-    with _everywhere([(default, default_rng), *((real, noting(real, method)) for real, method in kinds)]):
+        functions.append(torch.manual_seed)
+    changes = [*((real, function(real)) for real in functions), *((real, seeding(real, how)) for real, how in kinds)]
+    with _everywhere(changes):
         yield seeds
 
 
@@ -178,3 +275,57 @@ def _everywhere(changes: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]
     finally:
         for space, name, value in places:
             space[name] = value
+
+
+def generators_outside(train: Any) -> list[Any]:
+    """Returns the random generators that live longer than a run of the loop `train`, each once.
+
+    They are looked for among the global names of its function, what the function encloses or has as a default, and the
+    attributes of the object that is called and of its classes.
+    """
+    torch = sys.modules.get("torch")
+    kinds = (np.random.Generator, np.random.RandomState, random.Random, *((torch.Generator,) if torch else ()))
+    spaces: list[Any] = [getattr(train, "__dict__", {})]
+    functions = [train, *(vars(kind).get("__call__") for kind in type(train).__mro__)]
+    spaces += [vars(kind) for kind in type(train).__mro__]
+    for function in functions:
+        function = getattr(function, "__wrapped__", function)
+        spaces.append(getattr(function, "__globals__", {}))
+        cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
+        spaces.append(dict(enumerate([*cells, *(getattr(function, "__defaults__", None) or ())])))
+    found = [value for space in spaces for value in list(space.values()) if isinstance(value, kinds)]
+    return list({id(one): one for one in found}.values())
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def state_of(generator: Any) -> Any:
+    """Returns the state of a generator of NumPy, Python or torch, for `set_state`."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
+
+
+def set_state(generator: Any, state: Any) -> None:
+    """Gives a generator a state that `state_of` returned."""
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+def seed_of(generator: Any) -> int | None:
+    """Returns the integer from which a generator was seeded; None where it does not know, or it was a list."""
+    if isinstance(generator, np.random.Generator):
+        seed = getattr(generator.bit_generator.seed_seq, "entropy", None)
+    else:
+        seed = generator.initial_seed() if hasattr(generator, "initial_seed") else None
+    return int(seed) if isinstance(seed, int | np.integer) else None

@@ -39,7 +39,8 @@ def minilm_folder() -> Path:
 
 
 def token_means(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Returns the mean of the hidden states over each text's tokens, in float32, of shape (batch, width).
+    """Returns for each text the mean of its tokens' hidden states, in float32, of shape (batch, width); NaN for a text
+    without a token.
 
     `hidden` are the hidden states, of shape (batch, T, width) for T positions. `mask` has shape (batch, T), and is 1 at
     tokens and 0 at padding.
@@ -160,5 +161,6 @@ def train(module: nn.Module, subset: str) -> int:
 
 
 def layers(module: nn.Module) -> nn.ModuleList:
-    """Returns the layers of a model, taken to be the longest `nn.ModuleList` in it."""
+    """Returns the layers of the model `module`, which are taken to be the longest `nn.ModuleList` in it. Raises
+    ValueError where it has none."""
     return max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)

@@ -42,10 +42,10 @@ class Differences:
             the directions.
         trace: tr(A), where A is the Hessian of F at x.
         squared_frobenius: tr(A^2); rounding biases it upward, since squares of errors add up.
-        rank: low and high are estimates of a lower bound on the effective rank, |tr A|/||A||_F, and of an upper bound
-            that holds where A >= 0, (tr(A)/||A||_F)^2.
+        rank: about the effective rank tr|A|/||A||_2. `low` estimates a lower bound on it, |tr A|/||A||_F, and `high` an
+            upper bound that holds where A is positive semidefinite, (tr(A)/||A||_F)^2; both are cut to [1, d].
         d: the dimension.
-        evaluations: how often all losses were evaluated.
+        evaluations: how often the losses of all samples were evaluated.
     """
 
     value: float
@@ -116,8 +116,8 @@ def measure_forward(
 def problem_file(seen: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
     """Returns the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
 
-    Its smoothness is the upper end of the interval of ||A||_F, which is at least ||A||_2, where A is the Hessian. Its r
-    is the upper end of the interval of |tr A|, divided by this smoothness, and cut to [1, d].
+    The file's smoothness is the upper end of the interval of ||A||_F, where A is the Hessian, since ||A||_F is at least
+    ||A||_2. Its r is the upper end of the interval of |tr A|, divided by this smoothness and cut to [1, d].
 
     Args:
         seen: the estimates.

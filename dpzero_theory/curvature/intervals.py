@@ -87,9 +87,9 @@ def mean_interval(
 def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Interval:
     """The interval of the quotient top/bottom of two measured numbers, for a positive bottom.
 
-    The quotient is known to lie in [least, most], and the interval is cut to that. Both intervals, `top` and `bottom`,
-    hold together with probability at least 1 - (1 - top.level) - (1 - bottom.level). The quotient then lies between
-    top.low/bottom.high and top.high/bottom.low.
+    The quotient is known to lie in [least, most], and the interval is cut to that. Its kind is the weaker one of the
+    two kinds. Both intervals, `top` and `bottom`, hold together with probability at least 1 - (1 - top.level) - (1 -
+    bottom.level). The quotient then lies between top.low/bottom.high and top.high/bottom.low.
     """
     kinds = list(KINDS)
     kind = max(top.kind, bottom.kind, key=kinds.index)

@@ -38,8 +38,8 @@ class MeasureSettings:
 
     Attributes:
         points: how many points on the path of gradient descent are measured, the start included.
-        path_steps: the number of gradient steps between two points; they have size 1/||Hess F||, F being the mean loss
-            at the start.
+        path_steps: the number of steps of gradient descent between two points. Their step size is 1 over the upper end
+            of the measured ||Hess F(x0)||, where F is the mean loss and x0 the start; it is halved where F would rise.
         effort: how many Hessian products are spent on the spectrum at each point.
         sample_hessians: how many single samples' Hessians are measured at each point.
         sample_effort: how many products are spent on each of these.
@@ -115,20 +115,17 @@ class Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """An upper end for tr(H), where the matrix H bounds the Hessians at all points.
-
-        Where no such H was measured, it is the largest upper end of tr|Hess F| at a measured point, F being the mean
-        loss.
+        """The upper end of the interval of tr(H), where H is a matrix that bounds the Hessians at all points. Where no
+        such H was measured, it is the largest upper end of tr|Hess F| at a measured point, F being the mean loss.
         """
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
     @property
     def smoothness(self) -> float:
-        """The upper end for the smoothness ell: the largest upper end of all measured norms of Hessians.
-
-        They are those of the mean loss at all points, of the measured samples' losses, and of the matrix that bounds
-        all Hessians.
+        """The estimate of the smoothness ell on the safe side: the largest of the upper ends of all measured norms.
+        They are the norms of the Hessians of the mean loss at all points, of those of the measured samples' losses, and
+        of the matrix that bounds all Hessians of the mean loss.
         """
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))

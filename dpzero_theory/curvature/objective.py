@@ -21,7 +21,8 @@ Losses = Callable[[nn.Module, Batch], Tensor]
 """A function (module, batch) that returns one loss for each sample of the batch, shape (batch,)."""
 
 VMAP_NUMBERS = 1 << 24
-"""The largest number of entries of the per-sample gradients that are computed at once."""
+"""The largest number of entries, samples times d, of the per-sample gradients that are computed at once; one sample's
+gradient may have more."""
 
 
 class _Call(nn.Module):

@@ -47,7 +47,8 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
     estimate = float(weights @ s ** (1 / p))
     if tri.last == 0:
         return estimate, estimate, estimate
-    # The number of moments of the measure of s that are known, from the zeroth on.
+    # How many moments of the spectral measure of S are known: from k Lanczos steps with A, 2 k of those of A, from the
+    # zeroth on, and so k of those of A^2.
     known = len(points) if signed else 2 * len(points)
     a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))
     high = _rule_value(a[: known // 2], b[: max(known // 2 - 1, 0)], weights.sum(), p) if known >= 2 else math.inf
@@ -105,7 +106,8 @@ def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
 
 
 def small_share(d: int, probability: float) -> float:
-    """Returns the share c with P((v^T y)^2 < c) = probability, for v uniform on the unit sphere and y fixed on it.
+    """Returns the number c in [0, 1] with P((v^T y)^2 < c) = `probability`, for v uniform on the unit sphere and y
+    fixed on it.
 
     The sphere is that of R^d. (v^T y)^2 ~ Beta(1/2, (d - 1)/2); it is 1 for d = 1. Raises ValueError unless 0 <
     probability < 1 and d >= 1.
@@ -140,7 +142,8 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
 
 
 def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
-    """Returns the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to be safe.
+    """Returns the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float, the safe side of
+    an upper bound.
 
     The p_j are the orthonormal polynomials that the Lanczos steps `tri` determine, and `sign` is +1 or -1.
     """

@@ -24,8 +24,8 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
     """Returns the operator sum_k A_k^p for the operators A_k and p = power.
 
     `measure_spectrum(..., root=p)` measures with it H_p = (sum_k A_k^p)^(1/p), which bounds every A_k. One product with
-    it costs p products with each operator. ValueError is raised for an odd power, for no operators, and for operators
-    that differ in shape.
+    it costs p products with each operator. ValueError is raised unless the power is even and at least 2, for no
+    operators, and for operators that differ in shape.
     """
     p = check.integer("power", power, at_least=2)
     if p % 2:
@@ -47,10 +47,11 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
 
 
 def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
-    """Returns the weights after at most `steps` steps of full-batch gradient descent from the weights x.
+    """Returns the weights, shape (d,), after at most `steps` steps of full-batch gradient descent from the weights x.
 
-    `objective` has the mean loss F. Where F would rise `step_size` is halved, for all further steps, so F never rises.
-    Raises ValueError for step_size <= 0 or steps < 0.
+    `objective` has the mean loss F. Where F would rise `step_size` is halved, for all further steps, so F never rises;
+    the descent ends early where it was halved to 1e-12 of itself and F would still rise. Raises ValueError for
+    step_size <= 0 or steps < 0.
     """
     alpha = check.real("step_size", step_size, above=0)
     value = objective.value(x)

@@ -21,9 +21,10 @@ from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, random_start,
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
 
 CONVERGED = 0.05
-"""A Ritz vector y of A counts as converged, and is deflated, if its residual is small enough.
+"""A Ritz vector y of a matrix A, with Ritz value theta, counts as converged if ||A y - theta y|| <= 0.05 |theta|.
 
-The residual must be at most this share of its Ritz value; then y^T |A| y is known to 0.13%.
+This is that number. Converged vectors are deflated, which means that they are summed exactly and left out of the random
+probes; y^T |A| y is then known to a relative 0.13%.
 """
 
 
@@ -154,7 +155,7 @@ class _LanczosRuns:
         self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
 
     def signed(self, level: float) -> Interval:
-        """Returns the interval of tr(A), with coverage probability `level`."""
+        """Returns an interval for tr(A) with coverage probability `level`; it is exact where no probes were needed."""
         if not self._probes:
             return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
         return mean_interval(self._values, level, shift=self._shift)

@@ -49,8 +49,9 @@ def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
 def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
     """Returns a task, model, losses and samples: a tanh network of 64, `width` and 10 units on handwritten digits.
 
-    It has d = 75 width + 10 weights. There are `samples` random digits (all if None). The loss is cross-entropy, the
-    initialisation is PyTorch's from `seed`, in float64. Raises PreconditionError without scikit-learn.
+    It has d = 75 width + 10 weights. There are `samples` digits, in an order that `seed` draws (all 1,797 if None). The
+    loss is cross-entropy, the initialisation is PyTorch's from `seed`, in float64. Raises PreconditionError without
+    scikit-learn.
     """
     features, labels = (torch.as_tensor(part[:samples]) for part in datasets.digits(seed))
     with torch.random.fork_rng(devices=[]):

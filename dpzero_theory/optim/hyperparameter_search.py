@@ -42,11 +42,12 @@ VARIED = ("clip", "step_size", "smoothing", "direction")
 """The arguments in which settings may differ, as none of them changes what a run costs."""
 _FILE = "search.json"
 _TRIES = 4
-"""How often the noise of the plans is increased at most, until the search as a whole meets its target."""
+"""How often the plans are made at most, each time with more noise, until the search as a whole meets its target."""
 
 
 class Setting(TypedDict, total=False):
-    """One of the settings compared: arguments of `Plan.for_target` that do not change the cost."""
+    """One of the settings that a search compares: some of the arguments of `Plan.for_target` that do not change what a
+    run costs. Those left out are common to all settings."""
 
     clip: float
     step_size: float

@@ -27,7 +27,8 @@ from dpzero_theory.privacy.step import Drawing, Step
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
-"""The largest parameter of discrete noise, in levels. With it the noise, its tail included, still fits into 64 bits."""
+"""The largest parameter `scale` of the discrete noise on integers. With it the noise, its tail included, still fits
+into 64 bits."""
 
 
 class Target(Drawing, total=False):
@@ -65,10 +66,12 @@ class Plan:
         steps: T >= 1, the number of releases in all.
         clip: C > 0, the largest L2 norm of a record's K differences (of its difference times u for dpgd-0th); 0 for
             mezo.
-        noise_multiplier: the standard deviation of the noise over C, > 0 (for Laplace noise as `Release` has it); 0 for
-            mezo.
-        levels: the number of integers between 0 and C that what a record contributes is rounded to; 0 where it is not.
-        scale: the parameter of the discrete noise, in levels, an integer; 0 where noise is not discrete.
+        noise_multiplier: the standard deviation of the noise on the sum of a batch (for Laplace noise its scale b),
+            divided by C, > 0; 0 for mezo.
+        levels: the integer that stands for C, where what a record contributes is rounded to integers; 0 where it is not
+            rounded.
+        scale: the parameter of the discrete noise on these integers, itself an integer; 0 where noise is not discrete.
+            It is the standard deviation of discrete Gaussian noise, and the scale b of discrete Laplace noise.
         smoothing: lambda > 0, how far from the weights losses are evaluated; 0 where the difference is exact.
         step_sizes: alpha >= 0, one for all steps or one for each.
         direction: the law of the random directions u, a name of `sphere.DIRECTIONS`; for dpgd-0th one whose u always
@@ -191,7 +194,8 @@ class Plan:
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
-            PreconditionError: the accountant finds no noise that meets the target (`calibrate_noise_multiplier`).
+            PreconditionError: every noise, however little, meets the target, since a record is used at all with
+                probability at most delta (`calibrate_noise_multiplier`); there is then no least noise.
         """
         rule = ALGORITHMS[algorithm]
         law = _law(rule, noise, rule.levels)
@@ -297,8 +301,9 @@ class Plan:
     ) -> "Plan":
         """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
 
-        `for_target` describes the arguments, except that there is no budget, relation, clip or noise. Raises ValueError
-        for one outside its range.
+        The arguments are those of `for_target` with the same names, which describes them; there is no budget, relation,
+        clip or noise. sampling: the name of a sampling, such as `poisson`. Raises ValueError for an argument outside
+        its range.
         """
         return cls(
             algorithm="mezo",
@@ -327,7 +332,8 @@ class Plan:
 
     @property
     def difference_rule(self) -> Rule:
-        """The plan's difference rule, with the points that a step evaluates, and what it makes of the results."""
+        """The plan's difference rule: at which points a step evaluates the losses, and how a record's K differences
+        follow from these losses."""
         return RULES[self.difference]
 
     @cached_property
@@ -347,7 +353,8 @@ class Plan:
 
     @property
     def plain(self) -> bool:
-        """Whether the weights move by -alpha times the estimate and nothing else."""
+        """Whether each step adds -alpha times the released estimate of the gradient to the weights, and nothing else:
+        no momentum, no weight decay and no groups."""
         return self.update == "plain" and self.weight_decay == 0 and not self.groups
 
     @property
@@ -358,12 +365,13 @@ class Plan:
 
     @property
     def expected_batch(self) -> float:
-        """q n, the denominator of every average."""
+        """q n, the expected number of records in a batch, by which the sum over a batch is divided."""
         return self.sample_rate * self.n
 
     @property
     def unit(self) -> float:
-        """The number in loss/length by which 1 in a released sum changes the average over a batch.
+        """The number, in the unit loss over length, by which 1 more in a released sum raises the released average over
+        a batch.
 
         It holds for an algorithm that releases K numbers.
         """
@@ -450,7 +458,9 @@ class Plan:
         return self.settings.step
 
     def epsilon(self, delta: float) -> Bracket:
-        """A bracket of epsilon of the whole run at this delta; its upper end is the safe one to state."""
+        """A bracket of the smallest epsilon for which all T releases of the plan are (epsilon, delta)-DP; its upper end
+        is the safe one to state. delta: 0 < delta < 1, or 0 for Laplace noise. Raises ValueError for another delta, or
+        a plan without noise."""
         return epsilon_of_history(self.step * self.steps, delta)
 
     def to_json(self) -> str:
@@ -458,7 +468,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Return the plan that is written in a text of `to_json`. Raises ValueError for any other text."""
+        """Return the plan that is written in a text of `to_json`. Raises ValueError for any other text, and TypeError
+        where an entry of its "groups" is no list."""
         kinds = {**check.types_of(cls), "step_sizes": list, "groups": list}
         values = check.entries("the plan", json.loads(text), kinds, ("update", "weight_decay", "groups", "difference"))
         groups = tuple((pattern, step_size, smoothing) for pattern, step_size, smoothing in values.pop("groups", ()))
@@ -471,8 +482,9 @@ class Plan:
 
         of: a word for the message that says whose plan `other` is.
 
-        The noise may differ by 1e-6 of itself, as another version's calibration may be that much closer. Step sizes may
-        differ by 1e-12 of the largest, since the last bit of a schedule's cosine depends on the processor.
+        The noise multiplier and the scale may differ by a relative 1e-6, as another version's calibration may be that
+        much closer. Step sizes may differ by 1e-12 of the largest, since the last bit of a schedule's cosine depends on
+        the processor.
         """
         for field in fields(self):
             mine, begun = getattr(self, field.name), getattr(other, field.name)
@@ -492,7 +504,7 @@ def _rounded(mine: tuple[float, ...], begun: tuple[float, ...]) -> bool:
 def _law(rule: Algorithm, noise: object, levels: int) -> Mechanism | None:
     """Return the law of the noise of a family, such as "gaussian", for an algorithm; None where there is no noise.
 
-    rule: the algorithm. levels: the number of integers between 0 and the clip. Raises ValueError for other families.
+    rule: the algorithm. levels: the integer that stands for the clip. Raises ValueError for other families.
     """
     law = rule.law(noise)
     return law if law is None or not rule.lattice else law.on(int(levels))

@@ -73,13 +73,13 @@ from dpzero_theory.privacy.sampling import Sampling
 
 Place = str | os.PathLike[str]
 _PUBLIC = "public"
-"""The value of a setting that is to be computed from public records."""
+"""The value that a user gives for clip, step_size or smoothing to have it computed from public records."""
 _PLACEHOLDER = 1.0
-"""What stands in a plan for such a setting until it is computed."""
+"""The number that stands in a plan for a setting that is "public", until that is computed."""
 _FIELDS = {"clip": "clip", "step_size": "step_sizes", "smoothing": "smoothing"}
 """The settings that may be "public", and their names in a `Plan`."""
 _KEY = 16
-"""Bytes of the public key from which a run's directions are computed."""
+"""The length, in bytes, of the public key from which a run's directions are computed."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
 """A step of fewer floating-point operations than the first number, at 2 a weight for each evaluation of a record, may
 be quicker than the two waits for the disk that paying for it takes, some milliseconds. Then one entry of the ledger
@@ -488,7 +488,8 @@ def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -
     """Return the data set, losses, collate and micro-batch with which a run evaluates its records.
 
     They are those given, with two exceptions. Where the collator masks tokens at random, masks are drawn by record and
-    step (`losses.masked`). Where a record is a user, users are evaluated one by one, in parts of `micro_batch` texts.
+    step (`losses.masked`). Where a record is a user, users are evaluated one by one, in parts of `micro_batch` texts;
+    the micro-batch that is returned is then 1, a user.
     """
     users = data if isinstance(data, ByUser) else None
     if masks(collate):

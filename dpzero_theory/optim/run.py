@@ -134,7 +134,9 @@ class Run:
         return self._turn.alone(self._step)
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
-        """Make all steps that are left. callback: is called after each step with what the step released."""
+        """Make all steps that are left, after the weights have caught up with the transcript (`catch_up`). callback: if
+        given, is called after each step with what the step released. Raises what `step` raises, and RuntimeError where
+        the weights of several ranks differ at the end."""
         self.catch_up()
         while self.releases_left:
             record = self.step()
@@ -154,7 +156,8 @@ class Run:
 
     @property
     def releases_left(self) -> int:
-        """How many steps may still be made."""
+        """How many steps may still be made: those of the plan that are not made and, in a run with a ledger, not paid
+        for by an earlier process that crashed."""
         return self._ranks.lead(lambda: self._files.left(self._position or 0))
 
     @property
@@ -171,8 +174,8 @@ class Run:
         return epsilon_of_history(self.history, delta).upper if self.private else math.inf
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return a `Checkpoint` as tensors: the trainable weights, what is kept beside them, and how many releases have
-        moved them.
+        """Return a `Checkpoint` as tensors by name: the trainable weights, the further bits of half-precision weights,
+        what the update rule keeps (such as momentum), and how many releases have moved the weights.
 
         It holds released information only, in copies in host memory that later steps do not change. Weights that are
         sharded are gathered, on rank 0 alone, for a file that every process loads.
@@ -180,7 +183,7 @@ class Run:
         return self._turn.alone(self._take_checkpoint)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint of this run, as `state_dict` returned it.
+        """Load a checkpoint of this run. state: what `state_dict` returned, of this process or an earlier one.
 
         The next step first moves the weights by what the transcript holds beyond the checkpoint.
 
@@ -194,7 +197,8 @@ class Run:
         self._turn.alone(lambda: self._load(found))
 
     def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint, as `state_dict` returned it, and end the run there: it makes no more steps.
+        """Load the checkpoint `state`, as `state_dict` returned it, and end the run there: its files are closed, and it
+        makes no more steps. The weights stay those of the checkpoint, without the releases after it.
 
         Raises ValueError for a checkpoint of another run.
         """

@@ -65,7 +65,8 @@ CANNOT_TELL = (
 
 
 class Finding(NamedTuple):
-    """One line of the report. name: what is checked or told. holds: the outcome; None for a value that is only told."""
+    """One line of the report. name: what is checked or told. value: what was found, or in words what does not hold.
+    holds: whether the check passed; None for a value that is only told."""
 
     name: str
     value: str | int | float
@@ -101,7 +102,8 @@ class Report(NamedTuple):
 
 
 _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
-"""The exceptions that the library raises for files of any content."""
+"""The exceptions that reading and checking the files of a run can raise, whatever the files hold; each becomes a
+finding that does not hold."""
 
 
 def verify(
@@ -254,7 +256,8 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same bits, so that a NaN is the same as a NaN with the same bits."""
+    """Whether two tensors have the same type, shape and bits, so that a NaN is the same as a NaN with the same bits,
+    and 0 is not -0."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     first, second = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
@@ -370,7 +373,8 @@ def _parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments (by default those of the process). Returns 0 if everything holds, else 1."""
+    """Run the command with these arguments (by default those of the process), and print the report. Returns 0 if
+    everything holds, else 1. Bad arguments exit with status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.final is not None and options.initial is None:

@@ -34,6 +34,7 @@ B/(n - k + 1). If n is not given it is taken as the smallest number of records f
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Unpack
@@ -164,7 +165,8 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
     if together is not None and together == attained and bracket.upper <= _NEAR * bracket.lower:
         return _warned(k, bracket)
     if attained is not None:
-        one = replace(one, lower=max(one.lower, epsilon_of_history(attained, delta).lower))
+        with suppress(ValueError):  # so small a delta may not be resolved for them
+            one = replace(one, lower=max(one.lower, epsilon_of_history(attained, delta).lower))
     most = min(bracket.upper / k, _MOST_EPSILON)
     least = max(least_of_one, 1e-6)
     share = smallest_real(lambda x: _one_by_one(links, x, k) <= delta, least, most, 1e-3) if least <= most else None

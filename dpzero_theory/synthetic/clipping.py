@@ -11,9 +11,8 @@ from torch import Tensor
 SAMPLES = 512
 """On a CPU, samples are processed in blocks of this many, which stay in its cache."""
 FEW = 24
-"""With fewer lanes (settings of the parameters) than this, products use another layout.
-
-Each lane's numbers are then contiguous, which is 2 to 3 times as fast.
+"""With fewer lanes (settings of the parameters) than this, products are computed with each lane's numbers contiguous in
+memory, which is then 2 to 3 times as fast.
 """
 
 

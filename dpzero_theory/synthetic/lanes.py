@@ -165,7 +165,8 @@ Blocks = list[tuple[int, int]]
 
 
 def blocks(steps: NDArray[np.int64], size: int) -> Blocks:
-    """Splits 0..max(steps) into blocks (start, stop) of at most `size` steps, so that no run ends inside a block.
+    """Returns blocks (start, stop), in order, of at most `size` steps each, into which the steps 0, ..., max(steps) - 1
+    are split so that no run ends inside a block.
 
     `steps` are the numbers of steps of the runs.
     """

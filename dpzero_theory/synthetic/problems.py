@@ -120,7 +120,7 @@ class Quadratic(_Distances):
         return 0.5 * float(self._squares.mean())
 
     def gap(self, x0: Array) -> float:
-        """Returns how far the mean loss at x0 is above its minimum: (1/2) (x0 - mean)^T A (x0 - mean), exactly.
+        """Returns how far the mean loss at x0 is above its minimum: (1/2) (x0 - mean)^T A (x0 - mean), up to rounding.
 
         The minimum is at the mean of the samples.
         """
@@ -168,7 +168,7 @@ class PseudoHuber(_Distances):
 
     @cached_property
     def minimum_bounds(self) -> tuple[float, float]:
-        """A lower and an upper bound on the minimum F_S^* of the mean loss, usually 1e-12 (1 + F_S^*) apart.
+        """A lower and an upper bound on the minimum F_S^* of the mean loss, usually at most 1e-12 (1 + F_S^*) apart.
 
         Weiszfeld's iteration y <- sum w_i y_i/sum w_i, with w_i = 1/sqrt(1 + q_i), decreases F_S. A minimiser is such a
         weighted mean, so it lies in the convex hull of the data, and convexity bounds F_S^* from below by F_S(y) +
@@ -189,9 +189,8 @@ class PseudoHuber(_Distances):
         return min(lower, upper), upper
 
     def gap(self, x0: Array) -> float:
-        """Returns how far the mean loss at x0 is above its minimum, rounded up.
-
-        The lower bound of `minimum_bounds` is subtracted from the loss.
+        """Returns an upper bound on how far the mean loss at x0 is above its minimum, up to rounding: the loss less the
+        lower bound of `minimum_bounds`. It is usually at most 1e-12 (1 + F_S^*) too large.
         """
         return max(self.loss(x0) - self.minimum_bounds[0], 0.0)
 

@@ -25,7 +25,8 @@ from dpzero_theory.synthetic.clipping import ClippedMean
 
 @dataclass(frozen=True)
 class Start:
-    """The inner products, in one metric M, of S directions w_t, L starting points y_0 and summed noise N_t.
+    """The inner products x^T M y, for one diagonal matrix M, of S directions w_t, L starting points y_0 and summed
+    noise N_t.
 
     N_t is the sum of the noise of the first t directions. All fields whose name begins with drift are None where the
     noise is a scalar.
@@ -47,7 +48,8 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """Returns w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L).
+        """Returns w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L); w_t^T M y_0 where
+        noise is scalar.
 
         This is the inner product of a step's own direction with the place that the noise of all steps before it leads
         to from the starting point y_0. push: p = alpha sigma, the step size times the standard deviation of the noise,
@@ -96,7 +98,7 @@ def products(
         points: the samples y_i, shape (n, d).
         lanes: for each set of runs its starting points as columns, shape (d, L), and its vector noise z_t, shape (S,
             d), or None for scalar noise.
-        metrics: diagonals, shape (d,), of the metrics M after the first one, which is the identity.
+        metrics: the diagonals, shape (d,), of further matrices M; the first one, the identity, is not listed.
     """
     scaled = [w, *(w * metric for metric in metrics)]
     return Products(
@@ -212,7 +214,7 @@ def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
     """Returns y_t^T M y_t for t = 0, ..., S and each of L runs, shape (S + 1, L), where y_t is a run's iterate.
 
     Args:
-        start, gram: the inner products in the metric M.
+        start, gram: the inner products with the matrix M, as in `Start` and `Products.grams`.
         move: how far each run moves along each direction.
         push: p = alpha sigma, step size times standard deviation of the noise, of each run.
     """

@@ -54,8 +54,9 @@ class Unmet:
 
 
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
-    """The mu of Gaussian DP for (epsilon, delta): by `paper_gdp` if calibration is "paper", by `gdp_from_epsilon` if it
-    is "exact". Raises ValueError for an argument outside its range."""
+    """The mu of Gaussian DP from which noise for (epsilon, delta)-DP is computed; a smaller mu means more noise. It is
+    `paper_gdp`, by the paper's composition lemma, if calibration is "paper", and `gdp_from_epsilon`, the largest mu
+    that is (epsilon, delta)-DP, if it is "exact". Raises ValueError for an argument outside its range."""
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
     if check.choice("calibration", calibration, CALIBRATIONS) == "paper":

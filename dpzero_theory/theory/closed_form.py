@@ -46,7 +46,7 @@ def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescrip
 
 def noise_level(gdp: float) -> float:
     """The paper's v = sqrt(log(e + epsilon/delta))/epsilon, computed as 1/(2 sqrt(2) mu), where `gdp` is the mu of
-    Gaussian DP. The theorems depend on the privacy budget through v alone."""
+    Gaussian DP. The theorems depend on the privacy budget through v alone. ValueError is raised unless gdp > 0."""
     return 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
 
 

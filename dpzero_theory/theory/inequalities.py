@@ -121,7 +121,8 @@ class Inequality:
         """The terms of the module's two formulas at the step size alpha, t steps, smoothing, clip and threshold.
 
         Returns four values, which are 1 - 2 k ell alpha; the sum ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d
-        + 2 B/alpha) p; p, the probability that clipping ever happens; and which points are admissible.
+        + 2 B/alpha) p; p, an upper bound on the probability that clipping ever happens; and, as booleans, which points
+        are admissible.
         """
         p = self.problem
         smoothing, clip = np.asarray(smoothing, dtype=float), np.asarray(clip, dtype=float)

@@ -12,8 +12,8 @@ MOST_STEPS = 10**15  # The largest number of steps T that a search for parameter
 SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bound by at most about this share of it
 STEPS_SHARE = 0.05  # Without a cap, T is the smallest number of steps whose bound is at most this share above the best
 SMALLEST, LARGEST = 1e-150, 1e150
-"""The smallest and the largest L, ell and gap ell/L^2 that the sharpened results accept: beyond them their numbers
-overflow or underflow in float64."""
+"""The smallest and the largest value that the sharpened results accept for each of L, ell and gap ell/L^2. Beyond these
+their numbers overflow or underflow in float64."""
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # The range of mu for which a sharpened result is minimised in float64
 
 
@@ -69,7 +69,8 @@ def step_cap(
 def most_in_full_batches(
     problem: Problem, max_evaluations: object, max_points: object, difference: str
 ) -> float | None:
-    """The largest number K of directions with which one step on all n samples keeps to the caps; None without a cap.
+    """The largest number K of directions, not necessarily whole, with which one step on all n samples keeps to the
+    caps; None without a cap.
 
     It is `most_directions` for the caps divided by n.
 
@@ -89,7 +90,8 @@ def most_in_full_batches(
 
 
 def most_directions(evaluations: float | None, points: float | None, difference: str) -> float | None:
-    """The largest number K of directions a step that caps on one step allow; None if there is no cap.
+    """The largest number K of directions a step that caps on one step allow, which need not be whole, and is below 1
+    where not even one direction is allowed; None if there is no cap.
 
     Args:
         evaluations: a cap on K, the differences of a sample in a step; None for no cap.

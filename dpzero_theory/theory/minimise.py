@@ -30,7 +30,8 @@ Range = tuple[float, float]
 
 
 def _zoom(value: Callable[..., Array], ranges: Sequence[Range], points: int = 25) -> tuple[list[float], float]:
-    """The point of a box at which `value` is smallest, and its value there, by grids that shrink around the best point.
+    """The point of a box at which `value` is smallest, and its value there, by grids that shrink around the best point
+    until their cells are below 1e-7 in each logarithm.
 
     value: a function of arrays of parameters, which broadcast. ranges: the box, as the range of each parameter's
     logarithm. points: the number of grid points in each parameter.

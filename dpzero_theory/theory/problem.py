@@ -182,7 +182,8 @@ class Prescription:
         gdp: mu of the whole run, the one number through which privacy enters; for Poisson batches that of full
             batches with the same (epsilon, delta).
         step_size: alpha.
-        T: the real number of steps of the result's formula.
+        T: the real number of steps that the result's formula gives; `steps` as a float for parameters that were
+            searched for.
         steps: the integer number of steps >= 1 to run.
         smoothing: lambda, how far the weights are shifted along a direction (in multiples of u), the largest admissible
             value; 0 where the difference rule shifts no weights.
@@ -256,5 +257,5 @@ class Prescription:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound is no smaller than `trivial_bound`, so that it says nothing."""
+        """Whether `bound` is at least `trivial_bound`, so that it says nothing."""
         return self.bound >= self.trivial_bound

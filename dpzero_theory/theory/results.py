@@ -64,7 +64,8 @@ class Result:
         directions_per_step: int | str = 1,
         difference: str = "central",
     ) -> Prescription:
-        """The prescription of the closed form, or for a result that has none the parameters with the smallest bound.
+        """The prescription of the result's closed form for `problem`, or for a result that has none the parameters with
+        the smallest bound.
 
         gdp is the mu > 0 of Gaussian DP of the whole run. `max_steps`, `max_evaluations` and `max_points` cap the
         number of steps T, n K T and the evaluations of single samples' losses, where K is the number of directions a

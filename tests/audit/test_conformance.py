@@ -16,7 +16,7 @@ def test_all_checks_on_a_sound_loop() -> None:
     report = audit(SOUND[0])
     assert [entry.check for entry in report.entries] == list(every())
     assert report.violations == [], report.text()
-    assert set(report.named(UNTESTED)) == {"noise-from-directions", "batches-secret", "one-run"}
+    assert set(report.named(UNTESTED)) == {"batches-secret", "one-run"}
     assert report.exit_code == 0
     assert json.loads(report.as_json())["held"] == report.named(HELD)
 

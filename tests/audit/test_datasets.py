@@ -39,8 +39,12 @@ def test_extremes_have_the_records_kind(records: object) -> None:
 def test_numbers_and_poison() -> None:
     assert datasets.numbers(PAIRS[0]) == [1.0, 2.0]
     assert datasets.numbers("text") == []
-    first, second = datasets.poisoned(ROWS[0])
+    first, second, *ends, largest = datasets.poisoned(ROWS[0])
     assert np.isnan(first).all()
     assert np.isinf(second).all()
+    assert {int(np.flatnonzero(one != ROWS[0])[0]) for one in ends} == {0, len(ROWS[0]) - 1}
+    assert all((one != ROWS[0]).sum() == 1 for one in ends)
+    assert (np.abs(largest) == np.finfo(ROWS.dtype).max).all()
+    assert [type(one) for one in datasets.poisoned(PAIRS[0])] == [tuple] * 9
     assert list(datasets.poisoned("text")) == []
     assert datasets.each_scaled(PAIRS, 3.0)[1][0].tolist() == [9.0, 12.0]

@@ -92,6 +92,6 @@ def test_seeds_are_noted_and_generators_are_what_they_were() -> None:
         seen = draws()
         np.random.default_rng()
         np.random.default_rng([1, 2])
-    assert noted == [3, 4, 5, 6]
+    assert noted.noted == [3, 4, 5, 6]
     assert seen == draws()
     assert kinds == (np.random.default_rng, np.random.RandomState, random.Random, torch.Generator)

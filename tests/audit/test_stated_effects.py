@@ -14,11 +14,14 @@ from dpzero_theory.audit.finding import HELD, VIOLATED
 from dpzero_theory.audit.report import AuditReport
 from tests.audit.small import audit
 
+KEY = 2**100
+"""A seed as long as a key, since the audit finds noise of a generator with a short seed."""
+
 
 class Drawn(FirstOrder):
     """A sound loop whose noise is drawn by one generator of the test, so that the test has no chance in it."""
 
-    source_of_all = np.random.default_rng(0)
+    source_of_all = np.random.default_rng(KEY)
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return self.source_of_all
@@ -111,12 +114,30 @@ def _one_of_seed(power: str) -> type[Drawn]:
     return OneOfSeed
 
 
+def _as_shown(correlation: float) -> type[Drawn]:
+    class AsShown(Drawn):
+        """The first number of its noise has a correlation with a number that it shows, which is drawn for a later
+        step."""
+
+        def noise(self, size: int) -> Array:
+            if self.step == 0:
+                self.drawn = np.random.default_rng([self.seed, 9]).normal(size=(self.steps(), 1))
+                self.outputs["drawn"] = self.drawn
+            found = super().noise(size)
+            later = self.drawn[(self.step + 1) % len(self.drawn), 0]
+            found[0] = correlation * self.std() * later + np.sqrt(1 - correlation**2) * found[0]
+            return found
+
+    return AsShown
+
+
 def _number(text: str, after: str) -> float:
     return float(text.split(after)[1].split()[0])
 
 
 PLANTED: dict[str, Callable[[str], type[Drawn]]] = {
     "noise-from-seed": _one_of_seed,
+    "noise-from-directions": lambda power: _as_shown(_number(power, "correlation of ")),
     "noise-size": lambda power: _less(_number(power, "less than ")),
     "noise-law": lambda power: _other_law(_number(power, "functions ")),
     "noise-independence": lambda power: _correlated(float(power.split()[-1])),
@@ -130,14 +151,14 @@ PLANTED: dict[str, Callable[[str], type[Drawn]]] = {
 
 @pytest.fixture(scope="module")
 def sound() -> AuditReport:
-    Drawn.source_of_all = np.random.default_rng(0)
+    Drawn.source_of_all = np.random.default_rng(KEY)
     return audit(Specimen(Drawn, seed="public"))
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_the_effect_that_a_held_check_would_have_seen_is_seen(sound: AuditReport, name: str) -> None:
     assert sound[name].status == HELD, sound[name].says
-    Drawn.source_of_all = np.random.default_rng(1)
+    Drawn.source_of_all = np.random.default_rng(KEY + 1)
     after = audit(Specimen(PLANTED[name](sound[name].power), seed="public"), name)[name]
     assert after.status == VIOLATED, f"{sound[name].power}: {after.says}"
 

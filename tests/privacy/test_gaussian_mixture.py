@@ -103,6 +103,14 @@ def test_it_costs_here_what_it_costs_in_dp_accounting(relation, name):
     assert history_from_event(event_from_history(history), relation) == history
 
 
+def test_the_value_that_dp_accounting_tests_is_in_the_bracket():
+    """epsilon 17.193115 at delta 1e-6, of test_mixture_of_gaussians_basic of dp-accounting 0.6.0."""
+    first = gaussian_mixture(1.0, [0.0, 1.0, 2.0], [0.2, 0.6, 0.2], steps=3, relation="add-remove")
+    second = gaussian_mixture(2.0, [0.0, 2.0, 3.0], [0.33, 0.34, 0.33], steps=2, relation="add-remove")
+    found = delta_of_history([first, second], 17.193115)
+    assert found.lower <= 1e-6 <= found.upper <= found.lower * 1.001
+
+
 def test_events_that_show_nothing_have_no_noise_or_are_not_defined():
     dp = pytest.importorskip("dp_accounting", reason="the compare extra is not installed")
     mixture = dp.dp_event.MixtureOfGaussiansDpEvent

@@ -24,6 +24,7 @@ _SIZE_STRIDES = 64
 """Sizes of consecutive batches are looked for in an output at distances of 1 to this many of its numbers."""
 
 _SIZE_STARTS = 1000  # At most this many numbers of an output are tried as the size of the first batch
+_NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if it is so near to it
 _BATCH_SEEDS = range(SEED, SEED + 4)  # The loop's seeds in the runs whose outputs are searched for the batches
 BY_CHANCE = 1e-6
 """An output is reported as showing the batches where it matches them by chance with probability below this."""
@@ -54,7 +55,8 @@ def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
     scan = lab.influence.scan
     for seed in _BATCH_SEEDS if scan is None else scan.seeds:
         how = lab.runs.with_batches(seed)
-        run = lab.runs.base if seed == SEED and how["stream"] is None else lab.loop.run(**how)
+        mine = seed == SEED and how["stream"] is None and lab.loop.clock is None
+        run = lab.runs.base if mine else lab.loop.run(**how)
         batches = run.batches
         if batches is None and scan is not None:
             batches = [np.flatnonzero(row).tolist() for row in scan.included[scan.seeds.index(seed)]]
@@ -73,7 +75,7 @@ def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: flo
         rate: the probability with which a record is in a batch.
     """
     steps = min(len(batches) for _, batches in runs)
-    chance = float(stats.binom.pmf(np.arange(n + 1), n, rate).max()) ** (steps * len(runs))
+    chance = float(stats.binom.pmf(np.arange(n + 1), n, rate).max()) ** ((steps - 1) * len(runs))
     for name, content in runs[0][0]:
         places = _sizes_at(content, runs[0][1])
         for shown, batches in runs[1:]:
@@ -112,18 +114,20 @@ def _is_in(row: Array, numbers: Array) -> bool:
 
 
 def _sizes_at(content: list[Token], batches: list[list[int]]) -> set[tuple[int, int]]:
-    """Returns every (start, stride) at which an output lists the sizes of all batches.
+    """Returns every (start, stride) at which an output lists the sizes of all batches, or a multiple of them.
 
-    Number start + stride * t of `content`, an output's numbers and words, is then the size of batch t, for every t.
+    Number start + stride * t of `content`, an output's numbers and words, is then the size of batch t times a constant,
+    for every t. A rate of records per second is such a multiple where every step takes the same time.
     """
-    sizes = [len(batch) for batch in batches]
+    sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
     if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
         return set()
-    last = len(sizes) - 1
-    starts = [k for k, token in enumerate(content) if token == sizes[0]][:_SIZE_STARTS]
-    return {
-        (start, stride)
-        for start in starts
-        for stride in range(1, min(_SIZE_STRIDES, (len(content) - 1 - start) // last) + 1)
-        if all(content[start + stride * t] == size for t, size in enumerate(sizes))
-    }
+    numbers = np.array([token if isinstance(token, float) else np.nan for token in content])
+    last, scale, found = len(sizes) - 1, float(sizes @ sizes), set[tuple[int, int]]()
+    for stride in range(1, min(_SIZE_STRIDES, (len(numbers) - 1) // last) + 1):
+        windows = np.lib.stride_tricks.sliding_window_view(numbers, last * stride + 1)[:_SIZE_STARTS, ::stride]
+        with np.errstate(all="ignore"):
+            factors = windows @ sizes / scale
+            apart = np.abs(windows / factors[:, None] - sizes).max(axis=1)
+        found |= {(int(start), stride) for start in np.flatnonzero(apart < _NEAR_SIZE)}
+    return found

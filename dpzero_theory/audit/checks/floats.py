@@ -9,6 +9,7 @@ from scipy import stats
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.runs import significant_bits
 from dpzero_theory.check import Array
 
 _FINEST_POWER = 32
@@ -150,15 +151,4 @@ def _resolution(lab: Lab, releases: Array) -> float:
     """
     batch = float((lab.runs.repeatable or {}).get("batch", lab.claim.batch))
     largest = float(np.quantile(releases, 0.9)) / lab.claim.noise_std(batch)
-    return largest * 2.0 ** -min(_bits(releases * factor) for factor in (1.0, batch))
-
-
-def _bits(values: Array) -> int:
-    """The 90% quantile of how many significant bits the numbers in `values` have; 53 where there are none.
-
-    Trailing zeros are not significant.
-    """
-    fractions, _ = np.frexp(values[values != 0])
-    whole = [int(fraction * 2**53) for fraction in fractions]
-    bits = [number.bit_length() - ((number & -number).bit_length() - 1) for number in whole]
-    return int(np.quantile(bits, 0.9)) if bits else 53
+    return largest * 2.0 ** -min(significant_bits(releases * factor) for factor in (1.0, batch))

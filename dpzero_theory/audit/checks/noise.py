@@ -20,6 +20,9 @@ _TAILS = (2.0, 2.5, 3.0)
 _MIDDLE = (0.1, 0.25, 0.5, 1.0)
 """The shares of the noise nearer to 0 than these many standard deviations are compared with a Gaussian's too."""
 
+_SHORT = 1.645 / 2
+"""A difference of two distribution functions at a point is seen as smaller than it is by this over the root of the
+number of values, or more, with a probability of at most 5%: a share has a variance of at most 1/4."""
 _LAGS = 40  # Numbers of noise fewer than this many steps, or coordinates of a step, apart are tested for correlation
 _EQUAL_DIGITS = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
 _STEP_SIZE = (
@@ -129,7 +132,8 @@ def law(lab: Lab, level: float) -> Verdict:
         return violated(f"the noise is not Gaussian: {name}", mend, p_value=p, **plot)
     if more:
         return held("more noise than is claimed, so that only its middle is compared", p_value=p, **plot)
-    distance = float(np.sqrt(np.log(2 / (level / 10)) / (2 * values.size)))
+    # the distance that is found, and by how much the one that is seen falls short of it with a probability of 5%
+    distance = float(np.sqrt(np.log(2 / (level / 10)) / (2 * values.size))) + _SHORT / float(np.sqrt(values.size))
     return held(
         f"{values.size} numbers fit the Gaussian that is claimed",
         power=f"distribution functions {distance:.3f} apart or more",

@@ -11,10 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory.audit import exact
-from dpzero_theory.audit.finding import Verdict, held, untested, violated
+from dpzero_theory.audit.checks.linear import linear_part
+from dpzero_theory.audit.finding import UNTESTED, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.runs import alike
-from dpzero_theory.audit.sources import KEY_BYTES, known_entropy, noted_seeds, stopped_clocks
+from dpzero_theory.audit.runs import Changes, alike
+from dpzero_theory.audit.sources import (
+    KEY_BYTES,
+    Call,
+    generators_outside,
+    known_entropy,
+    noted_seeds,
+    seed_of,
+    set_state,
+    state_of,
+    stopped_clocks,
+)
 from dpzero_theory.check import Array
 
 _TORCH = importlib.util.find_spec("torch") is not None
@@ -27,6 +38,7 @@ _SAME_SEED = 5  # The loop's seed in runs that differ only in the operating syst
 _REDRAWN = 24  # Noise that is the same in so many runs with equal seeds is taken to come from the seed
 _EQUAL_NOISE = 1e-4  # Two numbers of noise count as the same below this relative difference
 _SEARCHED_BITS = 32  # If fewer bits of a secret seed than this matter, it can be found by trying all values
+_MOST_CALLS = 16  # At most this many calls that seed a generator with few bits are tried one by one
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _MOST_NOTED = 4096  # The check considers only this many of the first seeds that a run gives to random generators
 _DIRECTIONS_LONG = 4
@@ -91,6 +103,14 @@ def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
         stream, world = number + 1 if streamed else None, worlds[number % len(worlds)]
         return lab.noise.residual(None, lab.noise.repeatable, _SAME_SEED, stream=stream, world=world)
 
+    return _constant(noise)
+
+
+def _constant(noise: Callable[[int], Array | None]) -> NDArray[np.bool_] | None:
+    """Returns for each number of the noise whether it is the same in 24 runs; runs end early where none is.
+
+    `noise` returns the noise of the run of a given number. None is returned where it cannot be told from the sums.
+    """
     first = noise(0)
     if first is None:
         return None
@@ -142,26 +162,139 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
     known = lab.view.seed == "public" and alike(*timed) and not alike(*running)
     if known or _equal(stopped[0], stopped[1]):
         return violated("the noise is a function of the clock: two runs at one time have the same", _MEND_SOURCE)
+    if (seed := _seed_outside(lab)) is not None:
+        says = f"a generator that is made once, outside of the run, from the seed {seed} draws the noise"
+        return violated(f"{says}: a program that is started again has the same", _MEND_SOURCE)
     taken = _entropy(lab)
     if taken is not None and taken < KEY_BYTES:
         return violated(f"the noise is a function of {taken} random bytes, which can all be tried", _MEND_SOURCE)
+    bits = _bits_of_seeds(lab)
+    if bits is not None:
+        says = f"a run seeds the generator of its noise with a number of about {bits} bits, which can all be tried"
+        return violated(says, _MEND_SOURCE)
     return held("runs with different seeds, and at one time of the clock, have different noise")
 
 
-def _entropy(lab: Lab) -> int | None:
-    """Returns how many bytes a run draws from the operating system if they determine its noise, else None.
+def _seed_outside(lab: Lab) -> int | None:
+    """Returns the seed, of fewer than 32 bits, of a generator that draws noise and is not made anew in each run.
 
-    `lab` makes experiments on the audited loop.
+    None is returned where there is none. Runs that begin with the generator in one state then have the same noise.
+    `lab` makes the runs.
     """
-    residuals = []
-    for seed in (21, 22):
-        with known_entropy():
-            residuals.append(lab.noise.residual(None, lab.noise.repeatable, seed))
-    if not _equal(residuals[0], residuals[1]):
+    changes = {**lab.runs.frozen, **lab.noise.repeatable}
+    kept = [(one, seed_of(one)) for one in generators_outside(lab.loop.train)]
+    small = [(one, state_of(one), seed) for one, seed in kept if seed is not None and seed < 1 << _SEARCHED_BITS]
+    if not small or lab.runs.attempt(seed=_SAME_SEED, **changes) is None:
         return None
+    used = [(one, state, seed) for one, state, seed in small if repr(state_of(one)) != repr(state)]
+
+    def noise(number: int) -> Array | None:
+        return _noise_of_pair(lab, changes, {"world": _SAME_SEED + number}, begin)
+
+    def begin() -> None:
+        for one, state, _ in used:
+            set_state(one, state)
+
+    constant = _constant(noise) if used else None
+    return used[0][2] if constant is not None and constant.any() else None
+
+
+def _noise_of_pair(lab: Lab, changes: Changes, how: Changes, begin: Callable[[], None]) -> Array | None:
+    """Returns the noise of a run, as the difference of a noisy and a quiet run that begin alike; None where one fails.
+
+    Where the loop returns its sums before noise, they are subtracted.
+
+    Args:
+        lab: makes the runs.
+        changes: changes of the loop's settings.
+        how: the stream and the seed of the global generators, by name.
+        begin: is called before each of the two runs.
+    """
+    rows = []
+    for multiplier in (lab.claim.noise_multiplier, lab.runs.quiet_multiplier):
+        begin()
+        run = lab.runs.attempt(seed=_SAME_SEED, **how, noise_multiplier=multiplier, **changes)
+        if run is None or run.releases is None:
+            return None
+        if run.clean is not None and run.clean.shape == run.releases.shape:
+            return np.asarray(run.releases - run.clean)
+        rows.append(lab.runs.comparable(run))
+    return rows[0] - rows[1] if rows[0].shape == rows[1].shape else None
+
+
+def _entropy(lab: Lab) -> int | None:
+    """Returns how many bytes of the operating system's determine the noise of a run, or some of its numbers, else None.
+
+    They are those that are drawn at code lines where less than a key is drawn: with other bytes at all other lines
+    numbers of the noise stay the same. `lab` makes experiments on the audited loop.
+    """
+    changes = {**lab.runs.frozen, **lab.noise.repeatable}
     with known_entropy() as entropy:
-        lab.runs.attempt(seed=21)
-    return entropy.taken
+        places: dict[str, int] = {}
+
+        def noise(which: int) -> Array | None:
+            def begin() -> None:
+                places.update(entropy.places)
+                entropy.start(1, [place for place, taken in places.items() if taken >= KEY_BYTES], which)
+
+            return _noise_of_pair(lab, changes, {}, begin)
+
+        if not _equal(noise(0), noise(0)) or not (small := [n for n in places.values() if n < KEY_BYTES]):
+            return None
+        constant = _constant(noise)
+        return sum(small) if constant is not None and constant.any() else None
+
+
+def _bits_of_seeds(lab: Lab) -> int | None:
+    """Returns how many bits a seed has from which a run draws numbers of its noise; None where they are 32 or more.
+
+    The seeds are those that a run draws by itself and gives to a random generator, as in
+    `default_rng(secrets.randbits(16))`. How many bits they have is seen from how much they differ between runs. If the
+    noise comes again where only such seeds are the same, it comes from them. `lab` makes experiments on the audited
+    loop.
+    """
+    changes, apart = {**lab.runs.frozen, **lab.noise.repeatable}, lab.runs.batches_repeat or lab.runs.streamed
+    with noted_seeds() as seeds:
+        drawn: list[dict[Call, tuple[int, ...]]] = []
+        few: dict[Call, int] = {}
+        for number in range(_REDRAWN):
+            seeds.start()
+            if lab.runs.attempt(seed=_SAME_SEED, **changes) is None:
+                return None
+            drawn.append(dict(seeds.calls))
+            if number and not (few := _few_bits(drawn)):
+                return None
+        values = dict(seeds.values)
+
+        def noise(number: int) -> Array | None:
+            how = {"stream": number + 1 if apart else None, "world": _SAME_SEED + number}
+            return _noise_of_pair(lab, changes, how, seeds.start)
+
+        tried = [list(few)] if sum(few.values()) < _SEARCHED_BITS else []
+        for calls in (*tried, *([call] for call in list(few)[:_MOST_CALLS])):
+            seeds.forced = {call: values[call] for call in calls}
+            same = _constant(noise)
+            seeds.forced = {}
+            free = _constant(noise)
+            if same is not None and free is not None and (same & ~free).any():
+                return sum(few[call] for call in calls)
+    return None
+
+
+def _few_bits(drawn: list[dict[Call, tuple[int, ...]]]) -> dict[Call, int]:
+    """Returns, for each call that seeds a generator in all of several runs, how many bits its seed has.
+
+    Calls with seeds that are the same in all runs, or have 32 bits or more, are left out. `drawn` has the seeds of each
+    run.
+    """
+    found = {}
+    for call, first in drawn[0].items():
+        all_words = [run.get(call, ()) for run in drawn]
+        if all(len(words) == len(first) for words in all_words):
+            bits = sum((max(word) - min(word)).bit_length() for word in zip(*all_words, strict=True))
+            if 0 < bits < _SEARCHED_BITS:
+                found[call] = bits
+    return found
 
 
 def _equal(first: Array | None, second: Array | None) -> bool:
@@ -254,11 +387,30 @@ def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int
 
 
 def from_directions(lab: Lab, level: float) -> Verdict:
-    """Search for the noise of each step in what usual generators draw from the published seed of its direction.
+    """Search for the noise of each step in what is shown, and in what generators draw from seeds that are published.
 
-    The noise may begin at any of the generators' first numbers, at the same one in all steps. `lab` makes experiments
-    on the audited loop. A sound loop is reported as violated with probability at most `level`. Returns the verdict.
+    The noise may be a linear function of what a run almost without noise shows or releases in the same step or another
+    (`linear`), such as a later step's direction. In the stream of a published seed the noise may begin at any of the
+    first numbers, at the same one in all steps. `lab` makes experiments on the audited loop. A sound loop is reported
+    as violated with probability at most `level`. Returns the verdict.
     """
+    linear = linear_part(lab)
+    if linear is not None and linear.p < level / 2:
+        says = f"the noise follows from what a run shows or sums without noise: {linear.where}"
+        return violated(says, _MEND_SOURCE, p_value=linear.p)
+    found = _in_streams(lab, level / 2)
+    if found.status != UNTESTED or linear is None:
+        return found
+    return held(
+        "no noise goes with a number that is shown, or summed, without it, in the same step or another",
+        power=f"a correlation of {linear.seen(level / 2):.2f} of a number of the noise with one that is shown",
+        p_value=linear.p,
+    )
+
+
+def _in_streams(lab: Lab, level: float) -> Verdict:
+    """Searches for the noise in what generators draw from published seeds; the arguments are those of
+    `from_directions`."""
     with noted_seeds() as noted:
         run = lab.loop.run(**lab.runs.paired(31), **lab.runs.frozen, **(lab.runs.repeatable or {}))
     residual = lab.noise.residual(None, lab.noise.repeatable, 31)
@@ -269,7 +421,7 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     k = residual.shape[1]
     d = int(lab.loop.settings.get("d", 16))
     count = _DIRECTIONS_LONG * d + 4 * k + 64
-    others = _moved(run.seeds, noted)
+    others = _moved(run.seeds, noted.noted)
     table = []
     for step, seed in enumerate(run.seeds):
         row = dict([*streams(seed, count), *derived(seed, step, k), *_of_others(seed, others, k)])

@@ -3,8 +3,7 @@
 They compare runs almost without noise (quiet runs) on neighbouring data sets.
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +16,8 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.influence import Scan
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.runs import NOT_REPEATABLE, norms
-from dpzero_theory.bisection import halved
+from dpzero_theory.audit.loop import LoopOutput
+from dpzero_theory.audit.runs import NOT_REPEATABLE, SEED, norms, significant_bits
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -30,16 +29,20 @@ _SATURATED = 0.02
 
 The change is that of a step when the extreme pair of records is exchanged.
 """
+_OF_COUNT = 0.25  # A ratio counts as n/(n - 1) if it is within this share of 1/n of it
 _VARIES = 1e-2  # If two changes of steps differ by more than this share, rounding does not explain it
 _MOVE_DRAWS = 6  # Runs on neighbouring data sets are compared under this many draws of the noise
-_SCALE_RANGE = (1e-4, 1e4)
-"""The factor that makes the first record nearly clipped is searched between these two numbers."""
+_DROWNING = 1e5
+"""The multiple of the claimed noise at which weights are moved by noise alone.
 
-_SCALES = 33  # How many factors in `_SCALE_RANGE`, in equal ratios, are tried first
-_HALVINGS = 12  # How often the range between two neighbours of the `_SCALES` factors is halved
+The step size is divided by it, and multiplied by one of `_FARTHER`.
+"""
+_FARTHER = (10.0, 100.0)  # At that noise the weights move so many times as far as in training
+_FOLLOWS = 0.3
+"""At that noise, exchanging a record moves the weights so little that a step changes by less than this many clips."""
+_LATER_DRAWS = 3  # Later steps on neighbouring data sets are compared under this many draws of the noise
 _AGAINST = 1e3  # The scale of the one record that pulls against all others in a data set
 _NO_EFFECT = 1e-6  # A release whose length is below this many clips counts as 0
-_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum over a batch
 _ABOVE = (1.5, 2.5)
 """A nearly clipped record is made larger by these factors, for loops whose clip is wrong only just above the clip."""
 _MEND_SENSITIVITY = (
@@ -68,7 +71,7 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
     `lab` makes experiments on the audited loop.
     """
-    records, nearly = lab.loop.records, _nearly_clipped(lab)
+    records, nearly = lab.loop.records, lab.influence.nearly_clipped
     yield "the records given", records
     yield "records a thousand times as large", datasets.each_scaled(records, 1e3)
     yield "records a thousandth as large", datasets.each_scaled(records, 1e-3)
@@ -88,32 +91,6 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
         yield "all records alike and nearly clipped", datasets.filled(records, nearly)
         opposite = datasets.replaced(datasets.filled(records, nearly), 0, datasets.mirrored(nearly))
         yield "all records but one alike and nearly clipped", opposite
-
-
-def _nearly_clipped(lab: Lab) -> Any:
-    """Returns the first record scaled so that the loop nearly clips it; None where no scale does that.
-
-    Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
-    `lab` makes experiments on the audited loop.
-    """
-    first, (low, high) = lab.loop.records[0], map(math.log, _SCALE_RANGE)
-    tried = np.linspace(low, high, _SCALES).tolist()
-    # The smallest of the factors that nearly reaches the clip: with larger ones a wrong clip may fall short of it again
-    reached = next((k for k in range(1, _SCALES) if _share(lab, first, math.exp(tried[k])) >= _NEARLY), _SCALES - 1)
-    low, high = tried[reached - 1], tried[reached]
-    scale = math.exp(halved(lambda log: _share(lab, first, math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
-    return datasets.scaled(first, scale) if _share(lab, first, scale) > _NEARLY**3 else None
-
-
-def _share(lab: Lab, record: Any, scale: float) -> float:
-    """Returns what a record adds to the first step, in clips; 0 if that is NaN.
-
-    It is measured by a run of `lab` on data in which all records are `record` times `scale`.
-    """
-    rows = lab.runs.at_start(datasets.filled(lab.loop.records, datasets.scaled(record, scale)))
-    if rows is None or not np.isfinite(rows).all():
-        return 0.0
-    return float(norms(rows[:1])[0]) / lab.runs.unit_of_all / lab.claim.n
 
 
 def _neighbours(lab: Lab) -> Iterator[_Move]:
@@ -164,19 +141,74 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
     Where the records influence choices (such as a clip or a learning rate), steps change by more than one record's
     contribution. `lab` makes experiments on the audited loop.
     """
+    worlds = _exchanged(lab)
+    # Where weights move, if ever so little, later steps may follow from the noise of earlier ones
+    still = [(lab.runs.frozen, slice(None))] if lab.runs.frozen else []
+    base = lab.runs.base.releases
+    # The only release of a run may have steps inside, so that its weights must not move
+    moving = {"step_size": lab.loop.step_size} if lab.loop.step_size and base is not None and len(base) > 1 else {}
+    for how, steps in (*still, (moving, slice(0, 1))):
+        for number, (plain, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS), **how)):
+            for run in runs:
+                if plain is not None and plain.releases is not None and run is not None and run.releases is not None:
+                    rows, at_base = (lab.runs.comparable(one)[steps] for one in (run, plain))
+                    what = f"one record exchanged, with noise that is the same, draw {number}"
+                    yield _Move(what, _clips(lab, rows, at_base), 2.0)
+    yield from _drowned(lab)
+
+
+def _exchanged(lab: Lab) -> list[Records]:
+    """Returns data sets that differ in the first record; `lab` has the records and experiments on them."""
     first = lab.loop.records[0]
     extreme = [lab.influence.pair.first, lab.influence.pair.second] if lab.influence.pair is not None else []
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
-    worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
-    # Where weights move, if ever so little, later steps may follow from the noise of earlier ones
-    still = [(lab.runs.frozen, slice(None))] if lab.runs.frozen else []
-    for how, steps in (*still, ({}, slice(0, 1))):
-        for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS), **how)):
-            for run in runs:
-                if base is not None and base.releases is not None and run is not None and run.releases is not None:
-                    rows, at_base = (lab.runs.comparable(one)[steps] for one in (run, base))
-                    what = f"one record exchanged, with noise that is the same, draw {number}"
-                    yield _Move(what, _clips(lab, rows, at_base), 2.0)
+    return [datasets.replaced(lab.loop.records, 0, record) for record in others]
+
+
+def _drowned(lab: Lab) -> Iterator[_Move]:
+    """Yields how much later steps change when one record is exchanged and weights move by noise alone.
+
+    The noise is so large, and the step size so small, that the weights move some times as far as in training, and by
+    noise that is the same on all data sets. So every step is made at weights that do not depend on the records, and one
+    record may change it by no more than the first one. What a loop carries from step to step without noise (a
+    snapshot's gradient, momentum of sums, norms of a step before) shows. The weights still depend a little on the
+    records, and a loop may take a choice by what it releases, so that the median over draws of the noise counts. `lab`
+    makes experiments on the audited loop.
+    """
+    base = lab.runs.base.releases
+    if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
+        return
+    if base is None or len(base) == 1:
+        return
+    records, unit = lab.loop.records, lab.runs.unit_of_all
+    worlds = [*_exchanged(lab), *(datasets.replaced(records, 0, one) for one in datasets.extremes(records))]
+    for farther in _FARTHER:
+        loud = {
+            "noise_multiplier": lab.claim.noise_multiplier * _DROWNING,
+            "step_size": lab.loop.step_size * farther / _DROWNING,
+        }
+        found = [
+            clips
+            for outputs in coupled(lab.runs, worlds, range(_LATER_DRAWS), **loud)
+            if (clips := _farthest(outputs, unit)) is not None
+        ]
+        if found:
+            what = "a later step, one record exchanged, with noise that is the same and moves the weights"
+            yield _Move(what, float(np.median(found)), 2.0)
+
+
+def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None:
+    """Returns the largest change of a step between two of several coupled runs, in clips, with room for rounding.
+
+    None is returned where fewer than two have finite releases. A clip is `unit` in a release.
+    """
+    rows = [run.releases for run in outputs if run is not None and run.releases is not None]
+    whole = [row for row in rows if row.shape == rows[0].shape and np.isfinite(row).all()]
+    if len(whole) < 2:
+        return None
+    clips = max(float(norms(one - other).max()) for k, one in enumerate(whole) for other in whole[:k]) / unit
+    slack = 4 * 2.0 ** -significant_bits(whole[0]) * float(norms(whole[0]).max()) / unit + _FOLLOWS
+    return clips if clips <= 2 else max(2.0, clips - slack)
 
 
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
@@ -255,19 +287,44 @@ def finite(lab: Lab, level: float) -> Verdict:
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
     base, tried = lab.runs.at_start(), 0
+    mend = "map what is not finite to a fixed value within the clip, record by record, before the sum"
     for record in datasets.poisoned(lab.loop.records[0]):
-        rows = lab.runs.at_start(datasets.replaced(lab.loop.records, 0, record))
-        if rows is None or base is None:
-            continue
-        tried += 1
-        if not np.isfinite(rows).all() or rows.shape != base.shape or _clips(lab, rows, base) > 2 + _CLIP_ROUNDING:
-            mend = "map what is not finite to a fixed value within the clip, record by record, before the sum"
+        data, tried = datasets.replaced(lab.loop.records, 0, record), tried + 1
+        rows, whole = lab.runs.at_start(data), lab.runs.attempt(data, seed=SEED, **lab.runs.all_records)
+        if rows is None or whole is None or whole.releases is None or base is None:
+            says = "a record with NaN or infinity ends the run with an error, which tells that the record is there"
+            return violated(says, f"{mend}; or say that records are finite, and drop such records before the loop")
+        moves = rows.shape == base.shape and _clips(lab, rows, base) <= 2 + _CLIP_ROUNDING
+        if not moves or not np.isfinite(rows).all() or not np.isfinite(whole.releases).all():
             return violated("a record with NaN or infinity makes the release something else than a clipped sum", mend)
     if not tried:
-        return untested(
-            "the loop refuses records with NaN or infinity (let it do so record by record, not by stopping)"
-        )
-    return held("records with NaN and infinity move a release by no more than the clip")
+        return untested("records have no floating-point numbers, which could be NaN or infinite")
+    if (counted := _counts_finite(lab)) is not None:
+        return violated(counted, mend)
+    return held(f"records with NaN, infinity or overflow ({tried} forms) move a release by no more than the clip")
+
+
+def _counts_finite(lab: Lab) -> str | None:
+    """Says that the denominator counts the records that are finite; None where it is a constant, or cannot be seen.
+
+    What a record adds beside one with NaN is then n/(n - 1) times what it adds beside an ordinary one. `lab` makes
+    experiments on the audited loop.
+    """
+    pair, records, n = lab.influence.pair, lab.loop.records, lab.claim.n
+    bad = next(datasets.poisoned(records[0]), None)
+    if pair is None or bad is None or n < 3:
+        return None
+    sizes = []
+    for first in (records[0], bad):
+        beside = datasets.replaced(records, 0, first)
+        rows = [lab.runs.at_start(datasets.replaced(beside, 1, one)) for one in pair[:2]]
+        if any(row is None or not np.isfinite(row).all() for row in rows):
+            return None
+        sizes.append(float(norms((np.asarray(rows[0]) - np.asarray(rows[1])).ravel())))
+    ratio = sizes[1] / sizes[0] if sizes[0] > 0 else 1.0
+    if abs(ratio - 1) < _CLIP_ROUNDING or abs(ratio - n / (n - 1)) > _OF_COUNT / n:
+        return None
+    return f"beside a record with NaN another adds {ratio:.4g} times what it did: the denominator counts finite records"
 
 
 def denominator(lab: Lab, level: float) -> Verdict:
@@ -285,6 +342,8 @@ def denominator(lab: Lab, level: float) -> Verdict:
     if ratio is not None and abs(ratio - 1) > _CLIP_ROUNDING:
         says = f"with one record less, another adds {ratio:.4g} times what it did: the denominator counts records"
         return violated(says, mend)
+    if lab.view.records != "finite" and (counted := _counts_finite(lab)) is not None:
+        return violated(counted, mend)
     if lab.claim.sampling == "full":
         if ratio is None:
             return untested("all records are in every batch, and nothing can be said with one less")

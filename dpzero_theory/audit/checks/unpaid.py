@@ -8,11 +8,10 @@ import numpy as np
 from scipy import special, stats
 
 from dpzero_theory.audit import datasets
+from dpzero_theory.audit.checks.paths import beside_releases
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.loop import LoopOutput
-from dpzero_theory.audit.runs import same
-from dpzero_theory.audit.tokens import Shown, Token, contents, tokens, where
+from dpzero_theory.audit.tokens import Shown, Token, tokens, where
 from dpzero_theory.check import Array
 
 _FEWEST_PAIRS, _MOST_PAIRS = 40, 120
@@ -28,25 +27,20 @@ either side of it.
 _MOST_POSITIONS = 5000  # Two data sets are compared at no more than this many positions in the outputs of a run
 _LEFT_GDP = 0.1  # The noise is raised until all releases of all runs that are compared are together mu-GDP for this mu
 _APART_SEED = 7000  # The loop's seed in the first of the runs on neighbouring data sets; each further run adds 1
-_SECOND_SEED = 1000  # The loop's seed in the first pair of a noisy and a quiet run; each further pair adds 1
-_RELATED = {32: 0.8, 256: 0.3}
-"""The correlation below which the noise of an output is not that of the releases, by the number of pairs of runs.
-
-An output that is linear in a release has correlation 1 with it. The fewer runs, tried first, have the laxer limit.
-"""
 _MEND_UNPAID = "account for it as a release of its own, or compute it from the releases alone"
 
 
 def unaccounted(lab: Lab, level: float) -> Verdict:
     """Look for outputs that tell neighbouring data sets apart where the accounted noise is too large for releases to.
 
-    Outputs that are the releases' sums again, with other noise, are looked for as well. `lab` makes experiments on the
-    audited loop. A sound loop is reported as violated with probability at most `level`. Returns the verdict.
+    Outputs that a record reaches by another way than through the releases are looked for as well (`paths`). `lab` makes
+    experiments on the audited loop. A sound loop is reported as violated with probability at most `level`. Returns the
+    verdict.
     """
     if not lab.runs.noise_obeyed:
         return untested("the noise ignores its setting")
-    if (name := _second(lab)) is not None:
-        says = f"{name}: the sums of the releases again, with noise of their own, so that averages have less"
+    if (name := beside_releases(lab, level / 2)) is not None:
+        says = f"{name}: a record moves it by more than through the releases, so that it is a release of its own"
         return violated(says, _MEND_UNPAID)
     games, least, tried = list(_games(lab)), 1.0, 0
     for data, changes in games:
@@ -55,7 +49,7 @@ def unaccounted(lab: Lab, level: float) -> Verdict:
             continue
         tried, p = tried + 1, min(1.0, place[0] * len(games))
         least = min(least, p)
-        if p < level:
+        if p < level / 2:
             says = f"{place[1]}: it tells neighbours apart where the accounted noise is so large that no release does"
             return violated(says, _MEND_UNPAID, p_value=p)
     if not tried:
@@ -141,79 +135,3 @@ def _column(cells: list[Token | None]) -> Array:
         return np.nan_to_num(np.array(cells, dtype=np.float64))
     order = {token: k for k, token in enumerate(sorted(set(cells), key=repr))}
     return np.array([order[token] for token in cells], dtype=np.float64)
-
-
-def _second(lab: Lab) -> str | None:
-    """Returns the name of an output that releases the sums a second time, with other noise; None where there is none.
-
-    Such an output is a multiple of the releases in runs without noise, and its noise is not correlated with theirs.
-    Averaging it with the releases would leave less noise than claimed. `lab` makes experiments on the audited loop.
-    """
-    if lab.runs.repeatable is None or lab.runs.base.releases is None:
-        return None
-    names = list(lab.runs.base.shown)
-    for pairs, related in _RELATED.items():
-        names = _seconds(lab, names, pairs, related) if names else []
-    return names[0] if names else None
-
-
-def _seconds(lab: Lab, names: list[str], pairs: int, related: float) -> list[str]:
-    """Returns those of the outputs `names` that release the sums a second time, judged by several pairs of runs.
-
-    There are `pairs` pairs of a noisy and a quiet run, made by `lab`. Noises of two outputs count as unrelated below
-    the correlation `related`.
-    """
-    assert lab.runs.repeatable is not None
-    assert lab.runs.base.releases is not None
-    seeds, shape = range(_SECOND_SEED, _SECOND_SEED + pairs), lab.runs.base.releases.shape
-    noisy, quiet = (
-        [lab.runs.attempt(**lab.runs.paired(seed), **lab.runs.frozen, **lab.runs.repeatable, **how) for seed in seeds]
-        for how in ({}, {"noise_multiplier": lab.runs.quiet_multiplier})
-    )
-    loud, sums = (_together([None if run is None else run.releases for run in runs], shape) for runs in (noisy, quiet))
-    if loud is None or sums is None:
-        return []
-    seconds = []
-    for name in names:
-        own, clean = (
-            _together([None if run is None else _values(run, name) for run in runs], shape) for runs in (noisy, quiet)
-        )
-        if own is not None and clean is not None and _is_second(own - clean, clean, loud - sums, sums, related):
-            seconds.append(name)
-    return seconds
-
-
-def _is_second(extra: Array, clean: Array, noise: Array, sums: Array, related: float) -> bool:
-    """Whether an output of the loop is a second release of the sums that its releases are made of.
-
-    All arrays have the shape (runs, steps, numbers of a step). Only the noise of the output's first step is compared:
-    an output that is computed from the releases alone has noise there that is correlated with that of some release.
-
-    Args:
-        extra, clean: the noise of the output, and the output in runs without noise.
-        noise, sums: the noise of the releases, and the releases in runs without noise.
-        related: the correlation below which the two noises count as unrelated.
-    """
-    scale = float((clean * sums).sum()) / max(float((sums**2).sum()), 1e-300)
-    if scale == 0 or not same(clean, scale * sums) or not extra.any():
-        return False
-    first, steps = extra[:, 0].ravel(), [noise[:, t].ravel() for t in range(noise.shape[1])]
-    norm = np.linalg.norm
-    return all(abs(float(first @ step)) < related * float(norm(first) * norm(step)) for step in steps if step.any())
-
-
-def _together(rows: list[Array | None], shape: tuple[int, ...]) -> Array | None:
-    """Returns all arrays of `rows` in one array, each reshaped to `shape`.
-
-    None is returned where an entry of `rows` is None or has another size.
-    """
-    whole = [row.reshape(shape) for row in rows if row is not None and row.size == math.prod(shape)]
-    return np.array(whole) if len(whole) == len(rows) else None
-
-
-def _values(outcome: LoopOutput, name: str) -> Array | None:
-    """Returns the numbers of the output called `name` of the run `outcome`; None where it has words as well."""
-    for _, content in contents(name, outcome.shown.get(name, "")):
-        numbers = [token for token in content if isinstance(token, float)]
-        return np.array(numbers) if len(numbers) == len(content) else None
-    return None

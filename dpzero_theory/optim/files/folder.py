@@ -48,8 +48,8 @@ OF_TRAINER = "_dpzero"
 
 
 class Budget(NamedTuple):
-    """What a run may cost at most, (epsilon, delta), and how many releases one entry of the ledger pays for; None for
-    as many as when the run was begun."""
+    """What a run may cost at most, (epsilon, delta), and how many releases one entry of the ledger pays for,
+    `paid_at_once`. None stands for 1 in a new run, and in a resumed one for the number with which it was begun."""
 
     epsilon: float
     delta: float
@@ -153,7 +153,9 @@ def begun_with(path: Path) -> Header:
 
 
 def require_fit(found: Content, account: Account, path: Path) -> None:
-    """Raise LedgerError or TranscriptError unless a transcript and a ledger are of one run, and neither was cut short.
+    """Raise LedgerError or TranscriptError unless a transcript and a ledger are of one run and neither lacks what the
+    other has seen. The ledger must pay for every release in the transcript, and the transcript must hold every record
+    that the ledger notes beside a payment.
 
     found: the transcript's content. account: the ledger's content. path: the folder's, for the message.
     """
@@ -181,7 +183,8 @@ def require_fit(found: Content, account: Account, path: Path) -> None:
 
 
 def both(path: Path) -> tuple[Content, Account]:
-    """Return the content of the transcript and of the ledger in a run's folder; the run may go on meanwhile.
+    """Return the content of the transcript and of the ledger in the run's folder at `path`; the run may go on
+    meanwhile.
 
     The ledger is read before the transcript and again after it. Every record that the first reading knows of must be in
     the transcript, and every record of the transcript must be paid for in the second reading, which is returned. Raises
@@ -199,10 +202,12 @@ def both(path: Path) -> tuple[Content, Account]:
 
 
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> float:
-    """Return an upper bound on epsilon of all these runs together, such as the runs that were made to choose settings.
+    """Return an upper bound on epsilon, at `delta`, of all releases that these runs have paid for, composed. Such runs
+    are, for example, those that were made to choose settings.
 
     Copies of one run that went on apart count their common part once, and what each of them did afterwards. Where
-    batches depend on one another (`Sampling.lasting`) copies are refused, since both used the same batches.
+    batches depend on one another (`Sampling.lasting`) copies of one run raise LedgerError, since both used the same
+    batches.
 
     folders: of runs with one neighbouring relation; nothing is written in them. delta: the delta of the bound, in
     (0, 1); 0 where the noise has a pure epsilon. Raises ValueError for other arguments, and what `both` raises where

@@ -123,7 +123,8 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def require_secret(path: Path) -> None:
-    """Raise ValueError where others than the owner may read a file or folder."""
+    """Raise ValueError where the mode of the file or folder at `path` lets anybody but its owner read, write or execute
+    it, and OSError where there is none."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise ValueError(

@@ -25,10 +25,10 @@ def page(
 
     Args:
         statement: the run's claim; None where nothing can be said of it.
-        checks: name, value, and whether it holds; None where the value is only told.
-        curve: epsilon against releases, up to the plan's end.
-        spent: releases paid for.
-        target: epsilon of the budget.
+        checks: for each check a triple (name, value as text, whether it holds; None where the value is only told).
+        curve: pairs (number of releases, upper bound on epsilon of so many), up to the plan's last release.
+        spent: how many releases are paid for.
+        target: the budget's epsilon, which is drawn as a line.
         untold: what the checks cannot tell, one sentence each.
     """
     figure = ""

@@ -38,7 +38,8 @@ def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
     """Move the weights of a module as the run whose transcript is at `path` did.
 
     module: with the weights that the run began with. Returns the transcript's header. Raises TranscriptError for other
-    initial weights, a damaged file, or a run that released vectors, which a transcript does not hold.
+    initial weights, a damaged file, or a run that released vectors, which a transcript does not hold, and OSError for a
+    file that cannot be read.
     """
     header, records = read(path)
     weights = weights_of(header, module)
@@ -70,7 +71,8 @@ class Moves:
         self._kept = [[_empty(held) for held, _ in weights.pieces()] for _ in self._update.kept]
 
     def make(self, release: int, sums: Sequence[float]) -> None:
-        """Move the weights by one release. release: its number. sums: its K released numbers.
+        """Move the weights by one release, as the plan says. release: its number, 0 to T - 1. sums: its K released
+        numbers, noise included.
 
         Raises ValueError inside an evaluation, where weights must not move.
         """
@@ -103,7 +105,8 @@ class Moves:
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put back the numbers of the update rule that `state_dict` returned. Raises ValueError for other ones."""
+        """Put back the numbers of the update rule. state: what `state_dict` returned. Raises ValueError for other names
+        or sizes."""
         weights = self._weights
         names = {f"{word}.{name}" for word in self._update.kept for name in weights.names}
         if set(state) != names:

@@ -34,7 +34,7 @@ SIGNATURE = "signature.json"
 _SIGNATURE_FORMAT = "dpzero-signature-1"
 _TEXTS = dict.fromkeys(("format", "run", "transcript", "ledger", "key", "signature"), str)
 _ROUNDING = 1e-9
-"""The relative difference of epsilon that is taken for rounding."""
+"""A signed epsilon may be below what the run is known to cost by this share of it, which is taken for rounding."""
 
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
@@ -87,10 +87,12 @@ def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
 
 
 def signer(folder: Path, claimed: Statement) -> str:
-    """Check the folder's signature, which must be valid for the folder as it is, and return the public key.
+    """Check the signature in a run's folder, which must be valid for the folder as it is, and return the public key in
+    hexadecimal digits.
 
     claimed: the privacy statement of the run as it is. The claim that was signed must have its delta and relation, and
-    an epsilon of at least what the run is known to cost. Raises ValueError if anything is otherwise, and OSError.
+    an epsilon that is not below the certified lower bound on what the run cost (up to a relative 1e-9). Raises
+    ValueError if anything is otherwise, and OSError.
     """
     check.installed("a signature", "cryptography", "sign")
     from cryptography.exceptions import InvalidSignature
@@ -123,7 +125,8 @@ def signer(folder: Path, claimed: Statement) -> str:
 
 
 def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
-    """Return what is signed: the entries format, run, transcript, ledger and claim that the module's docstring shows.
+    """Return what is signed of the run in `folder`: the entries format, run, transcript, ledger and claim that the
+    module's docstring shows.
 
     claimed: the run's privacy statement, whose first epsilon and delta are the claim.
     """

@@ -24,13 +24,13 @@ from dpzero_theory.privacy.risk import attack
 from dpzero_theory.privacy.step import Release
 
 DELTAS = (1e-4, 1e-6, 1e-8)
-"""The values of delta for which a statement gives epsilon, beside the target's."""
+"""The values of delta for which a statement gives epsilon, beside the delta of the run's budget."""
 FALSE_POSITIVE_RATE = 0.01
 """The false positive rate at which a statement says how often the best attack is right of a record that was used."""
 _LOOKS = 3
-"""The number of epsilons at which delta is computed for that."""
+"""The number of values of epsilon at which delta is computed, to bound what the best attack achieves."""
 _POINTS = 12
-"""The number of points of the spending curve, beside 0."""
+"""The number of points of the spending curve (epsilon against releases), beside the point at 0 releases."""
 _ENTRY = "one entry of the data set"
 _ASSUMED = (
     "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
@@ -74,8 +74,8 @@ class Statement:
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The privacy certificate of what is paid for, at the target's delta; None where the checker knows no such
-        releases (`privacy.certificate`)."""
+        """The certificate, a JSON value that others can check, of the epsilon of what is paid for at the budget's delta
+        (`privacy.certificate`); None where none can be made for such releases."""
         try:
             return privacy_certificate(self.history, self.costs[0].delta)
         except ValueError:
@@ -83,7 +83,8 @@ class Statement:
 
     @property
     def claim(self) -> str:
-        """The statement in one sentence."""
+        """The claim in one sentence: the (epsilon, delta) of what is paid for, epsilon rounded up, whom it protects,
+        and the neighbouring relation."""
         first, facts = self.costs[0], self.facts
         pair = f"({rounded_up(first.paid.upper)}, {first.delta:g})"
         whom = f" for each {self.unit}" if self.unit != "record" else ""
@@ -95,7 +96,7 @@ class Statement:
         return _word(self.facts["record"])
 
     def text(self) -> str:
-        """The whole statement as text, 100 characters wide."""
+        """The whole statement as text of several lines, wrapped at 100 characters."""
         lines = [self.claim, ""]
         for name, value in self.facts.items():
             lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
@@ -112,13 +113,14 @@ class Statement:
 
 
 def shown(bracket: Bracket) -> str:
-    """Return both ends of a bracket as text, rounded outwards to six digits; the upper end alone where they agree."""
+    """Return both ends of a bracket as text, rounded outwards to six significant digits; the upper end alone where the
+    two agree to six digits."""
     high = rounded_up(bracket.upper)
     return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
 
 
 def rounded_up(epsilon: float) -> str:
-    """Return epsilon, rounded up to six digits, as text."""
+    """Return epsilon, rounded up to six significant digits, as text."""
     return _rounded(epsilon, 1)
 
 
@@ -201,7 +203,7 @@ def _word(unit: str) -> str:
 
 
 def _of(unit: str, text: str) -> str:
-    """Return a text that speaks of records, with the word `unit` in the place of "record"."""
+    """Return `text`, which speaks of records, with the word `unit`, such as "user", in the place of "record"."""
     return text.replace("record", unit)
 
 
@@ -218,9 +220,11 @@ def spending_curve(account: Account) -> list[tuple[int, float]]:
 
 @lru_cache(256)
 def _attack(settings: Settings, count: int) -> tuple[float, float]:
-    """Return certified upper bounds on an attack's advantage and true positive rate after `count` releases.
+    """Return certified upper bounds (advantage, true positive rate) for any attack on one record after `count` releases
+    with these settings.
 
-    They come from delta at a few epsilons, and are kept, as each can take half a second.
+    The advantage is the true positive rate minus the false positive rate, and the true positive rate is that at a false
+    positive rate of `FALSE_POSITIVE_RATE`. The bounds come from delta at `_LOOKS` values of epsilon, and are cached.
     """
     if not count:
         return 0.0, FALSE_POSITIVE_RATE
@@ -232,6 +236,6 @@ def _attack(settings: Settings, count: int) -> tuple[float, float]:
 def _cost(settings: Settings, count: int, delta: float) -> Bracket:
     """Return a bracket of epsilon at `delta` of `count` releases with these settings.
 
-    It is kept, since it can take a second and the spending curve asks for it again.
+    It is cached, since it can take a second and the spending curve asks for it again.
     """
     return epsilon_of_history([settings.release(count)] if count else [], delta)

@@ -37,7 +37,8 @@ _CHECK = 8
 
 
 class TranscriptError(RuntimeError):
-    """A transcript is damaged or belongs to other weights, or a run cannot do what is asked at this moment."""
+    """Raised where a transcript is damaged or belongs to other weights, and where a run cannot do what is asked at this
+    moment, as in the middle of a step."""
 
 
 class DamagedRecordError(TranscriptError):
@@ -109,7 +110,8 @@ class Header:
 
 
 class Record(NamedTuple):
-    """What one step released: its number in the ledger, and K sums; no sums where a release is a vector."""
+    """What one step released: its number in the ledger, counted from 0, and the K noisy sums; no sums where a release
+    is a vector."""
 
     release: int
     sums: tuple[float, ...]
@@ -130,7 +132,8 @@ class Content(NamedTuple):
         return self.checks[0].hex()
 
     def state_before(self, release: int) -> str:
-        """Return what `Transcript.state` was when all releases with smaller numbers than this had been made."""
+        """Return what `Transcript.state` was when all releases with numbers below `release` had been made and no
+        other."""
         count = bisect_left(self.records, release, key=lambda record: record.release)
         return _state(count, self.checks[count])
 
@@ -166,7 +169,8 @@ class Transcript:
 
     @property
     def state(self) -> str:
-        """The number of records and the last check, as a text that a ledger keeps beside each payment."""
+        """The number of records and the last record's check, as the text COUNT:CHECK, which a ledger keeps beside each
+        payment."""
         return _state(self._count, self._check)
 
     def require_writable(self) -> None:
@@ -241,7 +245,7 @@ def _state(count: int, check: bytes) -> str:
 
 
 def seen(state: str) -> int:
-    """Return the number of records that a text of `Transcript.state` states; 0 for any other text."""
+    """Return the number of records in a text of `Transcript.state`, COUNT:CHECK; 0 for any other text."""
     found = re.match(r"(\d{1,18}):", state, re.ASCII)
     return int(found[1]) if found else 0
 

@@ -31,15 +31,15 @@ class BatchSum:
         self._secret = b""
 
     def keep(self, secret: bytes) -> None:
-        """Set the run's secret, from which records that are drawn anew in each step are drawn (`records.DrawnData`)."""
+        """Set the run's secret bytes, from which the records of a data set that draws them anew in each step are drawn
+        (`records.DrawnData`). Other data sets do not need it."""
         self._secret = secret
 
     def total(self, release: int, batch: Indices) -> Sums:
-        """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank.
-
-        release: its number, which says along which directions. batch: the numbers of the records. Each rank evaluates
-        some of the micro-batches. Where a forward needs all ranks, those without a micro-batch left evaluate one again
-        and leave out its result.
+        """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank. Noise is
+        not added here. release: the release's number, which determines its K directions. batch: the numbers of the
+        records. Each rank evaluates some of the micro-batches. Where a forward needs all ranks, those without a
+        micro-batch left evaluate one again and leave out its result.
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule = self._plan, self._plan.rule
@@ -57,10 +57,11 @@ class BatchSum:
         return np.array([math.fsum(column) for column in slots.T])
 
     def differences(self, release: int, records: Indices, points_at_once: int = 1) -> NDArray[np.float64]:
-        """Return the differences of some records along the K directions of a release, not clipped: shape (records, K).
+        """Return how fast the losses of some records change along the K directions of a release, shape (records, K),
+        not clipped. The numbers come from the plan's difference rule, for example central differences of the losses.
 
-        release, records: the numbers of these. points_at_once: how many points are evaluated in one pass. Raises what
-        the losses, or the reading of the records, raise.
+        release: the release's number. records: the records' numbers. points_at_once: how many points are evaluated in
+        one pass. Raises what the losses, or the reading of the records, raise.
         """
         rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
         points = rule.points(range(release * count, (release + 1) * count), smoothing)
@@ -72,7 +73,7 @@ class BatchSum:
     def _counted(self, release: int, records: Indices) -> NDArray[np.float64]:
         """Return the differences of some records, shape (records, K), with 0 for a record whose loss or reading raises.
 
-        release, records: the numbers of these.
+        release: the release's number. records: the records' numbers.
 
         Where something raises, the records are evaluated one by one, so that nobody sees the error and no other record
         is left out. But where a forward needs all ranks the error is raised: a rank that ends a forward early would
@@ -88,7 +89,8 @@ class BatchSum:
         return np.concatenate([self._by_itself(release, records[i : i + 1]) for i in range(len(records))])
 
     def _by_itself(self, release: int, record: Indices) -> NDArray[np.float64]:
-        """Return the differences of one record, shape (1, K); zeros if its loss or reading raises."""
+        """Return the differences of one record along the K directions of the release with this number, shape (1, K);
+        zeros if its loss or reading raises. record: its number, in an array of shape (1,)."""
         try:
             return self.differences(release, record)
         except LayerError:

@@ -51,7 +51,8 @@ def in_step(step: int) -> Iterator[None]:
 
 
 class Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records. Losses are wanted of the first `meant`; the others fill it up."""
+    """A collated batch, `content`, of `rows` records. Losses are wanted of the first `meant` of them; the others are
+    copies that fill the batch up to a prescribed shape."""
 
     content: Any
     meant: int
@@ -86,7 +87,8 @@ class Evaluation:
         return Batch(content, count, rows)
 
     def losses(self, module: nn.Module, batch: Batch) -> Array:
-        """Return the losses of the records of a batch in host memory, one number each, without those that fill it up.
+        """Return the losses of the records of a batch, computed with `module`, in host memory: float64 of shape
+        (meant,), without those of the records that fill the batch up.
 
         Raises ValueError where the loss function does not return one number for each record.
         """
@@ -94,7 +96,8 @@ class Evaluation:
         return values
 
     def where_they_are(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return the losses of the records of a batch where the loss function left them, such as on a GPU.
+        """Return the losses of the records of a batch, computed with `module`, as a tensor of shape (meant,) where the
+        loss function left them, such as on a GPU.
 
         The host then need not wait for the device. Raises ValueError as `losses` does.
         """
@@ -102,13 +105,15 @@ class Evaluation:
 
 
 def on_host(losses: Sequence[Tensor]) -> Array:
-    """Copy the losses of several evaluations to the host, waiting for the device once: shape (evaluations, records)."""
+    """Copy the losses of several evaluations, each of shape (records,), to host memory, and wait for the device once.
+    Returns an array of shape (evaluations, records)."""
     values: Array = torch.stack(list(losses)).to("cpu").numpy()
     return values
 
 
 def shape_of(content: Any) -> str:
-    """Return a text that describes a collated batch but for the numbers in its tensors: structure, shapes, types."""
+    """Return a text that describes the collated batch `content` but for the numbers in its tensors: its structure,
+    their shapes and types, and what is no tensor."""
     leaves, structure = _pytree.tree_flatten(content)
     tensors = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, torch.Tensor) else repr(x) for x in leaves]
     return f"{', '.join(tensors)} in {structure}"

@@ -35,8 +35,9 @@ from dpzero_theory.optim.losses.task_losses import IGNORED
 STATES = "frozen_states"
 """The name of the hidden states in a record of `States`, and of the argument by which the tail takes them."""
 _ROUNDINGS = 256
-"""The largest difference of outputs between the tail and the model, on the records that are compared, in units of the
-floating-point precision (eps) times the largest output."""
+"""The largest difference that may be between an output of the tail (the model without its frozen layers) and the
+model's, on the records that are compared, in units of eps max(1, the largest output). eps is the distance from 1 to the
+next number of the hidden states' type."""
 
 
 class States(TensorDataset):
@@ -217,7 +218,8 @@ class _Bottom:
         return tail
 
     def compare(self, tail: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-        """Raise ValueError unless the tail gives a few records the outputs that the model gives them.
+        """Raise ValueError unless the tail gives a few records the outputs that the model gives them, up to rounding
+        (`_ROUNDINGS`), or if a weight below the first trained layer is trained.
 
         tail: the module without the frozen layers. inputs: the forward's arguments for these records, by name.
         """
@@ -292,7 +294,9 @@ class _Bottom:
         return States(_mapped(path, shape, kind, writes=False), kept)
 
     def digest(self) -> str:
-        """Return a digest of everything that the hidden states depend on beside the records."""
+        """Return a digest, as text, of everything that the hidden states depend on beside the records: the model's
+        class and configuration, its buffers, and its frozen weights but for those of the layers from the first trained
+        one on."""
         config = getattr(self.model, "config", None)
         frozen = {id(p) for p in self.model.parameters() if not p.requires_grad}
         above = {id(p) for layer in self.place.layers[self.place.first :] for p in layer.parameters()}
@@ -424,7 +428,8 @@ def _at(values: Tensor, places: Tensor | None) -> Tensor:
 
 
 def _kept(inputs: Mapping[str, Tensor], places: Tensor | None) -> dict[str, Tensor]:
-    """Return the forward's arguments and labels at the tokens `places` of each record; all of them if that is None.
+    """Return the forward's arguments and labels at the tokens `places` of each record; all of them if `places` is None.
+    inputs: the arguments and labels, by name.
 
     A mask of padding is left out, since what is left of the model looks at one token at a time.
     """
@@ -454,7 +459,7 @@ def _cut(value: Tensor, width: int) -> Tensor:
 
 
 def _output(output: Any) -> Tensor:
-    """Return the first tensor of what a model returns."""
+    """Return the logits of what a model returns or, where it has none, its first tensor."""
     found = getattr(output, "logits", None)
     return found if isinstance(found, Tensor) else next(x for x in _pytree.tree_leaves(output) if isinstance(x, Tensor))
 

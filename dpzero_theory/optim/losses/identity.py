@@ -28,19 +28,21 @@ from dpzero_theory.optim.losses.records import Unreadable, each
 from dpzero_theory.optim.weights.module import Weights
 
 KEY_BYTES = 32
-"""The length of the secret key of a run's records."""
+"""The length, in bytes, of the secret key under which a run's records are digested."""
 RECORDS = 1000
-"""How many records of a data set, evenly spread, are compared at most, where they are read one by one."""
+"""How many records of a data set are read at most: evenly spread for a digest (`of_records`), the first ones to look
+for in another data set (`shared`)."""
 SEARCHED = 20_000
-"""How many records of a data set `shared` looks through at most."""
+"""How many records, the first ones, of its argument `data` the function `shared` looks through at most."""
 _UNREADABLE = (
     b"\x80\x04\x95-" + bytes(7) + b"\x8c\x1bdpzero_theory.optim.records\x94\x8c\x06Unread\x94\x93\x94)\x81\x94."
 )
-"""The bytes that stand for a record that cannot be read, fixed because folders keep digests of them."""
+"""The bytes that stand in a digest for a record that cannot be read. They never change, because the folders of runs
+keep digests that they are in."""
 
 
 def layout(weights: Weights) -> str:
-    """Return a text by which a resumed run recognises the trainable parameters of a module.
+    """Return a text by which a resumed run recognises the trainable parameters `weights` of a module.
 
     It has their number, the number d of their coordinates, and a digest of their names, shapes and types.
     """
@@ -50,7 +52,7 @@ def layout(weights: Weights) -> str:
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return a text by which a resumed run recognises the loss function: its name and a digest of its source.
+    """Return a text by which a resumed run recognises the loss function `losses`: its name and a digest of its source.
 
     The digest leaves out comments; if there is no source, the text is the name alone. Functions that the loss function
     calls, and values that it has closed over, are not looked at.
@@ -108,10 +110,10 @@ def of_all(records: Iterable[Any], key: bytes) -> str:
 
 
 def shared(data: Any, others: Any) -> int:
-    """Count the records that two data sets share, as far as is looked: the first `RECORDS` of `others` are looked for
-    among the first `SEARCHED` of `data`.
+    """Return how many of the first 1,000 records of `others` are among the first 20,000 records of `data`.
 
-    Returns 0 for records that cannot be compared, and the number of all records if both are one object.
+    Records are equal if their bytes are. The result is 0 if records cannot be pickled, and the number of all records if
+    both are one object. `RECORDS` and `SEARCHED` are the two numbers.
     """
     if others is data:
         return len(data)

@@ -56,10 +56,11 @@ from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
 _TRIED = 64
-"""The number of records, spread over the data set, from which a few are taken that have a loss, where nothing but the
-shape of the losses is tested."""
+"""How many records, spread over the data set, are candidates where only the shape of the losses is tested. That is
+tested on at most two of them whose losses can be evaluated."""
 _VISIBLE = 0.1
-"""The share of the clip by which rounding may move a record's difference before a warning says so."""
+"""A warning is given where rounding, summed over an expected batch, can move the sum of differences by this share of
+the clip or more."""
 
 
 def examine(

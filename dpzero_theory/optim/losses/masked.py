@@ -17,11 +17,12 @@ from torch.nn import functional
 from dpzero_theory.optim.losses.records import Data, drawing_alike, drawn_records, seed_of
 
 _IGNORED = -100
-"""The label of a token that has none, the value that torch and transformers ignore."""
+"""The value of the label of a token that is not to be predicted, which torch and transformers ignore."""
 
 
 def masks(collate: object) -> bool:
-    """Whether a collator is one of transformers' that mask tokens at random."""
+    """Whether `collate` is a collator of transformers that masks tokens at random: it has a true attribute `mlm`, and a
+    `tokenizer`."""
     return bool(getattr(collate, "mlm", False)) and hasattr(collate, "tokenizer")
 
 
@@ -44,7 +45,8 @@ class Masked:
         return self.drawn(index, seed_of(b"", index))
 
     def drawn(self, index: int, seed: int) -> dict[str, Tensor]:
-        """Return record `index` with the mask that the seed draws."""
+        """Return the record with this index, collated alone and without the axis of the batch, with the mask that the
+        integer `seed` draws."""
         (record,) = drawn_records(self._data, [index], seed.to_bytes(8, "little"))
         with drawing_alike() as draws:
             draws.begin(seed)
@@ -52,7 +54,8 @@ class Masked:
         return {name: value[0] for name, value in batch.items()}
 
     def collate(self, records: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the batch of masked records, padded to one length at the side where the tokenizer pads."""
+        """Return the batch of masked records, as `drawn` returns them: tensors by name, padded to the longest of these
+        records, at the side where the tokenizer pads."""
         padding = {
             "input_ids": self._tokenizer.pad_token_id,
             "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),

@@ -26,7 +26,8 @@ from dpzero_theory import check
 from dpzero_theory.optim.losses.evaluation import Losses
 
 _Loss = Callable[[Tensor, Tensor, float], Tensor]
-"""A function from c, r and beta to the losses."""
+"""A function (c, r, beta) -> losses, all but beta of shape (pairs,). c is the model's log-probability of the chosen
+answer minus that of the reference model, and r the same for the rejected answer."""
 
 
 def _sigmoid(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
@@ -46,9 +47,9 @@ def _apo_zero(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
 
 
 PREFERENCES: dict[str, _Loss] = {"sigmoid": _sigmoid, "hinge": _hinge, "ipo": _ipo, "apo_zero": _apo_zero}
-"""The losses by name."""
+"""The losses of pairs, as functions of c, r and beta, by the name of their kind."""
 _PER_TOKEN = ("ipo",)
-"""The losses that take log-probabilities per token of the answer."""
+"""The kinds of losses whose c and r are divided by the number of tokens of the answer."""
 
 
 def preference_losses(kind: str = "sigmoid", beta: float = 0.1) -> Losses:

@@ -33,9 +33,10 @@ _ONE_SHAPE = (
 _DRAWS = "what is drawn at random must come from torch's, numpy's or Python's global generator"
 _ONE_BY_ONE = " (where reading draws at random, read records one by one: a data set without __getitems__)"
 _DEVIATIONS = 6
-"""How many standard deviations above its expected size a batch of random size is taken to be at most."""
+"""A batch of random size is taken to have at most its expected size q n plus this many times sqrt(q n) records."""
 _SMALL = 0.1
-"""Losses smaller than this are compared as if they were this large."""
+"""This is added to the largest loss before a change of losses is compared with it, so that tiny losses may change a
+little."""
 T = TypeVar("T")
 
 
@@ -56,7 +57,7 @@ class ProbeResult(NamedTuple):
 
 
 class RaisedError(Exception):
-    """Says that the losses, or the reading of a batch, have raised `error`."""
+    """Raised in place of an exception of the losses, or of the reading of a batch, which is its attribute `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -204,7 +205,8 @@ def probe(
 
 
 def _by_chance(data: Data, numbers: list[int]) -> bool:
-    """Whether a data set draws from a source that cannot be seeded, such as the system's: two copies read differently.
+    """Whether two copies of a data set read differently though the global random generators are seeded alike. Such a
+    data set draws from a source that cannot be seeded, such as the operating system.
 
     A data set whose records depend on what was read before is no such one, and two copies of it read the same if it
     keeps its state itself. numbers: of the records that are read. Returns False where the data set cannot be copied.
@@ -367,7 +369,8 @@ def _require_same_batch(seen: _Seen, reference: _Seen) -> None:
 
 
 def _require_one_shape(data: Data, collate: Collate) -> None:
-    """Raise ValueError unless all records, each collated by itself, have one shape; at most `RECORDS` are read."""
+    """Raise ValueError unless all records of `data`, each made a batch by `collate` alone, have one shape. At most
+    `RECORDS` = 1000 of them, evenly spread, are read, and those that cannot be read are passed over."""
     fetch, count = fetcher(data, collate), min(len(data), RECORDS)
     shapes = set()
     for index in range(count):
@@ -378,21 +381,20 @@ def _require_one_shape(data: Data, collate: Collate) -> None:
 
 
 def _exchanged(records: Indices, kept: NDArray[np.bool_], others: Indices) -> Indices:
-    """Return numbers of records: `records` where they are kept, and `others` in the remaining places.
-
-    Where there are no others, kept records take these places, too.
+    """Return numbers of records, as many as `records`: `records` where `kept` is true, and in the remaining places
+    `others` in order, repeated as often as needed. Where `others` is empty, kept records take these places too.
     """
     theirs = np.resize(others if len(others) else records[kept], len(records))
     return np.where(kept, records, theirs)
 
 
 def equal(one: Any, other: Any) -> Any:
-    """Whether numbers are equal, entry by entry, where NaN equals NaN."""
+    """Whether two numbers or arrays are equal, entry by entry (a boolean for each), where NaN equals NaN."""
     return (one == other) | ((one != one) & (other != other))
 
 
 def rounding(eps: float, size: float) -> float:
-    """Return the largest change of a loss that is taken for rounding.
+    """Return the largest absolute change of a loss that is taken for rounding: eps^(2/3) (size + 0.1).
 
     eps: the coarsest rounding of an operation, relative, as `Trace.coarsest` has it. size: the largest loss.
     """

@@ -28,7 +28,7 @@ class Fetch(Protocol):
 
 
 class Data(Protocol):
-    """A map-style data set."""
+    """A map-style data set: len(data) records, of which data[i] is the one with the number i, from 0."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -43,13 +43,15 @@ class DrawnData(Data, Protocol):
 
 
 def seed_of(moment: bytes, number: int) -> int:
-    """Return the seed of the record with this number at this moment (`Fetch`), an integer of 64 bits."""
+    """Return the seed from which the record with this number is drawn in a release, an integer in [0, 2^64). moment:
+    the bytes that tell this release of this run from all others (`Fetch`); b"" outside a run."""
     found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
     return int.from_bytes(found.digest()[:8], "little")
 
 
 def drawn_records(data: Data, numbers: Sequence[int], moment: bytes) -> list[Any]:
-    """Return the records with these numbers, each as it is drawn at this moment (`Fetch`)."""
+    """Return the records with these numbers. Those of a `DrawnData` are drawn anew for each `moment` (`Fetch`), unless
+    it is b"". Other data sets are read as they are, whatever the moment."""
     if moment and isinstance(data, DrawnData):
         return [data.drawn(number, seed_of(moment, number)) for number in numbers]
     return _reader(data)(list(numbers))
@@ -145,11 +147,12 @@ class Alike:
 
 
 class Unreadable:
-    """Stands for a record that cannot be read."""
+    """Its instances stand for records whose reading raises an exception."""
 
 
 def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
-    """Yield the records with these numbers, read one by one; `Unreadable()` stands for one whose reading raises.
+    """Yield the records of `data` with these numbers, read one by one; `Unreadable()` stands for one whose reading
+    raises.
 
     Before each record the global random generators are seeded with its number, so that it reads the same each time.
     """
@@ -169,14 +172,15 @@ class _Draws:
 
     @staticmethod
     def begin(seed: int) -> None:
-        """Seed all three generators with this number."""
+        """Seed the global generators of torch, numpy and Python with the integer `seed`, numpy's with its remainder
+        modulo 2^32."""
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
 
     @property
     def begun(self) -> bool:
-        """Whether any of the generators was drawn from since `begin(0)`."""
+        """Whether any of the generators was drawn from since `begin(0)`. Asking this seeds all of them with 0 again."""
         now = self.states()
         self.begin(0)
         return not _same(now, self.states())
@@ -209,7 +213,8 @@ def _same(one: tuple[Any, Any, Tensor], other: tuple[Any, Any, Tensor]) -> bool:
 
 
 def length_of(value: Any) -> int:
-    """Return how many numbers or characters there are in a record, or in a part of one."""
+    """Return how many numbers or characters there are in a record, or in a part of one. A single number, and any object
+    of unknown size, counts as 1."""
     if isinstance(value, Mapping):
         return sum(map(length_of, value.values()))
     if isinstance(value, (list, tuple)):

@@ -75,7 +75,8 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
 
 
 def _rewards(given: Any, count: int) -> Tensor:
-    """Returns the rewards as a tensor of shape (count,), or raises ValueError where they are not numbers in [0, 1]."""
+    """Returns the rewards as a float64 tensor of shape (count,). given: what the reward function has returned. Raises
+    ValueError where that is not one number in [0, 1] for each of `count` records; NaN is refused."""
     try:
         values = torch.as_tensor(given, dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -140,7 +141,8 @@ def _answers(
 
 
 def _text(tokenizer: Any, answer: list[int]) -> str:
-    """Returns the text of an answer's tokens up to the first end-of-text token."""
+    """Returns the text that `tokenizer` gives for an answer's tokens up to the first end-of-text token, without special
+    tokens."""
     end = tokenizer.eos_token_id
     kept = answer[: answer.index(end)] if end in answer else answer
     return str(tokenizer.decode(kept, skip_special_tokens=True))

@@ -50,11 +50,14 @@ DECLARED = ("public", "synthetic")
 WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 """The distances lambda that are tried, from the largest on."""
 MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
-"""How many public records are looked at, along how many directions, and along how many at each distance tried."""
+"""How many public records are looked at at most; along how many directions they are measured at the chosen distance;
+and along how many at each distance that is tried before."""
 _LITTLE = 0.01
-"""The largest distance lambda is taken whose halving changes the differences by at most this, relatively."""
+"""The distance lambda that is chosen is the largest one whose halving changes the differences by at most this share of
+their L2 norm."""
 _KEY = bytes(16)
-"""The key of the directions, which need not be random, as only public records are looked at along them."""
+"""The key from which the directions are computed along which public records are looked at. It is always the same, since
+it need not be random or secret."""
 
 Array = NDArray[np.float64]
 
@@ -90,7 +93,8 @@ class Measured(NamedTuple):
 
     @property
     def norms(self) -> Array:
-        """Estimates of the gradient norm ||grad f_i|| of each record."""
+        """Estimates of the gradient norm ||grad f_i|| of each record, shape (records,): the root mean square of its
+        differences over the directions."""
         return _norms(self.differences)
 
 
@@ -120,7 +124,8 @@ def starting_values(
         losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record.
         public_data: the records that are looked at, 256 of them at most.
         declared: what they are, `public` or `synthetic`. Only if this is true do the values cost no privacy.
-        evaluations: K T, the number of pairs of evaluations of a record that is in every batch.
+        evaluations: the product K T of directions a step and steps. It is the number of loss differences of a record
+            that is in every batch.
         n: the number of private records.
         target_epsilon, target_delta: the privacy budget of the run, epsilon > 0 and 0 < delta < 1.
         expected_batch: the expected number of records in a batch of the run, above 0 and at most n.
@@ -223,7 +228,8 @@ def nearest_directions(evaluations: int) -> int:
 
 
 class _Records:
-    """Computes the losses of up to `MOST_RECORDS` records, evenly spread, at the module's current weights."""
+    """Computes the losses of up to `MOST_RECORDS` = 256 records of a data set, evenly spread, at the module's current
+    weights: called with the module, it returns them, shape (records,)."""
 
     def __init__(self, losses: Losses, data: Data, collate: Collate) -> None:
         count = min(len(data), MOST_RECORDS)
@@ -242,7 +248,8 @@ def _norms(differences: Array) -> Array:
 
 
 def _found(weights: Weights, records: _Records, points: Sequence[Point], width: float) -> Array:
-    """Return the losses (or derivatives) of the records at these points, shape (points, records).
+    """Return the losses (or derivatives) of the records at these points beside the module's weights, float64 of shape
+    (points, records).
 
     Raises ValueError where some are not finite; width: the distance lambda of the points, for the message.
     """
@@ -261,7 +268,8 @@ def _differences(weights: Weights, records: _Records, rule: Rule, width: float, 
 
 
 def _measure(weights: Weights, records: _Records, rule: Rule, width: float, count: int) -> Measured:
-    """Measure differences by the rule, and second differences, along the first `count` directions u.
+    """Measure the records' differences by the rule, and second differences of their mean loss, along the first `count`
+    directions u.
 
     Both come from the same evaluations, at the weights x and at x + width u and x - width u.
     """
@@ -289,10 +297,9 @@ def _measured(weights: Weights, losses: Losses, data: Data, collate: Collate, ru
 
 
 def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
-    """Return the largest distance whose halving changes results by at most `_LITTLE`, relatively.
-
-    If there is none, it is the distance whose halving changes them least. pairs: for each distance, from the largest
-    on, the results at it and at half of it.
+    """Return the largest distance whose halving changes the results, in L2 norm, by at most a share `_LITTLE` = 0.01 of
+    those at half the distance. If there is none, it is the distance whose halving changes them by the smallest share.
+    pairs: for each distance, from the largest on, the results at it and at half of it.
     """
 
     def change(width: float) -> float:

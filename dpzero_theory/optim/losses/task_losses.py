@@ -6,8 +6,9 @@
 A batch is what `datasets` and transformers' collators give: the arguments of the forward, with `labels`. A record's
 loss is the mean over its own labelled tokens (or other positions; the label -100 marks those without one), in float32,
 and 0 if it has none. It does not depend on how many tokens other records have, as transformers' own mean over a batch
-does. A record with a label that is none of the model's classes has the loss NaN, which a run counts as 0. If no record
-of the first labelled batch has a label that is a class, ValueError says so.
+does. A record with a label that is none of the model's classes has the cross-entropy NaN, which a run counts as 0; for
+the measure `error` its prediction there is wrong. If the first batch has labels, and none of them is a class,
+ValueError says so.
 """
 
 import math
@@ -24,7 +25,7 @@ from dpzero_theory.optim.losses.evaluation import Losses
 
 MEASURES = ("cross-entropy", "error")
 IGNORED = -100
-"""The label of a token that has none, the value that torch and transformers ignore."""
+"""The value of the label of a token that is not to be predicted, which torch and transformers ignore."""
 _CLASSIFIERS = (
     auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
@@ -54,7 +55,8 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
             is wrong. A zeroth-order method needs no derivative of it, but a smoothing lambda that is large enough to
             change answers, 0.1 to 0.3.
         options: the numbers of two or more tokens; if given, these alone are the classes of a causal or masked language
-            model, such as the words of the answers. A label that is none of them counts as no class.
+            model, such as the words of the answers. A label that is none of them counts as no class: the record's
+            cross-entropy is then NaN, and its `error` counts a wrong prediction.
 
     Raises:
         ValueError: another measure, options that do not fit, or a model whose task is none of these.
@@ -119,7 +121,7 @@ def _among(options: tuple[int, ...], config: Any, forward: Forward, measure: Mea
         finally:
             del head.forward
         found = torch.stack([labels == option for option in options], dim=-1)
-        # for a label that is none of the options: -1, no class, or still IGNORED
+        # -1, which is no class, for a label that is none of the options; IGNORED for one that is ignored anyway
         other = torch.where(labels == IGNORED, IGNORED, -1)
         return logits, torch.where(found.any(-1), found.int().argmax(-1), other)
 
@@ -136,7 +138,7 @@ def _rows(values: Tensor, which: Sequence[int]) -> Tensor:
 
 
 def _joined(forward: Forward, measure: Measure) -> Losses:
-    # whether a label that is a class was seen, or these measures need none
+    # true once the labels of the first batch were looked at; measures without classes need no such look
     looked = measure not in (_cross_entropy, _wrong)
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
@@ -166,7 +168,8 @@ def _labels(batch: Batch) -> Tensor:
 
 
 def _require_fit(logits: Tensor, labels: Tensor, measure: Measure) -> None:
-    """Raise ValueError unless there is a label for each position of the logits, of the kind that `measure` takes."""
+    """Raise ValueError unless `labels` has a label for each position of the logits, and is of the type that `measure`
+    takes: integers where a label is a class."""
     shape = tuple(logits.shape)
     several = measure in (_several, _several_wrong)
     wanted = shape if several else shape[:1] if measure is _squared else shape[:-1]

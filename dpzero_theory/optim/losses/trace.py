@@ -127,7 +127,8 @@ def _digests(tensor: Tensor, rows: int) -> Iterator[tuple[tuple[int, bool] | Non
 
 
 def _digest(matrix: Tensor) -> NDArray[np.int64]:
-    """Return a number for each row of a matrix, which depends on every bit of the row."""
+    """Return a 64-bit number for each row of a matrix, a weighted sum of the bit patterns of the row's entries. Rows
+    with equal numbers are taken to be equal."""
     bits = matrix.contiguous().view(_INTEGERS[matrix.element_size()])
     odd = torch.arange(1, 2 * bits.shape[1], 2, device=bits.device) * _ODD
     total: NDArray[np.int64] = (bits * odd.to(bits.dtype)).sum(dim=1, dtype=torch.int64).cpu().numpy()

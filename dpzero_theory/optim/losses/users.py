@@ -69,7 +69,8 @@ class ByUser:
 
     @property
     def unit(self) -> str:
-        """What one record is, in words, for the run's files."""
+        """What one record is, in words, which the run's files keep: a user, how the losses of the user's texts are
+        combined, and how many texts a step uses at most."""
         most = "all texts" if self.at_most is None else f"at most {self.at_most} texts a step"
         return f"user: {self.combined} of the losses of {most}"
 
@@ -87,7 +88,8 @@ class ByUser:
         return lambda users: [parts(texts) for texts in users]
 
     def losses(self, losses: Losses) -> Losses:
-        """Return the loss function of users. losses: gives one loss for each text of a batch."""
+        """Return the loss function of users: it gives one loss for each user of a batch that `collate` made, the mean
+        or the sum of the losses of the user's texts. losses: gives one loss for each text of a batch."""
 
         @wraps(losses)
         def of_users(module: nn.Module, batch: Any) -> Tensor:
@@ -163,7 +165,8 @@ def _owners(texts: Data, key: Key) -> Sequence[object]:
 
 
 def _owner(owner: Any, number: int) -> Hashable:
-    """Return the owner of text `number` as a hashable value. Raises ValueError for none, and for several."""
+    """Return the owner of text `number` as a hashable value. Raises ValueError where there is no owner (None, "" or
+    NaN), where there are several (a list, tuple, set or mapping), and for a value that cannot be hashed."""
     if isinstance(owner, Tensor) or type(owner).__module__ == "numpy":
         owner = owner.item() if owner.ndim == 0 else owner.tolist()
     if isinstance(owner, list | tuple | set | frozenset | Mapping):

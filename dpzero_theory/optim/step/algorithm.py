@@ -27,17 +27,17 @@ from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 
 _FEWEST = 128
-"""The least number of integers between 0 and the clip along a vector. With so few, noise grows by up to 1/128."""
+"""The least number of integers between 0 and the clip along a direction where a release is a vector. With so few, the
+rounding of the clip to an integer makes the noise larger, relative to the clip, by up to 1/128."""
 
 
 class Algorithm(ABC):
     """An algorithm: how differences become what is summed, and what is released of the sum.
 
-    name: by which a `Plan` names the algorithm.
-    private: whether it clips and adds noise.
-    levels: how many integers there are between 0 and the clip where sums are integers; 0 where they are not.
+    name: by which a `Plan` names the algorithm. private: whether it clips and adds noise. levels: the integer that
+    stands for the clip, where contributions are rounded to integers and sums are exact; 0 where they are not rounded.
     replayable: whether a release is K numbers, which the transcript holds; otherwise it is a vector, and is not kept.
-    dtype: of the sums.
+    dtype: numpy's type of the sums.
     """
 
     name: ClassVar[str]
@@ -82,8 +82,8 @@ class Algorithm(ABC):
     def unit(self, clip: float, levels: int, squared_norm: int) -> float:
         """Return the number in loss/length that 1 in a released sum stands for; C/levels where K integers are released.
 
-        clip: C. levels: the number of integers between 0 and C. squared_norm: ||v||^2 of the vector v of integers along
-        the direction; it is used only where a release is a vector.
+        clip: C. levels: the integer that stands for C. squared_norm: ||v||^2 of the vector v of integers along the
+        direction; it is used only where a release is a vector.
         """
         return clip / levels if self.lattice else 1.0
 
@@ -92,15 +92,16 @@ class Algorithm(ABC):
         """Return the sum of what the records of a micro-batch contribute, shape (K,).
 
         differences: of each record along the K directions, shape (batch, K). clip: C, to which they are clipped.
-        levels: the number of integers between 0 and C. d: the number of trained weights. squared_norm: ||v||^2 of the
-        vector v of integers along the direction. The last two are used only where a release is a vector.
+        levels: the integer that stands for C. d: the number of trained weights. squared_norm: ||v||^2 of the vector v
+        of integers along the direction. The last two are used only where a release is a vector.
         """
 
     def release(self, total: Sums, law: Mechanism | None, scale: float, source: NoiseSource) -> Sums:
         """Add noise to `total`, the sum over the whole batch or some of its coordinates, and return what is released.
 
-        law: of the noise; None where there is none. scale: its parameter, in levels. source: where the noise is drawn.
-        This method must be called once for each coordinate of a step.
+        law: of the noise; None where there is none. scale: the parameter of the noise on these sums. source: where the
+        noise is drawn. This method must be called exactly once for each coordinate of a step, and never for a part of
+        the batch.
         """
         if law is None or not self.lattice:
             return total

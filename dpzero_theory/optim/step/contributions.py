@@ -14,7 +14,8 @@ Sums = NDArray[Any]
 """Sums of contributions, int64 where they are integers, float64 elsewhere."""
 
 _SHRINK = 1e-12
-"""The relative amount by which the clip is shrunk, more than it is rounded by in float64, and less than one level."""
+"""The share of itself by which the clip is shrunk before differences are rounded to integers. It is more than the
+relative rounding error of a norm in float64, and less than one of the integers."""
 
 
 def per_record(losses: object, batch: int) -> torch.Tensor:
@@ -35,7 +36,7 @@ def per_record(losses: object, batch: int) -> torch.Tensor:
 def to_lattice(lattice: Lattice, rows: Array) -> NDArray[np.int64]:
     """Clip each row to L2 norm C and return it rounded to integers, so that its norm is at most `levels`.
 
-    lattice: has the clip C, and `levels`, the number of integers between 0 and C. rows: any numbers, shape (batch, K).
+    lattice: has the clip C, and `levels`, the integer that stands for C. rows: any numbers, shape (batch, K).
 
         K = 1      rounded to the nearest integer; NaN becomes 0, and +-inf becomes +-levels (`Lattice.round`)
         K > 1      rounded toward zero; NaN entries become 0; of a row with infinite entries only their signs are kept

@@ -80,7 +80,8 @@ class Ranks:
         return None
 
     def share_(self, module: nn.Module) -> None:
-        """Give every rank the module's parameters and buffers of rank 0; sharded ones stay each rank's own."""
+        """Copy the parameters and buffers of rank 0's module into the module of every other rank; sharded ones stay
+        each rank's own. Raises RuntimeError where the modules differ in names, shapes or types."""
         if self.alone():
             return
         named = [*module.named_parameters(), *module.named_buffers()]

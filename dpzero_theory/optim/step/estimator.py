@@ -72,7 +72,8 @@ def clip_vectors(rows: Array, clip: float) -> Array:
     unit = np.where(good & (size > 0), size, 1.0)[:, None]
     scaled = np.where(good[:, None], matrix, 0.0) / unit
     norms = np.linalg.norm(scaled, axis=1, keepdims=True)
-    # a row's norm is unit * norms, which might overflow; so norms is compared with bound/unit. A zero row stays zero
+    # A row's norm is unit * norms, a product that might overflow. So norms is compared with bound/unit instead. A zero
+    # row stays zero.
     with np.errstate(over="ignore"):
         inside = norms <= bound / unit
     factor = np.where(inside, unit, bound / np.where(norms > 0, norms, 1.0))

@@ -42,7 +42,8 @@ class Batches:
     def draw(self, release: int | None = None) -> Indices:
         """Draw a batch, and return the numbers of its records, ascending.
 
-        release: the number of the release that the batch is for; by default the one after the last.
+        release: the number, from 0, of the release that the batch is for; None for the one after that of the last call,
+        at first 0. The number matters only where batches depend on one another.
         """
         number = self._next if release is None else integer("release", release, at_least=0)
         self._next = number + 1

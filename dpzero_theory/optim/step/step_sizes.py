@@ -21,14 +21,16 @@ MOST_STEP_SIZES = 10**7
 """The largest number of releases with step sizes of their own, each of which a plan keeps."""
 
 StepSize = float | Callable[[int], float]
-"""alpha >= 0, or a function from a release's number to it."""
+"""The step size alpha >= 0, or a function from a release's number, 0 to T - 1, to it."""
 Factor = Callable[[float], float]
-"""A function from the share, in [0, 1), of the releases after the warm-up that are made, to the factor."""
+"""A function from s to the factor of the step size, where s in [0, 1) is the number of releases made since the warm-up,
+divided by how many there are after it in all."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule: its name in arguments, its factor after the warm-up (`falling`), and the length W of the warm-up."""
+    """A schedule of step sizes. name: by which arguments name it. falling: its factor after the warm-up. warm_up: W >=
+    0, the number of releases during which the factor rises linearly."""
 
     name: str
     falling: Factor
@@ -66,7 +68,8 @@ for _name, _falling in (
 
 
 def step_sizes(step_size: StepSize, steps: int, schedule: str = "constant") -> tuple[float, ...]:
-    """Return the step sizes of a plan: a single one where all are equal, else one for each release.
+    """Return the step sizes of a plan: a single one where step_size is a number and the schedule is `constant`, else
+    one for each of the T releases, in order.
 
     step_size: alpha >= 0, or a function of the release's number 0..T-1, which needs the schedule `constant`. steps: T.
     schedule: how a step size that is a number changes along the run, a name of `SCHEDULES`. Raises ValueError for any

@@ -57,7 +57,8 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv`, or that of this process if it is None. Returns the exit status."""
+    """Run the command line `argv`, or that of this process if it is None: train, and write the model and its card.
+    Returns 0; bad input exits with status 2."""
     parser = _parser()
     options, words = parser.parse_known_args(argv)
     with parser.refusals():
@@ -69,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fields(parser: Parser, options: Any, words: Sequence[str]) -> tuple[Any, ...]:
-    """Return the fields that the file and the other `words` of the command line give, as TRL's dataclasses."""
+    """Return the fields that the file `options.config` and the other `words` of the command line give, as one object of
+    each of five dataclasses, of which the last is `PrivateArguments`. Words win over the file. parser: reports
+    errors."""
 
     class Fields(TrlParser):
         def error(self, message: str) -> NoReturn:
@@ -114,7 +117,8 @@ def _tune(kind: type[Any], fields: tuple[Any, ...]) -> None:
 
 
 def _data(script: Any, mixture: Any) -> Any:
-    """Return the data sets by split, as TRL's commands load them."""
+    """Return the data sets by split, as TRL's commands load them: those that `mixture` lists or, if it lists none, the
+    one that `script` names. Raises ValueError where neither names one."""
     if mixture.datasets:
         return get_dataset(mixture)
     if script.dataset_name is None:

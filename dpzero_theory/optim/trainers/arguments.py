@@ -40,8 +40,8 @@ HONOURED = {
     }.items()
     for name in names.split()
 }
-"""What each honoured field is about. Fields about loading data act on evaluation sets alone: training records are read
-as the batches are drawn."""
+"""The fields that a private run honours, by name, each with a word for what it is about. Fields about loading data act
+on evaluation sets alone: training records are read as the batches are drawn."""
 
 _REFUSED = {
     "the step is that of the run's plan: give step_size in private": "learning_rate",
@@ -74,7 +74,8 @@ _REFUSED = {
         fsdp fsdp_config deepspeed parallelism_config accelerator_config""",
 }
 INSTEAD = {name: instead for instead, names in _REFUSED.items() for name in names.split()}
-"""What to use instead of each field that is refused."""
+"""For each field that is refused, by its name, the end of the error message: what to use instead, or why it has no
+effect."""
 
 
 def defaults(arguments: TrainingArguments) -> TrainingArguments:

@@ -39,8 +39,9 @@ class Inputs:
     def digests(self, data: Any) -> Digests:
         """Return the digests of all records of `data`, to be compared with those of other data by the same `Inputs`.
 
-        Raises ValueError for records that cannot be compared: those that cannot be read or pickled, or that read
-        differently each time, as with random augmentation.
+        Raises ValueError for records that cannot be compared: those that cannot be read or pickled, and data of which
+        one of some 32 to 63 records, which are read twice, reads differently the second time, as with random
+        augmentation.
         """
         try:
             found = np.fromiter((self._digest(record) for record in _records(data)), np.uint64)
@@ -87,7 +88,7 @@ class Inputs:
 
 
 def count(digests: Digests, others: Digests) -> int:
-    """Return how many of the digests in `others` are among `digests`."""
+    """Return how many of the entries of `others` are also in `digests`. Equal entries of `others` count each."""
     return int(np.isin(others, digests).sum())
 
 

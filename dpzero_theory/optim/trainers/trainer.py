@@ -176,7 +176,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder. If there is
                 none, the transcript moves the initial weights to where the run was; with dpgd-0th, whose releases no
                 transcript holds, the run goes on from the initial weights, and what was paid for stays paid. False or
-                None starts a run, and raises if there is one.
+                None takes the training arguments' own `resume_from_checkpoint`; if that is None too, a run is started.
             trial: must be None; `optim.hyperparameter_search.make_private_search` pays for a search.
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
@@ -185,7 +185,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             since none may be told.
 
         Raises:
-            ValueError: settings that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged checkpoint.
+            ValueError: settings that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged checkpoint,
+                an evaluation set that shares records with the training data.
         """
         if trial is not None:
             raise ValueError(
@@ -239,14 +240,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """Return the loader of an evaluation set, as `transformers.Trainer` makes it.
 
         eval_dataset: a data set, the name of one, or None for the Trainer's own. Raises ValueError if it shares a
-        record with the training data, unless `public_evaluation` is set.
+        record with the training data, or cannot be compared with it, unless `public_evaluation` is set.
         """
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of a test set, as `transformers.Trainer` makes it.
+        """Return the loader of the data set `test_dataset`, as `transformers.Trainer` makes it.
 
         Raises ValueError if the set shares a record with the training data, unless `public_evaluation` is set.
         """
@@ -260,14 +261,16 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values by name as `transformers.Trainer` does, but without times and speeds.
+        """Log the values `logs`, by name, as `transformers.Trainer` does, but without those whose names say that they
+        are times or speeds.
 
         Times depend on the secret sizes of batches. start_time: from which the Trainer computes speeds.
         """
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError if a record of an evaluation set is a training record, unless `public_evaluation` is set."""
+        """Raise ValueError if a record of the evaluation set `data` is a training record, or the two sets cannot be
+        compared. Nothing is compared if `public_evaluation` is set or `data` is None."""
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
@@ -410,7 +413,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _save_run(self) -> None:
-        """Write a checkpoint, whole or not at all, and delete the oldest beyond `save_total_limit`."""
+        """Write a checkpoint of the model, the Trainer and the run into its own folder, whole or not at all, and delete
+        the oldest ones beyond `save_total_limit`."""
         self.run.weights.untrained.settle()
         state = None if self.args.save_only_model else self.run.state_dict()
         if not self.args.should_save:
@@ -451,7 +455,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                     kept[name] = callback.state()
 
     def _load_best(self) -> None:
-        """Load the best checkpoint if `load_best_model_at_end` asks for it; delete the others if one is to be kept."""
+        """Load the best checkpoint if `load_best_model_at_end` asks for it, and end the run there. If
+        `save_total_limit` is 1, delete all other checkpoints."""
         best = self.state.best_model_checkpoint
         if best is None:
             return

@@ -34,7 +34,8 @@ from dpzero_theory.sphere import DIRECTIONS, GRID
 DIRECTION, ROUNDING = 0, 1
 """The domain, the last entry of the counter, says what words are for, which is directions or stochastic rounding."""
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
-"""How many coordinates are made at a time, few enough to stay in a processor's cache, or to take little GPU memory."""
+"""How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
+little of its memory."""
 _CPU = torch.device("cpu")
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
@@ -50,7 +51,8 @@ def _triton() -> ModuleType | None:
 
 
 def _kernels(device: torch.device) -> ModuleType | None:
-    """The module of kernels that make directions on this device; None where they are made on the CPU and copied."""
+    """Return the module `philox_triton`, whose kernels make directions on this device, or None where they are made on
+    the CPU and copied: always for a CPU, and where the kernels do not run."""
     return _that_run(device) if device.type == "cuda" else None
 
 
@@ -177,8 +179,9 @@ class Directions:
     def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
         """Return coordinates start, ..., start + count - 1 of v, a vector of integers along the direction u.
 
-        v is u in units of the largest number of which all values of the table are multiples: u itself for signs, and
-        2^16 g for a normalised law. number: of the direction. parameter: its index.
+        v is g, which is u but for the sphere's factor (`factor`), in units of the largest number of which all values of
+        the law's table are multiples: u itself for signs, 2^16 u for Gaussian directions, and 2^16 g for those on the
+        sphere. number: of the direction. parameter: its index.
         """
         found = np.empty(count, np.int64)
         for here, values in self._blocks_on_cpu(number, parameter, start, count, 1 / self._grid, torch.float64):

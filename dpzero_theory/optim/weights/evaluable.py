@@ -60,7 +60,9 @@ class Evaluable(Parameters):
 
     @contextmanager
     def shifted(self, number: int, shift: float) -> Iterator[None]:
-        """Evaluate the module at x + shift u_number: without gradients, in eval mode, the weights unwritten.
+        """A context manager in whose block the module computes with the weights x + shift u_number: without gradients,
+        in eval mode, the weights unwritten. The shift of a parameter in a group is multiplied by the group's smoothing
+        factor.
 
         What an evaluation leaves in buffers is put back, and it may not write frozen parameters (`weights.untrained`).
         Outputs must be used up inside: a view of a weight (not a result computed from it) that leaves the context is

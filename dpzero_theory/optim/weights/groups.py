@@ -61,5 +61,6 @@ def factors(groups: Sequence[Group], names: Sequence[str]) -> list[tuple[float, 
 
 
 def described(groups: Sequence[Group]) -> str:
-    """Return the groups in words, each after a comma; the empty text if there are none."""
+    """Return the groups in words, as ", PATTERN: step size x A, smoothing x S" one after the other; "" if there are
+    none."""
     return "".join(f", {pattern}: step size x {a:g}, smoothing x {s:g}" for pattern, a, s in groups)

@@ -58,7 +58,8 @@ class Tensors:
 
 
 class LayerError(RuntimeError):
-    """The values of a layer cannot be read or written. No record is the cause, so it stops the run."""
+    """Raised where the values of a streamed layer cannot be read or written. No record is the cause, so it stops the
+    run instead of counting a record as 0."""
 
 
 class Asked(BaseException):
@@ -128,7 +129,8 @@ class Layers:
 
     @contextmanager
     def held(self, index: int) -> Iterator[Callable[..., Any]]:
-        """Give the own forward of the layer with this index; inside the block the layer's values are in memory.
+        """A context manager that gives its block the original forward of the layer with this index; inside the block
+        the layer's values are in memory.
 
         Raises LayerError where they cannot be read.
         """

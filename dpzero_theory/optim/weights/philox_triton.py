@@ -50,7 +50,8 @@ def _in_order(c0, c1, c2, c3):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _halves(words):  # type: ignore[no-untyped-def]
-    """The low and the high 32 bits of each word, one after the other."""
+    """Return the low and the high 32 bits of each of the 64-bit `words`, one after the other, as a vector twice as
+    long."""
     return tl.reshape(tl.join(words.to(tl.uint32), (words >> 32).to(tl.uint32)), (words.shape[0] * 2,))
 
 
@@ -124,7 +125,8 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
         values = tl.where(which == 0, tl.load(table), tl.load(table + 1))
     else:
         values = tl.load(table + which.to(tl.int32))
-    # below 0 if the first block begins before field `begin`, the first that is wanted
+    # the index, in the result, of the first field that this program makes; below 0 if its first block begins before
+    # field `begin`, the first that is wanted
     ahead = first * (8 * FIELDS) - begin
     low = tl.maximum(-ahead, 0).to(tl.int32)
     high = tl.minimum(count - ahead, SIZE).to(tl.int32)

@@ -25,15 +25,18 @@ from dpzero_theory.optim.weights.shards import collected, piece
 
 PRECISIONS = ("nearest", "stochastic", "master")
 HALF = {torch.bfloat16: (7, 2.0**-133), torch.float16: (10, 2.0**-24)}
-"""Each half-precision type, its bits of the significand after the point and the smallest spacing of its numbers."""
+"""For each half-precision type, the number of bits of its significand after the binary point, and the smallest distance
+between two of its numbers."""
 _EXPONENT = 0x7F800000
 """The bits of a float32 that hold its exponent."""
 _PARTS = 65536
-"""Into how many parts 16 bits divide the distance between two neighbouring half-precision numbers."""
+"""Into how many equal parts the 16 further bits of a weight, or 16 random bits, divide the distance between two
+neighbouring half-precision numbers."""
 
 
 class Rounding:
-    """How sums are rounded into weights, with the bits that `master` keeps beside them.
+    """Adds to weights and rounds the sums in one of three ways, named by the precision: "nearest", "stochastic" or
+    "master", which keeps 16 further bits beside each half-precision weight.
 
     low: the 16 further bits of what this process holds of a parameter, flat, by the parameter's index; empty unless
     the precision is `master` and the parameter is in half precision. Raises ValueError for an unknown precision.
@@ -54,7 +57,8 @@ class Rounding:
                     self.low[index] = torch.zeros(part.numel(), dtype=torch.int16, device=part.device)
 
     def is_plain(self, dtype: torch.dtype) -> bool:
-        """Whether weights of this type are rounded to nearest, with no further bits beside them."""
+        """Whether sums are rounded to nearest in weights of this type, with no further bits kept: with "nearest"
+        always, and with every precision for float32 and float64."""
         return self.precision == "nearest" or dtype not in HALF
 
     def value(self, flat: Tensor, index: int, here: slice, wide: torch.dtype) -> Tensor:
@@ -121,9 +125,8 @@ def require_names(state: Mapping[str, Tensor], names: Sequence[str]) -> None:
 
 
 def spacing(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the distance between neighbouring numbers of the half-precision type `dtype` around each entry of x.
-
-    x: float32 and finite. The distances are powers of two.
+    """Return, for each entry of x, the distance between neighbouring numbers of the half-precision type `dtype` that
+    have the same exponent as the entry. x: float32 and finite. The distances are powers of two, float32.
     """
     bits, smallest = HALF[dtype]
     power = (x.view(torch.int32) & _EXPONENT).view(torch.float32)
@@ -144,7 +147,8 @@ def round_stochastically(x: Tensor, dtype: torch.dtype, fields: Tensor) -> Tenso
 
 
 def join(weights: Tensor, low: Tensor) -> Tensor:
-    """Return the float32 values of half-precision weights together with their 16 further bits `low` (int16)."""
+    """Return weights + (low/65536) times the spacing around each weight, in float32: the values that half-precision
+    weights and their 16 further bits `low` (int16, of the same shape) stand for together."""
     wide = weights.float()
     return torch.where(low == 0, wide, wide + low * (spacing(wide, weights.dtype) / _PARTS))
 

@@ -23,7 +23,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a parameter is a DTensor."""
+    """Whether a parameter or tensor is a DTensor, of which each process holds a part."""
     return type(tensor) not in _PLAIN and isinstance(tensor, _class("tensor", "DTensor"))
 
 
@@ -94,7 +94,8 @@ def require_sharded_by_rows(module: nn.Module) -> None:
 
 
 def reshard(module: nn.Module) -> None:
-    """Drop the weights that FSDP has gathered, also after a forward that failed. The next forward gathers them anew."""
+    """Drop the whole weights that FSDP has gathered for `module` and its submodules, also after a forward that failed.
+    The next forward gathers them anew. For a module without FSDP this does nothing."""
     fsdp = _class("fsdp", "FSDPModule")
     for part in module.modules():
         if isinstance(part, fsdp):

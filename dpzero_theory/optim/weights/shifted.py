@@ -31,9 +31,10 @@ _UNSAID = {
 }  # fmt: skip
 """Operations that may write the statistics of batch normalisation without saying so."""
 _TRAINING = 5
-"""The place of the argument that says whether batch normalisation is in training."""
+"""The index, from 0, of the argument of these operations that says whether batch normalisation is in training."""
 _ROWS_SHARE = 8
-"""An embedding is shifted row by row where at most one in so many of its rows is looked up."""
+"""Where an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
+shifted, not the whole matrix."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,9 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Shift:
-    """The point x + scale u at which weights are evaluated, where u is the direction `number` of a run.
-
-    directions: those of the run. low: the 16 further bits of half-precision weights x, by the parameter's index.
-    factors: one for each parameter, by which its scale is multiplied.
+    """The point x + scale u at which weights are evaluated, where u is the direction `number` of a run. directions:
+    those of the run. low: the 16 further bits of half-precision weights x, by the parameter's index. factors: a number
+    for each parameter, by which `scale` is multiplied for it; "scale" in the methods is that product.
     """
 
     directions: Directions
@@ -128,15 +128,17 @@ class Shift:
     factors: Sequence[float]
 
     def of_array(self, place: Place, start: int, out: Tensor) -> None:
-        """Write x + scale u to `out`, for the elements of a place from `start` on; the place must have an array."""
+        """Write x + scale u to `out`, for out.numel() elements of the parameter at a place. start: the first of them,
+        counted from where this process's piece begins. The place must have an array; out: of its type, on the CPU."""
         assert place.array is not None
         x, first = place.array[start : start + out.numel()], place.origin + start
         self.directions.shift_array(x, self.number, place.index, self._scale(place), first, out.numpy())
 
     def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
-        """Write x + scale u, rounded, to `out`, for the elements of a place from `start` on.
+        """Write x + scale u, rounded to the type of the weights, to `out`, for some elements of the parameter at a
+        place. start: the first of them, counted from where this process's piece begins.
 
-        source: the weights x at these elements, as a vector.
+        source: the weights x at these elements, as a vector, of the shape of `out`.
         """
         low, first = self.low.get(place.index), place.origin + start
         if low is None:
@@ -149,7 +151,8 @@ class Shift:
             out[here] = join(source[here], part[here]).add_(u)
 
     def whole(self, place: Place) -> Tensor:
-        """Return x + scale u, rounded, for the whole tensor of a place, in its shape."""
+        """Return x + scale u for all that this process holds of the parameter at a place, in its shape, rounded to its
+        type."""
         source = place.tensor.contiguous().view(-1)
         out = torch.empty_like(source)
         if place.array is None:
@@ -159,18 +162,21 @@ class Shift:
         return out.view(place.tensor.shape)
 
     def rows(self, place: Place, rows: Tensor) -> Tensor:
-        """Return x + scale u, rounded, for these rows of the matrix at a place; rows: their numbers."""
+        """Return x + scale u for some rows of the matrix at a place, rounded to its type; rows: their numbers, shape
+        (m,)."""
         source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
         value = source if low is None else join(source, low.view(place.tensor.shape).index_select(0, rows))
         return self._rows(place, rows).add_(value).to(source.dtype)
 
     def tangent(self, place: Place) -> Tensor:
-        """Return scale u, rounded, for the whole tensor of a place, in its shape and type."""
+        """Return scale u for all that this process holds of the parameter at a place, in its shape, rounded to its
+        type."""
         zero = torch.zeros(place.tensor.shape, dtype=place.tensor.dtype, device=place.tensor.device)
         return self.directions.add_(zero, self.number, place.index, self._scale(place), place.origin)
 
     def rows_of_tangent(self, place: Place, rows: Tensor) -> Tensor:
-        """Return scale u, rounded, for these rows of the matrix at a place; rows: their numbers."""
+        """Return scale u for some rows of the matrix at a place, rounded to its type; rows: their numbers, shape
+        (m,)."""
         return self._rows(place, rows).to(place.tensor.dtype)
 
     def _rows(self, place: Place, rows: Tensor) -> Tensor:
@@ -231,7 +237,8 @@ class Shifted(TorchDispatchMode):
         """Shift nothing from now on, and leave torch's stack of modes. Safe to repeat."""
         self.places = {}
         if self in _get_current_dispatch_mode_stack():
-            # above this mode lie modes that the losses have entered and, as they were cut short, not left
+            # the losses may have entered modes of their own and, cut short by an exception, not left them: those lie
+            # above this one
             while _get_current_dispatch_mode_stack()[-1] is not self:
                 _pop_mode()
             try:
@@ -251,7 +258,8 @@ class Shifted(TorchDispatchMode):
         return value
 
     def _touched(self, value: Tensor) -> list[Place]:
-        """Return the places of the parameters whose memory a tensor overlaps."""
+        """Return the places of the trainable parameters whose memory the tensor `value` overlaps; an empty list if
+        there are none."""
         places = self.places.get(storage_of(value))
         if not places:
             return []
@@ -311,7 +319,8 @@ class Shifted(TorchDispatchMode):
         return None
 
     def _refuse_shards(self, func: Any, values: Iterable[Any]) -> None:
-        """Raise ValueError for an operation on a sharded tensor as a whole, which reads memory of other processes."""
+        """Raise ValueError if one of the `values`, the arguments of the operation `func`, is a sharded trainable
+        parameter as a whole, whose other parts lie in other processes."""
         for value in values:
             if isinstance(value, (list, tuple)):
                 self._refuse_shards(func, value)
@@ -338,7 +347,8 @@ class Shifted(TorchDispatchMode):
 
 
 def few_rows(weight: Tensor, rows: Tensor) -> bool:
-    """Whether an embedding that looks up these row numbers reads at most one in `_ROWS_SHARE` rows of the weight."""
+    """Whether an embedding looks up at most an eighth (one in `_ROWS_SHARE`) as many rows as its matrix `weight` has.
+    rows: the row number of each look-up."""
     return weight.ndim == 2 and rows.numel() * _ROWS_SHARE <= weight.shape[0]
 
 

@@ -24,7 +24,8 @@ from dpzero_theory.optim.weights.module import Scales, Through, Weights
 from dpzero_theory.privacy.journal import sync_folder
 
 BEHIND = 16
-"""The number of moves after which a layer is written to the working folder, as writing costs more than a few moves."""
+"""A layer is written to the working folder when its newest file there lacks this many moves or more; writing takes
+longer than making a few moves again."""
 _DIGEST = "moves"
 """The entry of a file's metadata that holds the digest of the moves that the layer has made."""
 

@@ -93,10 +93,11 @@ class Untrained:
 
     @contextmanager
     def left(self) -> Iterator[Callable[[], None]]:
-        """Inside the block evaluations may leave buffers changed; when it ends all buffers are put back.
+        """A context manager in whose block evaluations may leave buffers changed; when the block ends all buffers are
+        put back.
 
-        Gives a function to call after each evaluation: it raises ValueError, naming the buffer, if one has changed
-        since its last call.
+        It gives the block a function to call after each evaluation: it raises ValueError, naming the buffer, if one has
+        changed since its last call.
         """
         seen: list[dict[str, Tensor | int]] = []
 
@@ -176,7 +177,8 @@ def _alike(live: Any, there: Any) -> bool:
 
 
 def _equal(one: Tensor, other: Any) -> bool:
-    """Whether two tensors have the same shape, type and entries, where NaN equals NaN."""
+    """Whether two tensors have the same shape, type and entries, where NaN equals NaN and 0 equals -0; false if `other`
+    is no tensor."""
     if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())

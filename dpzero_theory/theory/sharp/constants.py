@@ -80,7 +80,8 @@ class SharpLaw:
 
 
 LAWS: Registry[SharpLaw] = Registry("direction")
-"""The direction laws that the sharpened theorem covers."""
+"""The direction laws that the sharpened theorem covers, by name: those of `sphere.DIRECTIONS`, and `frame`, K
+directions orthogonal to each other."""
 
 
 def known_directions() -> tuple[str, ...]:
@@ -191,7 +192,7 @@ class _Invariant:
     slack: float = 0.0
 
     def constants(self, c: Array) -> Constants:
-        """Returns the constants at the clips c."""
+        """Returns the constants at the clips c > 0, an array; the constants that are arrays have its shape."""
         beta, chi, excess2 = self._moments(c, self.upper)
         removed = 2 * chi - excess2
         if self.lower != self.upper:

@@ -36,7 +36,8 @@ _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELL
 """The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell: each term
 counts on a whole cell with its value at the end where it is largest."""
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
-"""The values of kappa (see the module) that are tried, divided by the constant `kept`."""
+"""The values that are tried for the theorem's free number kappa in (0, kept], divided by the constant `kept`; the bound
+for one run holds for each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ class StepMoments:
     Attributes:
         step_size: alpha.
         directions: K.
-        clip: c = C/sqrt(K).
+        clip: c = C/(L sqrt(K)), where C is the clip of the norm of a sample's K differences.
         variance: sigma^2/K.
         rank: r.
         error: e = ell lambda/2, for the error of the finite difference.
@@ -193,7 +194,7 @@ def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCe
     Args:
         problem: the constants.
         at: the run's parameters.
-        failure: delta in (0, 1), over the run's directions and noise.
+        failure: delta, 1e-100 <= delta < 1, a probability over the run's directions and noise.
 
     Raises:
         ValueError: an argument outside its range.

@@ -57,7 +57,7 @@ SCHEDULES = ("constant", "shrinking")
 """How the noise changes along a run: it is the same in all steps, or it shrinks from step to step with the same privacy
 of the whole run."""
 
-# The values of the last iterate theorem's free parameter y that are tried, in units of L
+# The values that are tried for the free number y > 0 of the theorem on the last iterate, in units of L
 _Y_LEVELS = np.geomspace(1e-6, 10.0, 300)
 
 
@@ -89,7 +89,7 @@ def certify_last_iterate(
 ) -> float:
     """The bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the theorem's free number y.
 
-    It is infinite if no y gives a contraction rho in [0, 1).
+    It is infinite if for no y of the grid the one-step contraction factor rho is in [0, 1).
 
     Args:
         problem: the constants, with `pl`.
@@ -159,7 +159,8 @@ def prescribe_last_iterate(
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: the problem has no `pl`; max_evaluations or max_points below one step's.
+        PreconditionError: the problem has no `pl`; max_evaluations or max_points below one step's; a direction law or K
+            that the theorem does not cover; no step size with a finite bound within the cap on T.
     """
     p = problem
     pl = p.smoothness / p.condition_number
@@ -319,7 +320,8 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 def _bound(
     p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, log_ratio: Array, levels: Array
 ) -> Array:
-    """The theorem's bound for each entry of `alpha`, in units of L^2/ell: the smallest over y in `levels`.
+    """The theorem's bound for each entry of `alpha`, in units of L^2/ell: the smallest over y in `levels`, and infinite
+    where no y gives a contraction.
 
     p: the problem. terms: the coefficients of the theorem's q, p and M. steps: T. variance: that of the last step's
         noise in units of K L^2. log_ratio: the log of the noise ratio.

@@ -30,11 +30,11 @@ from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
 # The range of clips x over which the suprema b_m and w_m of the module's docstring are sought
 _SMALLEST, _LARGEST = 1e-6, 15.0
-"""Below the first of these clips beta and omega are what they are at 0; above the second they are below e^-50 and
-fall."""
+"""Below the first of these clips x, beta(x) and omega(x) are what they are at x = 0, up to rounding; above the second
+they are below e^-50 and fall."""
 _CELLS, _PARTS, _ROUNDS = 96, 16, 3
-"""A supremum is sought on so many cells of x. A cell that may hold the largest value is divided into so many parts, and
-that once less than so many times. What is returned is above the supremum by a share of less than (m - 1)/3000."""
+"""A supremum is sought on 96 cells of x. Then, two times, each cell that may hold the largest value is divided into 16
+parts. The upper bound that is returned exceeds the supremum by less than (m - 1)/3000 of it."""
 
 
 def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:

@@ -73,7 +73,7 @@ def prescribe_poisson(
             must be given.
         max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses. points(K)
             is how many of one sample a step takes: 2 K with central differences, K + 1 with the other rules.
-        max_steps: a cap on T, or None.
+        max_steps: a cap on T; None for no cap but `limits.MOST_STEPS`.
         expected_batch: q_s n, if the rate q_s is given; None to search for it.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: law of the directions, one of `constants.LAWS`.

@@ -24,7 +24,8 @@ from dpzero_theory.theory.sharp.projection import Projection
 
 _APART = np.geomspace(0.36, 1.0, 6)  # The h that are tried for E(v - c)_+^2, in units of 1/steepness (`removed`)
 _APART_TILTED, _TILTS = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
-"""The h in units of 1/s and the theta in units of 1/(c s) that are tried for E[phi(y)'w]; s is the steepness."""
+"""The h, in units of 1/s, and the theta, in units of 1/(c s), that are tried for E[phi(y)'w]. s is about the slope of
+-log of the density of v_inf at c (`removed`)."""
 _TILTS_ACROSS = np.geomspace(0.5, 1.6, 4)
 """The theta^2 in units of 1/(c s) that are tried for E[(phi(y)'w)^2], besides 2 (1 - c)/3."""
 
@@ -55,7 +56,7 @@ def removed(c: Array, directions: int) -> Removed:
     """The bounds of `Removed` at clips c > 0 for K = `directions` vectors of random signs."""
     law = Projection(directions, math.inf)
     steepness = np.maximum(directions * c - (directions - 1) / c, math.sqrt(directions))  # about -(log density)' at c
-    # the free parameters h and theta of the bounds are tried in multiples of these
+    # the numbers h and theta, which the bounds leave free, are tried in multiples of these two
     apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
     second = np.minimum(square(law, 1.0, c, np.array(tried)).min(axis=0), 1)

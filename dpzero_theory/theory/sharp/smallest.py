@@ -45,9 +45,9 @@ class Terms:
 
 
 def largest_below(function: Callable[[float], float], target: float) -> float:
-    """The largest e > 0 with function(e) <= target, to 1e-12 and never above, for an increasing function.
-
-    function(0) must be below the target.
+    """The largest e > 0 with function(e) <= target, for an increasing function; what is returned is below it by at most
+    a relative 1e-12, and never above. function(0) must be below the target, and the function must exceed the target
+    somewhere.
     """
 
     def small(e: float) -> bool:
@@ -151,8 +151,9 @@ def number_of_directions(
         problem, direction: for the direction law `frame` K is at most the dimension d.
         directions_per_step: K or 'best'.
         most: the largest K that the evaluations allow, None without a cap on them.
-        smallest: K -> the square root of the bound.
-        share: see above; 0 accepts no loss.
+        smallest: a function of K that returns the smallest bound for this K, or its square root; `share` is a share of
+            what it returns.
+        share: how much above the smallest value a smaller K may be, as a share of that value, where `most` is None.
     """
     if directions_per_step != "best":
         return check.integer("directions_per_step", directions_per_step)
@@ -280,7 +281,8 @@ class SmallestBound:
         return float(smallest_root(terms, relative_gap(self.problem)).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """The smallest T, to 0.1%, whose bound is at most (1 + share) times the bound for T -> infinity.
+        """A number of steps T whose bound is at most (1 + share) times the bound for T -> infinity, and at most 0.1%
+        above the smallest such T; or `MOST_STEPS`, if no smaller T has such a bound.
 
         unit: sigma/(C sqrt(T)), the same for every T.
         """

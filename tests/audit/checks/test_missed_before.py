@@ -14,7 +14,7 @@ from benchmarks.zoo.catalogue import Specimen, claim
 from benchmarks.zoo.first_order import Array, FirstOrder, Settings, fresh
 from dpzero_theory.audit.checks.batches import LAWS
 from dpzero_theory.audit.claim import Claim
-from dpzero_theory.audit.finding import UNTESTED
+from dpzero_theory.audit.finding import UNTESTED, VIOLATED
 from tests.audit.small import audit, require_found, require_sound
 
 
@@ -178,7 +178,7 @@ def test_a_sound_loop_of_the_same_form_is_not_reported(loop: Specimen, check: st
 
 
 def test_a_loop_that_leaves_the_process_does_not_end_the_audit() -> None:
-    assert audit(Specimen(_Exits), "not-finite")["not-finite"].status == UNTESTED
+    assert audit(Specimen(_Exits), "not-finite")["not-finite"].status == VIOLATED
 
 
 def test_releases_that_are_not_finite_do_not_end_the_audit() -> None:

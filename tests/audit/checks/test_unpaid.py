@@ -10,7 +10,6 @@ import numpy as np
 
 from benchmarks.zoo.catalogue import Specimen
 from benchmarks.zoo.first_order import FirstOrder
-from dpzero_theory.audit.checks.unpaid import _is_second
 from tests.audit.small import require_sound
 
 
@@ -47,26 +46,3 @@ class _ShowsTheTime(FirstOrder):
 
 def test_clocks_and_counters_are_not_reported() -> None:
     require_sound(Specimen(_ShowsTheTime), "unaccounted", "un-noised", runs=60)
-
-
-def _averaged(values: Any) -> Any:
-    """Returns exponential averages of the releases up to each step.
-
-    `values` has the shape (runs, steps, numbers of a step). The newest release has weight 0.01, and the average is
-    divided by the sum of the weights.
-    """
-    steps = np.arange(values.shape[1])
-    weights = np.tril(0.99 ** (steps[:, None] - steps))
-    return np.einsum("ts,rsk->rtk", weights / weights.sum(axis=1, keepdims=True), values)
-
-
-def test_averages_of_many_releases_are_no_second_releases() -> None:
-    """Averages of many releases are not reported as a second release of the sums.
-
-    Their noise has a correlation of only 0.14 with that of the releases at the same steps.
-    """
-    draw, sums = np.random.default_rng(3), np.ones((32, 300, 2))
-    noise, other = draw.normal(size=(2, *sums.shape))
-    assert not _is_second(_averaged(noise), sums, noise, sums, 0.3)
-    assert not _is_second(noise + other, sums, noise, sums, 0.3)
-    assert _is_second(other, sums, noise, sums, 0.5)

@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from benchmarks.audits import lower_bounds
-from benchmarks.audits.lower_bounds import DELTA, FEWER, MECHANISMS, METHODS, RATE, RUNS, Mechanism, row
+from benchmarks.audits.lower_bounds import DELTA, FEWER, MECHANISMS, METHODS, RATE, RUNS, Mechanism, _most_right, row
 from benchmarks.kit.rows import OK, RESULTS, read_rows
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -86,6 +86,15 @@ def test_scores_have_the_law_that_the_exact_values_are_of(mechanism: Mechanism) 
         for sign, (rate,) in zip((1, -1), errors(mechanism, np.array([cut])), strict=True):
             hits = int((scores[signs == sign] > cut).sum())
             assert abs(hits - 20_000 * rate) <= 6 * math.sqrt(20_000 * rate * (1 - rate)) + 1e-9
+
+
+def test_the_most_right_guesses_of_independent_signs() -> None:
+    """Where all signs are guessed, right guesses are binomial; of fewer guesses a larger share may be right."""
+    grid, most = _most_right(400, 400)
+    exact = stats.binom.ppf(0.95, 400, stats.norm.cdf(grid / 2))
+    assert np.abs(most - exact).max() <= 5
+    _, of_half = _most_right(400, 200)
+    assert (of_half[5:] / 200 > most[5:] / 400).all()
 
 
 def test_a_row_of_each_method_of_ours() -> None:

@@ -70,7 +70,7 @@ def test_the_rows_hold_no_exception_and_no_wrong_bracket():
 
 
 def test_the_rows_of_five_settings_meet_the_claim():
-    """In five settings our noise is never above another accountant's, and 25 times faster to find.
+    """In five settings our noise is never above another accountant's, and 20 times faster to find.
 
     The time is compared with that of the fastest accountant that is accurate.
     """
@@ -81,7 +81,7 @@ def test_the_rows_of_five_settings_meet_the_claim():
         noise, seconds = float(ours["noise_multiplier"].iloc[0]), float(ours["cpu_seconds"].iloc[0])
         assert (others["noise_multiplier"] >= noise).all()
         accurate = others[(others["noise_multiplier"] / noise - 1).abs() < five.NEAR]
-        assert accurate["cpu_seconds"].min() >= 25 * seconds
+        assert accurate["cpu_seconds"].min() >= 20 * seconds
         assert seconds <= 0.1, setting
 
 

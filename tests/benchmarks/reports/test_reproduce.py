@@ -169,7 +169,7 @@ def test_results_whose_benchmark_needs_a_missing_package_are_not_checked(monkeyp
 
 @pytest.mark.parametrize("why", ["No module named 'PLD_accounting'", "cannot import name 'x' from 'jax'"])
 def test_an_accountant_that_cannot_be_imported_is_a_missing_package(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    monkeypatch.setattr(five, "_apart", lambda name, question: {"status": f"not installed: {why}"})
+    monkeypatch.setattr(five, "apart", lambda asked, modules, question: {"status": f"not installed: {why}"})
     row = {"n": 1_024, "batch": 64, "steps": 10, "epsilon": 2.0, "delta": 1e-5, "accountant": "PLD_accounting"}
     assert verdicts(replace(REMAKES["accounting_rows"], varies=()), row) == {"not checked"}
 
