@@ -67,7 +67,8 @@ copybutton_line_continuation_character = "\\"
 
 
 def _as_written(_app, _what, _name, _object, _options, lines):
-    """Docstrings are plain text: an indented block (a formula, a table) is shown as it stands, and |x| is no markup."""
+    """Change the lines of a docstring, in place, so that reStructuredText shows it as it was written: an indented block
+    (a formula, a table) outside the sections Args, Returns and so on stands as it is, and |x| is no markup."""
     found, in_section, shown = [], False, False
     for paragraph in re.split(r"\n\s*\n", "\n".join(lines)):
         indented = paragraph.startswith("    ")
@@ -87,7 +88,8 @@ def _as_written(_app, _what, _name, _object, _options, lines):
 
 
 def _modules_to_reference(app, included, _parent, content):
-    """In an included file the links to the library's own modules lead to their pages of the reference."""
+    """Change the text of an included file, `content[0]`, so that its links to modules of the library lead to their
+    pages of the reference."""
     source = Path(app.srcdir).resolve()
     folder = (source / included).parent
 
@@ -99,7 +101,8 @@ def _modules_to_reference(app, included, _parent, content):
 
 
 def _fold_long_tables(_app, _page, content):
-    """A table from rows with more than 12 lines is folded; the text before it says what it shows."""
+    """Change the text of a page, `content[0]`, so that a generated table with more than 12 lines is folded. The text
+    before the table says what it shows."""
 
     def fold(match):
         lines = match[3].count("\n") - 2

@@ -17,7 +17,8 @@ refused too.
 
 
 def page() -> str:
-    """Honoured fields first."""
+    """Return the page in Markdown: a table of all fields, first those that `DPZeroTrainer` honours, then those that it
+    refuses."""
     names = {field.name for field in fields(TrainingArguments)}
     honoured = [f"| `{name}` | honoured | {about} |" for name, about in HONOURED.items() if name in names]
     refused = [f"| `{name}` | refused | {instead} |" for name, instead in INSTEAD.items() if name in names]

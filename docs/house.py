@@ -16,7 +16,8 @@ LIBRARY = FIGURES.parent / "dpzero_theory"
 
 
 def rooms() -> dict[str, tuple[int, set[str]]]:
-    """Lines of each part, and the other parts that it imports."""
+    """Return for each part of the library (a top-level folder or module, by name) its number of lines, and the set of
+    the other parts that it imports, imports inside functions included."""
     found: dict[str, tuple[int, set[str]]] = {}
     for path in sorted(LIBRARY.rglob("*.py")):
         name = path.relative_to(LIBRARY).parts[0].removesuffix(".py")
@@ -39,7 +40,8 @@ def _imported(source: str) -> set[str]:
 
 
 def floors(imports: dict[str, set[str]]) -> dict[str, int]:
-    """One above the highest that a part imports; 0 for those that import none. Raises ValueError for a circle."""
+    """Return the floor of each part: 0 for a part that imports no other, else one above the highest floor of those that
+    it imports. Raises ValueError if imports go in a circle. imports: for each part the parts that it imports."""
     found: dict[str, int] = {}
     while len(found) < len(imports):
         ready = [name for name in imports if name not in found and imports[name] <= set(found)]
@@ -51,7 +53,9 @@ def floors(imports: dict[str, set[str]]) -> dict[str, int]:
 
 
 def direct(imports: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The imports that do not follow from others by way of a third part."""
+    """Return for each part those of its imports that do not follow from its other imports: a part is left out if
+    another imported part imports it, perhaps by way of further parts. imports: for each part the parts that it imports,
+    without circles."""
 
     def reached(name: str) -> set[str]:
         return imports[name].union(*(reached(other) for other in imports[name]))
@@ -63,7 +67,8 @@ def direct(imports: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def draw(folder: Path) -> None:
-    """The picture, from the ground up, in this folder."""
+    """Draw the parts of the library, those on the lowest floor at the bottom, and save the picture as house.png and
+    house.pdf in `folder`."""
     use_style()
     found = rooms()
     imports = {name: others for name, (_, others) in found.items()}

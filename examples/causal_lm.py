@@ -17,7 +17,8 @@ data = [torch.tensor(tokenizer(text).input_ids[:32]) for text in reviews(100)["t
 
 
 def alone(records):
-    """One record a batch (micro_batch=1): no padding, so nothing of the other records in its last bits."""
+    """Return the batch of a list with one record (micro_batch=1). Nothing is padded, so the last bits of a record's
+    loss cannot depend on other records."""
     return {"input_ids": torch.stack(records), "labels": torch.stack(records)}
 
 

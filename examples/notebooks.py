@@ -15,7 +15,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def outputs(notebook: dict) -> list[str]:
-    """Runs the code cells of a notebook in the current folder, and returns what each prints."""
+    """Run the code cells of a notebook (its JSON as a dictionary) in the current folder, one after the other, and
+    return the text that each of them prints."""
     names: dict = {"__name__": "notebook"}
     found = []
     for cell in notebook["cells"]:
@@ -27,7 +28,8 @@ def outputs(notebook: dict) -> list[str]:
 
 
 def written(path: Path, printed: list[str]) -> None:
-    """Writes what its code cells print into the notebook at `path`."""
+    """Write the texts in `printed`, one for each code cell in order, into the notebook file at `path` as the cells'
+    outputs."""
     notebook, left = json.loads(path.read_text()), list(printed)
     for number, cell in enumerate(cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
         text = left[number].splitlines(keepends=True)

@@ -7,7 +7,8 @@ TOPICS = ("a house", "two sisters", "the sea", "a trial", "one summer", "a forge
 
 
 def reviews(count: int, seed: int = 0) -> dict[str, list]:
-    """`text` and `label` (1: liked) of so many sentences."""
+    """Return `count` made-up sentences in the list `text`, and in the list `label` 1 for those that like the film and 0
+    for the others."""
     draw = random.Random(seed)
     labels = [draw.randrange(2) for _ in range(count)]
     texts = [

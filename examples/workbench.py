@@ -30,19 +30,20 @@ def library():
     CHECKOUT = Path(__file__).resolve().parents[1]
 
     def drawn(draw, label):
-        """A picture that fills its column, of at most 18.5 rem."""
+        """Return the picture that `draw` makes, as wide as its column and at most 18.5 rem."""
         svg = picture(draw, label=label, height=3.4).replace("<svg ", '<svg style="width:100%;height:auto" ', 1)
         return mo.Html(f'<div style="width:18.5rem;max-width:100%">{svg}</div>')
 
     def plain(axes):
-        """Ticks as plain numbers: powers of ten take half of the time of a picture."""
+        """Show the numbers at the ticks of both axes as they are, not as powers of ten, which take half of the time of
+        a picture."""
         axes.minorticks_off()
         axes.xaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.grid(alpha=0.3)
 
     def row(*parts):
-        """Parts side by side, and below one another where the screen is narrow."""
+        """Return the parts side by side; where the screen is narrow, they stand below one another."""
         return mo.hstack(parts, justify="start", align="start", wrap=True, gap=1.5)
 
     return (
@@ -76,7 +77,7 @@ def problem_and_budget(DIFFERENCES, mo, row):
         return mo.ui.slider(steps=steps, value=value, label=label, show_value=True, debounce=True)
 
     def powers(low, high, value, label):
-        """A slider over 1, 2, 5, 10, ... between two powers of ten."""
+        """Return a slider over 1, 2, 5, 10, ... times 10^low up to 10^high, which begins at `value`."""
         steps = [digit * 10.0**power for power in range(low, high) for digit in (1, 2, 5)] + [10.0**high]
         return slider([int(step) if low >= 0 else float(f"{step:g}") for step in steps], value, label)
 
@@ -138,11 +139,13 @@ def spent(
     risk,
 ):
     def once(multiplier):
-        """One full-batch release: what a whole run of full batches costs, at another noise multiplier."""
+        """Return a history of one release with a full batch and this noise multiplier. A run of T full batches costs
+        what one such release costs whose noise multiplier is smaller by sqrt(T)."""
         return Step(multiplier, FullBatch(), "replace-one") * 1
 
     def of_risk(target):
-        """The epsilon at which no attack has a larger advantage than this, rounded down."""
+        """Return the epsilon, at the chosen delta, of the noise with which no attack has a larger advantage than
+        `target`, rounded down to four decimals."""
         noise_multiplier = calibrate_risk(advantage, target, once).value
         return math.floor(1e4 * epsilon_of_history(list(once(noise_multiplier)), delta.value).lower) / 1e4
 
@@ -182,7 +185,9 @@ def prescription(
     )
 
     def certified(dimension=d.value, directions=k.value, cap=points.value):
-        """The prescription with the smallest certificate; None where the cap does not allow one step."""
+        """Return the prescription with the smallest certificate in this dimension, with so many directions a step, or
+        None where `cap`, the most evaluations of a record's loss, does not allow one step. What is not given has the
+        value of its slider."""
         problem = Problem(
             n=n.value,
             d=dimension,

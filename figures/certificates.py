@@ -32,8 +32,9 @@ LOOKS: dict[str, Series] = {
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each problem, epsilon and set of parameters: the certified bound, the trivial bound L^2 (L is
-    the Lipschitz constant), and the means over seeds of what was measured, with a standard error."""
+    """Return a table with a row for each problem, epsilon and set of parameters: the certified bound, the trivial bound
+    L^2 (L is the Lipschitz constant), and over seeds the mean of what was measured, ||grad F||^2, with its standard
+    error."""
     groups = rows.groupby(CELL, as_index=False)
     return groups.agg(
         bound=("bound", "first"),

@@ -27,12 +27,13 @@ def command(
     tables: Sequence[str] = (),
     out: Path | str = FIGURES,
 ) -> tuple[Callable[[], Parser], Main]:
-    """Return the two functions of a figure's command: one that makes its parser, and its `main`, which reads rows,
-    draws them and saves NAME.png and NAME.pdf.
+    """Return two functions of a figure's command: one that makes its parser, and its `main`, which reads rows, draws
+    them, saves NAME.png and NAME.pdf, and returns the exit status 0.
 
-    module, text: the command's name and its help text. draw: a function from the tables of rows, in order, to the
-    figure. name: NAME of the files. rows: the default folder of the rows. tables: the folders below it that are read;
-    if there are none, it holds the rows itself. out: the default folder of the picture.
+    module, text: the command's name and its help text. draw: a function from the tables of rows, in the order of
+    `tables`, to the figure. name: NAME of the files. rows: the default of the flag `--rows`, the folder of the rows.
+    tables: the folders below it that are read; if there are none, it holds the rows itself. out: the default of the
+    flag `--out`, the folder of the picture.
     """
 
     def parser() -> Parser:

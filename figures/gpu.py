@@ -55,8 +55,8 @@ def _empty(axis: Axes, rows: pd.DataFrame) -> bool:
 
 
 def _ratios(axis: Axes, rows: pd.DataFrame, column: str, title: str) -> None:
-    """Draw the ratios in `column`, in a group for each model with a mark for each method. A method that did not fit
-    into memory has no mark."""
+    """Draw the ratios in `column` of the rows, under this title, in a group for each model with a mark for each method.
+    A method that did not fit into memory has no mark."""
     axis.set_title(title)
     rows = rows[rows["method"] != BASE] if len(rows) else rows
     if _empty(axis, rows):

@@ -109,9 +109,9 @@ def _grid(ends: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _heat(axis: Axes, grid: pd.DataFrame, title: str, colours: str, number: str) -> None:
-    """Draw a heat map of the grid (a row for each step size, a column for each clip) in which light colours are good:
-    small losses, on a logarithmic scale, or large accuracies. colours is the name of the colour map, and number the
-    format of the numbers in the cells."""
+    """Draw a heat map of the grid, which has a row for each step size and a column for each clip, under this title.
+    Light colours are good: small losses, on a logarithmic scale, or large accuracies. colours is the name of the colour
+    map, and number the format of the numbers in the cells."""
     values = grid.to_numpy()
     loss = colours.endswith("_r")
     scale = (LogNorm if loss else Normalize)(np.nanmin(values), np.nanmax(values))

@@ -61,7 +61,8 @@ SERIES = (
 
 
 def series(index: int) -> Series:
-    """Return the look of the series with this index. Raises ValueError beyond the seven that can be told apart."""
+    """Return the look of the series with this index, from 0. Raises ValueError beyond the seven that can be told
+    apart."""
     if not 0 <= index < len(SERIES):
         raise ValueError(f"index must be an integer with 0 <= index < {len(SERIES)}; got {index}")
     return SERIES[index]
@@ -123,7 +124,8 @@ def log_ticks(axis: Axis) -> None:
 
 
 def save(figure: Figure, name: str, folder: Path = FIGURES) -> list[Path]:
-    """Write NAME.png and NAME.pdf in `folder`, the same bytes for the same figure; return their paths."""
+    """Save the figure as NAME.png and NAME.pdf in `folder`, which is made if it is not there, and return the two paths.
+    The same figure gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
     figure.savefig(paths[0], metadata={"Software": None})

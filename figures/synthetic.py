@@ -134,8 +134,8 @@ def _curves(axis: Axes, cells: pd.DataFrame, method: str, on: str) -> None:
 
 
 def held_out(slopes: pd.DataFrame) -> pd.DataFrame:
-    """Return the fitted slopes for parameters that were chosen on other seeds. For sweeps with only one seed, return
-    those for parameters chosen on that seed."""
+    """Return those rows of the fitted slopes whose parameters were chosen on other seeds, and, for sweeps with one seed
+    only, those whose parameters were chosen on that seed."""
     return slopes[(slopes["selection"] == "held-out") | (slopes["seeds"] == 1)]
 
 
@@ -195,7 +195,8 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
 
 def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
     """Return the figure of the training gradient norm of the last iterate over the grid of parameters, for one spectrum
-    (`mode`) and dimension: minimised over the number of steps, and over the clip."""
+    (`mode`) and dimension d: minimised over the number of steps, and over the clip. `rows` has those of
+    `benchmarks.synthetic`."""
     part = rows[(rows["mode"] == mode) & (rows["d"] == d)]
     lanes = part.groupby(["method", "steps", "step_size", "clip"])["gradient_train_last"].mean().reset_index()
     still = float(lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max())
@@ -233,7 +234,8 @@ def _power(value: float) -> str:
 
 
 def _common(rows: pd.DataFrame, mode: str) -> int:
-    """Return the largest dimension for which every method has rows with this spectrum (`mode`)."""
+    """Return the largest dimension up to which every method has rows with this spectrum (`mode`): the smallest of the
+    methods' largest dimensions."""
     return int(rows[rows["mode"] == mode].groupby("method")["d"].max().min())
 
 

@@ -103,9 +103,9 @@ def changes(claim: Claim) -> Iterator[Change]:
 
 
 def _entries(id: str, nodes: Iterable[ast.AST]) -> set[ast.AST]:
-    """Return the syntax nodes of those dictionary entries whose key is a default argument of the check of the claim
-    `id`. Such a check tests one of many results that a function returns in a dictionary, and the entry is the formula
-    of its result."""
+    """Return the syntax nodes of those dictionary entries, in the given trees, whose key is a text that the check of
+    the claim `id` has as a default argument. Such a check tests one of many results that a function returns in a
+    dictionary, and the entry is the formula of its result."""
     keys = {d for d in function_of(id).__defaults__ or () if isinstance(d, str)}
     tables = [n for root in nodes for n in ast.walk(root) if isinstance(n, ast.Dict)]
     entries = [pair for table in tables for pair in zip(table.keys, table.values, strict=True)]
@@ -155,8 +155,8 @@ class Site(NamedTuple):
 
 
 def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
-    """Yield the changes of these inputs: those of all numbers by the first of FACTORS, then those of all by the next.
-    An operator is exchanged once."""
+    """Yield the changes of these inputs: those of all numbers by the first of FACTORS, then those of all by the next. A
+    number is both multiplied and divided. An operator is exchanged once, together with the first factor."""
     listed = list(sites)
     for factor in FACTORS:
         for change, value, _ in listed:
@@ -167,7 +167,8 @@ def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
 
 
 def _values(value: float, factor: float) -> list[float]:
-    """Return the values that a number is changed to with this factor of FACTORS."""
+    """Return the values that a number is changed to with this factor of FACTORS: the number times the factor and over
+    it; for an integer and the first factor also one more and one less. A zero becomes 1,000 times the factor."""
     if value == 0:  # zeros come only from tables, as a zero in code is never changed
         return [factor * 1000]
     if isinstance(value, int):
@@ -267,7 +268,7 @@ def check_node(tree: ast.Module, function: FunctionType) -> ast.AST:
 
 
 def function_of(id: str) -> FunctionType:
-    """Return the function that is registered as the check of the claim `id`."""
+    """Return the function that is registered as the check of the claim `id`. Raises KeyError if there is none."""
     function = registry.registered()[id]
     assert isinstance(function, FunctionType)
     return function
@@ -294,8 +295,8 @@ def _parts(id: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _named(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names of the formulas that these syntax trees use, as `f.noise` or by the id of a theorem, and of
-    the formulas that occur in them in turn."""
+    """Return the names in `paper_checks.formulas` of those formulas that the syntax trees `nodes` use, as `f.noise` or
+    by the id of a theorem, and of all formulas that occur in these, in turn."""
     everything = definitions_in(tree_of(FORMULAS))
     walked = [node for root in nodes for node in ast.walk(root)]
     used = {n.attr for n in walked if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "f"}
@@ -380,8 +381,9 @@ def _swapped(node: ast.BinOp) -> ast.BinOp:
 
 
 def verdict(id: str) -> str:
-    """Run the check of the claim `id` as it is registered now and return its verdict. It is 'failed' if the check finds
-    that the library disagrees with the paper, and 'crashed' after any other error."""
+    """Run the check of the claim `id` as it is registered now, with the smaller samples, and return its verdict: that
+    of its finding, 'failed' if it finds that the library disagrees with the paper, or 'crashed' after any other
+    error."""
     try:
         return registry.registered()[id](False).verdict
     except registry.Disagreement:
@@ -422,8 +424,8 @@ def changed(change: Change | None, id: str) -> Iterator[None]:
 
 
 def _numbers(change: Change) -> list[float]:
-    """Return the list of numbers that the change's place in `tables.toml` names; whoever changes the list changes
-    the loaded table."""
+    """Return the list of numbers that the change's place, SECTION/NAME of `tables.toml`, stands for. It is the loaded
+    list itself: whoever changes it changes the table that all checks read."""
     label, _, name = change.place.partition("/")
     content = tables.load()[label][name]
     numbers: list[float] = content["values"] if isinstance(content, dict) else content
@@ -431,7 +433,8 @@ def _numbers(change: Change) -> list[float]:
 
 
 def _edited(change: Change, module: str, name: str) -> ast.Module:
-    """Return the syntax tree of a module in which the definition `name` has the change."""
+    """Return the syntax tree of a module in which the definition `name`, or the check of the claim with the id `name`,
+    has the change. Raises ValueError if the source no longer has the value that the change replaces."""
     tree = ast.parse(source_of(module))
     node = definitions_in(tree).get(name) or check_node(tree, function_of(name))
     if change.index < 0:

@@ -163,7 +163,8 @@ def unsubstituted(id: str) -> sp.Expr:
 
 
 def same(a: sp.Expr, b: sp.Expr) -> bool:
-    """Return whether two expressions in positive symbols are symbolically equal."""
+    """Return whether sympy finds two expressions in positive symbols equal. False may also mean that it does not find
+    out."""
     ratio = sp.powsimp(sp.expand_power_base(sp.together(a - b), force=True), force=True)
     return bool(ratio == 0 or sp.simplify(ratio) == 0)
 
@@ -197,8 +198,9 @@ SYNTHETIC: Mapping[str, float] = {
 
 
 def value(expression: sp.Expr, point: Mapping[str, float]) -> float:
-    """Return the value of an expression at `point`, which has numbers for n, d, r, L, ell, gap, B, eps, delta and
-    mu, and for alpha, T, lambda, C and C_0 if they occur."""
+    """Return the value of an expression at `point`, which has numbers for n, d, r, L, ell, gap, B, eps, delta and mu,
+    as far as they occur (eps and delta always), and for alpha, T, lambda, C and C_0 if they occur. K becomes log(e +
+    eps/delta)."""
     numbers = {**point, "K": math.log(math.e + point["eps"] / point["delta"])}
     names, function = _compiled(expression)
     return float(function(*(np.float64(numbers[name]) for name in names)))

@@ -143,7 +143,8 @@ def _is_slack(node: ast.BinOp) -> bool:
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """An import hook that loads the mutant's module with its constant multiplied by FACTOR."""
+    """An import hook that loads the mutant's module with its constant multiplied by FACTOR, and leaves all other
+    modules alone. The module must not have been imported before."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.mutant, self.path = mutant, _path(mutant.module)
@@ -167,8 +168,9 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _caught(mutant: Mutant | None) -> str:
-    """Return the id of the first claim whose check fails with the constant changed, or '' if none does. Without a
-    mutant nothing is changed."""
+    """Return the id of the first claim whose check no longer agrees with its stated status when the constant is
+    changed, or '' if all agree; "import (...)" if importing the checks fails already. Without a mutant nothing is
+    changed. It is to be called in a forked process, which has not imported the library."""
     if mutant is not None:
         sys.meta_path.insert(0, _Changed(mutant))
     from paper_checks import registry

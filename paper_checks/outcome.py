@@ -31,8 +31,9 @@ def draw(kind: str, rng: np.random.Generator, size: int, k: int, d: int) -> Arra
 
 
 def clip_jointly(s: Array, clip: float) -> Array:
-    """Scale each sample's K numbers together, to a Euclidean norm of at most `clip`. `s` has shape (m, K, n) for m
-    draws and n samples."""
+    """Return a copy of `s`, shape (m, K, n) for m draws and n samples, in which the K numbers of each sample in each
+    draw are scaled together, so that their Euclidean norm is at most `clip`. Those whose norm is smaller stay as they
+    are."""
     norms = np.sqrt(np.einsum("mkn,mkn->mn", s, s))[:, None, :]
     clipped: Array = s * np.minimum(1, clip / np.maximum(norms, 1e-300))
     return clipped

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, seconds: float) -> str:
-    """Return the HTML page. counts: the number of claims by verdict. full: whether the larger samples were used.
-    seconds: the time that all checks took."""
+    """Return the page, a whole HTML document, with a section for each of the paper's sections. results: the claims with
+    the results of their checks, in order. counts: the number of claims by verdict. full: whether the larger samples
+    were used. seconds: the time that all checks took."""
     filters: dict[str, Callable[[Any], str]] = {
         "mathml": lambda latex: Markup(mathml.mathml(latex)),
         "readable": lambda text: Markup(mathml.readable(text)),

@@ -148,8 +148,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """A claim with the result of its check and the seconds that the check took. `finding` is None if the claim has no
-    check or the check raised an exception; `error` is then that exception's last line, otherwise ''."""
+    """A claim with the result of its check and the seconds of wall time that the check took. `finding` is None if the
+    claim has no check or the check raised an exception; `error` is then the last line of that exception, otherwise
+    ''."""
 
     claim: Claim
     finding: Finding | None
@@ -181,7 +182,8 @@ _CHECKS: dict[str, Check] = {}
 
 
 def check(id: str) -> Callable[[Check], Check]:
-    """Register the decorated function as the check of the claim `id`.
+    """Return a decorator that registers a function as the check of the claim `id`. It raises ValueError if there is one
+    already.
 
     The function takes `full`: False asks for the fast version (`--quick`), True for larger samples and grids. Most
     checks are exact or quick and ignore it. What it changes is said in the docstring of a check that uses it, of the
@@ -204,8 +206,9 @@ def registered() -> Mapping[str, Check]:
 
 
 def load_claims(path: Path = CLAIMS) -> list[Claim]:
-    """Read the claims from the TOML file at `path`. Raises ValueError for a missing or unknown field, or an id used
-    twice."""
+    """Read the claims from the TOML file at `path`, in its order. Raises ValueError for an unknown field, kind or
+    status, a text that the claim's status needs and that is empty, or an id that is used twice, and TypeError for a
+    field that every claim must have and that is missing."""
     names = {f.name for f in dataclasses.fields(Claim)}
     with path.open("rb") as file:
         entries = tomllib.load(file)["claim"]
@@ -241,8 +244,9 @@ def _last_line() -> str:
 
 
 def agree(name: str, library: ArrayLike, paper: ArrayLike, tolerance: float = 1e-10) -> None:
-    """Raise Disagreement unless the library's values equal those of the paper's formula within `tolerance`, relative
-    to the largest of the latter. `name` is the library's function, for the message."""
+    """Raise Disagreement unless `library` and `paper` have the same shape and differ, in every entry, by at most
+    `tolerance` times the largest absolute value in `paper`. A NaN disagrees. `library` has the library's values,
+    `paper` those of the paper's formula, and `name` is the library's function, for the message."""
     ours, theirs = np.asarray(library, dtype=float), np.asarray(paper, dtype=float)
     scale = max(float(np.max(np.abs(theirs), initial=0)), math.ulp(0.0))
     worst = float(np.max(np.abs(ours - theirs), initial=0)) if ours.shape == theirs.shape else math.inf

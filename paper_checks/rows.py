@@ -13,8 +13,9 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def read(folder: str) -> Iterator[dict[str, str]]:
-    """Return the rows of `benchmarks/results/FOLDER` with status ok, as dictionaries of text. Raises ValueError if
-    the file's SHA-256 is not the one in its manifest."""
+    """Return an iterator over the rows of `benchmarks/results/FOLDER` with status ok, as dictionaries of text by
+    column, where FOLDER is `folder`. Raises ValueError if the file's SHA-256 is not the one in its manifest, and
+    FileNotFoundError if there is no such file."""
     path = RESULTS / folder / "rows.csv"
     text = path.read_bytes() if path.exists() else gzip.decompress(path.with_suffix(".csv.gz").read_bytes())
     manifest = json.loads(path.with_name("manifest.json").read_text())

@@ -25,7 +25,8 @@ def load() -> dict[str, Any]:
 
 
 def row(table: str, name: str) -> NDArray[np.float64]:
-    """Return the numbers of the row `name` in a table of the paper; `table` is the table's label."""
+    """Return the numbers of the row `name` in a table of the paper, in the order of its columns; `table` is the table's
+    label, such as "tab:noise"."""
     return np.array(load()[table][name], dtype=float)
 
 

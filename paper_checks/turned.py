@@ -43,8 +43,9 @@ class _TooLongError(Exception):
 
 
 def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
-    """Return the verdict of the check `id` with the change (None for no change), or 'crashed' if the changed code
-    raises an exception or takes more than `seconds` of processor time."""
+    """Return the verdict that the check `id` gives with the change (None for no change), as `changes.verdict` does, or
+    'crashed' if the changed code cannot be loaded or takes more than `seconds` of processor time. Afterwards nothing is
+    changed."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise _TooLongError
@@ -74,8 +75,9 @@ def _turns(change: Change, claim: Claim, seconds: float) -> Turned | None:
 
 
 def _first(claim: Claim, seconds: float) -> Turned | None:
-    """Return the first change that turns the verdict of the claim's check; if smaller changes of the same input do so,
-    too, return the smallest of them. Returns None if none is found within `seconds` of processor time."""
+    """Return the first change, in the order of `changes`, that turns the verdict of the claim's check, or, if smaller
+    changes of the same input do so, the smallest of them. Returns None if none is found within `seconds` of processor
+    time. A single run of the check is given a few times the time that it takes unchanged."""
     start = time.process_time()
     after(None, claim.id, seconds)
     limit = 0.5 + TIMES * (time.process_time() - start)
@@ -121,7 +123,8 @@ def coarse(found: Mapping[str, Turned]) -> str:
 
 
 def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple[Claim, Turned | None]]:
-    """Yield each claim that has a check with a change that turns it, or with None. `jobs` forked processes search.
+    """Search in `jobs` forked processes, and yield each of the given claims that has a check, in the order in which
+    searches end, with a change that turns its verdict, or with None if none is found.
 
     seconds: the processor time after which the search for one check ends with None.
     """

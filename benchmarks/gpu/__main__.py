@@ -110,9 +110,9 @@ class Session:
     results: Results
 
     def row(self, job: Job, spent: float, processes: int, status: str) -> None:
-        """Write the row of a job in place of an earlier one: its total wall time `spent` in seconds and number of
-        processes, earlier calls of the command included, and how it ended. `status` is "ok" or the reason why the job
-        is not done."""
+        """Write the row of a job, in place of an earlier row that was not ok: its wall seconds `spent` and its number
+        of processes, both with those of earlier calls of the command, and its status, which is "ok" or the reason why
+        the job is not done."""
         key, measured = {"job": job.name, "card": self.label}, {"wall_s": round(spent, 1), "processes": processes}
         estimate = {"estimate_s": round(job.work.on(self.card), 1), "memory_gib": round(job.memory_gib, 1)}
         self.results.add([{**key, **estimate, **measured, "status": status}])
@@ -145,11 +145,13 @@ def _run(jobs: Sequence[Job], session: Session, seconds: float) -> bool:
 def _job(
     job: Job, session: Session, ends: float, patience: float, jobs: Sequence[Job], place: str
 ) -> tuple[float, int, str]:
-    """Run one job in as many processes as it needs, until the clock shows `ends` or the job has taken `patience` times
-    its estimate and SLACK seconds. `place` is printed before its lines. The session has what all jobs share, and `jobs`
-    are all jobs of the call.
+    """Run one job in as many processes as it needs, until `time.monotonic()` reaches `ends`, or the job has taken
+    `patience` times its estimated seconds plus SLACK seconds in this call. The session has what all jobs share, `jobs`
+    are all jobs of the call, and `place` is a text that is printed before the job's own lines.
 
-    Returns the job's seconds and processes, those of earlier calls included, and its status: ok, or why it is not done.
+    Returns the job's seconds and processes, each with those of earlier calls of the command, and its status: "ok", or
+    the reason why it is not done. A job that does not fit is not started. Ctrl-C does not raise here: it ends the job,
+    and the status says so.
     """
     estimate, folder = job.work.on(session.card), session.out / job.out
     before, processes = _earlier(session.out, job.name)
@@ -178,7 +180,8 @@ def _job(
 
 
 def _earlier(out: Path, name: str) -> tuple[float, int]:
-    """Return the seconds and the number of processes that earlier calls of the command spent on the job `name`."""
+    """Return the wall seconds and the number of processes that earlier calls of the command spent on the job `name`, by
+    the rows in the folder `out`; zeros if there are no such rows."""
     try:
         rows = read_rows(out / "jobs", failed=True)
     except FileNotFoundError:
@@ -194,7 +197,8 @@ def _command(job: Job, session: Session) -> list[str]:
 
 
 def _held(folder: Path) -> int:
-    """Return how many bytes all files below a folder have. Whether this grows shows whether a job makes progress."""
+    """Return how many bytes all files below a folder have together, 0 if there is no such folder. A job whose folder
+    does not grow makes no progress."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -207,7 +211,8 @@ def _draw(folder: Path) -> None:
 
 
 def _summary(folder: Path, names: Sequence[str]) -> int:
-    """Print a line for each job that has a row. Returns 1 if one of the jobs in `names` failed, else 0."""
+    """Print a line for each job that has a row below `folder`, the folder of the whole call. Returns 1 if the status of
+    one of the jobs in `names` begins with "failed", else 0."""
     rows = read_rows(folder / "jobs", failed=True)
     rows = rows.set_index("job").reindex([name for name in NAMES if name in set(rows["job"])])
     for name, row in rows.iterrows():

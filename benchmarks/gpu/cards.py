@@ -41,7 +41,9 @@ class Work:
     traffic: float = 0.0
 
     def on(self, card: Card) -> float:
-        """Return the estimate of the seconds that the work takes on a card."""
+        """Return an estimate of the seconds that the work takes on a card: `seconds`, and for each precision and for
+        the traffic the amount over the share `_REACHED` of the card's peak rate, all added up as if one followed the
+        other. What the card has the rate 0 for counts nothing."""
         parts = (
             (self.float64, card.float64), (self.float32, card.float32), (self.half, card.half),
             (self.traffic, card.bandwidth),
@@ -58,8 +60,9 @@ def known() -> dict[str, Card]:
 
 
 def card_named(name: str, memory_gib: float) -> tuple[str, Card]:
-    """Return the name and the properties of the card of a device, given the device's name and memory in GiB. A device
-    that is not in cards.toml is called "unknown", and each of its rates is that of the slowest known card."""
+    """Return the name and the properties of the card of a device, given the device's name and memory in GiB. Memory is
+    always the given one; rates come from cards.toml. A device that is not in cards.toml is called "unknown", and each
+    of its rates is the smallest that any known card has."""
     for label, card in known().items():
         if all(word in name for word in card.words):
             return label, replace(card, memory_gib=memory_gib)

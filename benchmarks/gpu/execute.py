@@ -34,8 +34,11 @@ class Ended(NamedTuple):
 
 
 def run_command(command: Sequence[str], limit: float, log: Path, say: Callable[[str], None]) -> Ended:
-    """Run the command for at most `limit` seconds and return how it ended. Its output is appended to the file `log`,
-    and `say` is called with each line of it."""
+    """Run a command for at most `limit` seconds and return how it ended.
+
+    command: the words that follow the name of the Python interpreter. log: the file to which everything that the
+    command prints is appended. say: called with each line of it that is not empty, while the command runs.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     started, last = time.monotonic(), ""
     with log.open("ab") as out, log.open(errors="replace") as lines:

@@ -36,8 +36,9 @@ NAMES = [job.name for job in JOBS]
 
 
 def differences(folder: Path, other: Path) -> tuple[int, int]:
-    """Compare all tables of rows below two folders. Returns how many different rows there are in all, and how many of
-    them only one folder has. If one folder lacks a table, all of its rows differ."""
+    """Compare the tables of rows below the folders `folder` and `other`, each with the one at the same place. Returns
+    how many different rows there are in all tables together, and how many of them only one of the two folders has. If
+    one folder lacks a table, all rows of the table count as different."""
     paths = {path.parent.relative_to(root) for root in (folder, other) for path in root.rglob("rows.csv*")}
     tables = [[_lines(root / path) for root in (folder, other)] for path in sorted(paths)]
     return sum(len(one | two) for one, two in tables), sum(len(one ^ two) for one, two in tables)

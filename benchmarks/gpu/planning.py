@@ -22,10 +22,11 @@ class Entry:
 
 
 def refusal(job: Job, card: Card, left: float, given: Mapping[str, object], jobs: Iterable[Job]) -> str:
-    """Return the reason why a job cannot run on a card in the `left` seconds, or "" if it can.
+    """Return the reason why a job cannot run on a card in the `left` seconds, or "" if it can begin. A job of several
+    parts can begin if there is time for one part.
 
-    `given` has the values of the command's options by name, some of which the job may need. `jobs` are all jobs, among
-    which may be one that makes this one needless.
+    `given` has the values of the command's options by name, and an option that the job needs must have one. `jobs` are
+    all jobs of the call, among which may be one that fits the card's memory and makes this one needless.
     """
     absent = [name for name in job.needs if not given.get(name)]
     if absent:

@@ -46,8 +46,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def found(report: Path) -> Iterator[dict[str, Any]]:
-    """Yield a row (name of the test, seconds, status) for each test in a JUnit report, or no row if the file does not
-    exist."""
+    """Yield a row (name of the test, seconds, status) for each test in the JUnit report at `report`, or no row if the
+    file does not exist. The status is "ok", or "failure", "error" or "skipped" with the message."""
     for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
         outcome = next((part for part in case if part.tag in ("failure", "error", "skipped")), None)
         status = OK if outcome is None else f"{outcome.tag}: {outcome.get('message', '')[:200]}"
@@ -55,8 +55,9 @@ def found(report: Path) -> Iterator[dict[str, Any]]:
 
 
 def run(path: str, chosen: Sequence[str], report: Path) -> tuple[str, float]:
-    """Run with pytest the tests of the file `path` that the arguments `chosen` choose, and write a JUnit report.
-    Returns "ok" or the reason why it is not ok, and the seconds that it took.
+    """Run with pytest those tests of the file `path` that the arguments `chosen` (of pytest) choose, and write a JUnit
+    report to `report`. Returns "ok" or the reason why it is not ok, and the wall seconds that it took. Tests that take
+    longer than `LONGEST` seconds in all are ended, without a report.
 
     The tests run in a process of their own, because a GPU no longer answers a process that has made an illegal access
     to its memory. Warnings are errors in other runs of the tests, but are only printed here, because a driver's warning

@@ -29,9 +29,10 @@ def dumped(values: Any) -> str:
 class Folder:
     """The parts of a run's folder.
 
-    header: the values of the transcript's first line. releases: the numbers of the releases in the transcript. sums:
-    the noisy sums that were released, as integers in the unit that the plan rounds to, shape (T, K) for T releases of K
-    directions. lines: the ledger's lines as values.
+    header: the values of the transcript's first line, a JSON object. releases: for each release in the transcript its
+    number, from 0. sums: the noisy sums that were released, as integers in the unit that the plan rounds to, shape (T,
+    K) for T releases of K directions; a vector release (dpgd-0th) has K = 0, as the transcript does not hold it. lines:
+    for each line of the ledger its JSON object.
     """
 
     header: Any
@@ -41,7 +42,8 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path) -> "Folder":
-        """Read the parts of a run's folder, which must be intact."""
+        """Return the parts of the run's folder at `path`. Its files must be intact: they are not verified here, and
+        damaged ones may raise an exception of any type."""
         line, _, rest = (path / TRANSCRIPT).read_bytes().partition(b"\n")
         header = json.loads(line)
         layout = struct.Struct(f"<I{_numbers(header['plan'])}q")
@@ -55,10 +57,12 @@ class Folder:
         return deepcopy(self)
 
     def write(self, path: Path, header: Callable[[Any], str] = dumped, line: Callable[[Any], str] = dumped) -> None:
-        """Write the folder, with every checksum, the run's digest and the state in each payment computed anew.
+        """Write the transcript and the ledger into the folder `path`, with every checksum computed anew, so that
+        nothing shows that a value was changed. Each ledger line's digest of the run and its state of the transcript,
+        where it has them, are computed anew too.
 
-        header and line turn the transcript's header and a ledger's line into JSON text; a forger may write a text that
-        is not the one this module would write.
+        header and line are functions that turn the transcript's header and a ledger's line into JSON text; a forger may
+        write a text that this module would not write.
         """
         first = (header(self.header) + "\n").encode("utf-8", "surrogatepass")
         check, checks, text = hashlib.sha256(first).digest(), [], first
@@ -116,8 +120,8 @@ def value_at(values: Any, place: JsonPath) -> Any:
 
 
 def twice(values: Any, place: JsonPath, first: Any) -> str:
-    """Return `values` as JSON text in which the member at the path `place` stands twice: first with the value
-    `first`, then with its own. The path must lead through objects only."""
+    """Return `values` as JSON text in which the member at the path `place` stands twice: first with the value `first`,
+    then with its own. The path must lead through JSON objects only, not through lists."""
     mark = "@first@"
     text = dumped(replaced(values, place, mark))
     name, value = dumped(place[-1]), dumped(value_at(values, place))

@@ -24,7 +24,9 @@ if sys.version_info >= (3, 12):  # from 3.12 on sys.settrace skips some instruct
 
     @contextmanager
     def traced(event: Callable[[Instruction], None]) -> Iterator[None]:
-        """Call `event` with each instruction of this thread before it runs, until `stop` is called."""
+        """Call `event` with each bytecode instruction of the library, or of a file in `OTHERS`, before this thread runs
+        it. This lasts until `stop` is called or the block ends. What other threads and other files run is not
+        reported."""
         thread = threading.get_ident()
 
         def told(code: CodeType, offset: int) -> object:
@@ -47,14 +49,16 @@ if sys.version_info >= (3, 12):  # from 3.12 on sys.settrace skips some instruct
             sys.monitoring.restart_events()
 
     def stop() -> None:
-        """End the calls of `event` that `traced` began."""
+        """End the calls of `event` that `traced` began, while its block goes on."""
         sys.monitoring.set_events(_TOOL, sys.monitoring.events.NO_EVENTS)
 
 else:
 
     @contextmanager
     def traced(event: Callable[[Instruction], None]) -> Iterator[None]:
-        """Call `event` with each instruction of this thread before it runs, until `stop` is called."""
+        """Call `event` with each bytecode instruction of the library, or of a file in `OTHERS`, before this thread runs
+        it. This lasts until `stop` is called or the block ends. What other threads and other files run is not
+        reported."""
 
         def trace(frame: FrameType, kind: str, argument: object) -> Any:
             code = frame.f_code
@@ -73,7 +77,7 @@ else:
             sys.settrace(before)
 
     def stop() -> None:
-        """End the calls of `event` that `traced` began."""
+        """End the calls of `event` that `traced` began, while its block goes on."""
         sys.settrace(None)
 
 
@@ -82,8 +86,8 @@ def _watched(code: CodeType) -> bool:
 
 
 def instructions(work: Callable[[], object]) -> list[Instruction]:
-    """Run `work` and return the instructions of watched files that it runs, each once, in the order in which they are
-    first run."""
+    """Run `work` and return the bytecode instructions that it runs in this thread in files of the library and in those
+    of `OTHERS`, each once, in the order in which they are first run."""
     found: dict[Instruction, None] = {}
     with traced(lambda instruction: found.setdefault(instruction)):
         work()
@@ -91,9 +95,11 @@ def instructions(work: Callable[[], object]) -> list[Instruction]:
 
 
 def interrupt(work: Callable[[], object], instruction: Instruction, time: int = 1) -> KeyboardInterrupt | None:
-    """Run `work` and raise KeyboardInterrupt in it before it runs the instruction for the time-th time.
+    """Run `work`, and raise KeyboardInterrupt in it just before it runs `instruction` for the time-th time (1 is the
+    first).
 
-    Returns that KeyboardInterrupt, or None where `work` ended without it: because it did not get there, or caught it.
+    Returns the KeyboardInterrupt that leaves `work`, or None where `work` ends without one, because it did not run the
+    instruction so often or because it caught the interrupt.
     """
     reached = 0
 

@@ -14,7 +14,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a list of jobs that one of `count` machines does: every count-th job, from the number-th on."""
+    """The part of a list of jobs that one of `count` machines does: the jobs with the places number, number + count,
+    number + 2 count, ... in the list, where the first place is 1. `number` is from 1 to `count`."""
 
     number: int = 1
     count: int = 1
@@ -25,7 +26,8 @@ class Share:
 
 
 def share(text: str) -> Share:
-    """Parse I/N, the I-th of N shares; a `type` for `add_argument`."""
+    """Return the share that the text "I/N" means, the I-th of N shares. It is a `type` for `add_argument`:
+    ArgumentTypeError is raised unless I and N are integers with 1 <= I <= N."""
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise ArgumentTypeError(f"must be I/N with integers 1 <= I <= N; got {text!r}")
@@ -35,11 +37,13 @@ def share(text: str) -> Share:
 def completed(
     work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[tuple[tuple[Any, ...], Result]]:
-    """Yield (job, work(*job)) for every job: in order of completion, or with one worker in this process and in the
-    given order.
+    """Yield (job, work(*job)) for every job, a job being the tuple of arguments of `work`. With more than one worker
+    they come in order of completion, from as many new processes, so `work` must be a function that can be pickled; with
+    one worker everything runs in this process, in the given order.
 
     Each worker process uses one thread, because two processes whose threads share a core wait for each other most of
-    the time. Jobs that have not begun are dropped when the caller stops early.
+    the time. An exception of `work` is raised here, and jobs that have not begun are then dropped, as they are when the
+    caller stops early.
     """
     if workers == 1:
         for job in jobs:

@@ -13,9 +13,12 @@ class TooLong(BaseException):
 
 @contextmanager
 def limited(seconds: float, *, processor: bool = False) -> Iterator[None]:
-    """Raise TooLong inside the block after `seconds` of wall time, or of processor time if `processor` holds.
+    """Raise TooLong inside the block once it has taken `seconds` seconds of wall time, or, with `processor`, of this
+    process's time on the processor.
 
-    Any other exception that the block raises once the time is over, such as a library's own, becomes TooLong, too.
+    An `Exception` that leaves the block after that moment is replaced by TooLong: a library may turn TooLong into an
+    error of its own. A signal ends the block, so it must be in the main thread, and two blocks with limits on the same
+    kind of time cannot be nested.
     """
     kind, timer = (signal.SIGVTALRM, signal.ITIMER_VIRTUAL) if processor else (signal.SIGALRM, signal.ITIMER_REAL)
     late = False

@@ -19,8 +19,9 @@ Answer = TypeVar("Answer")
 def in_new_process(
     function: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Answer:
-    """Call a function of a module in a new process and return its result. That process gives freed memory back at once
-    (glibc), so that its peak is that of the call."""
+    """Call a function at the top level of a module in a new process and return its result, which must be one that can
+    be pickled. That process gives freed memory back at once (by a setting of glibc), so its peak is the most that the
+    call holds. The setting stays for all processes that are started later."""
     # the C library reads this variable when a process starts, so it changes only processes that are started from now on
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
@@ -28,9 +29,9 @@ def in_new_process(
 
 
 def reset_peak(device: str) -> float:
-    """Forget the peak so far and return the memory held now. Outside Linux the peak of a CPU process cannot be
-    forgotten, and the peak is returned. The memory is in MiB: that of torch's allocator if `device` is "cuda", else
-    that of the process."""
+    """Start a new measurement of the peak memory and return the memory held now, in MiB. It is the memory that torch's
+    allocator has given out if `device` is "cuda", else the resident memory of the process. Outside Linux the peak of a
+    CPU process cannot be forgotten; then the peak so far is what is returned."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated() / 2**20
@@ -40,8 +41,9 @@ def reset_peak(device: str) -> float:
 
 
 def peak(device: str) -> float:
-    """Return the largest amount of memory, in MiB, that was held at any moment since `reset_peak`. It is the memory of
-    torch's allocator if `device` is "cuda", else that of the process."""
+    """Return the largest amount of memory in MiB held at any moment since `reset_peak` was called, or since the process
+    began if it never was. It is the memory that torch's allocator has given out if `device` is "cuda", else the
+    resident memory of the process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     try:

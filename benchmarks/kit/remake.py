@@ -28,7 +28,8 @@ another way (`kit.arithmetic`) than on the machine that made the rows."""
 
 @dataclass(frozen=True)
 class Difference:
-    """A column of a committed row and its value in the same row made again. near: whether the difference is allowed."""
+    """A column of a committed row whose value is not the same in the row made again. `committed` and `again` are the
+    two values, and `near` says whether they differ by no more than the `Remake` allows."""
 
     column: str
     committed: Any
@@ -68,8 +69,13 @@ class Remake:
     upset: Callable[[Row], bool] = lambda row: False
 
     def differences(self, row: Row, elsewhere: bool = False) -> list[Difference]:
-        """Make a row again and return the columns that are not equal. elsewhere says whether this machine's libraries
-        compute in another way (`kit.arithmetic`) than on the machine that made the row."""
+        """Make a row again and return a `Difference` for each column whose value is not exactly the same, those within
+        the allowed difference included. If no row with the same key comes out, one `Difference` of a column named "key"
+        says so.
+
+        row: the committed row, None for a missing value. elsewhere: whether this machine's libraries compute in another
+        way (`kit.arithmetic`) than those of the machine that made the row.
+        """
         again = self._again(row)
         if again is None:
             return [Difference("key", "of the row", None, near=False)]
@@ -82,15 +88,17 @@ class Remake:
         ]
 
     def allowed(self, row: Row, elsewhere: bool) -> float:
-        """Return the relative difference from the committed value within which a column of a row counts as having come
-        back. elsewhere says whether this machine's libraries compute in another way than on the machine that made the
-        row."""
+        """Return the largest relative difference at which a number made again still counts as the committed one. It is
+        the largest of `tolerance`, a twentieth of the relative width in the column `width` (if there is one), and
+        `self.elsewhere` if the argument `elsewhere` says that this machine's libraries compute in another way than
+        those of the machine that made the row."""
         inside = _OF_WIDTH * float(row[self.width]) if self.width else 0.0
         return max(self.tolerance, inside, self.elsewhere if elsewhere else 0.0)
 
     def reason(self, elsewhere: bool) -> str:
-        """Return the reason why a row that is near the committed one, but not equal, counts as having come back.
-        elsewhere says whether this machine's libraries compute in another way than on the machine that made the row."""
+        """Return the reason why a row that is near the committed one, but not equal, counts as having come back: `why`,
+        and the allowed relative difference if the argument `elsewhere` says that this machine's libraries compute in
+        another way than those of the machine that made the row."""
         return "; ".join(filter(None, [self.why, f"within {self.elsewhere:g} elsewhere" if elsewhere else ""]))
 
     def _again(self, row: Row) -> Row | None:
@@ -108,9 +116,10 @@ def plain(row: Mapping[Any, Any]) -> Row:
 
 
 def _near(value: Any, other: Any, tolerance: float = 0.0, error: float | None = None) -> bool:
-    """Return whether `value` and `other` agree: numbers if they differ by at most the relative `tolerance`, or, if a
-    standard error is given as `error`, by at most STANDARD_ERRORS of their difference's; anything else if it is equal.
-    A missing value agrees only with another one."""
+    """Return whether `value` and `other` agree. Two numbers agree if they differ by at most the share `tolerance` of
+    the larger one; or, if `error` is given, which is the standard error of either, by at most STANDARD_ERRORS standard
+    errors of their difference, sqrt(2) `error`. Texts agree if they are equal up to white space. A missing value (None)
+    agrees only with another one."""
     if value is None or other is None:
         return value is other
     try:

@@ -50,7 +50,8 @@ Value: TypeAlias = str | int | float | bool | None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file by `content`. At every moment it holds the whole old content or the whole new content."""
+    """Replace the file at `path` by the bytes `content`, or make it. At every moment, also after a crash, it holds the
+    whole old content or the whole new content."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -152,8 +153,8 @@ class Results:
             os.close(self._lock)
 
     def done(self, **key: Value) -> bool:
-        """Return whether the row with these values in its key columns, all of which must be given, is there with status
-        ok."""
+        """Return whether the row with these values in its key columns is in the folder and has the status ok. Every key
+        column must be given, else ValueError is raised."""
         return self._key(key) in self._complete
 
     def add(self, rows: Iterable[Mapping[str, Value]]) -> None:
@@ -218,7 +219,8 @@ class Results:
         self.inherit(manifest)
 
     def inherit(self, manifest: Mapping[str, Any]) -> None:
-        """Add to this manifest the seeds and the runs of another manifest, whose rows have been added to these."""
+        """Add to this manifest the seeds of another manifest, and its runs to the list of earlier runs, because its
+        rows have been added to these rows."""
         self._seeds |= set(manifest["seeds"])
         self._earlier += [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
 

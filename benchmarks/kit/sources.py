@@ -18,8 +18,8 @@ _NAMED = re.compile(r"(?:benchmarks/results/|figures/|figures\.)(\w+)|<!-- (\w+)
 
 @dataclass(frozen=True)
 class Block:
-    """A block that shows numbers: its first line, the numbers, and the names of the folders of rows that they come
-    from."""
+    """A block (paragraph or row of a table) of a page that shows numbers: the number of its first line, the numbers as
+    they are printed, and the names of the folders of rows that they come from, none if they come from no rows."""
 
     line: int
     numbers: tuple[str, ...]
@@ -56,8 +56,9 @@ def blocks(page: str, commands: Mapping[str, str], tables: Mapping[str, tuple[st
 
 
 def _made(command: str, commands: Mapping[str, str]) -> list[str]:
-    """Return the folders of rows that a command made: all those of its module, or those of the preset that the
-    command names."""
+    """Return the folders of rows that a command made, a text such as "benchmarks.accounting --preset rows" without
+    "python -m". With a preset that some folder's command has these are that preset's folders; otherwise they are all
+    folders that commands of the module made. commands: for each folder of rows, the command that made it."""
     module, *preset = command.split(" --preset ")
     of_module = [
         folder for folder, made in commands.items() if f"{made} ".startswith(f"python -m {module.split()[0]} ")
@@ -90,9 +91,12 @@ def _cut(page: str) -> Iterator[_Text]:
 
 
 def claims(checks: Path, known: Callable[[str], bool]) -> dict[str, list[str]]:
-    """Return for each folder of rows the ids of the claims whose checks read it. A folder counts as read if its name
-    is in the check's body or, where no name is, at the top of the check's module. `checks` is the folder of the
-    checks' modules, and `known` tells whether a text is the name of a folder."""
+    """Return for each folder of rows the ids of the claims whose checks read it.
+
+    A check reads a folder if the folder's name stands in quotes in the check's body; if no name does, it reads those
+    whose names stand so above the first check of its module. checks: the folder of the modules with checks. known: a
+    function that says whether a text is the name of a folder of rows.
+    """
     found: dict[str, list[str]] = {}
     for path in sorted(checks.glob("*.py")):
         preamble, *rest = re.split(r'^@check\("([\w-]+)"', path.read_text(), flags=re.MULTILINE)

@@ -44,8 +44,8 @@ def shortened(text: str, columns: Mapping[str, str] | None = None, lines: str = 
 
 
 def mean_error(values: ArrayLike, mean: str, error: str = ".1g") -> str:
-    """Return the mean of the values (one per seed) and its standard error as text "mean +- error". `mean` and
-    `error` are their format specifications."""
+    """Return the mean of the values (one per seed) and its standard error as text "mean +- error", for two values or
+    more. `mean` and `error` are the format specifications of the two numbers, such as ".1f"."""
     seen = np.asarray(values, dtype=np.float64)
     return f"{seen.mean():{mean}} +- {seen.std(ddof=1) / np.sqrt(len(seen)):{error}}"
 
@@ -56,7 +56,8 @@ def rounded(value: float, digits: int = 4) -> float:
 
 
 def rounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row with its floats rounded to four significant digits."""
+    """Return a copy of the row in which every float is rounded to four significant digits; all other values are as they
+    were."""
     return {name: rounded(value) if isinstance(value, float) else value for name, value in row.items()}
 
 
@@ -75,11 +76,12 @@ def half_width(values: ArrayLike) -> float:
 
 
 def percent(shares: "pd.Series[float]") -> str:
-    """Return the mean of the shares in percent and, with two or more, half of its 95% interval (Student's t)."""
+    """Return the mean of the shares (numbers from 0 to 1) in percent as text; if there are two or more, " +- " follows
+    with half the width of the mean's 95% interval by Student's t, in percentage points."""
     return mean_interval(100 * shares, ".1f", ".1f")
 
 
 def mean_interval(values: "pd.Series[float]", mean: str, half: str) -> str:
-    """Return the mean of the values and, with two or more, half of its 95% interval as text "mean +- half". `mean` and
-    `half` are their format specifications."""
+    """Return the mean of the values as text; if there are two or more, " +- " follows with half the width of the mean's
+    95% interval by Student's t. `mean` and `half` are the format specifications of the two numbers, such as ".1f"."""
     return f"{values.mean():{mean}}" + (f" +- {half_width(values):{half}}" if len(values) > 1 else "")

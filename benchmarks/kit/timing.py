@@ -46,11 +46,12 @@ def _forget() -> None:
 
 
 def median_ratio(times: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return the median over turns of the ratio of a time to the other time of the same turn, and its standard
-    error.
+    """Return the median over turns of times[i]/others[i], the ratio of two times of the same turn, and the median's
+    standard error.
 
     The error is that of the median of normal values with the observed quartiles: 0.93 times the distance of the
-    quartiles over the square root of the number of turns. Raises ValueError for fewer than two turns.
+    quartiles over the square root of the number of turns. Raises ValueError for fewer than two turns or for unequal
+    numbers of them.
     """
     if len(times) < 2:
         raise ValueError(f"times must be of at least 2 turns; got {len(times)}")

@@ -50,7 +50,8 @@ def losses(module: nn.Module, batch: Any) -> torch.Tensor:
 
 
 class Told(SystemNoise):  # type: ignore[misc]
-    """System noise that writes the number of a release to a file before it draws the release's noise."""
+    """System noise that, for each release, draws the noise and then writes the number of the release to the file at
+    `path`, before the noise is used. Numbers start at 0, one a line."""
 
     def __init__(self, path: Path, run: Run) -> None:
         super().__init__()
@@ -68,7 +69,8 @@ class Told(SystemNoise):  # type: ignore[misc]
 
 
 class Stop(transformers.TrainerCallback):  # type: ignore[misc]
-    """A callback of the Hugging Face Trainer that ends training after `steps` further steps."""
+    """A callback of the Hugging Face Trainer that ends training after `steps` further steps; with 0, before the first
+    step."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -99,8 +101,8 @@ class Trial:
         self.module = fresh()
 
     def keep(self, run: Run) -> None:
-        """Save a checkpoint of the run. If saving is interrupted, either the old or the new checkpoint is there,
-        complete."""
+        """Save a checkpoint of the run in the trial's file for it. If saving is interrupted, the file holds the whole
+        old checkpoint or the whole new one."""
         part = self.checkpoint.with_suffix(".part")
         torch.save(run.state_dict(), part)
         part.replace(self.checkpoint)
@@ -110,9 +112,12 @@ class Trial:
         return where / OF_TRAINER if self.method == "trainer" else where
 
     def start(self, *, resume: bool | str, root: Path | None = None) -> Run:
-        """Start or resume the run and return it. resume is False, True, or "moved" for a folder that is not where the
-        run began; root is the run's folder if it is not the trial's. A run inside the Trainer is resumed from its
-        folder, without the Trainer."""
+        """Start the run, or resume it, with a new module of the initial weights, and return it.
+
+        resume: False to start; True to resume; "moved" to resume in a folder that is not the one where the run began.
+        root: the run's folder, None for the trial's. A run that the Trainer made is resumed from its folder without the
+        Trainer. A run by dpgd-0th also loads the trial's checkpoint when it is resumed, and saves one when it starts.
+        """
         self.module = fresh()
         data: Any = ROWS if self.method == "trainer" else DATA
         run = make_private_with_epsilon(
@@ -128,7 +133,7 @@ class Trial:
 
     def train(self, count: int, *, resume: bool | str, root: Path | None = None) -> None:
         """Start or resume the run, make `count` further steps (all that are left if there are fewer), and close its
-        files. resume and root are those of the method `start`."""
+        files. resume and root are as in the method `start`. A run by dpgd-0th saves a checkpoint at the end."""
         if self.method != "trainer":
             run = self.start(resume=resume, root=root)
             try:
@@ -161,8 +166,8 @@ class Trial:
         self.train(STEPS, resume=resume, root=root)
 
     def child(self, work: Callable[[], object], after: float | None, number: int) -> None:
-        """Call `work` in a child process, which is sent the signal `number` after `after` seconds, or no signal if
-        `after` is None."""
+        """Call `work` in a forked child process and wait until the child ends. After `after` seconds the child is sent
+        the signal with this number; if `after` is None it is sent none. An exception in the child shows nowhere."""
         child = os.fork()
         if child == 0:
             try:
@@ -177,9 +182,9 @@ class Trial:
         os.waitpid(child, 0)
 
     def untidy(self) -> int:
-        """Return 1 if a fault has left the module or torch in another state than before, else 0. Then torch reads other
-        weights than are stored, a part of the module is not in training mode, gradients are off, or a dispatch mode is
-        still active."""
+        """Return 1 if a fault has left the module or torch in another state than before, else 0. The state is another
+        if torch shows other weights than are stored, a part of the module is not in training mode (which is not looked
+        at for a run in the Trainer), gradients are off, or a dispatch mode of torch is still active."""
         module: Any = self.module
         shown, there = module[1].weight.detach().clone(), module[1].weight.detach()
         same = (shown.numpy() == there.numpy()).all()

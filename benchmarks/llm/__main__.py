@@ -94,8 +94,9 @@ def _flags() -> list[Flag]:
 
 
 def _body(parser: Parser, given: Namespace) -> int:
-    """Run the configuration; print the metric on the dev records on the way, and on the test records before and
-    after."""
+    """Run the configuration that the flags in `given` say. Prints the metric on the dev records on the way and on the
+    test records before and after, and the privacy, and saves the rows. Returns the exit status 0; what is refused is a
+    parser's error."""
     options = vars(given)
     device = chosen_device(parser, options["device"])
     values = {name: options[name] for name in _FIELDS}

@@ -59,7 +59,8 @@ RUNS = (("dpzero", "2"), ("dpzero", "8"), ("adamw", "none"))
 
 
 class Remembering(nn.Linear):
-    """A linear layer that keeps its last input with the product W x, for calls that change nothing but the bias."""
+    """A linear layer that keeps its last input x and the product W x. A call with an equal input reuses the product, so
+    that a call after which only the bias changed costs little."""
 
     last: tuple[Tensor, Tensor] | None = None
 
@@ -83,10 +84,12 @@ class Prepared(NamedTuple):
 def answers(
     data: Path, task: str, sizes: Mapping[str, int] | None = None
 ) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-    """Return the records by split: a prompt and its answer or, for "dpo", its chosen and its rejected answer.
+    """Return the records by split ("test", "dev", "train"). A record is a prompt and a tuple of texts: its answer or,
+    for "dpo", its chosen and its rejected answer.
 
-    data: the folder of the E2E file. task: "sft" or "dpo". One split after the other takes whole restaurants, in an
-    order that is fixed. sizes: the numbers of records; those of `PARTS` if None.
+    data: the folder of the E2E file. task: "sft" or "dpo". sizes: the numbers of records by split; those of `PARTS` if
+    None. Restaurants are taken in a fixed random order, the test split first, and no restaurant is in two splits. Fewer
+    records are returned where the file has no more.
     """
     sizes = sizes or PARTS[task]
     with (data / FILE).open(newline="") as file:
@@ -103,7 +106,8 @@ def answers(
 
 
 def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return pairs of a shorter and a longer text, each text in one of them at most."""
+    """Return pairs (shorter, longer) of the given texts. Each text is in one of them at most, and the longer one has at
+    least SHORTER words more."""
     ordered = sorted(texts, key=lambda text: len(text.split()))
     pairs = zip(ordered[: len(ordered) // 2], ordered[-(len(ordered) // 2) :], strict=True)
     return [(short, long) for short, long in pairs if len(long.split()) >= len(short.split()) + SHORTER]
@@ -112,8 +116,9 @@ def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
 def prepared(
     data: Path, task: str, folder: Path, sizes: Mapping[str, int] | None = None, dtype: str = "float32"
 ) -> Prepared:
-    """Return what a run of the task ("sft" or "dpo") needs. data: the folder of the E2E file. folder: where hidden
-    states are kept. sizes: as for `answers`. dtype: that of all frozen weights and of the hidden states."""
+    """Return what a run of the task ("sft" or "dpo") needs: the model with a trained bias of 0 at its output, and the
+    records by split. data: the folder of the E2E file. folder: where hidden states are kept for the next call. sizes:
+    as for `answers`. dtype: that of all frozen weights and of the hidden states."""
     model = load(MODEL, dtype=dtype)
     model.module.requires_grad_(False)
     old: Any = model.module.get_output_embeddings()  # type: ignore[operator]
@@ -177,20 +182,24 @@ def log_probabilities(tail: nn.Module, batch: Any) -> Tensor:
 
 
 def margins(tail: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """Return by how much the log-probabilities of the chosen and of the rejected answers have grown since before
-    training, one number of each for every pair of the batch. tail: the model above its frozen layers."""
+    """Return (chosen, rejected), each of shape (pairs,): by how much the log-probability of each pair's chosen answer,
+    and of its rejected one, is larger than before training. tail: the model above its frozen layers. batch: records of
+    `_paired`."""
     rows = {name: value.flatten(0, 1) for name, value in batch.items() if name != "reference"}
     chosen, rejected = (log_probabilities(tail, rows).view(-1, 2) - batch["reference"]).unbind(1)
     return chosen, rejected
 
 
 def preferred(tail: nn.Module, batch: Any) -> Tensor:
-    """Return the loss of direct preference optimisation of each pair of a batch, shape (pairs,)."""
+    """Return the loss of direct preference optimisation, with beta = BETA, of each pair of a batch, shape (pairs,).
+    tail: the model above its frozen layers. batch: records of `_paired`."""
     return PREFERENCES["sigmoid"](*margins(tail, batch), BETA)
 
 
 def evaluated(work: Prepared, part: str) -> tuple[float, float]:
-    """Return the mean loss of the records of the split `part`, and their win rate (0 where records are no pairs)."""
+    """Return the mean loss of the records of the split `part` with the present weights, and their win rate in [0, 1],
+    which is the share of pairs whose chosen answer has gained more log-probability than the rejected one. The win rate
+    is 0 where records are not pairs."""
     states = work.parts[part]
     losses, wins = [], []
     with torch.no_grad():
@@ -206,11 +215,14 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
 def trained(
     work: Prepared, task: str, at: Cell, size: float, folder: Path, steps: int = STEPS, batch_size: int | None = None
 ) -> dict[str, Any]:
-    """Train from a bias of 0 by the cell's method. Returns the measured columns of the row: the losses and win rates on
-    the dev and test records afterwards, the test loss before, and for DPZero the epsilon spent and the noise.
+    """Set the trained bias to 0 and train it by the method of the cell `at` (its `method`, "dpzero" or "adamw"; its
+    `epsilon`, for dpzero; its `seed`, for adamw). Returns the measured columns of the row: the losses and win rates on
+    the dev and test records afterwards, the test loss before, and for DPZero the epsilon spent at DELTA and the noise
+    multiplier.
 
-    size: the first step size, which falls linearly to 0. folder: for the files of a private run. batch_size: the number
-    of records in a batch, on average for DPZero; that of `BATCHES` if None.
+    work, task: as `prepared` returns it for the task. size: the first step size, which falls linearly to 0. folder: for
+    the files of a private run. batch_size: the number of records in a batch, on average for DPZero; that of `BATCHES`
+    if None.
     """
     batch_size = batch_size or BATCHES[task]
     with torch.no_grad():

@@ -82,8 +82,9 @@ def _body(parser: Parser, options: Namespace) -> int:
 
 
 def _large(found: Splits, epsilon: float, folder: Path) -> None:
-    """Tune the language model on the training records of `found`, and print its answers to the test records before and
-    after, and the privacy of the run. folder: for the files of the run."""
+    """Tune the language model on the training records of `found` at the given epsilon, and print how many test records
+    it answers rightly before and after, some of its answers, and the privacy of the run. folder: for the files of the
+    run."""
     n = len(found.train)
     print(f"{MODEL}: each of {n:,} training and {len(found.test)} test texts runs once ...", flush=True)
     work = last_norm.prepared({"train": found.train, "test": found.test}, cache() / "states")

@@ -41,10 +41,10 @@ LABELS = {"zero-shot": "before", "dpzero": "DPZero, epsilon {}", "adamw": "AdamW
 
 
 def bleu(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return the BLEU of the answers (0 to 100), and the ends of its 95% interval by `RESAMPLED` bootstrap samples of
-    the prompts.
+    """Return `bleu`, sacrebleu's BLEU of the answers (0 to 100), and `bleu_low` and `bleu_high`, the ends of its 95%
+    interval: the quantiles 0.025 and 0.975 over `RESAMPLED` bootstrap samples of the prompts.
 
-    references: the right answers to each prompt, any number of them.
+    answers: one for each prompt. references: for each prompt its right answers, any number of them.
     """
     from sacrebleu.metrics import BLEU
 
@@ -58,7 +58,8 @@ def bleu(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[st
 
 
 def generated(work: chat.Prepared, data: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the model's answer to the prompt of each test restaurant, and the descriptions of that restaurant."""
+    """Return the answer of the model of `work`, with its present weights, to the prompt of each test restaurant, and
+    for each the list of all descriptions of that restaurant. data: the folder of the E2E file."""
     described: dict[str, list[str]] = {}
     for prompt, (text,) in chat.answers(data, "sft", SIZES)["test"]:
         described.setdefault(prompt, []).append(text)

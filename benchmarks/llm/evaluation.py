@@ -29,10 +29,10 @@ class Evaluation:
 def evaluate(
     module: nn.Module, tokenizer: Any, scorer: Scorer, records: Sequence[Record], examples: Sequence[Example]
 ) -> Evaluation:
-    """Return the metric and the mean loss of the module on the records: accuracy, or token F1 where answers are free
-    text.
+    """Return the metric and the mean loss of the module on the records: the accuracy, or, where answers are free text,
+    the mean token F1 of greedy answers, which the tokenizer turns into text.
 
-    scorer: gives scores and losses of `examples`, the prompts of `records` in the same order.
+    scorer: gives scores and losses of `examples`, which are the prompts of `records` in the same order.
     """
     if not records:
         return Evaluation(None, None)

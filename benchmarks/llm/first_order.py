@@ -61,7 +61,7 @@ def train_first_order(
     step with the number of steps made.
 
     module: whose trainable weights are trained. scorer: gives each record's loss. train: the training records.
-    configuration: says how many steps are made, on which batches, and their size.
+    configuration: its steps, step size, batch, sampling and seed are used; the seed draws the batches.
     """
     c = configuration
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -78,12 +78,13 @@ def train_first_order(
 
 
 class PerRecordGradients:
-    """Puts each record's gradient into `grad_sample` of the trained parameters, shape (records, *parameter).
+    """Puts each record's gradient into `grad_sample` of the trained parameters of `module`, shape (records,
+    *parameter).
 
     Records come in the order of their lengths, in which `Scorer.losses` puts them through the model. The gradients come
-    from Opacus' hooks if those agree with one backward pass a record on the first two records: the hooks are silently
-    wrong where a model folds records and positions into one dimension, as OPT does. Otherwise they come from one
-    backward pass a record. how: which of the two, in words.
+    from Opacus' hooks if, for the first two records that are seen, those agree with one backward pass a record: the
+    hooks are silently wrong where a model folds records and positions into one dimension, as OPT does. Otherwise they
+    come from one backward pass a record. how: which of the two, in words; "" before the first record.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -235,6 +236,7 @@ def _set_step_size(optimizer: torch.optim.Optimizer, c: Configuration, step: int
 
 
 def _chunks(batch: Sequence[Example], rows: int) -> list[Sequence[Example]]:
-    """Return parts of the batch of at most `rows` records each, of similar lengths."""
+    """Return the batch in parts of `rows` records, the last one perhaps shorter, sorted by length so that the records
+    of a part have similar lengths."""
     ordered = sorted(batch, key=lambda example: len(example.ids) + len(example.target))
     return [ordered[start : start + rows] for start in range(0, len(ordered), rows)]

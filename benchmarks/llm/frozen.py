@@ -102,9 +102,10 @@ class _Memory:
         self._batches: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Return the frozen layers' outputs for these rows of padded token ids.
+        """Return the frozen layers' outputs for rows of token ids, shape (rows, tokens), which are padded on the right.
 
-        Their shape is (rows, tokens, width), or (rows, 1, width) where the means over tokens are kept.
+        Their shape is (rows, tokens, width), or (rows, 1, width) where the means over tokens are kept; `tokens` is then
+        the length of the longest row without its padding.
         """
         rows = tuple(map(tuple, input_ids.tolist()))
         if rows not in self._batches:

@@ -17,8 +17,9 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 16) -> list[str]:
-    """Return the greedy continuation of each prompt as text, without the newline or end token at which it stops; it has
-    at most MAX_NEW_TOKENS tokens. rows: how many prompts go through the model at a time."""
+    """Return the greedy continuation of each prompt as text. It ends before the first newline or the model's end token,
+    has at most MAX_NEW_TOKENS tokens, and no white space at its ends. rows: how many prompts go through the model at a
+    time."""
     answers: list[str] = []
     end = model.generation_config.eos_token_id
     stops = {"stop_strings": ["\n"], "tokenizer": tokenizer} if _has_newlines(tokenizer) else {}
@@ -51,10 +52,11 @@ def _has_newlines(tokenizer: Any) -> bool:
 
 
 def token_f1(answer: str, gold: Sequence[str]) -> float:
-    """Return the largest harmonic mean of token precision and recall over the gold answers, in [0, 1].
+    """Return the harmonic mean of the precision and recall of an answer's tokens, compared with the gold answer for
+    which it is largest, in [0, 1].
 
     Tokens are words in lower case, without punctuation and articles (Rajpurkar et al. 2016). Two answers without any
-    token agree. Raises ValueError without gold answers.
+    token agree. Raises ValueError if `gold` is empty.
     """
     if not gold:
         raise ValueError("gold must hold an answer; got none")

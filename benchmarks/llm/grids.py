@@ -70,10 +70,9 @@ class Table:
     grid_seeds: int = 1
 
     def grid(self, model: str, task_name: str, row: Row, seed: int) -> Iterator[Configuration]:
-        """Yield the configurations that are compared for one row of the table, in the order of tables.toml.
-
-        The first `grid_seeds` seeds run all of them, and the other seeds run the best.
-        """
+        """Yield the configurations of one row of the table with this model, task and seed: every combination of the
+        settings that are lists in tables.toml, in its order. Whoever makes the runs makes all of them for the first
+        `grid_seeds` seeds only, and for other seeds the best one."""
         settings = {**self.common, **self._settings(row.method), **self.methods.get(row.method, {}), **row.settings}
         if settings.get("per_class") == 0:
             settings["per_class"] = None
@@ -101,7 +100,8 @@ def _paper() -> dict[str, dict[str, list[Any]]]:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the tables and the figure that are made of runs: the paper's (preset `full`) and ours."""
+    """Return the names of all tables in tables.toml, the figure fig:clip_lr included; the paper's have the preset
+    `full`."""
     return tuple(_tables())
 
 

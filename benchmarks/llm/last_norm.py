@@ -83,8 +83,12 @@ RUNS: tuple[tuple[str, str, int], ...] = (
 
 
 class Prepared(NamedTuple):
-    """The model from its last normalisation on, its losses, the words it may answer with and their tokens, and its
-    records by split."""
+    """A task's model and records, ready to train.
+
+    tail: the model from its last normalisation on. losses: the function (module, batch) that gives each record's loss.
+    words, options: for each class the word that answers it, and its token. parts: the records by split ("train", "dev",
+    "test"), with the hidden states that enter `tail`.
+    """
 
     tail: nn.Module
     losses: Losses
@@ -94,7 +98,8 @@ class Prepared(NamedTuple):
 
 
 def texts(data: Path | None) -> dict[str, Sequence[Record]]:
-    """Return the records by split. data: a folder of local files, else Hugging Face."""
+    """Return SST-2's records by split: "train", "dev" and "test". data: a folder of local files; None for Hugging
+    Face."""
     found = splits(task(TASK), Selection(total=LARGE, dev=DEV, test=TEST), 0, data)
     return {"train": found.train, "dev": found.dev, "test": found.test}
 
@@ -107,12 +112,14 @@ def prepared(
     before: Sequence[Record] = (),
     dtype: str = "float32",
 ) -> Prepared:
-    """Return the model and its records by split.
+    """Return the model, all of whose weights are frozen but the gain of the last normalisation, and its records by
+    split.
 
-    records: the records by split. folder: where their hidden states are kept. asked: the task, whose causal prompt has
-    options of one token each; SST-2 if None. length: the most tokens of a prompt with its answer; LENGTH if None.
-    before: records that stand, with their answers, before every prompt, as examples in its context. dtype: in which the
-    frozen layers run and their states are kept; what follows them is in float32.
+    records: the records by split. folder: where their hidden states are kept for the next call. asked: the task, whose
+    causal prompt has options of one token each; SST-2 if None. length: the most tokens of a prompt with its answer;
+    LENGTH if None. before: records that stand, with their answers, before every prompt, as examples in its context;
+    they come on top of `length`. dtype: in which the frozen layers run and their states are kept; what follows them is
+    in float32.
     """
     model, length = load(MODEL, dtype=dtype), length or LENGTH
     prompter = Prompter(asked or task(TASK), model.kind, model.tokenizer, length)
@@ -139,10 +146,11 @@ def padded(
     length: int,
     context: tuple[int, ...] = (),
 ) -> list[dict[str, Tensor]]:
-    """Return the prompt of each record and its answer, padded on the right to one length; the answer has a label.
+    """Return for each record the token ids of its prompt and answer, padded on the right to the length of `context`
+    plus `length`, with the attention mask and the labels. Only the answer has a label.
 
     prompter: makes prompts that leave room for an answer. options: the token of each class. pad: the token that pads.
-    length: the number of tokens after the context. context: tokens that stand before every prompt.
+    context: tokens that stand before every prompt.
     """
     rows, length = [], len(context) + length
     for example in prompter.examples(records):
@@ -156,13 +164,14 @@ def padded(
 
 
 def first(states: States, count: int) -> States:
-    """Return the first `count` of the records, with all their tensors."""
+    """Return a data set of the first `count` records of `states`, with all their tensors."""
     values = dict(zip(states.names, (tensor[:count] for tensor in states.tensors), strict=True))
     return States(values.pop(states.names[0]), values)
 
 
 def evaluated(work: Prepared, part: str) -> tuple[float, float]:
-    """Return the accuracy and the mean loss of the model, as it is now, on the split that `part` names."""
+    """Return the accuracy, in [0, 1], and the mean loss of the model with its present weights on the split ("train",
+    "dev" or "test") that `part` names."""
     states = work.parts[part]
     batch = states[torch.arange(len(states))]
     wrong = losses_for(work.tail, "error", options=work.options)
@@ -172,7 +181,8 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
 
 
 def answers(work: Prepared, part: str) -> list[str]:
-    """Return the word that the model answers each record of a split with: the likeliest of its options."""
+    """Return, for each record of the split `part`, the word that the model of `work` answers it with: the likeliest of
+    the task's options."""
     states = work.parts[part]
     batch = states[torch.arange(len(states))]
     with torch.no_grad():
@@ -189,11 +199,14 @@ def _answered(labels: Tensor, option: int) -> Tensor:
 
 
 def trained(work: Prepared, at: Cell, step_size: float, after: Callable[[int], None]) -> dict[str, Any]:
-    """Train by the method of the cell `at`, at this first step size. `after` is called with the number of steps made,
-    with 0 first and then after each step.
+    """Train by a method, which changes the weights of `work`. `after` is called with the number of steps made, with 0
+    first and then after each step.
+
+    at: the cell of the run: its `method`, number `n` of training records, `epsilon` and `seed`, and perhaps `clip`,
+    `steps` and `batch`. step_size: the first one; it falls linearly to 0.
 
     Returns for a private method `epsilon_upper`, an upper bound on the epsilon that the run spent at DELTA, and its
-    `noise_multiplier`; an empty dictionary for any other method.
+    `noise_multiplier`; an empty dictionary for any other method. The methods zero-shot and few-shot train nothing.
     """
     data = first(work.parts["train"], at["n"])
     after(0)
@@ -238,8 +251,9 @@ def _adamw(work: Prepared, step_size: float) -> torch.optim.AdamW:
 def _dp_adamw(
     work: Prepared, data: States, at: Cell, step_size: float, after: Callable[[int], None]
 ) -> dict[str, float]:
-    """Train by DP-AdamW: each record's gradient is clipped, and Gaussian noise is added to their sum over a secret
-    Poisson batch. The arguments are those of `trained`, and `data` has the records to train on.
+    """Train by DP-AdamW: each record's gradient is scaled to norm at most the clip, Gaussian noise is added to their
+    sum over a secret Poisson batch, and AdamW moves the weights by that sum over the expected batch size. `data` has
+    the records to train on; the other arguments are those of `trained`, and `at` must have a `clip`.
 
     The noise is in float32, by a generator that the operating system seeds. `after` is called after each step with the
     number of steps made. Returns `epsilon_upper` and `noise_multiplier`, as `trained` does.
@@ -267,8 +281,9 @@ def _dp_adamw(
 
 
 def gradients(work: Prepared, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the gradient of each record's loss with respect to the gain of the last normalisation, shape (records,
-    width). batch: the records' hidden states and labels."""
+    """Return the gradient of each record's cross-entropy over the task's options with respect to the gain of the last
+    normalisation at its present value, shape (records, width). batch: the records' hidden states and labels, as `work`
+    has them."""
     labels, records = batch["labels"], torch.arange(len(batch["labels"]))
     place = (labels != IGNORED).int().argmax(1)
     options = torch.tensor(work.options)
@@ -284,8 +299,9 @@ def gradients(work: Prepared, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def started(work: Prepared, at: Cell, step_size: float, folder: str | Path) -> Run:
-    """Start the run of the method of the cell `at` (DPZero, DPGD-0th or MeZO) on the first n training records, and
-    return it. Its files are in `folder`; the step size falls linearly from `step_size` to 0."""
+    """Start the run of the method of the cell `at` (dpzero, dpgd-0th or mezo) on the first n training records, and
+    return it before its first step. Its files are in `folder`; the step size falls linearly from `step_size` to 0. The
+    cell's values are those of `trained`."""
     data, steps = first(work.parts["train"], at["n"]), _steps(at)
     directions = 1 if at["method"] == "dpgd-0th" else DIRECTIONS
     settings: dict[str, Any] = {
@@ -306,8 +322,9 @@ def started(work: Prepared, at: Cell, step_size: float, folder: str | Path) -> R
 
 
 def measured(work: Prepared, at: Cell, step_size: float) -> list[dict[str, Any]]:
-    """Train from the model's own weights by the method of the cell `at`, and return the rows of the run, one for each
-    evaluation.
+    """Train from the weights that `work` has now by the method of the cell `at` (as in `trained`), and return the rows
+    of the run: one for each evaluation, which come after the numbers of steps in `SHOWN` and after the last step. The
+    last row also has what `trained` returns.
 
     Afterwards the weights are what they were before.
     """
@@ -334,7 +351,7 @@ def measured(work: Prepared, at: Cell, step_size: float) -> list[dict[str, Any]]
 
 @contextmanager
 def weights_kept(work: Prepared) -> Iterator[None]:
-    """Give the model the weights that it has now again when the block ends."""
+    """Give the model of `work` the weights back, when the block ends, that it had when the block began."""
     weights = [p for p in work.tail.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in weights]
     try:
@@ -348,11 +365,12 @@ def weights_kept(work: Prepared) -> Iterator[None]:
 def private_run(
     work: Prepared, data: Any, step_size: float, losses: Losses | None = None, *, epsilon: float, **target: Any
 ) -> dict[str, Any]:
-    """Train with DPZero from the model's own weights, and return the row of the run: its accuracy on dev and test
-    records, the epsilon spent and the noise. Afterwards the weights are what they were before.
+    """Train with DPZero from the weights that `work` has now, and return the row of the run: its accuracy on dev and
+    test records, the epsilon spent at DELTA and the noise multiplier. Afterwards the weights are what they were before.
 
     data: the records to train on. step_size: the first one; it falls linearly to 0. losses: those of `work` if None.
-    target: further arguments of `make_private_with_epsilon`, among them the clip, the steps and the smoothing.
+    epsilon: the target at DELTA, with relation add-remove and Poisson batches. target: further arguments of
+    `make_private_with_epsilon`, among which must be `clip` and `steps`.
     """
     steps = target["steps"]
     with TemporaryDirectory() as folder, weights_kept(work):

@@ -41,7 +41,8 @@ from dpzero_theory.optim.losses.starting import public_clip
 
 
 class Size(NamedTuple):
-    """How many records of a task train at most, choose settings and test, and the most tokens of a prompt."""
+    """The sizes of a task: the most records to train on, the numbers of dev records (which choose settings) and of test
+    records, and the most tokens of a prompt with its answer."""
 
     train: int
     dev: int
@@ -106,14 +107,16 @@ LABELS = {
 
 
 def asked(name: str, prompt: str) -> Task:
-    """Return a task that asks a causal model by one of its `PROMPTS`."""
+    """Return the task `name` with the causal prompt that `PROMPTS` has for it under the name `prompt`, in place of its
+    own."""
     template, options = PROMPTS[name][prompt]
     return replace(task(name), prompts={"causal": Prompt(template, SIZES[name].length, options)})
 
 
 def texts(name: str, data: Path | None, size: Size | None = None) -> dict[str, list[Record]]:
-    """Return the records of a task by split, of which no two in `train` and `dev` have the same texts. data: a folder
-    of local files, or None for Hugging Face. size: how many; as in SIZES if None."""
+    """Return the records of the task `name` by split. No two records in `train` and `dev` have the same texts. data: a
+    folder of local files, or None for Hugging Face. size: how many records, as far as there are so many; as in SIZES if
+    None."""
     size = size or SIZES[name]
     found = splits(task(name), Selection(total=2 * (size.train + size.dev), dev=0, test=size.test), 0, data)
     distinct = list({tuple(record.texts.values()): record for record in found.train}.values())
@@ -122,8 +125,9 @@ def texts(name: str, data: Path | None, size: Size | None = None) -> dict[str, l
 
 
 def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = False) -> Prepared:
-    """Return the model and a task's records by split. With `examples` one training record of each class stands before
-    every prompt, and there are no other training and dev records than one of each."""
+    """Return the model and a task's records by split, asked by one of `PROMPTS`. data: a folder of local files, or None
+    for Hugging Face. With `examples` one training record of each class stands with its answer before every prompt, and
+    of the training and dev records only the first of each is kept, because nothing is trained."""
     records, before = texts(name, data), []
     if examples:
         first = {record.label: record for record in reversed(records["train"])}
@@ -134,14 +138,15 @@ def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = Fals
 
 
 class _Works:
-    """Makes the model with a task's records when asked for it, and keeps the one that was asked for last."""
+    """Makes the model with a task's records when asked for it, and keeps the one that the method `of` made last."""
 
     def __init__(self, data: Path | None) -> None:
         self._data, self._key, self._norm = data, ("", ""), 0.0
         self._work: Prepared | None = None
 
     def of(self, name: str, prompt: str) -> tuple[Prepared, float]:
-        """Return the model with the records of a task, and the median gradient norm G of the dev records."""
+        """Return the model with the records of the task `name`, asked by `prompt` (see `asked`), and the median G of
+        the gradient norms of the dev records (256 of them at most) at the model's own weights."""
         work = self._work
         if work is None or self._key != (name, prompt):
             work = self._work = prepared(name, prompt, self._data)
@@ -151,12 +156,14 @@ class _Works:
         return work, self._norm
 
     def with_examples(self, name: str, prompt: str) -> Prepared:
-        """Return the model with a task's records, each after one training record of each class."""
+        """Return the model with the records of the task `name`, asked by `prompt` (see `asked`), where one training
+        record of each class stands before every prompt."""
         return prepared(name, prompt, self._data, examples=True)
 
 
 def step_sizes(method: str) -> tuple[float, ...]:
-    """Return the step sizes of a method that are compared: s where it is zeroth-order, else those of AdamW."""
+    """Return the step sizes that are compared for a method: the factors s (the step size is s K/G^2) of a zeroth-order
+    method, the step sizes themselves of a method by AdamW, and 0 for a method that trains nothing."""
     return (0.0,) if method in ("zero-shot", "few-shot") else SCALES.get(method, RATES)
 
 
@@ -232,10 +239,10 @@ def _label(method: str, epsilon: str) -> str:
 
 
 def order(rows: pd.DataFrame) -> str:
-    """Return a table, by task and prompt, of the differences in test accuracy between neighbours in the paper's order,
-    in points, with 95% intervals.
+    """Return a table, by task and prompt, of the differences in test accuracy between neighbours in the paper's order
+    of methods, in percentage points, with 95% intervals. `rows` are those of this experiment.
 
-    A difference holds or fails where its interval is above or below 0; otherwise it is open.
+    A claim holds where its interval is above 0, fails where it is below 0, and is open otherwise.
     """
     found = ends(rows)
     steps = list(pairwise(ORDER))
@@ -255,7 +262,8 @@ def order(rows: pd.DataFrame) -> str:
 
 
 def sst2(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the ends of the runs of `benchmarks.llm.last_norm` on the most records, as rows of a task here."""
+    """Return the rows of `benchmarks.llm.last_norm` after the last step of the runs on the most training records, with
+    the columns `task` and `prompt` that rows of this experiment have."""
     large = rows[rows["n"] == last_norm.LARGE]
     last = large[large["step"] == large.groupby("method")["step"].transform("max")]
     return last.assign(task=last_norm.TASK, prompt="paper")

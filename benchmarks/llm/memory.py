@@ -129,10 +129,11 @@ def _examples(words: int, length: int, kind: str) -> tuple[Example, ...]:
 def _steps(
     cell: MemoryCell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
 ) -> tuple[int, list[float], Run | None]:
-    """Make the steps of a cell and time them.
+    """Make the steps of a cell, with those that only warm up, and time each.
 
     Returns the number d of trained weights, the seconds of each step, and, for a zeroth-order method, its run, which
-    can make as many steps again (None for other methods). The run's files are closed with `stack`.
+    can make as many steps again (None for other methods). scorer, examples: give the losses, and are the records. The
+    run's files are closed with `stack`.
     """
     c = _configuration(cell, "zero-shot" if cell.method == "forwards" else cell.method)
     lora = "lora" in cell.method
@@ -166,8 +167,9 @@ def _started(
     examples: Sequence[Example],
     stack: ExitStack,
 ) -> Run:
-    """Start a run of twice the cell's steps by the zeroth-order method, and return it. Its files are closed with
-    `stack`.
+    """Start a run of twice the cell's steps by the zeroth-order method `method`, which need not be the cell's own, and
+    return it. module, scorer, examples: the model, what gives its losses, and the records. The run's files are closed
+    with `stack`.
 
     All runs of a cell change the weights of one module, so a run must be started while the module has the weights from
     which it begins.
@@ -188,8 +190,8 @@ def _configuration(cell: MemoryCell, method: str) -> Configuration:
 
 
 def _in_turns(run: Run, other: Run, cell: MemoryCell) -> tuple[float, float]:
-    """Return how much slower a step of `run` is than one of `other`, when the two take turns: the median ratio of
-    their times, and its standard error."""
+    """Let the two runs take turns, and return the median over turns of the time of a step of `run` over that of
+    `other`, and its standard error. cell: says how many turns are made, and on which device."""
     pairs = [(run, _Clock(cell.device)), (other, _Clock(cell.device))]
     for turn in range(cell.steps + WARM_UP):
         for one, clock in pairs[:: 1 if turn % 2 else -1]:
@@ -200,7 +202,8 @@ def _in_turns(run: Run, other: Run, cell: MemoryCell) -> tuple[float, float]:
 
 
 class _Clock:
-    """Measures the time of steps: each call adds the seconds since the last call, or since `start`, to `seconds`."""
+    """Measures the time of steps on a device: each call adds the wall seconds since the last call, or since `start` was
+    called, to the list `seconds`. A call is given the number of the step, which it does not use."""
 
     def __init__(self, device: str) -> None:
         self.seconds: list[float] = []

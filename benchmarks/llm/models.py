@@ -51,8 +51,9 @@ def load(
     """Load a pretrained model in evaluation mode, with its tokenizer.
 
     name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: one of
-    `tasks.KINDS`; None for the kind that the model was trained as. tokenizer: a folder or an id; None for the model's
-    own.
+    `tasks.KINDS`; None for the kind that the model was trained as. dtype: that of its weights, a key of `DTYPES`.
+    device: where it is put. tokenizer: a folder or an id; None for the model's own. Raises ValueError for an unknown
+    kind or dtype.
     """
     place = _place(name)
     chosen = kind or _kind(AutoConfig.from_pretrained(place))
@@ -69,8 +70,9 @@ def load_tokenizer(name: str) -> Any:
 def random_model(
     config: PreTrainedConfig, kind: str, *, seed: int, dtype: str = "float32", device: str = "cpu"
 ) -> nn.Module:
-    """Return a model of this kind (one of `tasks.KINDS`) and configuration with random weights, made on `device` in
-    `dtype`, without a copy in main memory."""
+    """Return a model of this kind (one of `tasks.KINDS`) in evaluation mode, with random weights that are drawn with
+    `seed`. It is made on `device` in `dtype` (a key of `DTYPES`), without a copy in main memory. config: its sizes, as
+    transformers keeps them."""
     torch.manual_seed(seed)
     with torch.device(device):
         module: nn.Module = _FAMILIES[check.choice("kind", kind, _FAMILIES)].from_config(

@@ -150,14 +150,16 @@ def _at_last(layer: Any, states: Tensor, last: Tensor, turns: tuple[Tensor, Tens
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the rotary embedding of x: each pair of coordinates (i, i + half the width) turned by its angle."""
+    """Return the rotary embedding of x, in whose last axis each pair of coordinates (i, i + half the width) is turned
+    by an angle. cos, sin: the cosines and sines of the angles, of shapes that broadcast to that of x."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 class Work:
-    """The model and its records, of which the splits that `parts` names are kept. Hidden states and gradient norms are
-    computed when first needed, and kept."""
+    """The model and its records, from local files in the folder `data` or, if it is None, from Hugging Face. Only the
+    splits in `parts` are kept, of "train", "public" (which give the gradient norm G) and "stopping" (on which runs are
+    stopped). Hidden states and gradient norms are computed when first needed, and kept."""
 
     def __init__(self, data: Path | None, parts: Sequence[str] = ("train", "public", "stopping")) -> None:
         self.model = load(MODEL)
@@ -175,7 +177,7 @@ class Work:
         self._norms: dict[Trained, float] = {}
 
     def states(self, count: int) -> dict[str, States]:
-        """Return the records by split with the hidden states before the last `count` layers."""
+        """Return the records by split, with the hidden states that enter the last `count` layers of the model."""
         if count not in self._states:
             body: Any = self.model.module.model
             body.requires_grad_(False)
@@ -186,7 +188,8 @@ class Work:
         return self._states[count]
 
     def top(self, trained: Trained) -> Top:
-        """Return a copy of the model's end whose trained weights have requires_grad."""
+        """Return a new copy of the model's last layers and output, with the weights at their start, in which the
+        weights that `trained` names, and no others, have requires_grad."""
         top = Top(self.model.module, trained.layers, self.options)
         top.requires_grad_(trained.what == "all")
         if trained.what == "norms":
@@ -200,8 +203,8 @@ class Work:
         return top
 
     def gradient_norm(self, trained: Trained) -> float:
-        """Return the median norm G of the public records' gradients with respect to the trained weights, at the
-        start."""
+        """Return G, the median over the public records of the norm of a record's gradient with respect to the trained
+        weights, estimated from finite differences along random directions at the weights from which runs start."""
         if trained not in self._norms:
             records = self.states(trained.layers)
             self._norms[trained] = public_clip(
@@ -210,7 +213,8 @@ class Work:
         return self._norms[trained]
 
     def losses(self, module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Return the cross-entropy of each record of a batch over the options, shape (records,)."""
+        """Return the cross-entropy of each record's right answer over the task's answers, shape (records,). `module` is
+        a `Top` and `batch` has records of `states`."""
         labels, records = batch["labels"], torch.arange(len(batch["labels"]))
         place = (labels != IGNORED).int().argmax(1)
         wanted = (labels[records, place][:, None] == torch.tensor(self.options)).int().argmax(1)
@@ -223,10 +227,12 @@ def _mean_loss(work: Work, top: Top, states: States) -> float:
 
 
 def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
-    """Tune privately until the mean loss on held-out records has fallen by DROP. Returns the row of the run.
+    """Tune privately until the mean loss on the records that stop runs, averaged over the last WINDOW evaluations, has
+    fallen by DROP nats, or for STEPS steps. Returns the row of the run.
 
-    trained: which weights are trained. scale: the step size in units of 1/G^2. The row's column `steps`, after how many
-    steps the loss had fallen so far, is interpolated between evaluations, and left out if it never had.
+    trained: which weights are trained. scale: s, for the step size s/G^2. The row's column `steps` says after how many
+    steps the loss had fallen so far, interpolated between evaluations; it is left out if it never had. `steps_made`
+    counts up to the last evaluation, and `epsilon_upper` is for the steps that were made.
     """
     begun = time.perf_counter()
     records, top = work.states(trained.layers), work.top(trained)
@@ -276,7 +282,9 @@ def table(rows: pd.DataFrame, ranks: pd.DataFrame | None = None) -> str:
 
 
 def _curved(rank: dict[Any, Any] | None, norm: float) -> list[str]:
-    """Return r and the trace of the Hessian over the squared gradient norm, with their intervals."""
+    """Return two texts with 95% intervals: the effective rank r, and the trace of the Hessian over `norm` squared.
+    rank: the row of `benchmarks.llm.only_d_rank`; both texts are "-" if it is None. norm: the median gradient norm
+    G."""
     if rank is None:
         return ["-", "-"]
     units = {"r": 1.0, "trace": norm**2}
@@ -295,8 +303,9 @@ def _steps(steps: pd.Series) -> str:
 
 
 def fitted(rows: pd.DataFrame, scale: float) -> tuple[float, float, float] | None:
-    """Return the least-squares slope of log steps against log d over all runs with s = `scale`, and the ends of its 95%
-    interval by Student's t; None if some run did not reach the target, or if there are fewer than three."""
+    """Return the least-squares slope of log steps against log d over all rows with s = `scale`, a row being a run, and
+    the ends of its 95% interval by Student's t. Returns None if some run did not reach the target, or if there are
+    fewer than three."""
     mine = rows[rows["scale"] == scale]
     if mine["steps"].isna().any() or len(mine) < 3:
         return None

@@ -31,7 +31,9 @@ AT_ONCE = 32
 
 
 def measured(work: only_d.Work, trained: only_d.Trained) -> dict[str, Any]:
-    """Measure the Hessian of the mean loss of the public records. Returns the row of what is trained."""
+    """Measure the Hessian of the mean loss of the public records of `work` with respect to the weights that `trained`
+    names. Returns the row: d, and the norm, trace, absolute trace and effective rank with the ends of their 95%
+    intervals."""
     states = work.states(trained.layers)[PUBLIC]
     batches = [states[rows] for rows in torch.split(torch.arange(len(states)), AT_ONCE)]
     objective = Objective(work.top(trained).eval(), work.losses, batches)

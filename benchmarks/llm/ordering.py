@@ -17,7 +17,8 @@ from benchmarks.llm.tasks import task
 
 
 class Claim(NamedTuple):
-    """Two rows of the table, of which `lower` should be below `upper`, strictly or not."""
+    """A claim about two rows of the table, given as METHOD or METHOD:EPSILON: the accuracy of `lower` is below that of
+    `upper`; if not `strictly`, it may also be equal."""
 
     lower: str
     upper: str

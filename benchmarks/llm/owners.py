@@ -55,8 +55,9 @@ FIELDS = ("owners", "clip", "step_size", "dev_accuracy", "test_accuracy", "noise
 
 @lru_cache
 def noise(method: str, owned: int) -> float:
-    """Return the noise multiplier, in clips on a step's sum, of a run that protects owners of `owned` phrases each.
-    method: "users" or "texts"."""
+    """Return the noise multiplier, which is the noise on a step's sum over the clip, of a run that protects all phrases
+    of an owner of `owned` phrases at (EPSILON, DELTA); the private end of its bracket. method: "users" (an owner is a
+    record) or "texts" (a phrase is one)."""
     return group_noise(
         target_epsilon=EPSILON, target_delta=DELTA, size=owned if method == "texts" else 1, steps=STEPS,
         sampling="poisson", sample_rate=RATE, relation="add-remove",
@@ -64,8 +65,9 @@ def noise(method: str, owned: int) -> float:
 
 
 def trained(work: Prepared, at: Cell, clip: float, step_size: float) -> dict[str, Any]:
-    """Train by the cell's method and return the measured columns of the row, among them the accuracy on dev and test
-    phrases. Afterwards the model has the weights that it had before."""
+    """Train by the method of the cell `at` (`method`, as in `noise`; `owned`, the phrases of an owner; `seed`, by which
+    they are dealt) with this clip and first step size, and return the measured columns of the row, among them the
+    accuracy on dev and test phrases. Afterwards the model of `work` has the weights that it had before."""
     owners = LARGE // at["owned"]
     phrases = first(work.parts["train"], owners * at["owned"])
     multiplier = noise(at["method"], at["owned"])

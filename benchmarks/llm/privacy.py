@@ -12,8 +12,12 @@ from dpzero_theory.privacy.step import Release
 
 @dataclass(frozen=True)
 class Privacy:
-    """The (epsilon, delta) of one run. The true epsilon is between `lower` and `epsilon`, and `epsilon` is the one to
-    rely on. `how` names the mechanism that the run releases through."""
+    """The (epsilon, delta) of one run, and what it rests on. The true epsilon is between `lower` and `epsilon`, and
+    `epsilon` is the one to rely on.
+
+    batch: the expected number of records in a batch, of n. noise_multiplier: the noise on a sum over the clip. how:
+    which mechanism makes the releases, in words.
+    """
 
     lower: float
     epsilon: float
@@ -53,9 +57,10 @@ def first_order_noise(configuration: Configuration, n: int) -> float:
 
 
 def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: float) -> Privacy:
-    """Return the privacy of a run of DP-AdamW, which releases a noisy sum of clipped gradients in each step.
+    """Return the privacy of a whole run of DP-AdamW, which releases a noisy sum of clipped gradients in each step.
 
-    n: the number of training records. noise_multiplier: the standard deviation of the noise on a sum over the clip.
+    configuration: its steps, batch, sampling, relation and delta count. n: the number of training records.
+    noise_multiplier: the standard deviation of the noise on a sum over the clip.
     """
     c = configuration
     unit = Release(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)
@@ -81,7 +86,7 @@ def opacus_epsilon(privacy: Privacy) -> float:
 
 
 def search_epsilon(history: Sequence[Release], runs: int, delta: float) -> float:
-    """Return an upper bound on epsilon if all `runs` runs of a search, each with this history, used the private
-    records."""
+    """Return an upper bound on the epsilon, at this delta, of a search that makes `runs` runs on the same private
+    records, each with the releases `history`. Raises ValueError unless runs is an integer >= 1."""
     times = check.integer("runs", runs)
     return epsilon_of_history([unit.with_steps(unit.steps * times) for unit in history], delta).upper

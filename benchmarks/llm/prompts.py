@@ -62,10 +62,11 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 class Prompter:
-    """Turns the records of one task into examples for one kind of model.
+    """Turns the records of one task into examples for one kind of model. A prompt has at most `max_length` tokens, and
+    at most the task's own largest number.
 
     Raises ValueError where the task has no prompt for this kind of model, where a masked model's word is not one token,
-    or where the template alone is longer than `max_length` (the task's, if left out).
+    or where the template and the longest answer leave no room for a record's text.
     """
 
     def __init__(self, task: Task, kind: str, tokenizer: Any, max_length: int | None = None) -> None:

@@ -22,7 +22,8 @@ TEST_SEED = 42
 
 @dataclass(frozen=True)
 class Record:
-    """The texts of one record, and its class or its gold answers."""
+    """A record: its texts by the name of their column, and its class `label` (-1 if answers are free text) or its gold
+    `answers` (none if there are classes)."""
 
     texts: Mapping[str, str]
     label: int = -1
@@ -80,11 +81,13 @@ def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
 
 
 def splits(task: Task, selection: Selection, seed: int, data: Path | None = None) -> Splits:
-    """Return the records of one run.
+    """Return the records of one run of a task.
 
-    data: a folder of local files, or None for Hugging Face. Training records are shuffled with `seed`. The first of
-    each class (or of all) train; the next ones, as many again unless `selection.dev` is less, are the dev records.
-    Where all records train, the dev records are the source's own dev split."""
+    selection: how many, and which. seed: by it the training records are shuffled. The first of each class (or of all)
+    train; the next ones, as many again unless `selection.dev` is less, are the dev records. Where all records train,
+    the dev records are the source's own dev split. data: a folder of local files, or None for Hugging Face. Raises
+    ValueError where no training record has enough words, and what `load` raises.
+    """
     enough = [r for r in load(task, "train", data) if _words(r) >= selection.min_words]
     if not enough:
         raise ValueError(f"min_words must leave training records; got {selection.min_words}")
@@ -157,8 +160,8 @@ def _local_rows(task: Task, source: Source, data: Path, name: str) -> Iterator[M
 
 
 def _tsv(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the records, by column, of a file whose header has the column names; then each line is a record, and
-    quotation marks mean nothing."""
+    """Yield the records of the file at `path` as dictionaries by column. Its first line has the names of the columns,
+    separated by tabs; each further line is a record, and quotation marks mean nothing. The task is not used."""
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
 
@@ -170,7 +173,8 @@ def _sst2(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _label_first(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the records, by column, of a file whose lines are LABEL, a space, and the text."""
+    """Yield the records of the file at `path`, whose lines are LABEL, a space, and the text, as dictionaries with the
+    task's names for the two."""
     (column,) = task.fields.values()
     for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
         label, _, text = line.partition(" ")
@@ -178,7 +182,8 @@ def _label_first(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _trec(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the records, by column, of a file in Latin-1 whose lines are COARSE:fine, a space, and the question."""
+    """Yield the records of the file in Latin-1 at `path`, whose lines are COARSE:fine, a space, and the question, as
+    dictionaries with the task's names for the coarse class and the question."""
     (column,) = task.fields.values()
     for line in path.read_text(encoding="latin-1").rstrip("\n").split("\n"):
         label, _, text = line.partition(" ")

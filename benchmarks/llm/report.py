@@ -19,13 +19,14 @@ FIELDS = ("method", "epsilon", "mean", "error", "seeds", "search", "paper", "pap
 
 
 def last_step(c: Configuration) -> int:
-    """Return the value of the column `step` in the last row of a run of this configuration."""
+    """Return the value of the column `step` in the last row of a run of the configuration c: its number of steps, 0 for
+    zero-shot."""
     return 0 if c.method == "zero-shot" else c.steps
 
 
 class _Lines:
-    """The last row of each run in `rows`, found by the run's configuration. Values are compared as numbers where they
-    are numbers, so that 1e-6 finds 0.000001."""
+    """The rows of runs by configuration: for each run the row after its last step. Values are compared as numbers where
+    they are numbers, so that 1e-6 finds 0.000001."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self._rows = rows
@@ -47,10 +48,11 @@ def _comparable(value: object) -> float | str:
 
 
 def best(rows: pd.DataFrame, grids: Sequence[Sequence[Configuration]]) -> int:
-    """Return the index of the setting with the best mean metric on the dev records; of equal ones, that with the
-    smallest mean loss there.
+    """Return the index of the setting with the best metric on the dev records, in the mean over seeds; of equal ones,
+    that with the smallest mean loss there.
 
-    grids: for each seed, the settings in the same order. Raises ValueError where a configuration has no row.
+    rows: those of the runs. grids: for each seed, the configurations with each setting, in one order for all seeds.
+    Raises ValueError where a configuration has no row.
     """
     return _best(_Lines(rows), grids)
 

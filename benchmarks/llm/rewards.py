@@ -61,7 +61,8 @@ SMOOTHINGS = {"cross-entropy": 1e-2, "error": 0.1}
 
 
 def prepared(name: str, data: Path | None) -> Prepared:
-    """Return the model and a task's records by split."""
+    """Return the model and the records by split of the task with this name, a key of `TASKS`. data: a folder of local
+    files, or None for Hugging Face."""
     size = TASKS[name].size
     if size is None:
         return last_norm.prepared(last_norm.texts(data), cache() / "states")
@@ -70,9 +71,10 @@ def prepared(name: str, data: Path | None) -> Prepared:
 
 
 def trained(work: Prepared, name: str, loss: str, epsilon: float, setting: int) -> dict[str, Any]:
-    """Train privately, and return what was reached; the model's weights are put back.
+    """Train privately for the target `epsilon`, and return the columns of the row, among them the accuracy on dev and
+    test records; the model's weights are put back.
 
-    name: of the task. loss: one of `LOSSES`. setting: the number of its settings.
+    name: of the task. loss: one of `LOSSES`. setting: the index (0, 1, ...) of the loss's pair of clip and step size.
     """
     at, train, smoothing, losses = TASKS[name], first(work.parts["train"], LARGE), SMOOTHINGS[loss], work.losses
     if loss == "error":

@@ -51,8 +51,8 @@ def run_folder(parent: Path, configuration: Configuration) -> Path:
 
 
 def evaluation_steps(steps: int, count: int) -> frozenset[int]:
-    """Return the numbers of steps after which a run is evaluated: `count` of them, evenly spaced, the last of which
-    is `steps`."""
+    """Return the numbers of steps after which a run of `steps` steps is evaluated: `count` of them, evenly spaced up to
+    rounding, the last of which is `steps`. There are fewer if `count` is more than `steps`."""
     return frozenset(round(steps * (index + 1) / count) for index in range(count))
 
 
@@ -142,13 +142,14 @@ def trained(
     folder: Path,
     after_step: Callable[[int], None],
 ) -> tuple[Privacy | None, str]:
-    """Train by the configuration's method.
+    """Train the module by the method of the configuration c.
 
     Returns the privacy of the run, None for a method that is not private, and how the gradients of single records were
     made, in words, "" for a method without them.
 
+    scores: gives each record's loss. examples: the training records. folder: the parent of the run's folder.
     after_step: called after each step with the number of steps made, and once at the start where a zeroth-order run is
-    resumed.
+    resumed or the method is zero-shot.
     """
     if c.method == "zero-shot":
         after_step(0)
@@ -187,8 +188,9 @@ def _zeroth_order(
 
 
 def _prepared(language_model: LanguageModel, prompter: Prompter, c: Configuration) -> tuple[nn.Module, int]:
-    """Return a copy of the model for the configuration c, in which only the weights to train require gradients, and
-    the number of these weights."""
+    """Return a copy of the model for the configuration c, in which only the weights to train require gradients and
+    frozen layers at the bottom run once for each record, and the number of the weights to train. prompter: makes the
+    prompts, whose label sentences give an encoder its label vectors."""
     module = deepcopy(language_model.module)
     if language_model.kind == "encoder":
         module = classifier(module, prompter, language_model.pad)

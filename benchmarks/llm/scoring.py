@@ -35,7 +35,8 @@ class Scorer(Protocol):
 
 
 def scorer(prompter: Prompter, pad: int, rows: int = 16) -> Scorer:
-    """Return the scorer for the prompter's task and kind of model. pad: the id that pads, whose value has no effect."""
+    """Return the scorer for the prompter's task and kind of model. pad: the id that pads, whose value has no effect.
+    rows: how many records go through the model at a time, an integer >= 1, else ValueError is raised."""
     rows = check.integer("rows", rows)
     classes = prompter.classes()
     if prompter.kind == "encoder":
@@ -119,8 +120,8 @@ class EncoderScorer(_Classifier):
 
 
 def classifier(encoder: nn.Module, prompter: Prompter, pad: int) -> SentenceClassifier:
-    """Return the encoder with the label sentences' embeddings as label vectors, so that its first scores are the
-    zero-shot ones."""
+    """Return the encoder as a classifier whose label vectors are the embeddings of the label sentences, so that its
+    first scores are the zero-shot ones. prompter: has the label sentences. pad: the id that pads."""
     with torch.no_grad():
         return SentenceClassifier(encoder, embed(encoder, **_inputs(encoder, prompter.classes(), pad)))
 
@@ -149,8 +150,9 @@ def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict
 
 @lru_cache(maxsize=64)
 def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the token ids of the rows, padded to one length, their mask and their positions. The last 64 results are
-    kept, because a step asks for the same rows at every evaluation."""
+    """Return three tensors of shape (rows, longest) on the device: the token ids of the rows, padded on the right with
+    `pad`, their attention mask, and the positions 0, 1, .... The last 64 results are kept, because a step asks for the
+    same rows at every evaluation."""
     width = max(map(len, rows))
     ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
@@ -158,8 +160,9 @@ def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -
 
 
 def _logits(model: nn.Module, rows: Sequence[tuple[int, ...]], positions: Sequence[Sequence[int]], pad: int) -> Tensor:
-    """Return logits of shape (rows, positions, vocabulary) in float32, for rows of token ids. positions: for each row,
-    at which of its tokens; as many for each. pad: the id that pads."""
+    """Return the logits that a model gives for rows of token ids, at some of their tokens, in float32, shape (rows,
+    positions, vocabulary). positions: for each row, the places of these tokens, as many in each row. pad: the id that
+    pads."""
     inputs = _inputs(model, rows, pad)
     kept = torch.tensor(positions, device=inputs["input_ids"].device)
     index = torch.arange(len(rows), device=kept.device)[:, None]
@@ -175,7 +178,8 @@ def _logits(model: nn.Module, rows: Sequence[tuple[int, ...]], positions: Sequen
 def _mean_log_probabilities(
     model: nn.Module, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], pad: int
 ) -> Tensor:
-    """Return the mean log-probability of the continuation's tokens for each (prompt, continuation), shape (pairs,)."""
+    """Return, for each pair (prompt, continuation) of token ids, the mean over the continuation's tokens of the
+    log-probability that the model gives the token after all before it, shape (pairs,). pad: the id that pads."""
     width = max(len(continuation) for _, continuation in pairs)
     positions = [
         [len(prompt) - 1 + min(k, len(continuation) - 1) for k in range(width)] for prompt, continuation in pairs

@@ -17,27 +17,28 @@ CHOSEN = "chosen"
 
 
 def tried(common: Cell, settings: int) -> Iterator[Cell]:
-    """The cells of the runs with seed 0, one for each of so many settings, which have the columns `common` too."""
+    """Yield the cells of the trial runs: the columns `common`, the number of a setting (0 to settings - 1) and the seed
+    0."""
     yield from ({**common, "setting": str(number), "seed": 0} for number in range(settings))
 
 
 def reported(common: Cell, seeds: int) -> Iterator[Cell]:
-    """The cells of so many runs in the chosen setting, with the seeds 1, 2, ..."""
+    """Yield the cells of the runs that are reported: the columns `common`, the word `CHOSEN` for the setting, and the
+    seeds from 1 to `seeds`."""
     yield from ({**common, "setting": CHOSEN, "seed": seed} for seed in range(1, seeds + 1))
 
 
 def best(rows: pd.DataFrame, by: str = "dev_accuracy", *, lowest: bool = False, **cell: object) -> int:
-    """Return the number of the setting with the highest value in the column `by`, the first of equal ones.
-
-    rows: the rows so far, of which those with seed 0 and the values of `cell` are compared. lowest: choose the lowest
-    value instead.
-    """
+    """Return the number of the setting that is best on the dev records: of the rows with seed 0 and the column values
+    in `cell`, the one with the highest value in the column `by`, or with the lowest if `lowest` holds. Of equal ones it
+    is the one with the smaller number."""
     mine = having(rows, seed=0, **cell).sort_values([by, "setting"], ascending=[lowest, True])
     return int(mine["setting"].iloc[0])
 
 
 def ready(parser: Parser, options: Namespace) -> None:
-    """Compute with one thread, refuse a command line where the model is not made, and begin without prepared data."""
+    """The `check` of these experiments: let torch use one thread, refuse the command line (the parser's error) where
+    the folder of the pretrained model has not been made, and set `options.work`, in which records are kept, to None."""
     one_thread(parser, options)
     with parser.refusals():
         pretrained_folder(MODEL)

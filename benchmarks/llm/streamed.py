@@ -63,10 +63,11 @@ class _OneLayer(Tensors):
 
 
 def measure(model: str, method: str, steps: int, length: int, device: str) -> dict[str, Any]:
-    """Measure the steps of `method` on `model` with layers read from files; returns the row of results.
+    """Measure `steps` steps of the method "mezo" or "dpzero", after one that is not timed, on a model with random
+    weights whose layers are read from files. Returns the row of results.
 
-    steps: how many steps are timed, after one that is not. length: tokens of a record. device: where the model runs,
-    for example `cuda`.
+    model: a name that `models.configuration` knows. length: tokens of a record. device: where the model runs, "cuda"
+    (in float16) or "cpu" (in float32).
     """
     dtype = "float32" if device == "cpu" else "float16"
     config, kind = models.configuration(model)
@@ -120,8 +121,9 @@ def _plan(method: str, steps: int) -> Plan:
 
 
 def _drawn(module: nn.Module, layers: str, folder: Path) -> _OneLayer:
-    """Write random weights into `folder`, those outside the layers and those of the first layer, and return them as the
-    tensors of the whole model. layers: the prefix of the names of the layers' weights."""
+    """Write random weights of the module, whose own have no storage, into `folder`: those outside the layers and those
+    of the first layer. Returns them as the tensors of the whole model. layers: the prefix of the names of the layers'
+    weights, with its last dot."""
     generator, values = torch.Generator().manual_seed(0), {}
     for name, parameter in module.named_parameters():
         if not name.startswith(layers) or name.startswith(f"{layers}0."):

@@ -100,7 +100,8 @@ def _task(name: str, entry: dict[str, Any]) -> Task:
 
 
 def names(kind: str | None = None) -> tuple[str, ...]:
-    """Return the names of the tasks, or of those that have a prompt for a kind of model."""
+    """Return the names of the tasks; with `kind`, which is one of `KINDS`, only of those that have a prompt for such
+    models."""
     return tuple(name for name, entry in _tasks().items() if kind is None or kind in entry.prompts)
 
 

@@ -41,10 +41,10 @@ def start(
 
 
 def save(run: Run, step: int, folder: Path) -> None:
-    """Save a checkpoint of the run in `folder` now and then, for DPGD-0th only: its releases are vectors, which no
-    transcript replays. It is to be called after each step, where `step` is the number of steps made.
+    """Save a checkpoint of the run in `folder` if its releases are vectors (DPGD-0th), which no transcript replays; do
+    nothing for other methods. It is to be called after each step, with the number `step` of steps made.
 
-    Checkpoints are saved after the first step, every `EVERY` steps and after the last. Steps that an interruption
+    Checkpoints are saved after the first step, after every `EVERY` steps and after the last. Steps that an interruption
     undoes stay paid for.
     """
     if not run.plan.scalars and (step == 1 or step % EVERY == 0 or not run.releases_left):

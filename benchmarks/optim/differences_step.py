@@ -60,7 +60,9 @@ def methods(k: int) -> list[str]:
 
 
 def classifier(model: str, trained: str) -> tuple[nn.Module, int]:
-    """Return the module that `model` names, in which the weights that `trained` names are trained, and their number."""
+    """Return the model with this name (a key of the table in the module's docstring: minilm, opt or smollm2), in which
+    the weights that `trained` names ("top-norm", "lora" or "body") require gradients, and the number of these
+    weights."""
     if model == MINILM:
         return one_pass.classifier(model, trained)
     module = random_model(config("opt", 256), "causal", seed=0) if model == OPT else _smollm2()
@@ -89,8 +91,8 @@ def next_tokens(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 def start(module: nn.Module, model: str, method: str, k: int) -> Run:
-    """Return the run on which the evaluations of a method with K = k directions are timed. `module` is the one that the
-    name `model` stands for."""
+    """Return a run on TEXTS random texts of 16 tokens on which the evaluations of a method with K = k directions are
+    timed. It is not private and is never stepped. `module` is what `classifier` returns for the name `model`."""
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, 500, (TEXTS, one_pass.TOKENS), generator=draw)
     labels = torch.randint(one_pass.CLASSES, (TEXTS,), generator=draw)
@@ -106,14 +108,15 @@ def start(module: nn.Module, model: str, method: str, k: int) -> Run:
 
 
 def evaluate(run: Run, method: str, k: int, release: int) -> None:
-    """Evaluate by the method the differences of all texts along the k directions of step number `release` of the run,
-    and drop the results."""
+    """Evaluate the differences of all texts along the k directions of the step with the number `release`, and drop the
+    results. `method` says how many directions go through the model at once. The run must be that method's own, of
+    `start`."""
     run.sums.differences(release, np.arange(TEXTS), k if method == ONE_PASS else 1)
 
 
 def peaks(model: str, trained: str, k: int) -> dict[str, float]:
-    """Return by method the peak memory of the second step, in MiB above what is held before it, for K = k directions.
-    `model` and `trained` are those of `classifier`."""
+    """Return by method the peak memory of the evaluations of a second step, in MiB above what is held before it, for K
+    = k directions. It is to be called in a new process. `model` and `trained` are those of `classifier`."""
     torch.set_num_threads(1)
     module, _ = classifier(model, trained)
     found = {}

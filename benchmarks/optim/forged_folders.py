@@ -92,8 +92,9 @@ def started(folder: Path, method: str, block: int, resume: bool | str = False) -
 
 
 def _sums(change: Callable[[Any], Any]) -> Forge:
-    """Return a lie about the released numbers: a function that replaces the sums in a folder's parts by `change` of
-    fresh noise of the same size."""
+    """Return a function (parts, random generator) that forges the released numbers: it replaces the sums in a folder's
+    parts by `change` of fresh noise, drawn by the law and with the scale that the plan in the folder states. What it
+    draws does not come from the given generator."""
 
     def forge(parts: Folder, rng: Rng) -> None:
         plan, source = parts.header["plan"], SystemNoise()
@@ -118,7 +119,8 @@ ODD: tuple[Any, ...] = (None, True, -1, 1.5, 10**40, math.nan, math.inf, "x\ny\x
 
 
 def _odd(values: Any, rng: Rng) -> Any:
-    """Return a copy of the JSON values in which one value, anywhere, is replaced by a value of another type."""
+    """Return a copy of the JSON values in which one value, drawn with `rng` from any depth, is replaced by a value of
+    another type. Values named "check" or "format" at the top are not touched."""
     found = [place for place in places(values) if place[0] not in ("check", "format")]
     place = found[int(rng.integers(len(found)))]
     now = value_at(values, place)
@@ -198,8 +200,8 @@ UNTOLD: dict[str, Forge] = {
 
 
 def _forged(folder: Path, rng: Rng, method: str) -> tuple[str, bool]:
-    """Write lies into the folder of a run by `method`. Returns the lies' names joined by " + ", and whether the
-    verification can notice them."""
+    """Write lies into the folder of a run by `method`, a key of METHODS, in place of its files. Returns the lies' names
+    joined by " + ", and whether the verification can notice them: in one folder of ten it cannot."""
     parts, texts = Folder.read(folder), dumped
     if rng.random() < 0.1:
         name = str(rng.choice(list(UNTOLD)))
@@ -256,8 +258,9 @@ def _damaged(folder: Path, rng: Rng, method: str) -> str:
 
 
 def _true(folder: Path, whole: dict[str, bytes], made: int) -> bool:
-    """Return whether all that is left in a damaged folder is true: the transcript is a beginning of the real one, whole
-    or torn, and the ledger counts at least the `made` releases. `whole` has the intact files by name."""
+    """Return whether all that is left in a damaged folder is true: the complete releases in the transcript are a
+    beginning of the real ones, and the ledger can be read and counts at least the `made` releases. A torn release at
+    the end is no lie. `whole` has the intact files by name."""
     before, now = whole[TRANSCRIPT], (folder / TRANSCRIPT).read_bytes()
     start = before.find(b"\n") + 1
     size = (len(before) - start) // made
@@ -269,8 +272,9 @@ def _true(folder: Path, whole: dict[str, bytes], made: int) -> bool:
 
 
 def _verified(folder: Path, form: str) -> tuple[int, bool]:
-    """Verify the folder, with the answer as "text", "json" or "html" (`form`). Returns the exit status and whether its
-    message is clear, and raises what the verification raises."""
+    """Verify the folder, with the answer as "text", "json" or "html" (`form`). Returns the exit status, and whether the
+    message is clear: one line on standard error if the status is 1 and none if it is 0, in printable ASCII. Raises what
+    the verification raises."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = verify([str(folder), "--format", form])
@@ -282,9 +286,10 @@ def _verified(folder: Path, form: str) -> tuple[int, bool]:
 
 
 def _threaded(folder: Path, rng: Rng, method: str, block: int) -> dict[str, int]:
-    """Let several threads step a run until all of its steps are made, while another thread verifies its folder. `block`
-    is how many releases the ledger pays for at once. Returns how often each thing that may go wrong did. `method` is a
-    key of METHODS."""
+    """Start a run in `folder` and let two to four threads, as `rng` says, step it until all of its steps are made,
+    while this thread verifies the folder. Returns how often each thing that may go wrong did: "accepted" is 1 if a step
+    is missing or was made twice. `method` is a key of METHODS, and `block` is how many releases the ledger pays for at
+    once."""
     run, wrong = started(folder, method, block), {"unclear": 0, "traceback": 0, "accepted": 0}
     made: list[int] = []
 
@@ -374,9 +379,10 @@ def _judged(folder: Path, form: str, kind: str, told: bool, whole: dict[str, byt
 def _gone_on(
     folder: Path, method: str, block: int, row: dict[str, Any], whole: dict[str, bytes], state: Any
 ) -> dict[str, Any]:
-    """Resume the run with its folder as it is, then with the intact files `whole` put back and, for dpgd-0th, the
-    checkpoint `state` loaded. Returns the columns of the row that say whether the run could be continued to its end.
-    `method` and `block` are those with which the run was started, and `row` has the columns known so far."""
+    """Resume the run with its folder as it is and make a step, which may be refused; then put the intact files `whole`
+    back, resume it again, and make all of its steps. For dpgd-0th the checkpoint `state` is loaded each time. Returns
+    the columns of the row that say whether the run could be continued to its end. `method` and `block` are those with
+    which the run was started, and `row` has the columns known so far."""
     traceback, unclear = row["traceback"], row["unclear"]
     for back in (False, True):
         if back:

@@ -57,8 +57,9 @@ def texts(lengths: Sequence[int]) -> list[Tensor]:
 
 
 def padded(records: Sequence[Tensor], to: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the tokens of the records as one tensor, padded with 0 to the longest record and to at least `to` tokens,
-    and a mask of the same shape that is 1 at tokens and 0 at padding."""
+    """Return (ids, mask), both of shape (records, width): the tokens of the records, padded with the token 0 to the
+    longest record and to at least `to` tokens, and a mask that is 1 at tokens and 0 at padding. No record has the token
+    0."""
     longest = max(to, *(len(record) for record in records))
     ids = torch.stack([nn.functional.pad(record, (0, longest - len(record))) for record in records])
     return ids, (ids > 0).long()
@@ -83,8 +84,8 @@ def model() -> nn.Module:
 
 
 def start(way: str, smoothing: float, folder: str) -> Run:
-    """Return a run with one `way` of keeping records apart (a key of WAYS). Its records 0 to 15 are short, and record
-    16 is the longest possible. The smoothing is lambda, and `folder` is the parent of the run's folder."""
+    """Return a private run with one `way` of keeping records apart, a key of WAYS. Its records 0 to 15 are short, and
+    record 16 is the longest possible. The smoothing is lambda, and `folder` is the parent of the run's new folder."""
     isolation, micro_batch = WAYS[way]
     draw = np.random.default_rng(0)
     lengths = [*draw.integers(5, SHORT + 1, BESIDE), LENGTH, *draw.integers(5, LENGTH + 1, RECORDS - BESIDE - 1)]
@@ -100,9 +101,9 @@ def start(way: str, smoothing: float, folder: str) -> Run:
 
 
 def moved(way: str, smoothing: float) -> float:
-    """Return the largest change of a short record's difference of losses, among 16 records and DIRECTIONS directions,
-    when the longest record joins their batch. `way`, a key of WAYS, says how records are kept apart while the losses
-    are computed, and the smoothing is lambda."""
+    """Return the largest change, in absolute value, of a short record's difference of losses, among 16 records and
+    DIRECTIONS directions, when the longest record joins their batch. `way`, a key of WAYS, says how records are kept
+    apart while the losses are computed, and `smoothing` is lambda. The clip is 1, so this is a share of it, too."""
     micro_batch, largest = WAYS[way][1], 0.0
     with tempfile.TemporaryDirectory() as folder:
         run = start(way, smoothing, folder)

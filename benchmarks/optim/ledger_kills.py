@@ -31,8 +31,9 @@ SEED = 20260
 
 
 def spend_until_killed(path: Path, published: Path) -> None:
-    """Spend releases of the ledger at `path` and append each paid number to the file `published`, until this child
-    process is killed or the budget is spent. The function does not return."""
+    """Spend releases of the ledger at `path`, one at a time, and append the number of each paid one as a line to the
+    file `published`. It is for a forked child: it ends this process, with status 0 once the budget is spent and 1 after
+    any error, and never returns."""
     status = 1
     try:
         sink = os.open(published, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -60,9 +61,10 @@ def damage(path: Path, kind: str, rng: np.random.Generator) -> None:
 
 
 def one_round(path: Path, published: Path, rng: np.random.Generator) -> dict[str, str | float | int]:
-    """Start a child that spends releases, kill it, perhaps damage the ledger's end, and open the ledger again. Returns
-    the columns of a row: what was done, and how many published releases the ledger does not count or were published
-    twice."""
+    """Start a child that spends releases, kill it within 20 ms, perhaps damage the ledger's end, as `rng` says, and
+    open the ledger again. Returns the columns of a row: what was done, how many published releases the ledger does not
+    count (`lost`), and how many numbers were published more than once (`twice`). path: the ledger. published: the file
+    of published numbers. Both keep what earlier rounds left."""
     child = os.fork()
     if child == 0:
         spend_until_killed(path, published)

@@ -45,8 +45,9 @@ FIELDS = ("d", "turns", "seconds", "seconds_apart", "ratio", "ratio_error", "cha
 
 
 def classifier(model: str, trained: str) -> tuple[nn.Module, int]:
-    """Return a classifier made of the encoder `model`, with the weights named by `trained` set to be trained, and how
-    many weights that are."""
+    """Return a classifier made of the encoder `model` ("small" or "minilm"), and the number of weights that are
+    trained: those that `trained` names, as in the module's docstring, and the label vectors. They alone require
+    gradients."""
     encoder = load(MINILM).module if model == MINILM else random_model(config("roberta", 64), "encoder", seed=0)
     torch.manual_seed(0)
     module = SentenceClassifier(encoder, nn.functional.normalize(torch.randn(CLASSES, _width(encoder)), dim=-1))

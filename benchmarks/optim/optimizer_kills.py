@@ -86,9 +86,13 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def train(folder: Path, checkpoints: bool, ready: int) -> None:
-    """Train the run in `folder` until this child process is killed or the budget is spent, and write each released
-    number to the file `told`. `checkpoints` says whether checkpoints are saved, and a byte is written to the pipe
-    `ready` once the files are open. The function does not return."""
+    """Resume the run in `folder` and train it until this child process is killed or the budget is spent, and write each
+    released number to the file `told` in it. It is for a forked child: it ends this process, with status 0 at the end
+    of the budget and 1 after any error, and never returns.
+
+    checkpoints: whether a checkpoint is saved every CHECKPOINT_EVERY steps. ready: the descriptor of a pipe, to which a
+    byte is written once the files are open.
+    """
     status = 1
     try:
         run, saved = start(folder, fresh(), resume=True), folder / "checkpoint.pt"
@@ -113,8 +117,10 @@ def train(folder: Path, checkpoints: bool, ready: int) -> None:
 
 
 def fork(folder: Path, checkpoints: bool, delay: float | None) -> int:
-    """Train the run in `folder` in a child process, and kill the child `delay` seconds after it has opened its files,
-    or never if None. Returns the child's exit code. `checkpoints` says whether the child saves checkpoints."""
+    """Train the run in `folder` in a child process and wait for its end. It is killed after `delay` seconds, or never
+    if `delay` is None. A delay above a tenth of LONGEST counts from the moment at which the child has opened its files,
+    and a smaller one from its start. Returns the child's exit code, -9 after a kill. `checkpoints` says whether the
+    child saves checkpoints."""
     wait, ready = os.pipe()
     child = os.fork()
     if child == 0:
@@ -153,9 +159,10 @@ def inspect(folder: Path) -> dict[str, int]:
 
 
 def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
-    """Kill one run `kills` times, then let it continue to its end, and return a row for each kill and one for the end.
-    The last row says whether a replay of the transcript gives the final weights. `part` is the run's number; in every
-    second part the child saves checkpoints."""
+    """Start a run in `folder`, kill it and resume it `kills` times, then let it go on to its end, and return a row for
+    each kill and one for the end. The last row says in `equal` whether a replay of the transcript gives the final
+    weights, bit for bit. `part` is the run's number: it seeds the moments of the kills, and if it is odd the child
+    saves checkpoints."""
     rng, checkpoints = np.random.default_rng([SEED, part]), part % 2 == 1
     start(folder, fresh(), resume=False).close()
     rows: list[dict[str, Any]] = []
@@ -178,7 +185,8 @@ def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
 
 
 def _parts(options: Namespace) -> list[int]:
-    """Return the number of kills in each part of the experiment; a part is one run."""
+    """Return the number of kills in each part of the experiment: PART in each but perhaps the last, `--kills` in all. A
+    part is one run."""
     return [min(PART, options.kills - first) for first in range(0, options.kills, PART)]
 
 

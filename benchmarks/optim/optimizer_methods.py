@@ -40,9 +40,12 @@ SMALL = {
 
 @dataclass(frozen=True)
 class StepCase:
-    """What a step is measured on: the size of the model, the number of records in the batch, their length in tokens,
-    the dtype of the weights, the names of the methods to measure, and whether the frozen matrices beside which adapters
-    are trained are kept as 8-bit integers."""
+    """What a step is measured on.
+
+    size: the name of the model's size. batch: the number of records in the batch. length: their length in tokens.
+    dtype: that of the weights. methods: the names of the methods to measure. quantised: whether the frozen matrices
+    beside which adapters are trained are kept as 8-bit integers.
+    """
 
     size: str
     batch: int
@@ -53,8 +56,9 @@ class StepCase:
 
 
 class Bench:
-    """One model and one batch on one device, and the methods' steps on them. `stack` closes the runs' files at the
-    end."""
+    """One model and one batch of random tokens on one device, and the methods' steps on them. Methods share the model,
+    whose weights their steps change, but those with adapters and with Opacus' hooks have a model of their own. `stack`
+    closes the runs' files at the end."""
 
     def __init__(self, case: StepCase, device: str, stack: ExitStack) -> None:
         self._stack = stack
@@ -70,7 +74,8 @@ class Bench:
         self._data = TensorDataset(*self._batch)
 
     def step(self, method: str) -> Step:
-        """Return a function that makes one step of the method with this name."""
+        """Return a function without arguments that makes one step of the method with this name each time it is called.
+        Raises KeyError for an unknown name."""
         if method in DIRECTIONS:
             return self._ours(method, private=False)
         if method == PRIVATE:
@@ -227,7 +232,9 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
 
 
 class _Product(torch.autograd.Function):
-    """x W^T for a frozen matrix W of 8-bit integers times a scale a row; W is made again for the backward pass."""
+    """The product x W^T for a frozen matrix W that is given as 8-bit integers and a scale for each row. W is made in
+    floating point for the product and again for the backward pass, so it is not held between the two. Only x has a
+    gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, integers: Tensor, scale: Tensor) -> Tensor:

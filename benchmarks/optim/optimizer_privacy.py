@@ -75,9 +75,13 @@ def data() -> TensorDataset:
 
 
 def attack(run: Run, key: bytes, steps: int) -> float:
-    """Attack `steps` steps of a run with one parameter, given the run's key, and return the root mean square error of
-    the recovered clipped sums in units of the noise's standard deviation. The better of two guesses counts: with and
-    without subtracting noise drawn from the key. The true sum is used only to compute this error."""
+    """Let an attacker recover the clipped sum of a batch from the change of the weights, in each of `steps` steps of a
+    run with one parameter, and return the root mean square error in units of the noise's standard deviation.
+
+    There are two guesses: the released sum, and that less the noise that `key`, the run's key, would give as a seed.
+    The one with the smaller error over all steps counts. The true sum is used only to compute this error. An error of 1
+    means that the noise hides the sum as it should.
+    """
     weight = run.weights.parameters[0]
     redrawn = SeededNoise(int.from_bytes(key, "little") % 2**64)
     errors = np.empty((2, steps))
@@ -106,8 +110,9 @@ def attack_seeded(cases: int) -> float:
 
 
 def sensitivity(cases: int) -> float:
-    """Return the largest change of the released integer sum over the change allowed, among `cases` random pairs of
-    neighbouring data sets, or infinity as soon as one change exceeds what is allowed."""
+    """Return the largest L2 norm of the change of the released integers over the change that the plan allows, among
+    `cases` random pairs of neighbouring data sets; infinity as soon as one change, compared in integers, exceeds what
+    is allowed."""
     rng, worst = np.random.default_rng(SEED), 0.0
     base = Plan.for_target(n=RECORDS, steps=1, **SETTINGS)
     for _ in range(cases):
@@ -156,7 +161,8 @@ def _torchrun(folder: Path, count: int, steps: int) -> list[torch.Tensor]:
 
 def work(folder: Path, steps: int) -> None:
     """Be one of several processes under torchrun: make a seeded run of `steps` steps of an MLP in float32, with eight
-    micro-batches of four records, and save the final weights in `folder`."""
+    micro-batches of four records, and save the final weights as one vector in the file SIZE-RANK.pt of `folder`, where
+    SIZE is the number of processes and RANK this one's."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(SEED)

@@ -157,10 +157,12 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
 
 
 def _turns(case: StepCase, device: str, methods: Sequence[str], turns: int, budget: float) -> dict[str, list[Any]]:
-    """Time steps of the methods in turns, and return for each method the pairs (processor seconds, or synchronised
-    seconds on a GPU; wall seconds), one for each turn. One turn more is made first to warm up, and dropped. After 2
-    turns, a further one is made only if it is expected to end within `budget` seconds. `case` has the model and
-    batch."""
+    """Time steps of the methods in turns, and return for each method the pairs (processor seconds, or synchronised wall
+    seconds on a GPU; wall seconds), one for each turn.
+
+    There are `turns` turns, and one before them that only warms up. After two turns another one is made only if it is
+    expected to end within `budget` seconds of the start. `case` has the model and batch.
+    """
     samples: dict[str, list[Any]] = {method: [] for method in methods}
     with ExitStack() as stack:
         bench = Bench(case, device, stack)
@@ -189,8 +191,9 @@ def _timed(step: Step, device: str) -> tuple[float, float]:
 
 
 def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer | str:
-    """Return what `work` returns, or a text that says why it failed. Either way unused memory of the device is
-    released."""
+    """Return what `work` returns for these arguments, or, if it raises an exception, a text that says why: "out of
+    memory", or the exception's type and message. Either way the memory that torch keeps on the device without using it
+    is released."""
     try:
         return work(*arguments)
     except (torch.OutOfMemoryError, MemoryError):
@@ -202,8 +205,9 @@ def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer 
 
 
 def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
-    """Return the peak memory, in MiB, of a method's first steps. Raises MemoryError if the machine has less memory than
-    the method needs. `case` has the model and batch; the device is "cpu" or "cuda"."""
+    """Return the peak memory, in MiB, of a method's first steps: in a new process on the CPU, in this one on a GPU.
+    Raises MemoryError if weights, gradients and optimizer state alone need more than a quarter of the memory that is
+    free. `case` has the model and batch; the device is "cpu" or "cuda"."""
     if device == "cuda":
         return _peak_of_steps(case, device, method, 1)
     if _needed_megabytes(case, method) > 0.25 * _available_megabytes():
@@ -213,7 +217,8 @@ def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
 
 def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> float:
     """Return the largest memory in MiB held during a method's first steps, less what was held before the model was
-    built. `case` has the model and batch, and `threads` is the number of torch's threads on the CPU."""
+    built: that of torch's allocator on a GPU, that of the process on the CPU. `case` has the model and batch, and
+    `threads` is the number of torch's threads on the CPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
     with ExitStack() as stack:
@@ -231,8 +236,9 @@ def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> fl
 
 
 def _needed_megabytes(case: StepCase, method: str) -> float:
-    """Return a lower bound, in MiB, on the memory that the method needs for weights, gradients and optimizer state, so
-    that no attempt is made that must fail. `case` has the model and batch."""
+    """Return an estimate, in MiB, of the memory that weights, gradients and optimizer state of the method need in
+    float32, as if nothing else were held. It decides whether the method is tried on the CPU. `case` has the model and
+    batch."""
     parameters, _ = _sizes(case)
     copies = {"adamw": 4, "dp-adamw": 6 + case.batch}.get(method, 1)
     return copies * parameters * 4 / 2**20
@@ -260,8 +266,8 @@ def _release(device: str) -> None:
 
 
 def share(megabytes: float, inference: float) -> float | None:
-    """Return the memory of a method over that of inference, both in MiB, or None if the memory of inference was too
-    small to be seen."""
+    """Return the memory of a method over that of inference, both in MiB, rounded to four digits; None if the memory of
+    inference is 0, as if it was too small to be seen."""
     return rounded(megabytes / inference) if inference > 0 else None
 
 

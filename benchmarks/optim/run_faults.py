@@ -79,8 +79,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def read_only() -> Iterator[None]:
-    """Return a context in which os.open refuses to open a file for writing, whoever the user is. File permissions alone
-    would not stop root."""
+    """Return a context in which `os.open` raises PermissionError whenever a file is to be opened for writing, whoever
+    the user is. (File permissions would not stop root.) Other ways to open a file are not refused."""
     opened = os.open
 
     def refusing(path: Any, flags: int, *rest: Any, **named: Any) -> int:
@@ -96,8 +96,9 @@ def read_only() -> Iterator[None]:
 
 
 def limited(trial: Trial) -> None:
-    """Resume the trial's run with a limit on the size of files, a random number of bytes above the largest one's, so
-    that it ends with an error as on a full disk."""
+    """Resume the trial's run and go on with it under a limit on the size of files, which is up to 1,500 bytes above the
+    size of the run's largest file, so that a write fails as on a full disk. It is for a child process, whose limit
+    stays. If the limit is not reached, the run goes on to its end."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     largest = max(path.stat().st_size for path in trial.folder().iterdir())
     trial.told.touch()
@@ -128,8 +129,9 @@ def instruction(trial: Trial) -> int:
 
 
 def opening(trial: Trial) -> int:
-    """Interrupt the resumption of a run at a random instruction (for a run in the Trainer, anywhere in the training).
-    Returns 1 if the module is not as it was, else 0."""
+    """Resume the run and make a step (in the Trainer: a training of one step), with a KeyboardInterrupt before a random
+    one of the bytecode instructions that such a call runs. Returns 1 if the module was left untidy (`Trial.untidy`),
+    else 0."""
     work: Callable[[], object] = lambda: trial.train(1, resume=True)  # noqa: E731
     found = instructions(work)
     interrupt(work, found[int(trial.rng.integers(len(found)))])
@@ -138,7 +140,9 @@ def opening(trial: Trial) -> int:
 
 def damage(trial: Trial, fault: str, before: dict[str, bytes]) -> int:
     """Do to the trial's folder what the fault with this name does, while no process has the folder open. `before` has
-    the files as they were some releases earlier. Returns 1 if the module is not as it was, else 0."""
+    the run's files, by name, as they were some releases earlier, for the faults that put them back. Returns 1 if the
+    fault interrupts a step or the resumption and leaves the module untidy (`Trial.untidy`), else 0. For faults that are
+    made elsewhere, such as "twice", nothing is done."""
     kind, _, which = fault.partition("-")
     path, rng = trial.folder() / FILES.get(which, "none"), trial.rng
     if kind == "cut":
@@ -187,8 +191,10 @@ FAULTS = (
 
 
 def attempt(trial: Trial, fault: str) -> dict[str, Any]:
-    """Make one run with one fault, resume it, and return the columns of its row: the outcome, and a count of each thing
-    that may go wrong. `trial` has the run's method and its random numbers."""
+    """Make one run with one fault, resume it, and return the columns of its row: the `outcome`, "resumed" or "refused",
+    and a count of each thing that may go wrong, as the module's docstring names them. If it is refused, the intact
+    files are put back, unless it is a fault after which no run may be refused, and the run is resumed once more.
+    `trial` has the run's method and its random numbers."""
     early = int(trial.rng.integers(0, trial.made))
     trial.train(early, resume=False)
     before = files(trial.folder())
@@ -245,10 +251,12 @@ def judged(trial: Trial) -> dict[str, int]:
 
 
 def walk(method: str, place: Path) -> int:
-    """Interrupt a step at every instruction, each time in a new resumption of the same run, which is made by `method`
-    (an entry of `trials.METHODS`) in the folder `place`. Returns how often something went wrong: the module was left in
-    another state than before, a release was counted too little or told twice, or the weights differ from those of the
-    replay."""
+    """Interrupt a step before each of its bytecode instructions, each time in a new resumption of the same run, which
+    is made by `method` (an entry of `trials.METHODS`) in the folder `place`, and let the run go on to its end.
+
+    Returns how many things went wrong in all: the module was left untidy (`Trial.untidy`), a release was counted too
+    little or told twice, or the weights differ from those of the replay. They are printed, too.
+    """
     probe = Trial(place / "probe", method, np.random.default_rng(SEED))
     probe.place.mkdir()
     probe.train(2, resume=False)
@@ -279,8 +287,9 @@ def walk(method: str, place: Path) -> int:
 
 
 def walk_opening(place: Path) -> int:
-    """Interrupt the opening and closing of a run's files at every instruction, and open the files again after each. The
-    run is made in the folder `place`. Returns how often something went wrong."""
+    """Interrupt the opening and closing of a run's files before each bytecode instruction of it, and open the files
+    again after each. The run is made in the folder `place`. Returns how often the files could then not be opened or had
+    changed."""
     probe = Trial(place / "probe", METHODS[0], np.random.default_rng(SEED))
     probe.place.mkdir()
     probe.train(2, resume=False)
@@ -303,8 +312,8 @@ def walk_opening(place: Path) -> int:
 
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
-    """Return a context in which fsync does nothing, and in which calibrations and epsilons that repeat are computed
-    once."""
+    """Return a context in which `os.fsync` does nothing, and in which a calibration or an epsilon that was computed
+    before is looked up."""
     priced = cache(lambda history, delta: epsilon_of_history(list(history), delta))
     with (
         mock.patch("os.fsync", return_value=None),

@@ -66,8 +66,10 @@ def measure(dtype: str, method: str, batches: tuple[int, ...] = BATCHES, size: s
 
 
 def _row(dtype: str, method: str, batch: int, size: str) -> dict[str, Any]:
-    """Return what a step of a method with `batch` records costs, as columns of a row: seconds and memory. If it needs
-    more memory than LIMIT, the one column is a status that says how much. dtype, method, size: as in `measure`."""
+    """Return what a step of a method with `batch` records costs, as columns of a row: seconds, and peak memory in MiB
+    less what was held before the model was built. If weights, gradients and optimizer state alone need more than LIMIT
+    bytes, nothing is run, and the one column is a status that says how much they need. dtype, method, size: as in
+    `measure`."""
     quantised = dtype == "int8"
     case = StepCase(size, batch, LENGTH, "float32" if quantised else dtype, quantised=quantised)
     weights = sum(p.numel() for p in classification_model(case, "meta").parameters())

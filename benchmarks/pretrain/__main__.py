@@ -60,10 +60,11 @@ def stream(found: Sequence[str], words: Any) -> Tensor:
 
 
 def train(module: nn.Module, work: Reading, width: int, place: Path, say: Callable[[int], None]) -> float:
-    """Pretrain, going on from the checkpoint file `place` if it exists; returns the seconds of training in all.
+    """Pretrain the module for `work.steps` steps, and return the seconds of training in all. If the checkpoint file
+    `place` exists, training goes on from it; a new one is saved there about every SAVED_EVERY seconds.
 
-    work: what the model is trained on. width: that of the model, which determines the step size. say: called with the
-    number of steps made, each time a checkpoint is saved.
+    work: what the model is trained on. width: that of the model; the largest step size is 0.128/width. say: called with
+    the number of steps made, each time a checkpoint is saved.
     """
     parameters = list(module.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=0.128 / width, betas=(0.9, 0.98), weight_decay=0.01)
@@ -88,13 +89,15 @@ def train(module: nn.Module, work: Reading, width: int, place: Path, say: Callab
 
 
 def _share(step: int, steps: int) -> float:
-    """Return the share of the step size at a step: rising over the warm-up, then falling to zero."""
+    """Return the factor in (0, 1] by which the largest step size is multiplied at a step (0 for the first of `steps`).
+    It rises linearly over the first WARM_UP share of the steps, then falls linearly towards 0."""
     return min((step + 1) / max(WARM_UP * steps, 1), (steps - step) / (steps * (1 - WARM_UP)))
 
 
 def _batch(work: Reading, step: int) -> dict[str, Tensor]:
-    """Return the batch of a step: blocks of tokens that begin at random places, drawn with the number of the step as
-    the seed. For a masked model a share of the tokens is replaced by the mask."""
+    """Return the batch of a step: blocks of tokens of `work.stream` that begin at random places, drawn with the number
+    of the step as the seed, and their labels. For a masked model a share of the tokens is replaced by the mask, and
+    only these have a label."""
     source = torch.Generator().manual_seed(step)
     begins = torch.randint(len(work.stream) - BLOCK + 1, (ROWS, 1), generator=source)
     ids = work.stream[begins + torch.arange(BLOCK)]

@@ -38,13 +38,14 @@ def config(family: str, width: int) -> Any:
 
 
 def folder_of(parent: Path, family: str, width: int) -> Path:
-    """Return the folder below `parent` of a pretrained model, with its weights and its tokenizer as transformers keeps
-    them."""
+    """Return the folder below `parent` of the pretrained model of this family ("opt" or "roberta") and width, which
+    need not exist. It has weights and tokenizer as transformers keeps them."""
     return parent / f"{family}-{width}"
 
 
 def pretrained(parent: Path, family: str, width: int) -> LanguageModel:
-    """Return a pretrained model. Raises ValueError where `python -m benchmarks.pretrain` has not made it."""
+    """Return the pretrained model of this family and width from the folder `parent`. Raises ValueError where `python -m
+    benchmarks.pretrain` has not made it there."""
     place = folder_of(parent, family, width)
     if not (place / "config.json").exists():
         raise ValueError(f"models must be made first: python -m benchmarks.pretrain --family {family} --width {width}")

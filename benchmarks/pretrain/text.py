@@ -33,13 +33,14 @@ DEV = 500
 
 
 def sentences(data: Path | None) -> list[str]:
-    """Return the sentences for pretraining, each once, in a fixed order. data: a folder of local files, or None for
-    Hugging Face. Raises what `records.load` raises."""
+    """Return the sentences for pretraining, the training splits of the data sets in `READ`, each sentence once, in a
+    fixed order. data: a folder of local files, or None for Hugging Face. Raises what `records.load` raises."""
     return list(dict.fromkeys(text for name in READ for text in _texts(name, "train", data)))
 
 
 def reviews(data: Path | None) -> list[str]:
-    """Return sentences of the models' own domain that none has read: SST-2's test set."""
+    """Return the sentences of SST-2's test set, which no model is pretrained on, although they are reviews as most of
+    the sentences for pretraining are. data: a folder of local files, or None for Hugging Face."""
     return _texts("sst2", "test", data)
 
 
@@ -58,8 +59,8 @@ def _texts(name: str, split: str, data: Path | None) -> list[str]:
 
 
 def tokenizer(family: str, place: Path, learned_from: Sequence[str]) -> Any:
-    """Return the family's tokenizer with the byte pairs in the file `place`, which are learned first where it does not
-    exist.
+    """Return the family's tokenizer ("opt" or "roberta") with the byte pairs in the file `place`. If the file does not
+    exist, the pairs are first learned from the sentences in `learned_from` and written to it.
 
     Learning them again may give other byte pairs where pairs are equally frequent, so models that are compared share
     the file.
@@ -137,8 +138,8 @@ class SentenceScorer:
 
 
 def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
-    """Return the token ids, attention mask and labels of the examples, padded on the right (ids with `pad`), in the
-    form of transformers' collators."""
+    """Return the token ids, attention mask and labels of the examples, each of shape (examples, longest), padded on the
+    right: ids with `pad`, labels with the label that losses ignore. The names are those of transformers' collators."""
     width = max(len(example.ids) for example in chunk)
 
     def filled(rows: Sequence[Sequence[int]], value: int) -> Tensor:
@@ -153,8 +154,9 @@ def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
 
 
 def perplexity(model: nn.Module, scorer: SentenceScorer, given: Sequence[Example]) -> float:
-    """Return the exponential of the mean cross-entropy over all positions that are predicted, which the first of a
-    sentence never is.
+    """Return the exponential of the mean cross-entropy of the model over all positions of the sentences `given` that
+    are predicted, which the first of a sentence never is. Every position has the same weight, whatever its sentence's
+    length.
 
     For weights that have diverged, so that the losses are too large or not numbers, it is the largest float64.
     """

@@ -89,9 +89,11 @@ _KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 
 
 def _compared(options: Namespace, at: Cell) -> dict[str, Any]:
-    """Return the row for a setting and an accountant, both named by the columns `at`: the accountant's noise
-    multiplier, its time, and the epsilon that this multiplier really gives. Times are processor seconds, which other
-    work on the machine does not change."""
+    """Return the row for a setting and an accountant, both named by the columns `at`. It has the accountant's noise
+    multiplier, its seconds, and as `true_epsilon` the epsilon that this package certifies for that multiplier; beside
+    this package, `speedup` is how many times longer the other accountant takes and `excess` the share by which its
+    multiplier is above this package's. Times that are compared are processor seconds, which other work on the machine
+    does not change."""
     setting = next(one for one in SETTINGS if one[:5] == tuple(at[name] for name in _KEY[:5]))
     exact = _ours(setting)
     if at["accountant"] == OURS:

@@ -54,8 +54,9 @@ def settings(options: Namespace) -> Iterator[Cell]:
 
 
 def cost(cell: Cell) -> dict[str, Any]:
-    """Return the row of a setting: the noise multiplier of a plan and that of a filter for as many steps, and how many
-    steps with the plan's noise the filter has room for."""
+    """Return the row of the setting `cell`: the noise multiplier of a plan that is fixed beforehand; that with which a
+    filter has room for as many steps, at most a share 1e-4 above the least such and at most twice the plan's; and how
+    many steps with the plan's noise the filter has room for."""
     n, batch, steps, epsilon, delta = (cell[name] for name in NAMES)
     sampling = FullBatch() if batch == n else Poisson(batch / n)
     target = {"target_epsilon": epsilon, "target_delta": delta, "steps": steps}
@@ -82,7 +83,8 @@ def _budget() -> Filter:
 
 
 def policy(cell: Cell) -> dict[str, Any]:
-    """Return the row of a random policy: the delta that it attains in `RUNS` runs, and the standard error.
+    """Return the row of the random policy with the number cell["setting"]: the delta that it attains in `RUNS` runs,
+    the standard error, and whether delta exceeds DELTA by more than ERRORS standard errors.
 
     The squared mu of the next step is a random function of the loss so far, constant on each of `_LEVELS` ranges of it,
     and at most what is left. The policy stops where the loss exceeds a random number.

@@ -61,8 +61,9 @@ def settings(count: int) -> list[dict[str, Any]]:
 
 
 class _Tilted:
-    """The tilted law of a number x. Its density is that of N(mean, s^2), multiplied by e^{h(x)} and divided by
-    e^`log_total` so that it integrates to 1. The function h is constant between neighbouring `edges`."""
+    """The tilted law of a number x. Its density is that of N(mean, s^2), multiplied by e^{h(x)} and divided by a
+    constant, of which `log_total` is the logarithm, so that it integrates to 1. h is a step function: `edges` are the
+    ends of its pieces, from -infinity to infinity, and the argument `h` has its value on each piece."""
 
     def __init__(self, mean: float, s: float, edges: Floats, h: Floats) -> None:
         self.mean, self.s, self.h = mean, s, h
@@ -74,8 +75,8 @@ class _Tilted:
         self.below = np.cumsum(tilted / tilted.sum())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Floats, Floats]:
-        """Draw an array of numbers x from the tilted density, and return it with the logarithm of each number's
-        importance weight, which is the normal density over the tilted one. `shape` is that of the array."""
+        """Draw an array of numbers x from the tilted density. Returns it, and for each number the logarithm of its
+        importance weight, which is the density of N(mean, s^2) over the tilted one. `shape` is that of both arrays."""
         cell = np.minimum(np.searchsorted(self.below, rng.random(shape)), len(self.h) - 1)
         low, high = (end[cell] for end in self.ends)
         right = low > 0
@@ -115,8 +116,9 @@ class _Question:
         return _Tilted(record, self.s, edges, rate * loss), _Tilted(0.0, self.s, edges, rate * loss)
 
     def draw(self, rate: float, rng: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """Draw `size` privacy losses of the whole run under the tilt `rate`, and return them with the logarithms of
-        their importance weights."""
+        """Draw `size` privacy losses of the whole run with each output tilted by `laws(rate)`. Returns them, and for
+        each the logarithm of its importance weight: the density of its outputs under the law in which a mean of
+        weighted values estimates an expectation, over the density that they were drawn from."""
         record, other = self.laws(rate)
         half = 1 / (2 * self.s**2)
         loss, log_weight = np.zeros(size), np.zeros(size)
@@ -131,7 +133,9 @@ class _Question:
         return loss, log_weight
 
     def rate(self, rng: np.random.Generator) -> float:
-        """Return the strength of the tilt under which the mean privacy loss is about epsilon."""
+        """Return the strength of the tilt, the argument of `laws`, at which the mean privacy loss of a pilot sample is
+        within 5% of epsilon, or the last one tried if none is. Any strength gives a valid estimate; this one makes its
+        error small."""
         low, high, rate = 0.0, math.inf, 1.0
         for _ in range(_TRIES):
             mean = float(self.draw(rate, rng, _PILOT)[0].mean())
@@ -147,9 +151,9 @@ class _Question:
 def sampled(
     noise: float, epoch: int, epochs: int, direction: str, epsilon: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Estimate delta(epsilon) by importance sampling and return it with its standard error. noise is the noise
-    multiplier, epoch the number of steps of an epoch, and direction "remove", "add" or "replace", for what happens to a
-    record."""
+    """Estimate delta(epsilon) of a whole run by importance sampling, and return it with its standard error. noise is
+    the noise multiplier, epoch the number of steps of an epoch, epochs their number, and direction "remove", "add" or
+    "replace", for what happens to a record."""
     question = _Question(noise, epoch, epochs, direction, epsilon)
     count, rate = int(min(max(_DRAWS / (epoch * epochs), _FEWEST), _MOST)), question.rate(rng)
     gains = []
@@ -161,9 +165,10 @@ def sampled(
 
 
 def _checked(row: Mapping[str, Any], lower: float, upper: float) -> dict[str, Any]:
-    """Return the columns that check both ends of epsilon's bracket [lower, upper] by sampling. For each end they have
-    the estimate of delta (the larger one for both orders of the data sets) over the delta that was asked for, and
-    `ERRORS` standard errors of that ratio."""
+    """Return the columns that check both ends of epsilon's bracket [lower, upper] by sampling. For each end, `sampled_`
+    has the estimate of delta at that epsilon over the delta that was asked for, the larger one of both orders of the
+    data sets, and `error_` has `ERRORS` standard errors of that ratio. `contained` says whether the ratio is at least 1
+    at the lower end and at most 1 at the upper one, each up to that error."""
     rng = np.random.default_rng([SEED, row["setting"]])
     found: dict[str, Any] = {}
     for name, end in (("lower", lower), ("upper", upper)):

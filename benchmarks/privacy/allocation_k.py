@@ -20,7 +20,8 @@ OF_SETTING = ("setting", "epoch", "taken", "noise_multiplier", "relation", "delt
 
 
 def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the accountant for epsilon at a setting, and return the row with the bracket and the time."""
+    """Ask the accountant for epsilon at a setting (its epoch, number K of steps that a record takes part in, noise
+    multiplier and relation), and return the row with the bracket and the time."""
     epoch, taken = setting["epoch"], setting["taken"]
     batches = {"sampling": f"random-allocation:{taken}", "relation": setting["relation"], "sample_rate": taken / epoch}
     release = Release(setting["noise_multiplier"], epoch, **batches)

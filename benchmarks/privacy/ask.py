@@ -65,9 +65,9 @@ def _cyclic(rng: _Draw, q: float) -> tuple[str, float]:
 
 
 def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
-    """Return the argument ":B/n" of truncated Poisson sampling, with a largest batch B and n records, and its sample
-    rate. B is the mean batch size plus 0 to 8 standard deviations. `q` is the wanted sample rate, which is moved into
-    the range that n allows."""
+    """Return the text ":B/n" that follows the name of truncated Poisson sampling, with a largest batch B and n records,
+    and the sample rate. n is random, from 10 to 10^8, and B is the mean batch size plus 0 to 8 times its square root,
+    at most n. `q` is the wanted sample rate, which is moved into the range from 0.01/n to 1 - 1/n."""
     n = int(10 ** rng.uniform(1, 8))
     rate = min(max(q, 0.01 / n), 1 - 1 / n)
     batch = n * rate + rng.uniform(0, 8) * math.sqrt(n * rate)
@@ -75,8 +75,8 @@ def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
 
 
 def _mechanism(name: str, rng: _Draw) -> str:
-    """Return the text that names a mechanism to the accountant; for discrete noise with a random number of lattice
-    points per clip."""
+    """Return the text that names a mechanism to the accountant: `name`, followed for discrete noise by ":" and a random
+    power of two from 1 to 4,096, the number of lattice points per clip."""
     return f"{name}:{2 ** int(rng.integers(0, 13))}" if name in MECHANISMS.families else name
 
 
@@ -191,9 +191,9 @@ def _above(law: str, first: int, scale: float) -> float:
     """Return the sum over the integers x >= first of e^{-|x|/scale} if `law` is "laplace", or of e^{-(x/scale)^2/2} if
     it is "gaussian".
 
-    Up to `_MOST_TERMS` terms are added one by one. Of more terms, a Laplace tail is summed as a geometric series, and a
-    Gaussian one is replaced by the integral from half an integer before `first`, whose relative error is at most 1/(24
-    scale^2) where the sum matters.
+    Terms beyond 80 times `scale` (Laplace) or 40 times it (Gaussian) are left out. Up to `_MOST_TERMS` terms are added
+    one by one. Of more terms, a Laplace tail is summed as a geometric series, and a Gaussian one is replaced by the
+    integral from half an integer before `first`, whose relative error is at most 1/(24 scale^2) where the sum matters.
     """
     last = math.ceil((80 if law == "laplace" else 40) * scale) + max(first, 0)
     if last - first <= _MOST_TERMS:
@@ -214,8 +214,8 @@ def _mass(law: str, x: Array) -> Array:
 
 
 def direct_delta(law: str, shift: int, scale: float, epsilon: float) -> tuple[float, float]:
-    """Return delta(epsilon) of one release with discrete noise of this `scale`, and a bound on its error. A record
-    shifts the released integer by `shift`.
+    """Return delta(epsilon) of one release with discrete noise of this `scale`, and an estimate of its absolute error,
+    which is that of rounding. A record shifts the released integer by `shift` > 0; scale is in units of the lattice.
 
     delta is the sum over the integers k of max(0, P(k - shift) - e^epsilon P(k)), where P is the discrete law
     ("laplace" or "gaussian"). The ratio of the two probabilities rises in k, so the terms are positive from one integer

@@ -31,7 +31,8 @@ _WORDS = ("sampling", "relation", "sample_rate", "mechanism")
 
 
 def _part(draw: np.random.Generator, relation: str) -> dict[str, Any]:
-    """Return a random part of a history, as the fields of its entry in a certificate."""
+    """Return a random part of a history, drawn with `draw`, as the fields of its entry in a certificate. `relation` is
+    the neighbouring relation that the entry has."""
     sampling = str(draw.choice(["full", "poisson", "poisson", "cyclic-poisson:4"]))
     mechanism = str(draw.choice(["gaussian", "gaussian", "discrete-gaussian", "laplace"]))
     if sampling.startswith("cyclic") and mechanism == "laplace":
@@ -107,7 +108,8 @@ def _checked(certificate: dict[str, Any]) -> tuple[str, float]:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """Write the certificate of a history, alter it, let the checker look at both, and return the row."""
+    """Write the certificate of the history in `cell`, alter it, let the checker look at both, and return the row: what
+    the checker says of each and its processor seconds, and the accountant's lower end for the altered history."""
     certificate = privacy_certificate(_history(json.loads(cell["history"])), cell["delta"])
     false = alter(certificate, cell["altered"], cell["by"])
     statement = false["statement"]
@@ -126,7 +128,8 @@ def measure(cell: Cell) -> dict[str, Any]:
 
 
 def failures(rows: Any) -> Any:
-    """Return the rows in which a true certificate was not confirmed or one that is false was not refused."""
+    """Return the rows in which a true certificate was not confirmed, or in which an altered one was confirmed although
+    the accountant's lower end proves it false. rows: a table of this experiment."""
     false = rows["altered_lower"] > rows["altered_epsilon"]
     return rows[(rows["confirmed"] != "confirmed") | (false & (rows["refused"] == "confirmed"))]
 

@@ -61,8 +61,10 @@ def settings(count: int) -> list[dict[str, Any]]:
 
 def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
     """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
-    releases `unit`. The value is for the order of the two neighbouring data sets that has the larger delta. If no
-    method applies, the name is empty."""
+    releases `unit`, by the method's own estimate of its error. For full batches it is the closed form with 50 digits;
+    for sampled batches it is `independent_delta`, except for batches of a fixed size. The value is for the order of the
+    two neighbouring data sets that has the larger delta. If no method applies, or its error is more than 1e-4 of the
+    value, the name is "" and both ends are 0."""
     parts = unit.composition.directions()
     with mpmath.workdps(50):
         if not parts[0]:
@@ -155,14 +157,17 @@ MORE_FIELDS = (*MORE_OF_SETTING[1:], "upper", "lower", "width", "cpu_seconds", "
 
 
 def _uniform(rng: np.random.Generator, number: int, low: float, high: float) -> float:
-    """A number between `low` and `high`, or one of the two if the setting of this number is at the ends."""
+    """Return a random number, uniform between `low` and `high`. If the setting with this number is one of those at the
+    ends of all ranges, it is one of the two ends instead. Callers that want a log-uniform value pass exponents."""
     ends = number // len(KINDS) % _AT_THE_ENDS == 0
     at = float(rng.integers(2)) if ends else rng.uniform()
     return float(low + at * (high - low))
 
 
 def _drawn(rng: np.random.Generator, number: int, name: str) -> tuple[str, float]:
-    """A random sampling of this name, as the word that stands for it, and its sample rate."""
+    """Return a random sampling as the word that stands for it in this package, and its sample rate. `name` is that of a
+    registered sampling, perhaps with what follows a comma, which is ignored. `number` is the setting's, as in
+    `_uniform`."""
     name = name.partition(",")[0]
     rate = 10 ** _uniform(rng, number, -7, 0)
     if name == "full":
@@ -176,8 +181,8 @@ def _drawn(rng: np.random.Generator, number: int, name: str) -> tuple[str, float
 
 
 def _parts(row: dict[str, Any], noise: float) -> list[Release]:
-    """The releases of a setting: those of its sampling with this noise multiplier, and for a history of two kinds
-    others."""
+    """Return the releases of a setting, given its row: those of its sampling with the noise multiplier `noise`, and,
+    for a history of two kinds, as many of the row's other sampling with the row's other noise."""
     laplace = row["kind"].endswith("laplace")
     mechanism = "laplace" if laplace and not row["other_sampling"] else "gaussian"
     first = sampling_of(row["sampling"], row["sample_rate"])
@@ -231,7 +236,8 @@ def more_settings(count: int) -> list[dict[str, Any]]:
 
 
 def _central(mu: float, rate: float, steps: int) -> float:
-    """The noise multiplier s with mu = q sqrt(T (e^{1/s^2} - 1)), q = `rate` and T = `steps`."""
+    """Return the noise multiplier s with mu = q sqrt(T (e^{1/s^2} - 1)), q = `rate` and T = `steps`: the one for which
+    the central limit theorem of Gaussian differential privacy gives Poisson batches this `mu`."""
     return 1 / math.sqrt(math.log1p((mu / rate) ** 2 / steps))
 
 

@@ -73,8 +73,9 @@ def _jax_privacy(*, epsilon: float, delta: float, sample_rate: float, steps: int
 
 
 def _pld_accounting(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
-    """Return the noise multiplier for the target (epsilon, delta), found by bisection. The package PLD_accounting
-    subsamples the privacy loss distribution of a Gaussian, and dp-accounting composes it."""
+    """Return the noise multiplier for the target (epsilon, delta), between 0.5 and 30, within 1e-5 of the root that
+    bisection (Brent's) finds. The package PLD_accounting subsamples the privacy loss distribution of a Gaussian, and
+    dp-accounting composes it. Other keywords are ignored. Raises ValueError if there is no root in that range."""
     package = importlib.import_module("PLD_accounting")
     losses = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
 

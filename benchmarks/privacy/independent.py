@@ -34,11 +34,13 @@ def _log_mixture(x: Long, q: np.longdouble, s: np.longdouble) -> Long:
 
 
 def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[Long, Long, Long]:
-    """Return nodes x on the line of outputs, their weights under the first of the two laws that are compared (normal,
-    or a mixture of two normals), and the privacy losses at the nodes.
+    """Return three arrays: nodes x on the line of outputs of a step; the nodes' weights, with which a sum is an
+    integral under the first of the two laws that are compared (normal, or a mixture of two normals); and the privacy
+    losses at the nodes.
 
-    kind is "remove", "add" or "replace", rate the sample rate. The nodes reach far enough to integrate e^{tau * loss},
-    and are noise/parts apart, or closer where the loss bends sharply.
+    kind is "remove", "add" or "replace", rate the sample rate, and noise the noise multiplier. The nodes reach far
+    enough to integrate e^{tau * loss}; they are noise/parts apart, or 8 noise^2/parts where that is smaller. Raises
+    OverflowError for more than three million nodes.
     """
     q, s = np.longdouble(rate), np.longdouble(noise)
     centre = (1 + tau) if kind != "add" else 1.0
@@ -64,10 +66,11 @@ def independent_delta(
     kind: str, sample_rate: float, noise: float, steps: int, epsilon: float, *, parts: int = 12
 ) -> tuple[float, float]:
     """Return delta(epsilon) and its observed relative error, for `steps` releases of the subsampled Gaussian mechanism.
-    kind is "remove", "add" or "replace", for what happens to a record. noise is the noise multiplier, and parts the
-    number of nodes per standard deviation of the noise. sample_rate is the probability that a record is in a batch.
 
-    The error is the largest relative change when the step in the output x, or the step in the frequency t, is doubled.
+    kind: "remove", "add" or "replace", for what happens to a record. sample_rate: the probability that a record is in a
+    batch. noise: the noise multiplier. parts: the number of nodes per standard deviation of the noise. The error is the
+    largest relative change when the step in the output x, or the step in the frequency t, is doubled. It is an estimate
+    and no bound.
 
     Raises:
         OverflowError: more than six million exponentials would be needed.
@@ -112,8 +115,11 @@ def _evaluate(
 def _invert(
     kind: str, sample_rate: float, noise: float, steps: int, epsilon: float, tau: float, parts: int
 ) -> tuple[np.longdouble, np.longdouble]:
-    """Return the trapezoid sum over the frequency t, which is delta(epsilon), and the same sum at double the step in t.
-    tau is the exponential tilt of the privacy losses; the other arguments are those of `independent_delta`."""
+    """Return delta(epsilon) as the trapezoid sum over the frequency t, and the same sum at double the step in t.
+
+    tau: the exponential tilt of the privacy losses, which is the real part of the line on which the characteristic
+    function is inverted. The other arguments are those of `independent_delta`.
+    """
     _, mass, loss = _law(kind, sample_rate, noise, tau, parts)
     big = float(np.max(tau * loss))
     log_scale_one = np.log((mass * np.exp(tau * loss)).sum()) if big > 1 else None
@@ -160,8 +166,8 @@ def _invert(
 
 def lattice_delta(kind: str, sample_rate: float, noise: float, steps: int, epsilon: float) -> tuple[float, float]:
     """Return delta(epsilon) for `steps` releases of the subsampled Gaussian mechanism, computed on a lattice of privacy
-    losses, and its observed relative error. The error is twice the change when the lattice's spacing is halved. The
-    arguments are those of `independent_delta`."""
+    losses, and an estimate of its relative error, which is twice the relative change when the lattice's spacing is
+    halved. The arguments are those of `independent_delta`."""
     q, s = sample_rate, noise
     x = _grid(kind, s)
 

@@ -28,9 +28,9 @@ from benchmarks.kit.rows import read_rows
 class Peer:
     """Another package's test module, and what is known about it.
 
-    package and module are their names. install puts this package's accountant into the loaded module. reasons has, for
-    a part of the ids of tests that are known to fail, the reason why. left_out has parts of the ids of tests that are
-    not run.
+    package and module are their names. install is a function that puts this package's accountant into the loaded
+    module. reasons maps parts of the names of tests that are known to fail to the reason why they do. left_out has
+    parts of the ids of tests that are not run.
     """
 
     package: str

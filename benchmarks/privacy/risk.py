@@ -94,9 +94,10 @@ def _closed_form(cell: Cell) -> dict[str, Any]:
 
 
 def _quadrature(cell: Cell) -> dict[str, Any]:
-    """Return the exact columns, by quadrature, for one sampled step in which a record is replaced. They are the
-    advantage and true positive rate of the best test of (1-q) N(0, s^2) + q N(1, s^2) against (1-q) N(0, s^2) + q N(-1,
-    s^2), with sample rate q and noise multiplier s. `cell` is the setting with q, s and the false positive rate."""
+    """Return the exact columns, by quadrature, for one sampled step in which a record is replaced: the attacker's
+    advantage, which is the largest true positive rate minus false positive rate of any test, and the true positive rate
+    of the best test at the false positive rate of the setting. The test is of (1-q) N(0, s^2) + q N(1, s^2) against
+    (1-q) N(0, s^2) + q N(-1, s^2), with sample rate q and noise multiplier s. `cell` is the setting."""
     s, q = cell["noise_multiplier"], cell["sample_rate"]
     reach = 40 * s + 2
 

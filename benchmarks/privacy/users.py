@@ -36,7 +36,8 @@ def _multiplier(size: int, rate: float, sampling: str = "poisson") -> float:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """Return the row of a setting, with the three noise multipliers for its number of texts a user."""
+    """Return the row of a setting: its columns, and the three noise multipliers for its number cell["texts"] of texts a
+    user, as the module's docstring describes them, each the private end of its bracket."""
     texts = cell["texts"]
     return cell | {
         "users_noise": _multiplier(1, RATE),

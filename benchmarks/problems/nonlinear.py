@@ -127,9 +127,10 @@ def dpzero(
 
 
 def _early(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
-    """Return the steps t at which the gradient is evaluated, with their weights in the mean over all `steps`. One t is
-    drawn from each piece of the run. Half of the cuts between pieces are equally spaced, half geometric. There are
-    about `evaluations` pieces."""
+    """Return the steps t at which the gradient is evaluated, each with its weight in an estimate of the mean over all
+    `steps`. If `steps` is at most `evaluations`, these are all steps. Otherwise the run is cut into at most about
+    `evaluations` pieces, half of the cuts equally spaced and half geometric, and one t is drawn from each piece and
+    weighted by the piece's length."""
     if steps <= evaluations:
         return dict.fromkeys(range(steps), 1 / steps)
     half = max(evaluations // 2, 1)
@@ -143,8 +144,9 @@ Seen = list[tuple[int, int]]
 
 
 def directions_of(law: str, rng: np.random.Generator, d: int, k: int) -> Draw:
-    """Return a stream of directions of a law, k of them for each step. The laws are those of `synthetic.lanes`, and
-    "frame": each k rows are orthogonal, of length sqrt(d), and uniform among all such."""
+    """Return a stream of directions of a law: a function that draws as many rows, each of length d, as it is told.
+    `law` is one that `synthetic.lanes` knows, or "frame": each k successive rows are orthogonal, of length sqrt(d), and
+    uniform among all such, and the function must be asked for a multiple of k rows."""
     if law != "frame":
         return common.directions_of(law, rng, d)
 
@@ -168,16 +170,17 @@ class _Loss(Protocol):
         are those that have steps left."""
 
     def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
-        """Return the sum over samples i of the clipped differences of this step along its K directions. Its shape is
-        (K, live). The smoothings lambda and the clips C have one value per lane. The samples' weights in the gradient
-        are kept for the lanes in `due`."""
+        """Return the sum over samples i of this step's differences along its K directions, each sample's K clipped
+        jointly. Its shape is (K, live). The smoothings lambda and the clips C have one value per lane. For the lanes in
+        `due`, the weights with which samples enter the gradient at this step are kept until `stop` is called."""
 
     def step(self, step: slice, move: Tensor) -> None:
         """Move every lane by -move along this step's K directions; `move` has shape (K, live)."""
 
     def stop(self, last: slice) -> tuple[Seen, Tensor]:
-        """End the block, whose last step is `last`. Returns at which (lane, row) gradients were due, and ||grad F_S||^2
-        at each."""
+        """End the block, whose last step is `last` (a slice of rows, as in the other methods). Returns the places
+        (lane, row) at which gradients were due, where row is the first row of the step, and ||grad F_S||^2 at each of
+        them."""
 
     def points(self) -> Array:
         """Return the weights x of all L lanes, shape (L, d)."""
@@ -296,7 +299,8 @@ class _Logistic:
 
     def start(self, u: Tensor, live: int) -> None:
         self.u = u
-        # The product is copied, because torch calls a single transposed row contiguous whatever its strides are.
+        # With a single direction torch calls the transposed product contiguous whatever its strides are, so that
+        # kernels would read it otherwise; the copy has the strides of a contiguous tensor.
         self.data_part = (self.rows @ u.T).T.clone(memory_format=torch.contiguous_format)
         self.move = u.new_zeros((len(u), live))
         self.live = live
@@ -314,8 +318,8 @@ class _Logistic:
         return total
 
     def _differences(self, slopes: Tensor, margins: Tensor, width: Tensor) -> Tensor:
-        """Return minus the differences of samples with these margins, of which a step by u changes each by its entry of
-        `slopes`, b_i a_i^T u. `width` is lambda."""
+        """Return minus the difference, by the loss's difference rule, of each sample with the given margin. `slopes`
+        are the b_i a_i^T u, by which a step along u changes the margins, and `width` is lambda."""
         if self.difference == "exact":
             return slopes * (-margins).sigmoid()
         h = width * slopes

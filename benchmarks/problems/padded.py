@@ -33,8 +33,9 @@ FREE = ("sphere", "gaussian")
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A problem and its streams of random vectors. Each call of `directions` or `noise` with a count returns so many
-    rows in the problem's coordinates; `noise` is the vector noise of Algorithm 1."""
+    """A quadratic problem and its streams of random vectors. Each call of `directions` or `noise` with a count returns
+    so many new rows in the problem's coordinates; `noise` is standard normal noise of the whole vector, as Algorithm 1
+    needs it."""
 
     problem: Quadratic
     directions: Draw
@@ -44,12 +45,14 @@ class Drawn:
 def draw(
     rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int, law: str = "sphere"
 ) -> Drawn:
-    """Return a quadratic with n samples from N(1, I) in R^d and the eigenvalues head, then tail, for runs of at most
-    `steps` directions, with its streams of random vectors.
+    """Return a quadratic with n samples from N(1, I) in R^d, and its streams of random vectors, for runs of at most
+    `steps` directions. Its eigenvalues are those in `head`, then `tail` for all other coordinates.
 
-    rng returns a generator for each of the streams data (0), directions (1) and noise (2). `law` is the law of the
-    directions, a name of `sphere.DIRECTIONS`. If the coordinates of the tail are few, or if the law is not in `FREE`,
-    the problem is drawn in all d coordinates. Raises ValueError for a value out of its range.
+    rng is a function that returns a generator for each of the streams data (0), directions (1) and noise (2). `law` is
+    the law of the directions, a name of `sphere.DIRECTIONS`. All d coordinates are drawn if the tail has at most 2
+    steps + 2 of them or the law is not in `FREE`; otherwise the problem has only the coordinates that runs can tell
+    apart. Raises ValueError for a value out of its range: eigenvalues must be positive and d at least their number in
+    `head`.
     """
     values = check.real_array("head", head, above=0)
     check.real("tail", tail, above=0)
@@ -84,8 +87,9 @@ def _collapsed(
 
 
 class _Triangle:
-    """A stream of Gaussian rows in the basis of the module: p + t normal coordinates, then the length of what is left
-    of the `rest` coordinates, then zeros up to `width`. The number t grows by one with each row."""
+    """A stream of Gaussian rows in the basis of the module's docstring. A row has p + t standard normal numbers, then
+    the length of what is left of a normal vector with `rest` coordinates after t of them, then zeros: p + `width` + 1
+    numbers in all. The number t, at first the argument, grows by one with each row."""
 
     def __init__(self, rng: np.random.Generator, p: int, rest: int, t: int, width: int) -> None:
         self.rng, self.p, self.rest, self.t, self.width = rng, p, rest, t, width

@@ -35,8 +35,8 @@ PIECES = 128
 
 @dataclass(frozen=True, eq=False)
 class LimitRuns:
-    """The results of L settings: `last` is x at the end, shape (L, d); `gradient_squared` is the mean over time of
-    ||grad F_S||^2, shape (L,)."""
+    """The results of L settings: `last` is x at the end, shape (L, d); `gradient_squared`, shape (L,), is the mean over
+    time of the expected ||grad F_S||^2, given x at the beginning of each piece of time."""
 
     last: Array
     gradient_squared: Array
@@ -95,8 +95,10 @@ def _soft(q: Tensor) -> Tensor:
 
 
 def _piece(h: Tensor, goal: Tensor, pull: Tensor, rate: Tensor, time: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Solve dh = -pull (h - goal) dt + sqrt(rate) dW exactly for a duration `time`, with the normal numbers z as noise.
-    Returns h at the end, and the expected integral of ||h||^2 over that time."""
+    """Solve dh = -pull (h - goal) dt + sqrt(rate) dW exactly for a duration `time`, where W is a Brownian motion and z
+    are standard normal numbers, one for each coordinate, from which the noise at the end is made. Returns h at the end,
+    and the integral over that time of the expected ||h||^2. h, goal, pull have a row for each coordinate, a column for
+    each setting."""
     away, decay = h - goal, torch.exp(-pull * time)
     once, twice = (1 - decay) / pull, (1 - decay.square()) / (2 * pull)
     squares = away.square() * twice + 2 * goal * away * once + goal.square() * time

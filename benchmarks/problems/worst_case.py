@@ -150,14 +150,15 @@ class WorstCase:
 
 @dataclass(frozen=True, eq=False)
 class WorstCaseRuns:
-    """Values of ||grad F_S||^2 in independent runs of T steps; every array has one entry per run, or a row of such
-    entries.
+    """Values of ||grad F_S||^2 in independent runs of T steps. `mean`, `last` and `left` have one entry for each run,
+    shape (runs,); `suffix` and `least` have shape (shares, runs), with a row for each share of the steps that was asked
+    for.
 
     Attributes:
         mean: the mean over the iterates x_0, ..., x_(T-1).
         last: the value at x_T.
-        suffix: the mean over the last part of the steps, a row for each share of the steps asked for.
-        least: the smallest value over the same last part, a row for each share.
+        suffix: the mean over the last part of the steps, of the given share.
+        least: the smallest value over the same last part.
         left: the share of the steps at which a run was where the slope is constant (x_1 >= w).
     """
 
@@ -238,8 +239,8 @@ def run(
 def _draws(
     rng: np.random.Generator, steps: int, chains: int, k: int, curved: int, noise_std: float
 ) -> Iterator[tuple[Array, ...]]:
-    """Yield for each step and run the random numbers |u|^2, u'v, |v|^2, u'z, v'z, |z|^2 and a chi-square number of
-    `curved` - 1 degrees of freedom; each is an array of shape (chains,).
+    """Yield for each step seven arrays of shape (chains,), an entry for each run: |u|^2, u'v, |v|^2, u'z, v'z, |z|^2
+    and a chi-square number of `curved` - 1 degrees of freedom.
 
     Here u, v ~ N(0, I_K) and z ~ N(0, sigma^2 I_K) are independent, K is `k` and sigma is `noise_std`. In the basis of
     u and the part of v orthogonal to it, u = (l, 0, ..) and v = (a, b, 0, ..).

@@ -82,8 +82,9 @@ def train() -> None:
 
 
 def _run(loss: LogisticRegression, x0: Array, p: Prescription) -> tuple[float, Array]:
-    """Run DPZero from x0 with the prescribed parameters p. Returns the mean of ||grad F(x_t)||^2 over t = 0..T-1, which
-    is its expectation at a uniformly random step, and the last iterate x_T."""
+    """Run DPZero on the mean of `loss` from x0 with the prescribed parameters p and noise from the operating system.
+    Returns the mean of ||grad F(x_t)||^2 over t = 0..T-1, which is its expectation at a uniformly random step, and the
+    last iterate x_T."""
     total = 0.0
 
     def measure(t: int, x: Array) -> None:
@@ -135,8 +136,9 @@ def sweep(folder: Path) -> None:
 
 
 def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
-    """Return for each method the smallest gradient norm of the last iterate over the grid of steps, step sizes and
-    clips, on the quadratic with the spectrum `mode` in dimension d."""
+    """Return for each method, "DPZero" and "DPGD-0th", the smallest gradient norm of the last iterate over the grid of
+    steps, step sizes and clips, on the quadratic with the spectrum `mode` ("a", "b" or "c") in dimension d. `rng` draws
+    data, directions and noise."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     problem = Quadratic(gaussian_data(rng, 10_000, d), paper_spectrum(mode, d))
     lanes = Lanes.grid(
@@ -163,7 +165,8 @@ def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
 
 
 def draw(folder: Path) -> Path:
-    """Draw the rows in `folder` with the command `figures.demo`, and return the path of the picture."""
+    """Draw the rows in `folder` with the command `figures.demo`, which saves the picture there, and return the
+    picture's path."""
     subprocess.run([sys.executable, "-m", "figures.demo", "--rows", str(folder), "--out", str(folder)], check=True)
     return folder / "rate_vs_dimension.png"
 

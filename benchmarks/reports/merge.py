@@ -54,8 +54,8 @@ def merge(folders: Sequence[Path], out: Path) -> Results:
 
 
 def _table(folder: Path) -> list[list[str]]:
-    """Return the lines of a folder's rows, each a list of texts, the header first. Raises ValueError if they are not
-    the rows of its manifest."""
+    """Return the lines of a folder's rows, each a list of texts, the header first. Raises FileNotFoundError if there
+    are no rows, and ValueError if they are not the rows of its manifest."""
     read_rows(folder)
     packed = folder / "rows.csv.gz"
     text = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / "rows.csv").read_bytes()

@@ -26,8 +26,9 @@ _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 
 
 def quickstarts(text: str) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield for each section of a README that has quickstarts its title, and for each process that they start the
-    arguments of Python."""
+    """Yield, for each section of a README that has quickstarts, its title, and for each process that they start the
+    arguments that follow the name of the Python interpreter: "-c" and the code of a block of Python, or the words of a
+    console line after `python`."""
     for title, body in _SECTION.findall(text):
         found: list[list[str]] = []
         for kind, block in _BLOCK.findall(body):

@@ -109,9 +109,10 @@ class Reproduced:
 
 
 def again(one: Committed, remake: Remake, row: Row, limit: float, elsewhere: bool) -> Reproduced:
-    """Make a row of the folder `one` again, in at most `limit` seconds, and return what came of it. elsewhere says
-    whether this machine's libraries compute in another way (`kit.arithmetic`) than on the machine that made the row.
-    `remake` says how rows of this folder are made again and compared."""
+    """Make a row of the folder `one` again, in at most `limit` wall seconds, and return what came of it. `remake` says
+    how rows of this folder are made again and compared. elsewhere says whether this machine's libraries compute in
+    another way (`kit.arithmetic`) than on the machine that made the row. Nothing is raised: an exception makes the
+    verdict `DIFFERENT`, except that a package that is not installed makes it `not checked`."""
     started, key = time.perf_counter(), {name: row[name] for name in remake.key}
     try:
         with limited(limit):
@@ -195,7 +196,8 @@ def measured_pages() -> dict[str, str]:
 
 
 def _of_summary(folders: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return for each table of `benchmarks.summary` the folders of rows that it reads."""
+    """Return for each table of `benchmarks.summary` those of the given folders of rows that it reads, as the source
+    code of the table's function names them."""
     read = {
         name: re.findall(r'RESULTS / f?"(\w+)', getsource(summary.FULL[name.removesuffix("_short")]))
         for name in summary.TABLES

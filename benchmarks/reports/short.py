@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kept:
-    """What the short form of a table keeps, in the words of `benchmarks.kit.tables.shortened`."""
+    """What the short form of a table keeps. columns: the names of the columns that are kept, each with its name in the
+    short form; None for all. lines: a regular expression that a line must match somewhere to be kept. below: whether
+    the paragraphs below the table are kept, too. They are the arguments of `benchmarks.kit.tables.shortened`."""
 
     columns: Mapping[str, str] | None = None
     lines: str = ""

@@ -92,8 +92,8 @@ timed(work)
 
 
 class Worker:
-    """A process that does the work of this name (a key of WORK) in a checkout whenever it is asked to. Raises
-    RuntimeError if the process fails."""
+    """A process that does the work of this name (a key of WORK) in the folder of a checkout each time it is asked to.
+    It is a context manager, whose end stops the process."""
 
     def __init__(self, work: str, checkout: Path) -> None:
         self.name = f"{work} in {checkout}"
@@ -103,7 +103,8 @@ class Worker:
         )
 
     def seconds(self) -> tuple[float, float]:
-        """Let the process do its work once, and return the processor and wall seconds that it took."""
+        """Let the process do its work once, and return the processor and wall seconds that it took. Raises
+        RuntimeError, with the last line that the process printed on standard error, if it fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -123,8 +124,9 @@ class Worker:
 
 
 def turns(work: str, other: Path, count: int) -> Iterator[dict[str, float]]:
-    """Yield the seconds that the work takes in this checkout and in `other`, for each of `count` turns. Two new
-    processes, one in each checkout, alternate within a turn, and one turn before these is not counted."""
+    """Yield for each of `count` turns the seconds that the work takes: processor seconds in this checkout (`seconds`)
+    and in `other` (`other`), and wall seconds in each (`wall_s`, `other_wall_s`). Two new processes, one in each
+    checkout, do the work once each in a turn and take turns in being first; one turn before these is not counted."""
     with Worker(work, HERE) as mine, Worker(work, other) as theirs:
         for turn in range(count + 1):
             order = (mine, theirs) if turn % 2 else (theirs, mine)

@@ -76,8 +76,8 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class _Worker:
-    """The part that this process has in the work: its rank, the count of processes that share the blocks, and its
-    device."""
+    """The part that this process has in the work: its `rank`, 0 to count - 1, the `count` of processes that share the
+    blocks of coordinates, and the `device` on which it computes."""
 
     rank: int
     count: int
@@ -146,9 +146,13 @@ def _path(
     method: str, lanes: Lanes, given: Products, starts: Sequence[Start], d: int, scalars: Tensor, worker: _Worker
 ) -> Tensor:
     """Return the squared gradient norm of every iterate of a method, shape (S + 1, L) for S steps and L lanes, which
-    are runs with parameters of their own. `given` has the inner products from which steps are computed, `starts` those
-    of the method's start and noise, and `scalars` the standard noise of the S steps. The problem has d dimensions, and
-    the result is on the device of `worker`."""
+    are runs with step size, clip and noise of their own.
+
+    method: "dpzero" or "dpgd-0th". given: the inner products of data, directions and noise. starts: two sets of inner
+    products of the method's start and noise, those from which its steps are computed and those from which the
+    gradient's norms are. d: the dimension. scalars: the standard normal noise of the S steps, which dpgd-0th does not
+    use. The result is on the device of `worker`.
+    """
     alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
     own = starts[0].own(alpha * std)
     vector = method == "dpgd-0th"
@@ -169,8 +173,9 @@ class _Room:
         ]
 
     def draw(self, stream: int, seed: int, number: int, width: int) -> Tensor:
-        """Draw the standard normals of block `number` of coordinates, a function of `seed`: for data (stream 0),
-        directions (1) or noise (2), in `width` columns. They overwrite those that this stream drew before."""
+        """Draw the standard normals of block `number` of coordinates for data (stream 0), directions (1) or noise (2),
+        a function of `seed`, and return them with a row for each sample or step and `width` columns, one for each
+        coordinate. They overwrite those that this stream drew before."""
         rows = (self.samples, self.steps, self.steps)[stream]
         values = self._space[stream][: rows * width].view(rows, width)
         fill_normal(values, [seed, number, stream])
@@ -191,8 +196,8 @@ def fill_normal(values: Tensor, key: Sequence[int]) -> None:
 
 def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Worker) -> tuple[Products, Tensor]:
     """Return the inner products of the problem in d dimensions with this seed, summed over the blocks of coordinates
-    with these numbers, and the squared lengths of the Gaussian directions in these coordinates. `room` is the memory
-    for a block's random numbers, and `worker` this process's part in the work."""
+    with these numbers, and, for each step, the squared length in these coordinates of its Gaussian direction, before it
+    is scaled. `room` is the memory for a block's random numbers, and `worker` this process's part in the work."""
     total, squares = _nothing(room.samples, room.steps, worker)
     for number in numbers:
         first = number * room.width
@@ -230,7 +235,8 @@ def _share(
 ) -> tuple[Products, Tensor]:
     """Return the sums over a group of blocks of coordinates on every process. `group` is the group's number; the
     process whose rank is that number modulo the count of processes made the sums. It has them as `part` and sends them
-    to the others, where `part` is None. They are for `samples` samples and `steps` steps."""
+    to the others, where `part` is None. They are for `samples` samples and `steps` steps. `worker` has this process's
+    rank, the count of processes and the device."""
     found = _nothing(samples, steps, worker) if part is None else part
     if worker.count > 1:
         given, squares = found

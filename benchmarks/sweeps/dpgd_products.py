@@ -37,8 +37,8 @@ FIELDS = (
 
 
 class _Products(TorchDispatchMode):
-    """While this mode is active it counts the floating-point operations of all matrix products, and their processor
-    seconds."""
+    """While this mode is active it counts the floating-point operations of all matrix products (`operations`, two for
+    each multiplication with its addition) and their processor seconds (`seconds`)."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -56,8 +56,8 @@ class _Products(TorchDispatchMode):
 
 
 def peak(size: int = 1500, times: int = 5) -> float:
-    """Return the floating-point operations per second of the fastest of `times` products of square float32 matrices.
-    The matrices have `size` rows and columns."""
+    """Return the floating-point operations per second of the fastest of `times` products of square float32 matrices
+    with `size` rows on the CPU, by processor time."""
     a, fastest = torch.randn(size, size), np.inf
     for _ in range(times):
         started = time.process_time()

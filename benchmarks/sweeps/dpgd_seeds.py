@@ -39,8 +39,8 @@ CHOSEN_BY = ("gradient_train_last", "gradient_train_tau")
 
 
 def best(rows: pd.DataFrame, count: int) -> tuple[Setting, ...]:
-    """Return the settings (steps, step size, clip) with the smallest gradient norms among rows of one seed: the `count`
-    best by the last iterate, and the `count` best by x_tau."""
+    """Return the settings (steps, step size, clip) with the smallest gradient norms on the training sample, among rows
+    of one seed: the `count` best by the last iterate and the `count` best by x_tau, each setting once."""
     chosen = pd.concat([rows.nsmallest(count, column)[SETTING] for column in CHOSEN_BY]).drop_duplicates()
     return tuple((int(steps), step_size, clip) for steps, step_size, clip in chosen.to_numpy().tolist())
 

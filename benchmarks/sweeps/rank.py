@@ -95,7 +95,8 @@ class RankCell:
 
     @property
     def tail(self) -> float:
-        """The sum of the equal tiny eigenvalues, that is, of all but the first p."""
+        """The sum of the equal tiny eigenvalues, that is, of all but the first p: 1/2, and in the experiment `log`
+        1/(p+1) + ... + 1/d."""
         return float(digamma(self.d + 1) - digamma(self.p + 1)) if self.experiment == "log" else TAIL_TRACE
 
     def head(self) -> Array:
@@ -188,9 +189,10 @@ def _drawn(cell: RankCell, grid: Grid, seed: int) -> padded.Drawn:
 
 
 def _turned(drawn: padded.Drawn, d: int) -> padded.Drawn:
-    """Return the problem with its Hessian A turned to Q A Q^T by a random orthogonal Q. In the eigenvectors of Q A Q^T
-    the Hessian is A again, with data, directions and noise multiplied by Q^T. `drawn` has the problem, in d dimensions,
-    and its streams of random vectors."""
+    """Return the problem with its Hessian A turned to Q A Q^T by a random orthogonal Q, expressed in the eigenvectors
+    of Q A Q^T, where the Hessian is A again and data, directions and noise are multiplied by Q^T. Directions of a law
+    that depends on the axes thus have other axes than the Hessian. `drawn` has the problem in d dimensions and its
+    streams of random vectors."""
     q, given = _orthogonal(d), drawn.problem
     data = given.points / np.sqrt(given.spectrum) + given.center
     turned: Any = lambda stream: lambda count: stream(count) @ q  # noqa: E731

@@ -61,9 +61,10 @@ OUTPUTS = ("last", "average", "tau")
 
 
 def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str, Any]]:
-    """Choose a setting (steps, step size, clip) for each method, problem and seed in a sweep's rows, on the other seeds
-    where there are any, and yield a row with what it gives. `measured` is "gradient" or "loss", and `output` is "last",
-    "average" or "tau" for x_tau."""
+    """Choose a setting (steps, step size, clip) for each method, problem and seed in a sweep's rows, and yield a row
+    with what it gives on that seed. It is the one with the smallest mean training value over the other seeds, or, if
+    there are none, over that seed. `measured` is "gradient" (its norm) or "loss", and `output` is "last", "average" or
+    "tau" for x_tau. Nothing is yielded for what the rows do not have."""
     column, other = (f"{measured}_{on}_{output}" for on in ("train", "test"))
     if column not in rows:
         return
@@ -95,8 +96,9 @@ def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str,
 
 
 def _whole(values: Array) -> NDArray[np.bool_]:
-    """Return which seeds were run on the whole grid, given the values by setting and seed. These are the seeds with at
-    least half as many values as the seed with the most, because single runs may diverge."""
+    """Return which seeds were run on the whole grid. `values` has a row for each setting and a column for each seed,
+    NaN where a run is missing or diverged. These are the seeds with at least half as many values as the seed with the
+    most, because single runs may diverge."""
     count = np.isfinite(values).sum(axis=0)
     found: NDArray[np.bool_] = 2 * count >= count.max()
     return found
@@ -111,16 +113,17 @@ def _edges(settings: Array, best: int) -> list[tuple[str, str]]:
 
 
 def _on(settings: Array, best: int, edges: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
-    """Return which settings have, in one of the parameters named in `edges`, the same value as the setting number
-    `best`."""
+    """Return, for each row of `settings`, whether it has in one of the parameters named in `edges` (as `_edges` returns
+    them) the same value as the setting number `best`. That setting itself has, unless `edges` is empty."""
     places = [SETTING.index(name) for name, _ in edges]
     shared: NDArray[np.bool_] = (settings[:, places] == settings[best, places]).any(axis=1)
     return shared
 
 
 def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]:
-    """Return the rows of a sweep (None if there are none), and the SHA-256 of the rows in each folder that they come
-    from."""
+    """Return the rows of a sweep, a key of SWEEPS, from its folders below `folder` (None if there are none), and the
+    SHA-256 of the rows in each folder that they come from. For the sweep `long` None is returned also if its first
+    folder is missing."""
     names = SWEEPS[sweep]
     there = [folder / name for name in names if (folder / name / "manifest.json").exists()]
     if not there or (sweep == "long" and there[0].name != names[0]):

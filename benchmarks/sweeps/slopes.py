@@ -50,7 +50,8 @@ that is reached. Above it the best value may lie beyond the edge."""
 
 
 def slope(d: ArrayLike, values: ArrayLike) -> float:
-    """Return the least-squares slope of log(values) against log(d), the power of d with which the values grow."""
+    """Return the least-squares slope of log(values) against log(d), natural logarithms: the power of d with which the
+    values grow. All numbers must be positive, with at least two different d."""
     x = np.log(np.asarray(d, dtype=float))
     centred = x - x.mean()
     return float(centred @ np.log(np.asarray(values, dtype=float)) / (centred @ centred))

@@ -105,9 +105,9 @@ def measure(method: str, preset: Preset, d: int, place: Computation) -> dict[str
 
 
 def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block: int = 128) -> float:
-    """Return the seconds that all products of `steps` directions with the data take, in matrix products of `block`
-    directions at a time, on random matrices of the engine's shapes. There are n records in d dimensions; dtype and
-    device are those of the matrices."""
+    """Return the seconds that the products of `steps` directions with the data take, in matrix products of `block`
+    directions at a time, on random matrices of the engine's shapes. Steps are rounded up to whole blocks. There are n
+    records in d dimensions; dtype and device are those of the matrices."""
     points = torch.randn(n, d, dtype=dtype, device=device)
     w = torch.randn(min(block, steps), d, dtype=dtype, device=device)
     count = -(-steps // len(w))
@@ -120,8 +120,9 @@ def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block:
 
 
 class _Direct:
-    """The quadratic loss computed as it is defined, for comparison: losses (1/2) (x - x_i)^T A (x - x_i) and
-    gradients A (x - x_i), each of which forms the (n, d) array of the x - x_i."""
+    """A quadratic loss with the spectrum of `problem` and data of its size, drawn with `rng`, computed as it is
+    defined, for comparison: losses (1/2) (x - x_i)^T A (x - x_i) and gradients A (x - x_i), each of which forms the (n,
+    d) array of the x - x_i."""
 
     def __init__(self, problem: Quadratic, rng: np.random.Generator) -> None:
         self.n, self.d = problem.n, problem.d
@@ -211,8 +212,9 @@ def _beside(parser: Parser, options: Namespace) -> int:
 
 
 def _compared(name: str, d: int, other: Path, first: int) -> dict[str, Any]:
-    """Return the processor seconds of a sweep at dimension d in this checkout and in `other`, and how many rows are the
-    same to the last digit. name is "smoke" or "paper", and first says which checkout is timed first (0 is this one)."""
+    """Return the processor seconds of a sweep at dimension d in this checkout and in `other`, the number of rows, and
+    how many of them are the same to the last digit in both. name is the preset, "smoke" or "paper"; first says which
+    checkout is timed first: 0 for this one, 1 for `other`. Raises RuntimeError if a sweep fails."""
     seconds, tables = {}, {}
     with TemporaryDirectory() as folder:
         for number in (first, 1 - first):

@@ -116,8 +116,9 @@ FOLDERS = {
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One cell of the sweep: a method, a problem (mode, dimension and start), a calibration of the noise, and a seed.
-    Every combination of steps, step size and clip of the grid is run on it."""
+    """One cell of the sweep: a method; a problem, which is a spectrum `mode`, a dimension d and a start ("zero" or
+    "normal"); a calibration of the noise ("paper" or "exact"); and a seed. Every combination of steps, step size and
+    clip of the grid is run on it."""
 
     method: str
     mode: str
@@ -178,8 +179,9 @@ def run_methods(
 
 
 def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """Return a function that draws so many standard normals of the given shape on the device. They are a function of
-    the key, so every method draws the same."""
+    """Return a function of a count that draws so many arrays of standard normals of the given shape, stacked along a
+    first axis, on the device. The numbers of its first, second, ... call are a function of the key, so that every
+    method draws the same."""
     if device != "cpu":
         return drawn_on(device, key, *shape)
     rng = np.random.default_rng(key)
@@ -196,7 +198,8 @@ class Computation:
     device: str = "cpu"
 
     def of(self, method: str) -> dict[str, Any]:
-        """Return the options that `run_methods` takes for a method."""
+        """Return the keyword options of `run_methods` for a method: its dtype and device, and for "dpgd" the dtype of
+        its products."""
         options = {"dtype": getattr(torch, self.dtype), "device": self.device}
         return options | ({"product_dtype": getattr(torch, self.dpgd_products)} if method == "dpgd" else {})
 
@@ -225,7 +228,8 @@ def run_cells(cells: Sequence[SweepCell], preset: Preset, place: Computation) ->
 def _measured(
     outcome: engine.Outcome, problem: Quadratic, center: Array, minima: tuple[float, float]
 ) -> dict[str, Array]:
-    """Return the gradient norm and the loss of every output (last iterate, average, x_tau) on the training and the test
+    """Return, by name of the column, the gradient norm and the loss of every output (last iterate, average, x_tau,
+    which is the root mean square over iterates for the gradient and the mean for the loss) on the training and the test
     sample, with one value for each run of the outcome. problem is that of the training sample, center is the mean of
     the test sample, and minima are the least losses on the two samples."""
     measured: dict[str, Array] = {}
@@ -255,8 +259,9 @@ def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
-    """Draw from `seed` a training sample and a test sample of n records in R^d. Returns the training sample, and the
-    mean and the variance of each coordinate of the test sample."""
+    """Draw from `seed` and d a training sample and a test sample, each of n records in R^d. Returns the training
+    sample, shape (n, d), and the mean and the variance (normalised by n) of each coordinate of the test sample, shape
+    (d,)."""
     rng = np.random.default_rng([seed, d])
     train, test = gaussian_data(rng, n, d), gaussian_data(rng, n, d)
     return train, test.mean(axis=0), test.var(axis=0)
@@ -359,8 +364,8 @@ def _groups(cells: Sequence[SweepCell]) -> list[list[SweepCell]]:
 
 
 def _told(group: Sequence[SweepCell], rows: Sequence[dict[str, Any]]) -> str:
-    """Return the line that is printed after a group of cells has been run: its mode, dimension and seed, and for each
-    cell the smallest gradient norm of a last iterate in the rows."""
+    """Return the text that is printed after a group of cells has been run: its mode, dimension and seed, and for each
+    of its methods, starts and calibrations the smallest training gradient norm of a last iterate in the rows."""
     best: dict[str, float] = {}
     for row in rows:
         name = f"{row['method']} ({row['start']}, {row['calibration']})"
@@ -373,8 +378,8 @@ def _job(
     group: Sequence[SweepCell], preset: Preset, place: Computation
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Run a group of cells. Returns its rows and, for each cell, a row of processor and wall seconds, which are the
-    group's divided by its number of cells. The preset has the grid of parameters, and `place` the device and
-    precision."""
+    group's divided by its number of cells. An exception is not raised but makes the rows' status. The preset has the
+    grid of parameters, and `place` the device and precision."""
     started, cpu = time.perf_counter(), time.process_time()
     try:
         rows = run_cells(group, preset, place)

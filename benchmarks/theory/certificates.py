@@ -90,8 +90,9 @@ class CertificateCell:
     parameters: tuple[str, ...] = PARAMETERS
 
     def shares(self) -> list[tuple[str, ...]]:
-        """Return the names of the parameter sets in the groups that are run together. Those with one direction per step
-        are one group and share their random numbers; each of the others is a group of its own."""
+        """Return the names of the parameter sets in groups whose runs are computed together. Those with one direction
+        per step are one group, which comes first (empty if there are none) and shares its random numbers; each of the
+        others is a group of its own."""
         one = tuple(name for name in self.parameters if name in ONE)
         return [one, *((name,) for name in self.parameters if name not in ONE)]
 
@@ -155,8 +156,9 @@ def prescriptions(
     problem: Problem, epsilon: float, max_steps: int | None = None, names: Sequence[str] = PARAMETERS
 ) -> dict[str, tuple[str, Prescription]]:
     """Return for each parameter set in `names` the name of its noise calibration ("paper" or "exact") and its
-    prescription. max_steps is the largest number of steps times directions, by default that of the paper's parameters.
-    `problem` has the constants of the loss, and epsilon is the budget at delta DELTA."""
+    prescription. `problem` has the constants of the loss, and epsilon is the budget at delta DELTA. max_steps is the
+    largest number of steps times directions per step, for all sets but "paper"; None for the number of steps of the
+    paper's parameters."""
     found: dict[str, tuple[str, Prescription]] = {}
     exact = float(gdp_from_epsilon(epsilon, DELTA))
     paper = theorem_3(problem, float(paper_gdp(epsilon, DELTA)))
@@ -183,10 +185,11 @@ def prescriptions(
 def run_cell(
     cell: CertificateCell, seed: int, names: Sequence[str] = ONE, schedule: nonlinear.Schedule | None = None
 ) -> list[dict[str, Any]]:
-    """Return the rows of one cell and seed for the parameter sets `names` and all epsilons of the cell. Runs with the
-    same number of directions per step share their random numbers.
+    """Return the rows of one cell and seed for the parameter sets `names` (one of the groups that
+    `CertificateCell.shares` returns) and all epsilons of the cell. Runs with the same number of directions per step
+    share their random numbers. Runs that need more evaluations than the cell's cap allows are certified, but not made.
 
-    schedule chooses the iterates whose gradient is measured, if not those that the engine chooses by itself.
+    schedule: chooses the iterates whose gradient is measured; None for the engine's own choice.
     """
     started = time.perf_counter()
     loss = _loss(cell.problem, cell.mode, cell.n, cell.d)

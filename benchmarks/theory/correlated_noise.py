@@ -45,8 +45,8 @@ def quadratic(d: int) -> tuple[Array, float]:
 
 
 def pool(d: int, size: int, rng: np.random.Generator) -> Array:
-    """Draw `size` directions in d dimensions, and return the direction of each step, shape (STEPS, d): the steps take
-    the drawn ones in turn."""
+    """Draw `size` directions, uniform on the sphere of radius sqrt(d) in R^d, and return the direction of each step,
+    shape (STEPS, d): the steps take the drawn ones in turn."""
     drawn = DIRECTIONS["sphere"].sample(rng, size, d)
     return np.asarray(drawn[np.arange(STEPS) % size])
 
@@ -92,7 +92,8 @@ def _root(matrix: Array) -> Array:
 
 @cache
 def unknown_noise(d: int, size: int) -> Array:
-    """Return the best covariance for the mean workload of `TRAINING` pools of this size in d dimensions."""
+    """Return the covariance, shape (STEPS, STEPS), that is best for the mean workload of `TRAINING` pools of this size
+    in d dimensions, drawn with a seed of their own. No pool that is measured is among them."""
     rng = np.random.default_rng([d, size, 10**6])
     return best_noise(
         sum((workload(pool(d, size, rng)) for _ in range(TRAINING)), np.zeros((STEPS, STEPS))) / TRAINING
@@ -127,8 +128,9 @@ def measure(options: Namespace, cell: Cell) -> dict[str, Any]:
 
 
 def squares(directions: Array, start: Array, noise: Array) -> Array:
-    """Make runs from the rows of `start` with the noises in the rows of `noise`; return each run's mean squared
-    gradient over its iterates after the start."""
+    """Make a run from each row of `start`, shape (runs, d), with the noise in the same row of `noise`, shape (runs,
+    STEPS), and the same directions in all, shape (STEPS, d). Returns each run's mean of ||Hx||^2 over its iterates
+    after the start."""
     curvature, step_size = quadratic(directions.shape[1])
     x, total = start.copy(), np.zeros(len(start))
     for u, z in zip(directions, noise.T, strict=True):

@@ -89,13 +89,15 @@ FIELDS = (
 
 
 def study(model: str) -> Study:
-    """Return how the model with this name (kind and width, as `mlp-digits:16`) is trained and measured."""
+    """Return how the model with this name is trained and measured. A name is a kind and a width, as `mlp-digits:16`;
+    the kind alone decides unless STUDIES has the whole name. Raises KeyError for an unknown kind."""
     return STUDIES[model] if model in STUDIES else STUDIES[model.partition(":")[0]]
 
 
 def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[str, Any]:
-    """Train a model from its start up to the moment (the name of a number of Adam steps), measure it, and return the
-    row. folder has the sentences for the encoder."""
+    """Train a model from its start up to the moment, which is the name of a number of Adam steps, measure it, and
+    return the row. `seed` draws the start, the data and the measurement's random vectors. folder: where the sentences
+    for the encoder are; other models need none."""
     plan = study(model)
     task = catalog.load(model, plan.data or str(folder), plan.samples, seed)
     module = task.module
@@ -141,8 +143,8 @@ def _accuracy(module: torch.nn.Module, task: tasks.Task) -> float:
 
 
 def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
-    """Return the eigenvalues of the full Hessian at the weights x. It is formed column by column, independently of the
-    Lanczos method that it checks."""
+    """Return the d eigenvalues of the full Hessian at the weights x, ascending. The Hessian is formed column by column,
+    and made symmetric, independently of the Lanczos method that it checks."""
     operator = objective.hessian(x)
     columns = [operator.apply(row) for row in torch.eye(objective.d, dtype=x.dtype)]
     matrix = torch.stack(columns)

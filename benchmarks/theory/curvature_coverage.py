@@ -56,7 +56,8 @@ Array = NDArray[np.float64]
 
 
 def spectrum(name: str, d: int) -> Array:
-    """Return the d eigenvalues of the diagonal matrix whose spectrum has this name."""
+    """Return the d eigenvalues of the diagonal matrix whose spectrum has this name. The largest in absolute value is
+    1."""
     if name == "flat, one spike":
         return np.concatenate([[1.0], np.full(d - 1, 1e-3)])
     if name == "rank 20":
@@ -90,8 +91,8 @@ def run(name: str, d: int, repetition: int) -> dict[str, Any]:
 
 
 def summary(folder: Path) -> str:
-    """Return a text that says for each matrix how many of its 200 intervals contain the true value, the largest
-    error of the estimated effective rank, and the median time of a measurement."""
+    """Return a text made of the rows in `folder`, which says for each matrix how many of its 200 intervals contain the
+    true value, the largest error of the estimated effective rank, and the median time of a measurement."""
     lines = [f"{'spectrum':>18} {'d':>7} " + " ".join(f"{q:>15}" for q in QUANTITIES) + "  rank error  seconds"]
     for (name, d), part in read_rows(folder).groupby(["spectrum", "d"], sort=False):
         slack = 1e-9

@@ -51,7 +51,8 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Place:
-    """The size of the data, the budget at DELTA, and the evaluations of each record's loss in a run."""
+    """The size of the data, n records in d dimensions; the budget `epsilon` at DELTA; and `points`, the largest number
+    of evaluations of each record's loss in a run."""
 
     n: int
     d: int
@@ -90,9 +91,11 @@ def _at(place: Place, difference: str, law: str, k: int | str) -> Any:
 
 
 def measured(name: str, difference: str, law: str, k: int | str, seed: int) -> list[dict[str, Any]]:
-    """Return a row for every factor of the step size, all with the same directions and noise.
+    """Make runs by a difference rule, with K directions of a law, and return a row for every factor of the step size,
+    all with the same directions and noise.
 
-    name: one of PLACES. k: the directions a step, or "best".
+    name: one of PLACES. difference: "central", "forward" or "exact". law: of the directions. k: the directions a step,
+    or "best". seed: draws directions and noise; the data of a place are always the same.
     """
     started = time.perf_counter()
     place = PLACES[name]

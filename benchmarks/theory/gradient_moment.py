@@ -43,7 +43,8 @@ def row(n: int, power: float, cap: float) -> dict[str, Any]:
         return prescribe(problem, left, max_evaluations=155_200 * n, directions_per_step=32).bound
 
     def released(share: float) -> tuple[float, float, float]:
-        # its standard deviation, on the sum over records of ||gradient||^m/cap^m in [0, 1]
+        # The standard deviation of the released moment's noise, on the sum over records of ||gradient||^m/cap^m, each
+        # in [0, 1].
         noise = 1 / (gdp * math.sqrt(share))
         upper = 1 - float(ndtri(FAILURE)) * noise * cap**power / n
         return bound(share, gradient_moment=(power, upper)), share, upper

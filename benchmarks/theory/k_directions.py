@@ -81,7 +81,8 @@ def _row(chosen: str, budget: int, p: Prescription, large: Prescription | None =
 
 
 def _bound(p: Prescription, d: int, smoothing: float) -> float:
-    """Return the certified bound in d dimensions at the parameters of `p`, but with another smoothing."""
+    """Return the certified bound in d dimensions at the parameters of `p`, but with another smoothing lambda. n and r
+    are those of the module's setting."""
     return certificate(
         Problem(n=N, d=d, r=R),
         step_size=p.step_size,

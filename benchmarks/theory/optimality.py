@@ -126,8 +126,9 @@ def _finite(value: float) -> float | None:
 
 def member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, float | None]:
     """Return the loss of the family of `problems.worst_case` with the given name ("mean", "long", "long-spread" or
-    "burst") for the parameters `at` of a run and the constants of `problem`. The second value is the proved lower bound
-    on a run's mean for this loss, in the limit of many steps, or None if none is proved for it."""
+    "burst") that is worst for a run with the parameters `at` (step size, steps, clip, noise and directions per step)
+    among problems with the constants of `problem`. The second value is the proved lower bound on a run's mean squared
+    gradient for this loss, in the limit of many steps; it is None but for "mean"."""
     h = hardest(problem, **at, lengthened=0.0 if name in ("mean", "burst") else 3.0)
     if name == "long-spread":
         h = hardest(problem, **at, lengthened=3.0, coordinates=10 * h.curved)

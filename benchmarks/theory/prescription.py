@@ -79,8 +79,9 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A task's number of steps with one direction per step, its expected batch size (None for all records), the grid's
-    step sizes and clips, and the neighbouring relation. Clips are in units of the median gradient norm of a sample."""
+    """How a task is run: the number of steps with one direction per step; the expected batch size, None for all
+    records; the grid's step sizes, and its clips in units of the median gradient norm of a sample; and the neighbouring
+    relation. With K directions a step there are K times fewer steps."""
 
     steps: int
     batch: int | None
@@ -122,8 +123,9 @@ class Choice:
 
 
 def fourth_moment(file: ProblemFile) -> float:
-    """Return an upper bound on the mean over the file's samples of the fourth power of gradient norms, at each of its
-    points, from the quantiles of the norms."""
+    """Return an upper bound on the mean, over the samples of the file, of the fourth power of the norm of a sample's
+    gradient, from the quantiles of the norms. It is the largest of those at the points at which the file has
+    measurements; elsewhere it bounds nothing."""
 
     def at(quantiles: dict[str, float]) -> float:
         ends = sorted((float(share), norm) for share, norm in quantiles.items())
@@ -223,9 +225,10 @@ def minilm(folder: Path) -> TaskRecords:
 def run(
     work: TaskRecords, setting: Setting, task: str, choice: Choice, seed: int, before: tuple[float, float]
 ) -> dict[str, Any]:
-    """Train on the records `work` with one choice and seed, and return the row. before is the loss and the accuracy
-    before training, which are the same for all choices. The setting has the number of steps, the batch size and the
-    relation; `task` is the name in the row."""
+    """Train on the records `work` with one choice and seed, and return the row. The setting has the batch size, the
+    relation and the grid's number of steps; `task` is the name in the row. before: the loss and the accuracy before
+    training, which are the same for all choices. ||grad F||^2 is measured at equally spaced iterates, about a 25th as
+    many as the grid's runs have steps (at all iterates, if there are fewer)."""
     started = time.perf_counter()
     records = TensorDataset(*work.train)
     n = len(records)

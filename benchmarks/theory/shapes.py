@@ -73,12 +73,12 @@ def _shape_root(spectrum: Array, power: float, gradients: Array | None) -> Array
 
 
 def moments(curvature: Array, start: Array, variance: float, step_size: float, weights: Array) -> tuple[float, float]:
-    """Return E F(x_T) - F* over its value at the start, and the mean over the run of E ||weights w||^2 over its
-    value at the start.
+    """Return E F(x_T) - F* over its value at the start, and the mean over the T = STEPS steps of E ||weights w||^2 over
+    its value at the start; both are infinite if the run diverges.
 
-    w is the distance from the minimum in the coordinates of the directions u, in which the loss is w'H w/2 with
-    H = `curvature`. `start` is w at the start, `weights` the matrix that turns w into grad F, and `variance`
-    sigma^2/K. For W = U U'/K of Gaussian directions and symmetric M, E[W M W] is (1 + 1/K) M + tr(M) I/K.
+    w is the distance from the minimum in the coordinates of the directions u, in which the loss is w'H w/2 with H =
+    `curvature`. `start` is w at the start, `weights` the matrix that turns w into grad F, and `variance` sigma^2/K. For
+    W = U U'/K of Gaussian directions and symmetric M, E[W M W] is (1 + 1/K) M + tr(M) I/K.
     """
     second, total = np.outer(start, start), 0.0
     first = float(start @ curvature @ start), float(np.sum((weights @ start) ** 2))

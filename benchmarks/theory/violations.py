@@ -296,7 +296,8 @@ def by_rule(rule: str, case: int) -> dict[str, Any]:
         return _ratio(cost - error, stated.progress * g * g - stated.drift * g, stated.floor - 1 / alpha, g)
 
     def allowed(problem: Array) -> Array:
-        """Scale a problem's gradients to norms of at most 1 and its second derivatives to the samples' curvatures."""
+        """Return the problem with each sample's gradient scaled to a norm of at most 1, and its second derivatives
+        scaled, in each coordinate, to at most the sample's curvature h_ij. What is smaller stays as it is."""
         size = np.linalg.norm(problem[0], axis=1, keepdims=True)
         bend = np.abs(problem[1:]).sum(axis=0)
         shrink = np.minimum(1, h / np.maximum(bend, 1e-300))
@@ -340,7 +341,8 @@ def one_change(
 
 
 def _small(law: str, rng: np.random.Generator) -> tuple[int, int]:
-    """Return a dimension and a number of directions for which `_directions_of` has few nodes."""
+    """Return a random dimension d and number k of directions, (d, k), for which `_directions_of` has few nodes. law:
+    the law of the directions."""
     if law == "rademacher":
         k = int(rng.integers(1, 4))
         return int(rng.integers(1, 10 // k + 1)), k
@@ -354,8 +356,9 @@ def _small(law: str, rng: np.random.Generator) -> tuple[int, int]:
 
 @cache
 def _directions_of(law: str, d: int, k: int) -> list[tuple[Array, Array]]:
-    """Return nodes of K = k directions in R^d, shape (nodes, K, d), and their masses; for laws that are not finite sums
-    a second time with fewer nodes, from which the error of the first is estimated."""
+    """Return a list of quadratures over k directions of a law in R^d, each as its nodes, shape (nodes, k, d), and their
+    masses, whose sum is 1. Where the law is a finite sum there is one, which is exact; otherwise there is a second one
+    with fewer nodes, from which the error of the first is estimated."""
     if law == "rademacher" or (d == 1 and law != "gaussian"):
         signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
         return [(signs, np.full(len(signs), 1 / len(signs)))]
@@ -363,7 +366,9 @@ def _directions_of(law: str, d: int, k: int) -> list[tuple[Array, Array]]:
 
 
 def _rule(law: str, d: int, k: int, parts: float) -> tuple[Array, Array]:
-    """Return the nodes and masses of `_directions_of`; `parts` scales the number of nodes along each variable."""
+    """Return nodes u, shape (nodes, k, d), and their masses, whose sum is 1: a quadrature over k directions of a law
+    that is not a finite sum, for one of the small (d, k) of `_small`. `parts` scales the number of nodes along each
+    variable."""
     count = int(parts * (ANGLES if d == 3 or (law, k) == ("sphere", 2) else 20 * ANGLES))
     angles = 2 * math.pi * (np.arange(count) + 0.5) / count
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -524,7 +529,8 @@ def _finite(loss: WorstCase, x: Array, shift: Array, difference: str, smoothing:
 
 
 def _directions(law: str, rng: np.random.Generator, k: int, d: int) -> Array:
-    """Draw k directions in R^d for each of `RUN` runs, shape (RUN, k, d)."""
+    """Draw k directions of a law in R^d for each of `RUN` runs, shape (RUN, k, d). `law` is a name of
+    `sphere.DIRECTIONS`, or "frame" for orthogonal ones."""
     if law != "frame":
         return DIRECTIONS[law].sample(rng, RUN * k, d).reshape(RUN, k, d)
     columns, _, rows = np.linalg.svd(rng.standard_normal((RUN, k, d)), full_matrices=False)

@@ -103,8 +103,9 @@ def grid(case: Case) -> Iterator[Configuration]:
 
 
 class Questions:
-    """The questions as examples for one family of models: those to train on, those that choose parameters (dev), and
-    those to test on. They are read from the folder `data`, or downloaded if it is None."""
+    """The questions as examples for one family of models ("opt" or "roberta"): those to train on (`train`), those that
+    choose parameters (`dev`), and those to test on (`test`). They are read from the folder `data`, or downloaded if it
+    is None. `model` has the tokenizer, and is what runs start from."""
 
     def __init__(self, data: Path | None, model: LanguageModel, family: str) -> None:
         self.model, self.family = model, family
@@ -114,12 +115,12 @@ class Questions:
 
 
 def one_run(work: Questions, case: Case, c: Configuration, folder: Path) -> list[dict[str, Any]]:
-    """Train with the configuration c and return the run's rows: the perplexity on the questions that choose parameters,
-    at the start and at regular steps, and that on the test questions, at the start and at the end. `work` has the model
-    and the questions, `case` names the method, and `folder` is the parent of the runs' folders.
+    """Train a copy of the model of `work` with the configuration c and return the run's rows: the perplexity on the
+    questions that choose parameters, at the start and every EVERY steps, and that on the test questions, at the start
+    and at the end. `case` names the method, and `folder` is the parent of the runs' folders.
 
-    The rows are also kept in a file beside the run's folder, for a run that is resumed. Those of DPGD-0th are not,
-    because a resumed run of it goes back to a checkpoint.
+    The rows are also kept in a file beside the run's folder, for a run that is resumed. Those of DPGD-0th are not used
+    again, because a resumed run of it goes back to a checkpoint.
     """
     module = deepcopy(work.model.module)
     d = train(module, "all")
@@ -156,8 +157,9 @@ def _clipped(c: Configuration) -> dict[str, float]:
 
 
 def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
-    """Return the configuration with the smallest perplexity, at the end of the runs with seed 0, on the questions that
-    choose parameters. Raises ValueError if one of the case's configurations has not been run."""
+    """Return the configuration of the case that is run with further seeds: in `rows`, the one with the smallest
+    perplexity at the end of its run with seed 0, on the questions that choose parameters. Raises ValueError if one of
+    the case's configurations has not been run."""
     settings = {(c.step_size, _clipped(c)["clip"]): c for c in grid(case)}
     part = having(rows, **vars(case))
     last = part[(part["seed"] == 0) & (part["step"] == part["steps"])]

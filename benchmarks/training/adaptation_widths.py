@@ -45,8 +45,8 @@ FIELDS = ("d", "loss", *(f"{name}_{end}" for name in ("rank", "norm", "absolute_
 
 
 def losses(module: nn.Module, ids: Tensor) -> Tensor:
-    """Return each question's mean cross-entropy over its tokens. ids: token ids without padding, shape (questions,
-    tokens)."""
+    """Return each question's mean cross-entropy over its tokens but the first, shape (questions,). ids: token ids
+    without padding, shape (questions, tokens)."""
     logits = module(input_ids=ids).logits[:, :-1]
     return nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
 
@@ -70,8 +70,9 @@ def measured(models: Path, family: str, width: int, questions: Sequence[str]) ->
 
 
 def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float = DROP) -> float:
-    """Return the step, interpolated, at which the loss has first fallen by `drop` from its first value, or NaN if it
-    never has. `losses` are those at `steps`."""
+    """Return the number of steps after which the loss has first fallen by `drop` from its first value, linearly
+    interpolated between the two entries around that moment, or NaN if it never has. `losses` are those after the
+    numbers of steps in `steps`."""
     target = losses[0] - drop
     for index in range(1, len(losses)):
         if losses[index] <= target:
@@ -175,8 +176,8 @@ def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
 
 
 def _steps(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the steps to the target of each run as rows. A run that has not reached the target has no value in the
-    column steps."""
+    """Return the table of steps to the target as rows, one for each run. A run that has not reached the target has no
+    value in the column steps."""
     rows = runs.to_dict("records")
     return [{str(name): value for name, value in row.items() if not math.isnan(value)} for row in rows]
 

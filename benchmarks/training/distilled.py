@@ -35,8 +35,8 @@ def distilled(folder: Path | None) -> LanguageModel:
 
 
 def taught(texts: Sequence[str]) -> dict[str, Tensor]:
-    """Return the small encoder's weights by name, after `STEPS` steps of training it on the sentences `texts` to agree
-    with the large encoder."""
+    """Return the weights, by name, of the small encoder after `STEPS` steps of training it on the sentences `texts` to
+    agree with the large encoder, which is what `distance` measures."""
     model, target = begun(), sentence_embeddings(texts)
     ids = [torch.tensor(row) for row in _ids(model, texts)]
     optimizer = torch.optim.AdamW(model.module.parameters())
@@ -52,8 +52,9 @@ def taught(texts: Sequence[str]) -> dict[str, Tensor]:
 
 
 def distance(model: LanguageModel, ids: Sequence[Tensor], target: Tensor) -> Tensor:
-    """Return the mean squared difference between the inner products of the sentences' embeddings by `model` and by
-    the large encoder. ids: the sentences' tokens; target: their embeddings by the large encoder."""
+    """Return the mean squared difference between the inner products of all pairs of the sentences' embeddings by
+    `model` and by the large encoder. ids: the token ids of each sentence. target: the embeddings of the same sentences
+    by the large encoder, shape (sentences, its width)."""
     padded = pad_sequence(list(ids), batch_first=True, padding_value=model.pad)
     found = embed(model.module, input_ids=padded, attention_mask=(padded != model.pad).long())
     return (found @ found.T - target @ target.T).square().mean()

@@ -40,7 +40,9 @@ def normalised_means(texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def kept(make: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> Any:
-    """Return `make(texts)`, which is kept in a file below out/ for the next command that asks for the same."""
+    """Return `make(texts)`. It is kept in a file below out/, under a name made of that of the function and the texts,
+    so that the next command that asks for the same reads it. A function whose code has changed still gets the old
+    file."""
     name = hashlib.sha256(chr(0).join([make.__name__, *texts]).encode()).hexdigest()[:16]
     place = CACHE / f"{name}.pt"
     if not place.exists():

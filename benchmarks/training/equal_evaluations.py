@@ -55,8 +55,8 @@ FIELDS = ("steps", "noise_multiplier", "chosen_by", "accuracy", "seconds")
 
 
 class Variant(NamedTuple):
-    """What is compared: the number K of directions per step, how the released values change the weights (momentum,
-    Adam, weight decay, step size schedule), and the difference rule."""
+    """What is compared: the number K of directions per step, the rule by which released values change the weights
+    ("plain", momentum or Adam), the weight decay, the schedule of the step size, and the difference rule."""
 
     directions: int
     update: str = "plain"
@@ -145,7 +145,7 @@ def _rows(work: HeadTask, cell: dict[str, Any], plans: Sequence[Plan], seed: int
 
 
 def alpha_of(plan: Plan) -> float:
-    """Return the plan's step size, or the largest one of its schedule."""
+    """Return the plan's step size, or, if the plan has a schedule of step sizes, the largest one of it."""
     return max(plan.step_sizes)
 
 
@@ -182,8 +182,9 @@ def plain(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Gain(NamedTuple):
-    """Gains in accuracy over one direction per step, in percentage points with standard errors: that of the chosen
-    number K, and the mean gain of all K in BETWEEN, which involves no choice."""
+    """Gains in accuracy over one direction per step, in percentage points: `chosen` is that of the chosen number K,
+    which is `directions`, and `between` the mean gain of all K in BETWEEN, which involves no choice. Both are pairs of
+    a value and its standard error."""
 
     directions: int
     chosen: tuple[float, float]
@@ -191,8 +192,9 @@ class Gain(NamedTuple):
 
 
 def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
-    """Return the gains over one direction per step, by task and number of evaluations. The chosen K is the one whose
-    best step size and clip are best on the records held out for choosing."""
+    """Return, from the rows of the plain update, the gains in accuracy over one direction per step, by task and number
+    of evaluations. The chosen K is the one whose best step size and clip are best on the records held out for
+    choosing."""
     found = {}
     for _, cell in plain(rows).groupby(["task", "evaluations"]):
         by = {k: cell[cell["directions"] == k] for k in sorted(map(int, cell["directions"].unique()))}
@@ -207,8 +209,9 @@ def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
 
 
 def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tuple[float, float]:
-    """Return how far the mean of the samples `those` (each with equal weight) is above the mean of the sample `one`,
-    and the standard error of that difference; zeros if it is the same sample."""
+    """Return how far the mean of the samples' means in `those`, in which each sample has the same weight, is above the
+    mean of the sample `one`, and the standard error of that difference. Both are 0 if `those` is empty or begins with
+    the same array."""
     if not those or those[0] is one:
         return 0.0, 0.0
     variance = sum(float(x.var(ddof=1)) / len(x) for x in those) / len(those) ** 2 + float(one.var(ddof=1)) / len(one)
@@ -278,13 +281,18 @@ def _body(parser: Parser, options: Namespace) -> int:
 
 
 def manifest_settings(batch: int, smoothing: float | dict[str, float]) -> dict[str, Any]:
-    """Return what changes the meaning of rows beside their columns, for the manifest."""
+    """Return, for the manifest, what changes the meaning of rows beside their columns: the budget, the expected batch
+    size `batch`, the smoothing (one number, or one for each difference rule), and that noise comes from seeds."""
     return {"epsilon": EPSILON, "delta": DELTA, "batch": batch, "smoothing": smoothing, "noise": "seeded"}
 
 
 def make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Variant, batch: int) -> None:
-    """Make the rows of a cell that are not there yet: the grid's with the choosing seeds, as far as it must grow, and
-    those of the chosen pair with the reported seeds. `cell` has the values of its columns."""
+    """Make the rows of a cell that are not in `results` yet and save them: those of the grid with the choosing seeds,
+    where the grid is extended as long as its best pair is on an edge, and those of the chosen pair with the reported
+    seeds.
+
+    work: the task. cell: the values of the cell's columns. variant: what is compared. batch: the expected batch size.
+    """
     clips, alphas = work.first_grid(variant.directions)
     root = math.sqrt(variant.directions)
     while True:
@@ -307,8 +315,9 @@ def make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Varian
 
 
 def grown(values: tuple[float, ...], best: float) -> tuple[float, ...]:
-    """Extend the ascending values of a grid by one if `best` lies on or beyond one of its ends. The new value continues
-    the ratio of the last two values at that end. If `best` lies inside, the values are returned unchanged."""
+    """Return the ascending values of a grid, extended by one value if `best` lies on or beyond one of its ends. The new
+    value continues the ratio of the last two values at that end, rounded to two digits. If `best` lies inside, or if
+    there is only one value, the values are returned unchanged."""
     if len(values) == 1:
         return values
     if best > values[-1] or math.isclose(best, values[-1]):

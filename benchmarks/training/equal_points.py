@@ -55,8 +55,9 @@ are run here, and the folder of the rows."""
 
 
 def about(central: pd.DataFrame, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the first grid: the clips, in units of sqrt(K), and the step sizes next to the chosen pair of `central`,
-    the rows of a task with K = k, and that pair."""
+    """Return the first grid, (clips, step sizes), with the clips in units of sqrt(K): of the values in `central`, the
+    rows of central differences for a task with K = k, the chosen clip and step size and their neighbours on either
+    side, as far as there are such."""
     alpha, clip, _ = chosen(central)
 
     def near(column: str, value: float) -> tuple[float, ...]:
@@ -68,8 +69,9 @@ def about(central: pd.DataFrame, k: int) -> tuple[tuple[float, ...], tuple[float
 
 
 class Found(NamedTuple):
-    """A difference rule ("central", "forward" or "exact") and a number of directions a step: the mean accuracy by which
-    they are chosen, and the accuracies that are reported, in percent."""
+    """What is known of a difference rule ("central", "forward" or "exact") with a number of directions a step:
+    `chosen_by`, the mean accuracy in [0, 1] by which rules and numbers are chosen, and `reported`, the accuracies of
+    the reported runs in percent."""
 
     difference: str
     directions: int
@@ -100,8 +102,9 @@ def above(one: Found, other: Found) -> tuple[float, float]:
 
 
 def at_equal_k(cells: list[Found]) -> tuple[float, float]:
-    """Return by how many points forward differences are above central ones with as many directions a step, on average
-    over K in KS, where nothing is chosen between the two, and half the 95% interval of that mean."""
+    """Return by how many percentage points forward differences are above central ones with as many directions a step,
+    on average over K in KS, where nothing is chosen between the two, and half the width of the 95% interval of that
+    mean. The cells must have both rules with every K in KS."""
     by = {cell[:2]: cell.reported for cell in cells}
     pairs = [(by["forward", k], by["central", k]) for k in KS]
     mean = float(np.mean([one.mean() - other.mean() for one, other in pairs]))
@@ -128,8 +131,8 @@ def compared() -> dict[tuple[str, int], list[Found]]:
 
 
 def best(cells: list[Found], *rules: str) -> Found | None:
-    """Return the cell of these rules that is chosen: the one with the largest accuracy on the records and seeds that
-    choose."""
+    """Return, of the cells of these rules, the one with the largest mean accuracy on the records and seeds that choose;
+    None if there is no such cell."""
     return max((cell for cell in cells if cell.difference in rules), key=lambda cell: cell.chosen_by, default=None)
 
 

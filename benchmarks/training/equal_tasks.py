@@ -42,8 +42,9 @@ def whole(k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def few(least: int, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return a first grid of nine pairs for tasks whose runs take seconds: three clips, in units of sqrt(K), and three
-    step sizes that are larger for larger k = K. `least` is the index in `STEP_SIZES` of the smallest one for K = 1."""
+    """Return a first grid, (clips, step sizes), for tasks whose runs take seconds: all clips but the first, in units of
+    sqrt(K), and three successive step sizes of `STEP_SIZES`. The first of these has the index `least` for k = K = 1,
+    and one more for each factor of 4 in k."""
     first = least + round(math.log(k, 4))
     return CLIPS[1:], STEP_SIZES[first : first + 3]
 
@@ -64,8 +65,8 @@ class HeadTask(NamedTuple):
         return len(self.train.y)
 
     def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
-        """Train by each plan with this seed. Returns for each plan the accuracy on the records that choose and on those
-        that report."""
+        """Train by each plan with this seed, and return for each plan the accuracy, in [0, 1], on the records that
+        choose and that on the records that report."""
         trained = train(self.head, self.train, plans, seed)
         parts = (accuracy(self.head, trained, part) for part in (self.chosen_by, self.test))
         return list(zip(*parts, strict=True))

@@ -43,11 +43,11 @@ class Head(Protocol):
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor], rule: str) -> Tensor:
         """Return for each record and shift s by how much the record's loss f changes, shape (records, settings, K),
-        where x are the parameters: f(x + s) - f(x - s) by the rule central, f(x + s) - f(x) by forward, and by exact
-        the derivative of f along s. `part` has the records.
+        where x are the parameters: f(x + s) - f(x - s) by the rule "central", f(x + s) - f(x) by "forward", and the
+        derivative of f along s by "exact". Nothing is divided by the length of s. `part` has the records.
 
-        shifts: the lambda u_k as tensors like those in `start`, each with a first axis for the K directions; u_k
-            for the rule exact.
+        shifts: the s as tensors like those in `start`, each with a first axis for the K directions: lambda u_k, or u_k
+        for the rule "exact".
         """
 
 
@@ -72,7 +72,8 @@ class Linear(NamedTuple):
         right = along.gather(1, part.y.view(-1, 1, 1).expand(len(part.y), 1, along.shape[2]))
         likely = torch.exp(at - at.amax(2, keepdim=True))
         if rule == "central":
-            # the loss at the logits at + along less that at at - along; `at.amax` is left out of both, where it cancels
+            # The loss at the logits `at` + `along`, less the loss at the logits `at` - `along`. The largest of `at` was
+            # subtracted from all of them, which cancels in the difference.
             return torch.log(likely @ torch.exp(along)) - torch.log(likely @ torch.exp(-along)) - 2 * right
         likely = likely / likely.sum(2, keepdim=True)
         normal = likely @ along if rule == "exact" else torch.log1p(likely @ torch.expm1(along))
@@ -102,9 +103,9 @@ class Normed(NamedTuple):
         return self.scale * (normalize(_scaled(gain, bias, x), dim=-1) @ weights.transpose(1, 2))
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor], rule: str) -> Tensor:
-        """Return the changes of losses, shape (records, settings, K). The points are (h + e, W + V), (h - e, W - V) and
-        (h, W): here h = gain * x + bias and the weights W belong to `parameters`, and e and V are their changes by
-        `shifts`.
+        """Return what `Head.differences` does, shape (records, settings, K). The points are (h + e, W + V), (h - e, W -
+        V) and (h, W): here h = gain * x + bias and the weights W belong to `parameters`, and e and V are their changes
+        by `shifts`.
 
         (h + e) (W + V) = (h W + e V) + (h V + e W) and ||h + e||^2 = (||h||^2 + ||e||^2) + 2 h e; at the other point
         the second term of each has a minus. So both points need the same products.
@@ -131,7 +132,8 @@ class Normed(NamedTuple):
 
 
 class Module(nn.Module):
-    """A classifier of the protocol `Head` as a torch module, which the library's optimiser needs."""
+    """A classifier of the protocol `Head` as a torch module with one set of parameters, which starts at those of
+    `start`. The library's optimiser needs a module."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -184,9 +186,9 @@ def _share(head: Head, parameters: Sequence[Tensor], part: Part) -> float:
 
 
 def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, plan: Plan) -> NDArray[np.float64]:
-    """Return each record's slopes along the directions by the plan's difference rule, shape (batch, settings, K).
-    flat has the parameters x of each setting as a row, u the K directions as rows. `part` has the records' features and
-    classes."""
+    """Return each record's slopes along the directions by the plan's difference rule, in float64, shape (batch,
+    settings, K): a difference of losses over 2 lambda or lambda, or the derivative. flat has the parameters x of each
+    setting as a row, u the K directions as rows. `part` has the records' features and classes."""
     over = plan.smoothing or 1.0
     found = head.differences(part, _parameters(head, flat), _parameters(head, over * u), plan.difference)
     values: NDArray[np.float64] = (found / ((2 if plan.difference == "central" else 1) * over)).double().numpy()

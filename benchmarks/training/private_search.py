@@ -76,14 +76,16 @@ def digits(_: Path | None) -> SearchRecords:
 
 
 def trec_records(folder: Path | None, split: str = "train") -> tuple[list[str], Tensor]:
-    """Return the questions of TREC and their classes, from the split "train" or "test" in the folder."""
+    """Return the questions of TREC and their classes, shape (questions,), from the split "train" or "test". folder:
+    that of TREC's files, or None for Hugging Face."""
     records = load(task("trec"), split, folder)
     return [next(iter(record.texts.values())) for record in records], torch.tensor([r.label for r in records])
 
 
 def trec(folder: Path | None) -> SearchRecords:
-    """Return the records of the task trec: the questions' embeddings, scaled to length sqrt(width), divided into
-    parts by a seed. The encoder is public and not trained."""
+    """Return the records of the task trec: the questions' embeddings, scaled to length sqrt(width), 4,000 of the
+    training split to train on, 400 to choose by and the rest of it to measure accuracy on, divided at random but always
+    alike. folder: that of TREC's files, or None for Hugging Face. The encoder is public and not trained."""
     texts, y = trec_records(folder)
     x = sentence_embeddings(texts)
     x = x * math.sqrt(x.shape[1])
@@ -143,8 +145,10 @@ def one_run(work: SearchRecords, plan: Plan, seed: int) -> dict[str, Any]:
 
 
 def searched(rows: pd.DataFrame, way: str) -> tuple[float, float]:
-    """Return the mean and the standard deviation of the accuracy of SEARCHES searches, whose runs are drawn from the
-    rows of one way to pay for the choice."""
+    """Return the mean and the standard deviation of the accuracy of SEARCHES simulated searches that pay for their
+    choice in the given `way`, a key of WAYS. `rows` are the runs of that way; each run of a search is one of them, of a
+    random or a given setting and with a random seed, and the search ends with the run that is best on the public
+    records."""
     table = rows.pivot(index="setting", columns="seed", values=["public", "accuracy"])
     public, accuracy = (np.asarray(table[name], dtype=float) for name in ("public", "accuracy"))
     source, found = random.Random(0), []

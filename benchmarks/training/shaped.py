@@ -54,8 +54,9 @@ power."""
 
 
 def root(public: Tensor, power: float) -> Tensor:
-    """Return B^(1/2) for B = c S^power, where S is the mean of x x' over the rows x of `public`, shape (records,
-    width), and c > 0 is such that the mean of ||B^(1/2) x||^2 is that of ||x||^2."""
+    """Return B^(1/2), shape (width, width), for B = c (S + a I)^power. S is the mean of x x' over the rows x of
+    `public`, shape (records, width), a is ADDED times S's mean eigenvalue, and c > 0 is such that the mean of ||B^(1/2)
+    x||^2 over these rows is that of ||x||^2."""
     moments = public.T.double() @ public.double() / len(public)
     values, vectors = torch.linalg.eigh(moments)
     whole = values.clamp(min=0) + ADDED * values.mean()
@@ -67,7 +68,8 @@ def root(public: Tensor, power: float) -> Tensor:
 
 def shaped(work: HeadTask, power: float, public: int) -> HeadTask:
     """Return the task in the coordinates in which directions of the shape B are plain ones: embeddings x become B^(1/2)
-    x, and label vectors B^(-1/2) times what they were. B is estimated from the first `public` records that choose."""
+    x, and label vectors B^(-1/2) times what they were. B is that of `root` for the first `public` records that choose.
+    Raises TypeError for a task whose classifier is not linear."""
     head = work.head
     if not isinstance(head, Linear):
         raise TypeError(f"a task with a linear classifier is needed, got {type(head).__name__}")

@@ -37,8 +37,8 @@ FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_
 
 def start(work: HeadTask, evaluations: int, k: int) -> Start:
     """Return the starting values (clip, step size, smoothing) for a task, a number of evaluations of a record and K = k
-    directions per step. Records that are also among the private ones are not taken as public. `work` is the task, with
-    its records and its classifier."""
+    directions per step, computed from the records that choose. A record whose features a private record has too is not
+    taken as public. `work` is the task, with its records and its classifier."""
     private = {row.numpy().tobytes() for row in work.train.x}
     kept = torch.tensor([row.numpy().tobytes() not in private for row in work.chosen_by.x])
 

@@ -22,8 +22,8 @@ SEED = 3
 
 @cache
 def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
-    """Return n random records, each a row of D features and a label of -1 or +1. Each value of `repeat` gives another
-    draw."""
+    """Return n random records, shape (n, D + 1), each a row of D standard normal features and a label of -1 or +1. Each
+    value of `repeat` gives another draw, always the same."""
     found = np.random.default_rng(SEED + repeat).normal(size=(n, D + 1))
     found[:, -1] = np.sign(found[:, -1])
     return found
@@ -38,9 +38,10 @@ def claim(
     n: int = N,
     steps: int = STEPS,
 ) -> Claim:
-    """Return the claim of a loop with the zoo's noise: the accountant's upper bound on its epsilon, times `less`. With
-    less < 1 the claim is false. `batch` is the expected batch size, n the
-    number of records, and `steps` the number of steps."""
+    """Return the claim of a loop with the zoo's noise: the accountant's upper bound on its epsilon (raised by a
+    millionth for rounding), times `less`. With less < 1 the claim is false. `sampling` and `relation` are names of the
+    accountant, `batch` is the expected batch size, n the number of records, and `steps` the number of steps. For
+    `sampling` "full" the batch is n."""
     batch = n if sampling == "full" else batch
     release = Release(NOISE, steps, sampling=sampling, relation=relation, sample_rate=batch / n)
     epsilon = epsilon_of_history([release], DELTA).upper * (1 + 1e-6) * less

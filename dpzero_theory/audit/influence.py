@@ -33,8 +33,8 @@ _ENOUGH_NUMBERS = 4
 _SCALE_RANGE = (1e-4, 1e4)
 """The factor that makes the first record nearly clipped is searched between these two numbers."""
 
-_SCALES = 33  # How many factors in `_SCALE_RANGE`, in equal ratios, are tried first
-_HALVINGS = 12  # How often the range between two neighbours of the `_SCALES` factors is halved
+_MOST_SCALES = 33  # How many factors in `_SCALE_RANGE`, in equal ratios, are tried first
+_HALVINGS = 12  # How often the range between two neighbours of the `_MOST_SCALES` factors is halved
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to the sum over a batch
 _NEARLY_EQUAL = 1e-5  # Two lengths count as equal, and two directions as parallel, below this relative difference
 
@@ -157,9 +157,11 @@ class Influence:
         Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
         """
         first, (low, high) = self._loop.records[0], map(math.log, _SCALE_RANGE)
-        tried = np.linspace(low, high, _SCALES).tolist()
+        tried = np.linspace(low, high, _MOST_SCALES).tolist()
         # The smallest of the factors that nearly reaches the clip: with larger ones a wrong clip may fall short of it
-        reached = next((k for k in range(1, _SCALES) if self._share(math.exp(tried[k])) >= _NEARLY), _SCALES - 1)
+        reached = next(
+            (k for k in range(1, _MOST_SCALES) if self._share(math.exp(tried[k])) >= _NEARLY), _MOST_SCALES - 1
+        )
         low, high = tried[reached - 1], tried[reached]
         scale = math.exp(halved(lambda log: self._share(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
         return datasets.scaled(first, scale) if self._share(scale) > _NEARLY**3 else None

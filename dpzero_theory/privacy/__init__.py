@@ -5,14 +5,13 @@
                       sample_rate=64 / 1024).value
     spent = epsilon([Release(noise, 5_000, sampling="poisson", relation="add-remove", sample_rate=64 / 1024)], 1e-5)
 
-`calibrate` gives the least noise multiplier that meets a target (epsilon, delta). `epsilon` and `delta` give the cost
-of
-a history of steps. `steps`, `batch` and `records` give the most steps, the largest batch and the fewest records that
-meet a target. `epsilon_over_steps` and `delta_over_epsilon` give whole curves. `group_delta`, `group_epsilon` and
-`group_noise` give the same for neighbouring data sets that differ in k records (all of one user's), and `compare` gives
-another accountant's answer. The answers of this package's accountant are certified brackets: two numbers between which
-the exact one lies. Each name is loaded when it is first used, from the module that `_HOMES` names for it; the docstring
-there has the arguments.
+`calibrate` gives the least noise multiplier that meets a target (epsilon, delta). `epsilon` and `delta` give what a
+history of steps costs: the least epsilon at a delta, and the least delta at an epsilon. `steps`, `batch` and `records`
+give the most steps, the largest batch and the fewest records that meet a target. `epsilon_over_steps` and
+`delta_over_epsilon` give whole curves. `group_delta`, `group_epsilon` and `group_noise` give the same for neighbouring
+data sets that differ in k records (all of one user's), and `compare` gives another accountant's answer. The answers of
+this package's accountant are certified brackets: two numbers between which the exact one lies. Each name is loaded when
+it is first used, from the module that `_HOMES` names for it; the docstring there has the arguments.
 """
 
 from importlib import import_module

@@ -36,15 +36,15 @@ from dpzero_theory.privacy.step import Drawing, Release, Steps
 
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
-"""With these samplings a noise multiplier must be at least 0.03, because the grid for less noise has too many
-points."""
+"""With these two samplings a noise multiplier on the command line must be at least the number, 0.03, because less noise
+needs a grid with too many points."""
 RELATION = "replace-one"
 """The neighbouring relation if the command line names none; the answer then says so."""
 RATES = (0.01, 0.001)
 """The false positive rates at which `--risk` states the true positive rate of the best attack."""
 FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
 WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
-"""The largest value that each of these whole numbers may have on the command line."""
+"""The largest value of each flag for a whole number on the command line: releases, records of a batch, and records."""
 REAL = {
     "epsilon": {"above": 0.0, "at_most": LARGEST_EPSILON},
     "noise_multiplier": {"at_least": LEAST_MULTIPLIER, "at_most": MOST_MULTIPLIER},
@@ -130,7 +130,8 @@ def _sought(options: argparse.Namespace) -> str:
 
 
 def _sampling(text: str) -> str:
-    """The sampling's word in `text`, checked, for use as the type of an argparse argument. Raises ArgumentTypeError."""
+    """Return `text` if it is the word of a sampling, such as `poisson`; it is the type of an argparse argument. Raises
+    ArgumentTypeError otherwise."""
     try:
         return sampling_of(text, 1e-15 if text != "full" else 1).word
     except ValueError as error:
@@ -208,7 +209,7 @@ def _check_batch(question: Question) -> None:
 
 
 def _answer(question: Question) -> tuple[dict[str, Any], Release]:
-    """The answer to a question as a dictionary that is printed, and the steps that the question is about."""
+    """The answer to a question, as the dictionary that is printed in JSON, and the steps that the question is about."""
     name = question.sought
     started = time.perf_counter()
     bracket = question.answer()

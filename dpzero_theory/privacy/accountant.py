@@ -33,9 +33,10 @@ _CLOSE_TO_PURE = 0.1
 """`_near_pure` bounds delta, for epsilon close below the pure epsilon, as a factor times delta at a smaller epsilon.
 The bound is used where that factor is at most this."""
 _UNRESOLVED = 0.01
-"""If the lower end of delta is below this share of the upper end, the upper end may be mere rounding error."""
+"""If the lower end of the bracket of delta is below this share of its upper end, the upper end may be mere rounding
+error."""
 _HIDDEN = 1e-12
-"""An upper end of delta above this is not mere rounding error."""
+"""If the upper end of the bracket of delta is above this, it is not mere rounding error."""
 _MOMENTS = "moments"
 _BEYOND_ALL = 1e6
 """An epsilon that no finite privacy loss exceeds, so that delta there is the probability of an infinite loss."""
@@ -49,9 +50,10 @@ epsilon; one move changes that share at most by a factor of e^100, the third num
 class _Reduced:
     """A history in the form of a composition, up to a ratio e^G of probabilities, and pure epsilon beside it.
 
-    above: a composition that costs at least as much as the releases that it stands for. below: one that costs at most
-    as much. ratio: G >= 0. epsilon: the pure epsilon of all releases that are not in the composition. least: a lower
-    bound on epsilon of the history, at the delta that is asked for.
+    above: a composition whose delta is at least that of the releases that it stands for. below: one whose delta is at
+    most that. ratio: G >= 0, by which the log probabilities of these releases may differ from those of the
+    compositions. epsilon: the pure epsilon of all releases that are not in the composition. least: a lower bound on
+    epsilon of the history, at the delta that is asked for.
     """
 
     above: Composition
@@ -133,7 +135,8 @@ def gaussian_part(history: Steps) -> tuple[Composition, Composition, float]:
     """Two compositions of Gaussian releases, and a number G >= 0, for a history with Gaussian noise only.
 
     The first composition costs at least as much as the history and the second at most as much, up to a ratio e^G of
-    probabilities. G is 0 unless some noise is discrete Gaussian. Raises ValueError if some noise is not Gaussian.
+    probabilities. G is 0 unless some noise is discrete Gaussian. Raises ValueError if some noise is not Gaussian, or if
+    the steps have different relations.
     """
     made = releases_of(history)
     reduced = _reductions(made, 0.0)[-1]
@@ -165,7 +168,7 @@ def delta_of_history(history: Steps, epsilon: float, *, near: float | None = Non
         A bracket. `value` is an estimate, and `upper` is certified: it is the number to state.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range, or steps with different relations.
     """
     return _history_delta(history, epsilon, near, _resolved)
 
@@ -183,7 +186,8 @@ def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Ans
 def wide_delta(history: Steps, epsilon: float) -> float:
     """An upper bound on delta of the history at `epsilon`, by exponential moments of the privacy loss.
 
-    It is at least the upper end of `delta_of_history`, and it is above 0 and finite however small delta is.
+    It is mostly larger than the upper end of `delta_of_history`; it is above 0 and at most 1, also where rounding
+    errors hide delta.
     """
     reductions = _telling(_reductions(releases_of(history), 0.0))
     return min(_reduced_delta(reduced, epsilon, of=_wide).upper for reduced in reductions)
@@ -271,21 +275,21 @@ def epsilon_of_history(history: Steps, delta: float) -> Bracket:
 
     Args:
         history: steps, such as `step * 1000`, all with one relation; an empty history costs nothing.
-        delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
+        delta: 0 < delta < 1; 0 is allowed where every step has pure epsilon, as with Laplace noise.
 
     Returns:
         A bracket with value = upper, which is certified: the history is (upper, delta)-DP.
 
     Raises:
-        ValueError: an argument outside its range, or a delta so small that it is not resolved for noise on a coarse
-            lattice.
+        ValueError: an argument outside its range; steps with different relations; a delta below the probability with
+            which a step may show everything, or so small that it is not resolved for noise on a coarse lattice.
     """
     return _history_epsilon(history, delta)
 
 
 def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
-    """By which share a history costs more than (target_epsilon, target_delta); a number of at most 0 if it costs no
-    more.
+    """The share by which a history misses the target (target_epsilon, target_delta); it is at most 0 if the history is
+    certified to meet the target.
 
     It is the larger of two shares. One is that by which the upper end of `epsilon_of_history` at target_delta exceeds
     target_epsilon, and the other that by which the upper end of `delta_of_history` at target_epsilon exceeds
@@ -329,7 +333,7 @@ def _by_pairs(reductions: Sequence[_Reduced], target: float, below: bool) -> Ite
     certified.
 
     Just below the pure epsilon, delta falls to 0 abruptly, and a very small target may not be resolved there. below:
-    whether the lower ends are needed.
+    whether the lower ends are needed; if not, they may be 0.
     """
     for reduced in reductions:
         with suppress(OverflowError):
@@ -388,10 +392,10 @@ def _reduced_epsilon(reduced: _Reduced, target: float, below: bool) -> Bracket:
 
 
 def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ratio: float) -> float:
-    """A point close below `near` where the function `delta` certainly exceeds e^ratio times `target`; 0 if none is
-    found.
+    """An epsilon close below `near` at which the lower end of the function `delta` exceeds e^ratio times `target`; 0 if
+    none is found.
 
-    The point is used as a lower bound on epsilon.
+    It is used as a lower bound on the epsilon at which delta is that product.
     """
     goal, change = _up(target * math.exp(ratio)), ratio * max(near, 1.0)
     start = max(near - change, 0.0)
@@ -411,7 +415,8 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
     """The bracket of epsilon of a composition at `delta`.
 
     It comes from a search, or from a bound by moments if no epsilon is found at which so small a delta is resolved.
-    below: whether the lower end is needed.
+    below: whether the lower end is needed; if not, it may be 0. Raises ValueError if no epsilon is known at so small a
+    delta.
     """
     try:
         bracket = answer(composition).epsilon(delta, below=below)
@@ -430,7 +435,8 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
 
 
 def notes(made: Sequence[Release]) -> tuple[str, ...]:
-    """The sentences that whoever reads an answer about the releases `made` must know, each once."""
+    """The sentences about the samplings and noise laws of the releases `made` that a reader of the accountant's answer
+    must know, each once."""
     sentences = [r.step.sampling.note(r.relation) for r in made if r.sample_rate < 1]
     sentences += [MECHANISMS[r.mechanism].note for r in made]
     return tuple(dict.fromkeys(note for note in sentences if note))

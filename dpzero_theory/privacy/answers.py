@@ -43,17 +43,17 @@ of the target."""
 _SHARE, _MISS = 0.3, 0.3
 """`Curve.share` and `Curve.miss` of a search for the noise of mixed parts, in which an evaluation takes long."""
 _STEEP = -10.0
-"""The slope d log delta / d log x with which a search over x begins if nothing better is known."""
+"""The slope d log delta / d log x with which a search over x begins if no estimate of the slope is known."""
 
 
 @dataclass(frozen=True)
 class NoiseQuestion:
-    """The question which noise multiplier has the given delta at the given epsilon.
+    """The question for which noise multiplier delta is `delta` at `epsilon`.
 
-    at: the composition for a noise multiplier. bracket: the certified bracket of delta at `epsilon` for a noise
-    multiplier; its second argument is a delta with which the caller compares the answer, or None (`near` of
-    `Answer.delta`). sensitivity: the largest change of a batch's sum, in clips. batches: the sample rate of the batches
-    that may hold a given record, and the number of those batches.
+    at: a function from a noise multiplier to the composition. bracket: a function to the certified bracket of delta at
+    `epsilon` for a noise multiplier; its second argument is a delta with which the caller compares the answer, or None
+    (`near` of `Answer.delta`). sensitivity: the largest change of a batch's sum, in clips. batches: the sample rate of
+    the batches that may hold a given record, and the number of those batches.
     """
 
     at: Callable[[float], Composition]
@@ -65,13 +65,14 @@ class NoiseQuestion:
 
     @property
     def attained(self) -> "NoiseQuestion":
-        """The same question where each mixed part is replaced by pairs that data attain; its answer is a lower
-        bound."""
+        """The same question where each mixed part is replaced by pairs that data attain; its answer is a lower bound on
+        that of this question."""
         batches = self.at(1.0).attained.batches or self.batches
         return replace(self, at=lambda noise: self.at(noise).attained, batches=batches)
 
     def curve(self, near: float | None = None) -> Curve:
-        """delta as a curve over the noise multiplier, of which only certified brackets are known.
+        """delta as a curve over the noise multiplier, for a search by certified brackets alone, without quick
+        estimates.
 
         near: a delta with which answers are compared, or None (`near` of `Answer.delta`).
         """
@@ -108,7 +109,8 @@ class NoiseQuestion:
 
 
 class Answer(ABC):
-    """The answers for one composition. The upper end of every bracket is the end that is safe for privacy."""
+    """Computes delta and epsilon of one composition, and noise multipliers. The upper end of every bracket is the end
+    that is safe for privacy."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
@@ -127,9 +129,9 @@ class Answer(ABC):
 
         near: a delta that the caller compares the answer with, or None. If delta is more than 10 times larger or
         smaller, the upper end may be many times the lower end; both still hold. above: whether the caller uses the
-        upper end only, so that the lower end may be far below delta. router: an object that remembers computations,
-        shared by similar questions for speed. small: a bracket whose upper end is below this number is not narrowed
-        further, however small its lower end is.
+        upper end only, so that the lower end may be far below delta. router: an object that remembers which methods
+        were of no use; similar questions share it to save time. None makes a new one. small: a bracket whose upper end
+        is below this number is not narrowed further, however small its lower end is.
         """
 
     @abstractmethod
@@ -145,7 +147,8 @@ class Answer(ABC):
     @staticmethod
     @abstractmethod
     def noise(question: NoiseQuestion) -> Bracket:
-        """Return the bracket of the noise multiplier that a question asks for; the upper end is the safe one.
+        """Return the bracket of the least noise multiplier that meets the target of a question; the upper end is the
+        safe one.
 
         Raises OverflowError if no multiplier is found at which delta is certainly at most the target.
         """
@@ -160,7 +163,7 @@ def answer(composition: Composition) -> Answer:
 
 
 def bracket_curve(bracket: Callable[[float], Bracket]) -> Curve:
-    """A curve of delta over x of which only certified brackets are known.
+    """A curve of delta over x for a search by certified brackets alone, without quick estimates.
 
     bracket: a function from x, such as an epsilon or a noise multiplier, to the bracket of delta.
     """
@@ -175,8 +178,8 @@ def _capped(bracket: Bracket, upper: float) -> Bracket:
 
 
 def _above_zero(at_zero: Bracket, target: float) -> float:
-    """A guess of the epsilon at which delta is `target`. at_zero: the bracket of delta at epsilon 0, above the
-    target."""
+    """A guess, with no bound on its error, of the epsilon at which delta is `target`. at_zero: the bracket of delta at
+    epsilon 0, above the target."""
     return at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / target))
 
 
@@ -224,7 +227,8 @@ class Told(Answer):
 class Grid(Answer):
     """The answers for a composition with random allocations or finite pairs, and without mixed parts.
 
-    mixture: what this composition means to `allocations.mixture`, which computes delta on a grid.
+    mixture: this composition in the form in which `allocations.mixture` takes it, which computes delta on a grid of
+    losses.
     """
 
     def __init__(self, composition: Composition, mixture: Mixture) -> None:
@@ -337,8 +341,8 @@ class Directions(Answer):
         curves: list[Curve] = []
         for number, parts in enumerate(directions):
             at_zero = direction_delta(0.0, parts, gdp)
-            # Where both directions are compared, those before this one do not exceed the target at epsilon 0, and
-            # `crossing` finds out which later ones do.
+            # Where both directions are compared, delta of those before this one does not exceed the target at epsilon
+            # 0, and `crossing` finds out which later ones do.
             if at_zero.upper > target:
                 curves = [curve(one) for one in directions[number:]]
                 break

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 class Bracket:
     """A certified answer: the exact number lies in [lower, upper], all errors of its computation included.
 
-    `value` is the number to use. For noise multipliers and epsilon it is the end that is safe for privacy, and for
-    delta it is an estimate between the two ends. `method` names the way the answer was computed, and `notes` are
-    sentences that a reader of the answer must know.
+    `value` is the number to use. For epsilon, noise multipliers and numbers of steps or records it is the end that is
+    safe for privacy; for delta it is an estimate between the two ends, and `upper` is the safe number. `method` names
+    the way the answer was computed, and `notes` are sentences that a reader of the answer must know.
     """
 
     lower: float

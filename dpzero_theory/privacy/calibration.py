@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import outward, smallest_real
+from dpzero_theory.bisection import halved, outward, smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, excess, notes, sharp_delta, wide_delta
 from dpzero_theory.privacy.answers import NoiseQuestion, answer, bracket_curve
 from dpzero_theory.privacy.bracket import Bracket
@@ -23,15 +23,16 @@ with as many cells."""
 _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
 _MOST_TRIES = 12
-"""How often a noise multiplier that misses a target is sought farther down, where only the upper end is closed."""
+"""`_missed` tries fewer multipliers than this to find one that misses the target. It is asked where the upper end has a
+closed form and the lower end has none."""
 _PURE_ACCURACY = 1e-10
-"""A bound on the relative error of the noise multiplier of a law with pure epsilon, at delta = 0."""
+"""A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
 _CLOSE = 1e-4
 """If delta > 0 allows a noise multiplier that is smaller than that at delta = 0 by less than this share, the latter is
 the answer."""
 _WIDE = 0.25
-"""If the lower end of a noise multiplier is below this share of its upper end, its delta is too small to be
-resolved."""
+"""If the lower end of the bracket of a noise multiplier is below this share of the upper end, the target delta is too
+small to be resolved."""
 _LEAST_STEP, _MOST_STEP = 1e-12, 1e-3
 """A noise multiplier that misses its target is raised by at least the first share of it, and at first by at most the
 second."""
@@ -72,8 +73,8 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
     """The bracket of the smallest noise multiplier with which `releases` are (epsilon, target_delta)-DP; the upper end
     is safe.
 
-    The noise multiplier that the releases have is ignored. Raises ValueError for an argument outside its range, and
-    PreconditionError if every positive multiplier meets the target.
+    epsilon: the target epsilon, > 0. The noise multiplier that the releases have is ignored. Raises ValueError for an
+    argument outside its range, and PreconditionError if every positive multiplier meets the target.
     """
     unit = releases.with_noise(1.0)
     pure = MECHANISMS[unit.mechanism].multiplier(unit, epsilon)
@@ -89,10 +90,10 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     """The bracket of a noise multiplier, raised until its value meets the target when the accountant is asked.
 
     bracket: the bracket from a search along the noise. The searches for epsilon and delta have errors of their own, by
-    which its upper end may miss the target. beyond: a function from a noise multiplier to the share by which
-    it misses the target, such as `accountant.excess`; at most 0 means that the target is met. The multiplier is raised
-    by that share, but by at most `_MOST_STEP`, as delta falls much faster than the noise grows; then by twice as much
-    each time. Raises ValueError if no float is enough.
+    which its upper end may miss the target. beyond: a function from a noise multiplier to the share of epsilon or delta
+    by which it misses the target, such as `accountant.excess`; at most 0 means that the target is met. The multiplier
+    is raised by that share of itself, but by at most `_MOST_STEP`, as delta falls much faster than the noise grows;
+    then by twice as much each time. The lower end is kept. Raises ValueError if no float is enough.
     """
     value = bracket.upper
     if not (missed := beyond(value)) <= 0:
@@ -107,7 +108,8 @@ def _resolved(unit: Release, epsilon: float, delta: float) -> Bracket:
     """The bracket of the noise multiplier for releases like `unit`, whose law has no pure epsilon, at the target
     (epsilon, delta).
 
-    If so small a delta is not resolved, the upper end is the smaller of two bounds, of which one is by moments.
+    If rounding errors hide so small a delta, the upper end is the smaller of two upper bounds, of which one is by
+    exponential moments. Raises ValueError if neither is finite.
     """
     try:
         bracket = _composed(unit, epsilon, delta)
@@ -131,7 +133,7 @@ def _composed(unit: Release, epsilon: float, delta: float) -> Bracket:
     """The bracket of the noise multiplier for releases like `unit`, whose law has no pure epsilon, at the target
     (epsilon, delta).
 
-    Raises OverflowError if so small a delta is not resolved.
+    Raises OverflowError if rounding errors hide so small a delta.
     """
     law = MECHANISMS[unit.mechanism]
     cost = law.cost(unit, delta)
@@ -176,7 +178,8 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
     least = delta_of_history([unit.with_noise(LEAST_LAPLACE)], epsilon)
     if least.upper <= delta:
         return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
-    # Below the least noise that is accounted, the search is told the delta of that least noise, which is too small.
+    # Where the noise is below the least that is accounted, the curve has the delta of that least noise, which is
+    # smaller than the exact delta.
     bracket = _question(unit, epsilon, delta).bracket
     curve = bracket_curve(lambda noise: bracket(max(noise, LEAST_LAPLACE), delta))
     start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)
@@ -208,18 +211,16 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
 def _missed(unit: Release, epsilon: float, delta: float, most: float) -> float:
     """A noise multiplier below `most` with which the target (epsilon, delta) is certainly missed; 0 if none is found.
 
-    It is found by steps of a factor 1.5 downwards, and halved three times in between.
+    The candidates are `most` divided by powers of 1.5. Between the first that misses and the one before, three more are
+    tried, which makes the answer less low.
     """
 
     def missed(noise: float) -> bool:
         return delta_of_history([unit.with_noise(noise)], epsilon).lower > delta
 
-    low = next((noise for k in range(1, _MOST_TRIES) if missed(noise := most / 1.5**k)), 0.0)
-    high = 1.5 * low
-    for _ in range(3 if low else 0):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if missed(middle) else (low, middle)
-    return low
+    start, least = most / 1.5, most / 1.5**_MOST_TRIES
+    _, low = outward(missed, start, -start / 3, growth=1 / 1.5, most=least)
+    return halved(missed, low, 1.5 * low, 3, lambda a, b: math.sqrt(a * b))[0] if low > least else 0.0
 
 
 def _question(unit: Release, epsilon: float, delta: float) -> NoiseQuestion:

@@ -17,11 +17,11 @@ from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 FORMAT = "dpzero privacy certificate 1"
 ROOM = 1e-3
-"""The share by which a certificate states epsilon above the accountant's upper end, because the checker is less
-sharp."""
+"""A certificate states an epsilon that is above the accountant's upper end by this share of it, because the checker's
+upper bound on delta is larger than the accountant's."""
 LEAST_NOISE = 1 / 16
-"""Steps can be checked if their noise multiplier is above this. For less noise the cost of a lattice is bounded
-otherwise."""
+"""Certificates are made for steps whose noise multiplier is above this. The checker refuses less noise, for which its
+bound on the cost of a lattice does not hold."""
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 1e3
 """The least and the largest epsilon that a certificate states."""
 _BATCHES = ("full", "poisson", "cyclic-poisson")
@@ -35,8 +35,8 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
         history: steps, all with one relation, in at most 100 parts. Batches must be full, Poisson or cyclic Poisson,
             and noise Gaussian, discrete Gaussian or Laplace with a multiplier above 1/16.
         delta: from 1e-30 to 1/2.
-        room: from 1e-5 to 1, the share by which epsilon is stated above the accountant's upper end. The time that the
-            checker needs grows as 1/sqrt(room).
+        room: from 1e-5 to 1; the stated epsilon is the accountant's upper end times 1 + room, at least 1e-3, and
+            rounded up to six digits. The time that the checker needs grows as 1/sqrt(room).
 
     Returns:
         A dictionary. `history` has one entry for each part, in the words of `Release`; `statement` has the epsilon and

@@ -159,8 +159,8 @@ class Law:
 
 
 def rounded_up(x: arb) -> int:
-    """An integer above all numbers in the interval `x`, with room of 1 for comparisons that the last bits leave
-    open."""
+    """An integer >= 1 that exceeds every number in the interval `x` by 1 or more. Raises Refused if `x` is not
+    finite."""
     found = x.upper().ceil().unique_fmpz() if x.is_finite() else None
     if found is None:
         raise Refused("a number is beyond this checker's arithmetic")
@@ -169,7 +169,7 @@ def rounded_up(x: arb) -> int:
 
 def one_step(h: Divergence, width: arb, bits: int, small: float) -> Law:
     """A law on multiples of H = `width` at least as costly as one step with divergence `h`, by the module's point 1.
-    bits: masses are in units of 2^-bits. small: a probability that may be lost at either end."""
+    bits: masses are in units of 2^-bits. small: at either end losses of less than this probability are cut."""
 
     def reach(sign: int, negligible: Callable[[int], bool]) -> int:
         cells = 1
@@ -282,7 +282,7 @@ def parse(text: str) -> dict[str, object]:
 
 
 def main(paths: list[str]) -> int:
-    """Check the files at `paths`, and print a line for each. Returns 0 if all certificates are confirmed, else 1."""
+    """Check the files at `paths`; print a line for each. Returns 0 if there are any and all are confirmed, else 1."""
     good = bool(paths)
     for path in paths if paths != ["--help"] else []:
         try:

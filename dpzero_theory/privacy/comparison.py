@@ -19,8 +19,8 @@ class Comparison:
     """The answer of one accountant: a noise multiplier for a target epsilon, or the epsilon of a given noise
     multiplier.
 
-    accountant: its name. value: the answer, or None if there is none. seconds, cpu_seconds: wall-clock and processor
-    time. status: `ok`, or what went wrong.
+    accountant: its name. value: the answer, or None if there is none. seconds, cpu_seconds: the wall-clock and the
+    processor time that it took, in seconds. status: `ok`, or what went wrong.
     """
 
     accountant: str
@@ -98,10 +98,11 @@ def compare(
         delta: 0 < delta < 1.
         sample_rate: q in (0, 1]; 1 is full batches.
         steps: T >= 1.
-        epsilon, noise: exactly one of them is given.
+        epsilon, noise: one of them, > 0; the other one is None. This is not checked.
 
     Returns:
-        The answer, with the time it took. An accountant that is missing or fails gives an answer without a value.
+        The answer, with the time it took. An accountant that is not installed, not known, or fails gives an answer
+            without a value, whose status says why; nothing is raised.
     """
     started, working = time.perf_counter(), time.process_time()
     value, status = None, "ok"

@@ -33,7 +33,7 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 _BINOMIAL = 1e-9
 """A bound on the relative error of scipy's binomial tail probability."""
 _MOMENT_ROUNDING = 1e-14
-"""A bound on the rounding error of the logarithm of a sum of two exponentials."""
+"""A bound on the absolute rounding error of the logarithm of a sum of two exponentials."""
 
 Cumulant = Callable[[Pair], tuple[float, float]]
 """A function from a dominating pair to a lower and an upper bound on log E e^{t L} of one release, at some fixed t > 0.
@@ -43,16 +43,17 @@ L is the pair's privacy loss, and the expectation is under the pair's first law 
 
 
 class Part:
-    """Releases of one kind, as a part of a composition."""
+    """Releases of one kind, as a part of a `Composition`; what a subclass does not know has the default, which says
+    nothing."""
 
     @property
     def gdp(self) -> float | None:
-        """The mu for which these releases together cost at most as much as one mu-GDP Gaussian release; None if none is
-        known."""
+        """A mu for which these releases together are mu-GDP; None if none is known."""
         return None
 
     plain: ClassVar[bool] = False
-    """Whether the cost is exactly that of mu-GDP with mu = `gdp`, so that `gdp` is more than an upper bound."""
+    """Whether delta(epsilon) of the releases is exactly that of Gaussian noise with mu = `gdp`; else that is an upper
+    bound."""
 
     @property
     def squares(self) -> tuple[float, float]:
@@ -65,7 +66,7 @@ class Part:
 
     @property
     def batches(self) -> tuple[float, int] | None:
-        """The sample rate of the batches that may hold a given record, and the number of those batches.
+        """A pair: the sample rate of the batches that may hold a given record, and the number of those batches.
 
         None means the sampling's own rate, and as many batches as there are steps.
         """
@@ -74,16 +75,17 @@ class Part:
     def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
         """A lower and an upper bound on log E e^{t L} of all these releases together, where L is their privacy loss.
 
-        t: > 0. index: the direction, 0 or 1, in which neighbours are compared. bounds: gives the two bounds for one
-        release's dominating pair at this t. For releases whose cost `gdp` counts the result is (0, 0).
+        t: > 0. index: the direction, 0 or 1, in which neighbours are compared. bounds: a function from one release's
+        dominating pair to a lower and an upper bound on its log moment at this t. The result is (0, 0) for plain
+        Gaussian releases and random allocations, whose cost `gdp` has.
         """
         return 0.0, 0.0
 
 
 @dataclass(frozen=True)
 class PlainGaussian(Part):
-    """Releases that together cost as much as one Gaussian release with sensitivity 1 and standard deviation 1/mu, mu >
-    0."""
+    """Releases that together cost exactly as much as one Gaussian release with sensitivity 1 and standard deviation
+    1/mu, mu > 0."""
 
     mu: float
     plain = True
@@ -103,8 +105,8 @@ class Pairs(Part):
 
     above: the dominating pair of one release in each direction, or one pair for both. below: pairs that some data set
     attains at every release, so that their composition costs at most as much as the releases; they equal `above` if
-    that is tight. count: the number of releases. alone: pairs that are exact for a history of a single release; by
-    default those of `above` are used.
+    data attain that too. count: the number of releases. alone: pairs that are exact for a history of a single release;
+    by default those of `above` are used.
     """
 
     above: tuple[Pair, ...]
@@ -114,7 +116,8 @@ class Pairs(Part):
 
     @property
     def squares(self) -> tuple[float, float]:
-        # With q < 1 the rarest outputs of a replaced record are compared with batches that hold neither of the two.
+        # With q < 1 the most telling outputs with one record come, under the other data set, from batches that hold
+        # neither of the two records; so the first number is that of a distance of one clip.
         attained = max(1 / pair.noise for pair in self.below)
         moved = max((2 if pair.kind == "replace" else 1) / pair.noise for pair in self.above)
         return self.count * attained**2, self.count * moved**2
@@ -149,7 +152,8 @@ class FinitePairs(Part):
     below.
 
     pairs: the pair in each of the two directions. count: the number of releases. known: the same releases as `Pairs`,
-    if such pairs are known. They are less sharp, and serve where finite laws do not resolve a small delta.
+    if such pairs are known. Their upper bound on delta is larger. They serve for deltas so small that the finite laws'
+    rounding errors or infinite losses exceed them.
     """
 
     pairs: tuple[FinitePair, FinitePair]
@@ -169,8 +173,8 @@ class FinitePairs(Part):
 
     @property
     def lost(self) -> tuple[float, float]:
-        """For each direction an upper bound on the probability of an infinite privacy loss, which `log_moment` leaves
-        out."""
+        """For each of the two directions an upper bound on the probability that any of the releases has an infinite
+        privacy loss, which `log_moment` leaves out."""
         first, second = (0.0 if self.known else self.count * pair.infinite for pair in self.pairs)
         return first, second
 
@@ -204,7 +208,7 @@ class Concentrated(FinitePairs):
 class Epochs(Part):
     """Random allocations: each record is in a few uniformly random steps of every epoch.
 
-    run: the epochs and their noise. mu: together the releases cost at most as much as one mu-GDP Gaussian release.
+    run: the epochs and their noise. mu: the releases together are mu-GDP.
     """
 
     run: Allocated
@@ -246,7 +250,7 @@ class Mixed(Part):
 
     @property
     def central(self) -> Pairs:
-        """Pairs that cost about as much as all these releases; they serve for a first guess."""
+        """Pairs whose delta is about that of all these releases, without being a bound; a search begins with them."""
         return self.usual.times(self.count) if self.count > 1 else self.attained
 
     @property
@@ -260,8 +264,8 @@ class Mixed(Part):
         return self._over(count, self.chance)
 
     def fewest(self, tail: float) -> int:
-        """A number of releases of which at least so many are of the second kind, but for a probability of at most
-        `tail` > 0."""
+        """A number k such that fewer than k of the releases are of the second kind with probability at most `tail` >
+        0."""
 
         return largest_integer(lambda k: self._over(self.count - k, self.usual_chance) <= tail, 1, self.count) or 0
 
@@ -273,7 +277,8 @@ class Mixed(Part):
         return min(float(bdtrc(count, self.count, chance)) * (1 + _BINOMIAL), 1.0)
 
     def least(self, tail: float) -> int:
-        """The least count for which the bound `more(count)` is at most `tail`, a probability."""
+        """The least count for which `more(count)`, the bound on the probability of more releases of the second kind, is
+        at most `tail` > 0."""
 
         def excess(number: int) -> float:
             chance = self.more(number - 1)
@@ -282,8 +287,8 @@ class Mixed(Part):
         return last_integer(excess, 1, self.count + 1, self.count * self.chance + 1) or 0
 
     def told(self, least: int, most: int) -> tuple[Part, ...]:
-        """Parts that cost at least as much as the releases if at least `least` and at most `most` of them are of the
-        second kind."""
+        """Parts whose delta is at least that of the releases, given that at least `least` and at most `most` of these
+        are of the second kind."""
         kinds = (self.otherwise, least), (self.either, most - least), (self.usual, self.count - most)
         return tuple(part.times(times) for part, times in kinds if times)
 
@@ -311,8 +316,8 @@ class Composition:
 
     @property
     def plain(self) -> float:
-        """The mu for which those parts that are plain Gaussian releases are together mu-GDP. Other parts are not
-        counted."""
+        """The mu for which those parts that are plain Gaussian releases are together exactly mu-GDP, 0 without such
+        parts. Other parts are not counted."""
         return math.hypot(*(part.mu for part in self.parts if isinstance(part, PlainGaussian)))
 
     @property
@@ -344,10 +349,10 @@ class Composition:
 
     @property
     def central(self) -> Parts:
-        """Dominating pairs (P, Q) with their numbers of releases that cost about as much as all parts with such pairs.
-        They are those of direction 0, in which the larger data set gives P.
+        """Dominating pairs (P, Q), each with its number of releases, whose delta is about that of all parts with such
+        pairs. They are those of direction 0, in which the data set with the record gives P.
 
-        They serve for a first guess.
+        They are no bound; a search begins with them.
         """
         parts = (part.central if isinstance(part, Mixed) else part for part in self.parts)
         return replace(self, parts=tuple(parts)).directions()[0]
@@ -359,20 +364,21 @@ class Composition:
 
     @cached_property
     def attained(self) -> "Composition":
-        """The same composition, where each `Mixed` part is replaced by pairs of laws that some data set attains of
-        it."""
+        """The same composition, where each `Mixed` part is replaced by pairs of laws that its releases have at some
+        data set, so that delta is no larger."""
         parts = (part.attained if isinstance(part, Mixed) else part for part in self.parts)
         return replace(self, parts=tuple(parts)) if self.mixed else self
 
     @property
     def typical(self) -> "Composition":
-        """The composition if each `Mixed` part has about the mean number of releases of its second kind."""
+        """The composition if each `Mixed` part has the mean number of releases of its second kind, rounded. It is no
+        bound; a search begins with it."""
         counts = [round(part.count * part.chance) for part in self.mixed]
         return self.told(counts, counts)
 
     def told(self, least: Sequence[int], most: Sequence[int]) -> "Composition":
-        """A composition that costs at least as much if it is known how many releases of each `Mixed` part are of that
-        part's second kind.
+        """A composition without `Mixed` parts whose delta is at least that of this one, given how many releases of each
+        `Mixed` part are of that part's second kind.
 
         least, most: the least and the largest such numbers, in the order of `mixed`.
         """
@@ -385,7 +391,8 @@ class Composition:
         are the same.
 
         Equal pairs are counted together. With `attained` the pairs are those that some data set attains at every
-        release, so that delta of their composition is a lower bound; otherwise it is an upper bound.
+        release, so that delta of their composition is a lower bound on that of these parts; otherwise it is an upper
+        bound. Only parts of the class `Pairs` are counted.
         """
         made = [part for part in self.parts if isinstance(part, Pairs)]
         if len(self.parts) == 1:
@@ -422,15 +429,16 @@ class Composition:
         """A lower and an upper bound on log E e^{t L}, where L is the privacy loss of all parts that `gdp` does not
         count.
 
-        t: > 0. index: the direction, 0 or 1, in which neighbours are compared. bounds: gives the two bounds for one
-        release's dominating pair at this t. Outcomes with infinite privacy loss are left out; `lost` bounds their
-        probability.
+        t: > 0. index: the direction, 0 or 1, in which neighbours are compared. bounds: a function from one release's
+        dominating pair to a lower and an upper bound on its log moment at this t. Outcomes with infinite privacy loss
+        are left out; `lost` bounds their probability.
         """
         low, high = zip((0.0, 0.0), *(part.log_moment(t, index, bounds) for part in self.parts), strict=True)
         return sum(low), sum(high)
 
     @property
     def lost(self) -> tuple[float, float]:
-        """For each of the two directions an upper bound on the probability of an infinite privacy loss."""
+        """For each of the two directions an upper bound on the probability that any release has an infinite privacy
+        loss."""
         known = [part.lost for part in self.parts if isinstance(part, FinitePairs)]
         return math.fsum(first for first, _ in known), math.fsum(second for _, second in known)

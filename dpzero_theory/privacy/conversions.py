@@ -24,9 +24,10 @@ from dpzero_theory.privacy.stated import GaussianMixture, Zcdp
 from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 _MOMENT_ROUNDING = 1e-14
-"""A bound on the rounding error of the upper end of a Renyi divergence, relative, from a few sums and logarithms."""
+"""A bound on the relative rounding error that a few sums and logarithms add to the upper end of a Renyi divergence."""
 _CLOSED_ROUNDING = 1e-9
-"""A share by which both ends of rho and mu are moved: they are sums of closed forms, with errors of less than 1e-12."""
+"""The share by which the ends of rho are moved outwards, to cover rounding errors: they are sums of closed forms, with
+relative errors of less than 1e-12."""
 _LARGEST_LOG = 700.0
 """The largest logarithm whose exponential is taken: e^700 is a float, and is treated as infinite."""
 
@@ -40,18 +41,21 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     is G (2a - 1)/(a - 1) for noise whose density is within a factor e^G of a Gaussian one.
 
     Three samplings are bounded from above by others. Fixed-size batches under zero-out count as under replace-one. A
-    truncated Poisson step is, with a probability that everyone is told, one with fixed-size batches. A
-    random allocation counts as if its steps were known. For these the lower end is what some data attain, and may be
-    far below the upper end, which is the one to rely on.
+    truncated Poisson step is, with a probability that everyone is told, one with fixed-size batches. A random
+    allocation counts as if its steps were known. For these the lower end is what some data attain, and may be far below
+    the upper end, which is the one to rely on.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation and Gaussian noise, or with a zCDP statement of
             their own (`stated.concentrated`), which counts in the upper end.
         order: a > 1.
 
+    Returns:
+        A bracket with value = upper, which is certified.
+
     Raises:
-        ValueError: an argument outside its range; an order so large, for the noise, that the divergence needs too many
-            nodes.
+        ValueError: an argument outside its range; steps of other kinds than those above, or of several relations; an
+            order so large, for the noise, that the divergence needs too many quadrature nodes.
     """
     a = check.real("order", order, above=1)
     tau = a - 1
@@ -112,7 +116,8 @@ def gdp_of_history(history: Steps) -> Bracket:
 
     Returns:
         A bracket with value = upper, which is certified: at every epsilon the history's delta is at most that of
-        upper-GDP (`gaussian.delta_from_gdp`). Its lower end is the root of twice that of `zcdp_of_history`.
+        upper-GDP (`gaussian.delta_from_gdp`). Its lower end is sqrt(2 rho), with rho the lower end of
+        `zcdp_of_history`.
 
     Raises:
         ValueError: the history has steps for which no mu is known: (epsilon, delta)-private and zCDP ones, a user's own
@@ -124,9 +129,11 @@ def gdp_of_history(history: Steps) -> Bracket:
 
 
 def _added(history: Steps, notion: str) -> Bracket:
-    """The bracket of the least rho of a history, or for the notion "mu" one of which the upper end is mu^2/2 instead.
+    """The bracket of the least rho with which a history is rho-zCDP. For the notion "mu" it is the bracket of mu^2/2
+    instead, with mu the least one with which the history is mu-GDP.
 
-    The lower end is what the divergence of order a needs over a, in the limit of a = 1 or of large a.
+    notion: "rho" or "mu". The lower end is the limit of D_a/a at a = 1 or at large a, whichever is larger, where D_a is
+    the Renyi divergence of order a.
     """
     made = releases_of(history)
     require_one_relation(made)
@@ -137,8 +144,9 @@ def _added(history: Steps, notion: str) -> Bracket:
 
 
 def _bounds(release: Release, notion: str) -> tuple[float, float, float]:
-    """Two lower bounds on what these releases add to rho, at the order 1 and in the limit of large orders, and an upper
-    bound, for the notion "mu" on mu^2/2 instead. Raises ValueError where there is none."""
+    """Return two lower bounds on what these releases add to rho, from the Renyi divergence of order 1 and from that of
+    large orders, and an upper bound. For the notion "mu" the upper bound is on mu^2/2 instead. Raises ValueError where
+    there is none."""
     law, r = MECHANISMS[release.mechanism], release
     if r.mechanism == "gaussian" or (isinstance(law, DiscreteGaussian) and notion == "rho"):
         low, high = r.part.squares
@@ -171,7 +179,7 @@ def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array
     Args:
         history: steps, such as `step * 1000`, all with one relation.
         type_one: levels a in [0, 1] of the test, any shape.
-        points: the number of epsilons, at least 2.
+        points: the number of values of epsilon, at least 2; more take longer and raise the bound a little.
 
     Returns:
         The bound at each level, in an array of the shape of `type_one`.

@@ -34,12 +34,12 @@ def _curve(x: Array, found: Sequence[Bracket]) -> Curve:
 
 
 def epsilon_over_steps(release: Release, steps: ArrayLike, delta: float) -> Curve:
-    """epsilon at `delta` after T releases, for every T in `steps`.
+    """The least epsilon at `delta` after T releases, for every T in `steps`.
 
     Args:
         release: the kind of release; its own number of steps is ignored.
-        steps: integers >= 1, shape (points,).
-        delta: 0 < delta < 1, or 0 where the noise has pure epsilon.
+        steps: integers >= 1, shape (points,), or a single one.
+        delta: 0 < delta < 1, or 0 where the noise has pure epsilon, as Laplace noise has.
 
     Returns:
         A curve whose x is `steps`; its upper ends are the epsilons to state.
@@ -54,11 +54,11 @@ def epsilon_over_steps(release: Release, steps: ArrayLike, delta: float) -> Curv
 
 
 def delta_over_epsilon(history: Steps, epsilon: ArrayLike) -> Curve:
-    """delta(epsilon) of a history for every entry of `epsilon`.
+    """The least delta with which a history is (epsilon, delta)-DP, for every entry of `epsilon`.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
-        epsilon: numbers >= 0, shape (points,).
+        epsilon: numbers >= 0, shape (points,), or a single one.
 
     Returns:
         A curve whose x is `epsilon`; its upper ends are the deltas to state.

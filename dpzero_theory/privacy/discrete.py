@@ -43,14 +43,16 @@ from typing import NamedTuple
 from dpzero_theory.check import integer, real
 
 KERNEL = 2
-"""The tau that runs use, the width of the kernel that turns continuous into discrete noise, in units of the lattice."""
+"""The parameter tau, in units of the lattice, of the random rounding (see `_kernel`) that turns continuous into
+discrete noise. It is the one with which the noise of training runs is accounted."""
 FINE_GAUSSIAN = 2**28
 """The name `discrete-gaussian` stands for noise on lattices on which the clip is this many units or more."""
 _RATIO = 1e-12
 """Where (KERNEL/sigma)^2 exceeds `_SAME`, tau is the smallest one whose G is about this. G is a bound on the absolute
 log of the ratio of probabilities with discrete and with continuous noise."""
 _SAME = 2.0**-46
-"""If (tau/sigma)^2 is at most this, both multipliers of continuous noise equal s, to a relative error of 1e-14."""
+"""If (tau/sigma)^2 is at most this, both multipliers of continuous noise in `Between` are taken to be that of the
+discrete noise, from which they differ by less than 1e-14 of it."""
 
 
 class Between(NamedTuple):
@@ -82,7 +84,7 @@ def _kernel(sigma: float, numbers: int) -> float:
 
 
 def least_multiplier(levels: int, numbers: int) -> float:
-    """The least noise multiplier for which `between` has an answer.
+    """The least noise multiplier for which `between` gives bounds; below it None is returned there.
 
     levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers T releases of K integers each
     have.
@@ -91,11 +93,12 @@ def least_multiplier(levels: int, numbers: int) -> float:
 
 
 def between(noise_multiplier: float, levels: int, numbers: int) -> Between | None:
-    """The continuous Gaussian noises that cost at least, and at most, as much as discrete Gaussian noise.
+    """The noise multipliers of continuous Gaussian noise that costs at least, and at most, as much as discrete Gaussian
+    noise, up to a factor of probabilities (`Between.ratio`).
 
-    None is returned if the noise is less than 2 widths of the rounding kernel, where the bounds say next to nothing.
+    None is returned if the noise is less than 2 widths of the rounding kernel, where no bound is known.
     noise_multiplier: s > 0. levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers T
-    releases of K integers each have. Raises ValueError.
+    releases of K integers each have. Raises ValueError for a number outside its range.
     """
     s, sigma = real("noise_multiplier", noise_multiplier, above=0.0), noise_multiplier * levels
     if s < least_multiplier(levels, numbers):
@@ -112,8 +115,8 @@ def between(noise_multiplier: float, levels: int, numbers: int) -> Between | Non
 def on_lattice(continuous: float, levels: int) -> float:
     """A noise multiplier with which discrete Gaussian noise costs at most as much as continuous noise does.
 
-    continuous: the multiplier of the continuous noise. levels: the clip in units of the lattice. The bound is that of
-    `between`.
+    continuous: the noise multiplier of the continuous Gaussian noise, > 0. levels: the clip in units of the lattice.
+    The cost is that of `between`, up to its factor e^G.
     """
     least = KERNEL / levels
     return continuous if (least / continuous) ** 2 <= _SAME else math.hypot(continuous, least) * (1 + 1e-15)
@@ -125,7 +128,8 @@ def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
 
     The probabilities of the two are within a factor e^G. kappa bounds the relative error of the rounding kernel's
     normaliser (module's docstring). numbers: T K, how many integers T releases of K integers each have. tau: the width
-    of the kernel in units of the lattice, at least 1/2, which determines kappa. Raises ValueError.
+    of the kernel in units of the lattice, at least 1/2, which determines kappa. Raises ValueError for a number outside
+    its range.
     """
     count = integer("numbers", numbers, at_least=0, at_most=10**24)
     r = math.exp(-2 * math.pi**2 * real("tau", tau, at_least=0.5) ** 2)
@@ -134,12 +138,12 @@ def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
 
 
 def discrete_scale(noise_multiplier: float, levels: int) -> int:
-    """The parameter of the discrete Gaussian noise that a run draws: the smallest integer sigma such that
-    sqrt(sigma^2 - tau^2) >= noise_multiplier * levels.
+    """The parameter of the discrete Gaussian noise that a run draws: the smallest integer sigma such that sqrt(sigma^2
+    - tau^2) >= noise_multiplier * levels.
 
     tau = 2 is the width of the rounding kernel. The arithmetic is exact. noise_multiplier: > 0, that of the continuous
     Gaussian noise which costs at least as much, up to `discrete_gap`. levels: the clip in units of the lattice, >= 1.
-    Raises ValueError.
+    Raises ValueError for a number outside its range.
     """
     ratio = Fraction(real("noise_multiplier", noise_multiplier, above=0.0))
     variance = (ratio * integer("levels", levels)) ** 2 + KERNEL**2

@@ -31,7 +31,7 @@ from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
 _LOG_ORDERS = (math.log(1e-2), math.log(1e4))
 """Logarithms of the smallest and the largest t among which the best one for a plan is sought."""
 _SUM_ROUNDING = 1e-12
-"""More than the relative rounding error of a sum of log moments, each of which is rounded up."""
+"""A bound on the relative rounding error of a sum of log moments; sums are raised by this share."""
 _MOST_ORDERS = 64
 
 
@@ -53,10 +53,12 @@ class Filter:
     Args:
         epsilon: > 0.
         delta: in (0, 1).
-        planned: a step, or several, such as are expected to be made. They only determine for which t the budget is
-            counted: the one with which most repetitions of them fit into it. Whatever is made, the guarantee holds.
-        orders: the t_1, ..., t_m > 0 themselves, instead of `planned`. Several of them cost log(m)/t more epsilon each
-            and save where steps turn out other than planned.
+        planned: a step, or several, such as are expected to be made. They only determine for which order t of the
+            moments E e^{t L} of the privacy loss L the budget is counted: the one with which most repetitions of them
+            fit into it. Whatever is made, the guarantee holds.
+        orders: the orders t_1, ..., t_m > 0 themselves, instead of `planned`. With m of them the budget at each order t
+            is less by log(m)/t in epsilon; in return the best of them counts, which helps where steps turn out other
+            than planned.
 
     Raises:
         ValueError: an argument outside its range; both or neither of planned and orders; planned steps of another kind
@@ -83,7 +85,7 @@ class Filter:
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """For each order t the sum of log moments that may be spent: t epsilon + log delta - log c(t) - log m.
+        """For each order t the largest sum of log moments that may be spent: t epsilon + log delta - log c(t) - log m.
 
         m is the number of orders; c(t) is the function of the module's docstring.
         """
@@ -98,7 +100,7 @@ class Filter:
         return self._fits(self._after(history))
 
     def spend(self, history: Steps) -> None:
-        """Take these steps off the budget. Call it before they are made.
+        """Count these steps as spent, beside all that was spent before. Call it before they are made.
 
         Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
         steps that `has_room` refuses.
@@ -115,8 +117,8 @@ class Filter:
 
     @property
     def odometer(self) -> float:
-        """What was spent so far: with probability at least 1 - delta the privacy loss never exceeds this number, which
-        grows from step to step. It is 0 before the first step."""
+        """What was spent so far: with probability at least 1 - delta the privacy loss of all steps made is, after every
+        step, at most what this number is then. It grows from step to step, and is 0 before the first one."""
         if self.steps == 0:
             return 0.0
         extra = math.log(len(self.orders) / self.delta)
@@ -158,8 +160,8 @@ def _limit(t: float, epsilon: float, delta: float) -> float:
 
 
 def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
-    """The order t with which the planned steps fit the most often into the budget (epsilon, delta), by their log
-    moments K(t)."""
+    """The order t with which the planned steps can be repeated most often within the budget (epsilon, delta), by their
+    log moments K(t). Raises ValueError for steps without known moments."""
 
     def fraction(log_t: float) -> float:
         """Minus how many repetitions of the planned steps fit into the budget by their log moments K(t) at t = e^log_t,

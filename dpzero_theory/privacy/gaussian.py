@@ -37,7 +37,8 @@ is far below rounding errors."""
 
 
 def _mills(x: Array) -> Array:
-    """Mills' ratio R(x) = Phi(-x)/phi(x), for x >= -37."""
+    """Mills' ratio R(x) = Phi(-x)/phi(x), for x >= -37, with Phi and phi the normal distribution function and
+    density."""
     return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
 
 
@@ -56,12 +57,14 @@ def _mills_slope(x: Array) -> Array:
 
 
 def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """Natural logarithm of delta(epsilon; mu), the smallest delta of a mu-GDP mechanism, where `gdp` is mu.
+    """Natural logarithm of delta(epsilon; mu), the least delta with which every mu-GDP mechanism is (epsilon,
+    delta)-DP, where `gdp` is mu.
 
     With a = epsilon/mu - mu/2, b = epsilon/mu + mu/2 and Mills' ratio R, log delta = log phi(a) + log(R(a) - R(b)). The
     difference is the integral of 1 - x R(x) over [a, b], computed by Gauss-Legendre quadrature if b - a = mu <= 1 and
     as a plain difference otherwise. Where a < 0 and mu > 1, 1 - delta = phi(a) (R(-a) + R(b)) is used instead. The
-    result is at most 0; the relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300.
+    result is at most 0; the relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300. epsilon:
+    >= 0; gdp: > 0; arrays are broadcast. Raises ValueError for an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, at_least=0)
     gdp = check.real_array("gdp", gdp, above=0)
@@ -96,7 +99,8 @@ def _integral(a: Array, gdp: Array) -> Array:
 
 
 def _log_delta_above(eps: Array, gdp: Array) -> Array:
-    """An upper bound on log delta(epsilon; mu), where `eps` is epsilon and `gdp` is mu.
+    """An upper bound on log delta(epsilon; mu), by measured errors and not by a proof, where `eps` is epsilon and `gdp`
+    is mu.
 
     It is `_log_delta` plus twice the largest rounding error that was measured. With a = epsilon/mu - mu/2 and b =
     epsilon/mu + mu/2, that error is at most 32 units of 2^-53 (1 + a^2/2 + |a| b)(1 - delta), in 4,000 random cases
@@ -110,8 +114,12 @@ def _log_delta_above(eps: Array, gdp: Array) -> Array:
 
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """The smallest delta of a mu-GDP mechanism, where `gdp` is mu: Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu
-    - mu/2)."""
+    """The least delta with which every mu-GDP mechanism is (epsilon, delta)-DP, where `gdp` is mu > 0: Phi(-epsilon/mu
+    + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
+
+    epsilon: >= 0; gdp: > 0; arrays are broadcast. The result has the relative error of `log_delta_from_gdp`; it is not
+    rounded to a safe side. Raises ValueError for an argument outside its range.
+    """
     return np.exp(log_delta_from_gdp(epsilon, gdp))
 
 
@@ -119,7 +127,8 @@ def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP: the exact calibration.
 
     It is the root in mu of delta(epsilon; mu) = delta, rounded down, so that delta(epsilon; mu) <= delta whatever the
-    rounding errors are. It is within 1e-11 of the root, relative.
+    rounding errors are. It is within a relative 1e-11 of the root. epsilon: > 0; delta: in (0, 1); arrays are
+    broadcast. Raises ValueError for an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -137,7 +146,8 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
     """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP, where `gdp` is mu.
 
     It is the root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already. It is rounded up,
-    so that delta(epsilon; mu) <= delta whatever the rounding errors are.
+    so that delta(epsilon; mu) <= delta whatever the rounding errors are. gdp: > 0; delta: in (0, 1); arrays are
+    broadcast. Raises ValueError for an argument outside its range.
     """
     gdp = check.real_array("gdp", gdp, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -161,7 +171,8 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     mu = sqrt(T) Delta/sigma = epsilon / sqrt(8 log(e + epsilon/delta)).
 
     The lemma claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu is at most
-    `gdp_from_epsilon(epsilon, delta)`, that is up to `paper_lemma_limit(delta)`, and false above.
+    `gdp_from_epsilon(epsilon, delta)`, that is up to `paper_lemma_limit(delta)`, and false above. epsilon: > 0; delta:
+    in (0, 1); arrays are broadcast. Raises ValueError for an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     dlt = check.real_array("delta", delta, above=0, below=1)
@@ -173,7 +184,8 @@ def paper_lemma_limit(delta: float) -> float:
 
     It is the root of paper_gdp(epsilon, delta) = gdp_from_epsilon(epsilon, delta): about 91 at delta = 0.1 and 189 at
     delta = 1e-6. The ratio of the left side to the right side rises with epsilon without limit, since the left side
-    grows as epsilon / sqrt(8 log epsilon) and the right side as sqrt(2 epsilon).
+    grows as epsilon / sqrt(8 log epsilon) and the right side as sqrt(2 epsilon). delta: in (0, 1), else ValueError. The
+    result is found to a relative 1e-12, from below.
     """
     dlt = check.real("delta", delta, above=0, below=1)
 
@@ -190,13 +202,16 @@ def paper_lemma_limit(delta: float) -> float:
 def sensitivity(clip: float, n: int, relation: str) -> float:
     """The sensitivity Delta of the average (1/n) sum_i clip_C(.) of n clipped contributions.
 
-    Under replace-one it is 2 C/n (the paper, after Definition def:dp). Under add-remove it is C/n, because the sum
-    changes by one clipped term while the denominator n stays fixed and public.
+    Under replace-one it is 2 C/n (the paper, after Definition def:dp). Under add-remove and zero-out it is C/n, because
+    the sum changes by one clipped term while the denominator n stays fixed and public.
 
     Args:
         clip: C > 0, the bound on each contribution: the absolute value of a scalar, the Euclidean norm of a vector.
-        n: the number of records.
-        relation: a `Relation`.
+        n: the number of records, >= 1.
+        relation: a `Relation` or its name.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     c = check.real("clip", clip, above=0)
     count = check.integer("n", n)
@@ -214,8 +229,11 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
         gdp: mu > 0 of the whole run.
         steps: T > 0, a real number, as T is in the theorems.
         clip: C > 0, the bound on each record's contribution.
-        n: the number of records.
-        relation: a `Relation`.
+        n: the number of records, >= 1.
+        relation: a `Relation` or its name.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     gdp = check.real("gdp", gdp, above=0)
     t = check.real("steps", steps, above=0)
@@ -229,6 +247,8 @@ def noise_std_of(noise_multiplier: float, clip: float, expected_batch: float) ->
         noise_multiplier: s >= 0, the standard deviation of the noise on the sum, over the clip.
         clip: C > 0, the bound on each record's contribution.
         expected_batch: q n > 0, the denominator of the average.
+
+    The arguments are not checked.
     """
     return noise_multiplier * clip / expected_batch
 
@@ -237,8 +257,10 @@ def noise_multiplier_of(noise_std: float, clip: float, expected_batch: float) ->
     """The noise multiplier s that noise of standard deviation sigma on the released average means: s = sigma q n/C.
 
     Args:
-        noise_std: sigma >= 0.
+        noise_std: sigma >= 0, in the unit of the clip.
         clip: C > 0, the bound on each record's contribution.
         expected_batch: q n > 0, the denominator of the average.
+
+    The arguments are not checked.
     """
     return noise_std * expected_batch / clip

@@ -36,14 +36,15 @@ _LAW = MECHANISMS["discrete-gaussian"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasedMoment:
-    """What is released, and all of it is public.
+    """What `release_moment` releases; all of it is public.
 
     Attributes:
-        power: m.
-        bound: B, a length of gradients.
-        value: the noisy mean of min(||grad f_i||, B)^m. It is right on average, up to 2^-27 B^m, and may be negative.
+        power: m >= 1, the power of the norm.
+        bound: B > 0, the bound on gradient norms, in their unit.
+        value: the noisy mean of min(||grad f_i||, B)^m. Its expectation is that mean, up to an absolute error of 2^-27
+            B^m; it may be negative.
         upper: an upper bound on that mean, which fails with probability at most `failure`.
-        failure: beta.
+        failure: beta in (0, 1/2].
         release: the number of the release in the ledger, counted from 0.
     """
 
@@ -63,9 +64,10 @@ class ReleasedMoment:
 def moment_settings(n: int, noise_multiplier: float, relation: str) -> Settings:
     """Return the settings with which a ledger for releases of moments is created.
 
-    A contribution is divided by B^m, so that it is in [0, 1]. Under replace-one 1/2 is subtracted from it and the clip
-    is 1/2; under add-remove and zero-out the clip is 1. The standard deviation of the noise, in units of B^m on the
-    sum, is the noise multiplier times this clip.
+    A contribution is min(||grad f_i||, B)^m, divided by B^m, so that it is in [0, 1]; B and m are `bound` and `power`
+    of `release_moment`. Under replace-one 1/2 is subtracted from it and the clip is 1/2; under add-remove and zero-out
+    the clip is 1. The standard deviation of the noise, in units of B^m on the sum, is the noise multiplier times this
+    clip.
 
     Args:
         n: the number of records, >= 1, which is public.
@@ -98,8 +100,8 @@ def release_moment(
     """Pay for one release in the ledger, and release an upper bound on the mean of min(||grad f_i||, B)^m.
 
     Args:
-        norms: ||grad f_i|| of all records at public weights, shape (records,). A norm that is not a number or infinite
-            counts as B. With the relation replace-one there must be n of them.
+        norms: ||grad f_i|| of all records at public weights, shape (records,). A norm above B counts as B, and so does
+            one that is infinite or NaN. With the relation replace-one there must be n of them.
         power: m >= 1.
         bound: B > 0, in the unit of the norms. It must be chosen without looking at the records.
         ledger: created with the settings of `moment_settings`, and `block=1`.
@@ -126,7 +128,7 @@ def release_moment(
     shares = np.power(np.clip(np.where(np.isnan(values), b, values), 0.0, b) / b, m)
     offset = 0.5 if replaces else 0.0
     lattice = Lattice(settings.clip, FINE_GAUSSIAN)
-    # a lattice unit is added to each share, so that rounding lowers none
+    # A lattice unit is added to each share of B^m, so that rounding to the lattice lowers none.
     total = int(lattice.round(shares - offset + lattice.spacing).sum())
     scale = _LAW.scale(settings.noise_multiplier, lattice.levels)
     release = ledger.spend(settings)[0]

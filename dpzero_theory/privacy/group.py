@@ -57,17 +57,20 @@ _LEAST_SAMPLED_NOISE = 0.03
 """The least noise of a sampled batch, over the clips by which a group may move it, for which the group's pair is used.
 Less noise needs a grid of 1/noise points."""
 _VACUOUS = 50.0
-"""From this epsilon on a note says that the guarantee protects nothing."""
+"""If the epsilon of a group is at least this, a note says that the guarantee protects nothing."""
 _BELOW = (1e-3, 1e-2, 0.1, 0.3, 0.5, 0.7)
-"""A noise that certainly misses a target is sought below the noise that meets it, by these shares of it."""
-_NEAR = 1.1
-"""Where the ends of a group's bracket are within this ratio, no bound by one record after another is tried."""
+"""`group_noise` seeks a noise that certainly misses the target. It tries noises that are below the one that meets it by
+these shares of it."""
+_ABOUT_EXACT = 1.1
+"""Where the upper end of a group's bracket is at most this many times the lower end, no bound by changing one record
+after another is tried."""
 _ONE_BY_ONE = "one record after another"
 _NOTHING = Bracket(0.0, math.inf, math.inf, "none")
 
 
 def group_release(release: Release, size: int) -> Release:
-    """Releases that cost one record at least as much as `release` costs a group of up to `size` records.
+    """The releases whose delta for one record is, at every epsilon, at least that of `release` for a group of up to
+    `size` records.
 
     The upper ends of their delta and epsilon therefore hold for the group.
 
@@ -77,7 +80,7 @@ def group_release(release: Release, size: int) -> Release:
         size: k >= 1.
 
     Raises:
-        ValueError: another mechanism or sampling, or a size below 1.
+        ValueError: another mechanism or sampling, or a size that is not a whole number >= 1.
     """
     k = check.integer("size", size)
     if release.mechanism not in _MECHANISMS:
@@ -105,9 +108,10 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
             number.
 
     Returns:
-        A bracket with value = upper, which is certified. Its lower end is attained by data of a group, and the same
-        number for full and Poisson batches and those in turns or a fixed order; for random allocations, truncated
-        batches and discrete noise on a coarse lattice it is that of one record.
+        A bracket, whose `upper` is certified and is the number to state. For full, Poisson and cyclic-Poisson batches
+        and a fixed order both ends are bounds on one number, delta for the worst data of a group. For other batches the
+        lower end is attained by data of a group, or, for random allocations, truncated batches and discrete noise on a
+        coarse lattice, it is that of one record.
 
     Raises:
         ValueError: an argument outside its range; with fixed-size batches of B records a `size` above n - B, the most
@@ -121,7 +125,7 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
         return one
     together, attained = _together(made, k), _attained(made, k, n)
     bracket = delta_of_history(together, eps) if together is not None else _NOTHING
-    if together is not None and together == attained and bracket.upper <= _NEAR * bracket.lower:
+    if together is not None and together == attained and bracket.upper <= _ABOUT_EXACT * bracket.lower:
         return bracket
     if attained is not None:
         least = delta_of_history(attained, eps).lower
@@ -139,19 +143,21 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
-        delta: 0 < delta < 1, or 0 where no noise is Gaussian.
+        delta: 0 < delta < 1, or 0 where every step has pure epsilon, as with Laplace noise.
         size: k, 1 <= k <= n.
         n: the number of records of the larger data set, or None if it is not known (see `group_delta`).
 
     Returns:
-        A bracket with value = upper, which is certified. Its lower end is attained by data of a group, and the same
-        number for full and Poisson batches and those in turns or a fixed order; for random allocations, truncated
-        batches and discrete noise on a coarse lattice it is that of one record.
+        A bracket with value = upper, which is certified. For full, Poisson and cyclic-Poisson batches and a fixed order
+        both ends are bounds on one number, epsilon for the worst data of a group. For other batches the lower end is
+        attained by data of a group, or, for random allocations, truncated batches and discrete noise on a coarse
+        lattice, it is that of one record.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: no epsilon is known to hold: the noise is less than 0.03 of the clips by which the group
-            moves a batch, and changing one record after another costs more than 700.
+        PreconditionError: no epsilon is known to hold. The group's records are not accounted together (for that
+            batches, or because the noise is less than 0.03 of the clips by which the group moves a batch), and by one
+            record after another no epsilon up to 700 times `size` holds.
     """
     made = releases_of(history)
     k = _size(made, size, n)
@@ -162,7 +168,7 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
     least_of_one = one.lower
     together, attained = _together(made, k), _attained(made, k, n)
     bracket = epsilon_of_history(together, delta) if together is not None else _NOTHING
-    if together is not None and together == attained and bracket.upper <= _NEAR * bracket.lower:
+    if together is not None and together == attained and bracket.upper <= _ABOUT_EXACT * bracket.lower:
         return _warned(k, bracket)
     if attained is not None:
         with suppress(ValueError):  # so small a delta may not be resolved for them
@@ -198,8 +204,9 @@ def group_excess(
     """Compares what a history costs groups of up to `size` records with a target; at most 0 where the target is met.
 
     It returns the larger of epsilon(target_delta)/target_epsilon - 1 and delta(target_epsilon)/target_delta - 1, with
-    certified upper ends of epsilon and delta for the group; for one record it is `accountant.excess`. n: the number of
-    all records; if None, batches of fixed size are taken to be of as few records as their rate allows.
+    certified upper ends of epsilon and delta for the group (with target_delta = 0 only the former); for one record it
+    is `accountant.excess`. n: the number of all records; None stands, for batches of fixed size, for the smallest
+    number for which the batch size is a whole number.
     """
     made = releases_of(history)
     if _size(made, size, n) == 1:
@@ -216,10 +223,10 @@ def group_noise(
     """The smallest noise multiplier with which `steps` releases are (target_epsilon, target_delta)-DP for groups of
     `size` records.
 
-    It is found to 1e-4 of it. n: the number of all records, or None if it is not known. words: sampling, relation,
-    sample_rate, mechanism and coordinates, as of `step.Words`. The errors are those of
-    `calibration.calibrate_noise_multiplier` and `group_delta`. The upper end of the bracket is certified. Below its
-    lower end the target is certainly missed, by the lower ends of `group_delta`.
+    It is found to about 1e-4 of it where it is searched for. n: the number of all records, or None if it is not known.
+    words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`. The errors are those of
+    `calibration.calibrate_noise_multiplier` and `group_delta`. Returns a bracket with value = upper, which is
+    certified. Below its lower end the target is certainly missed, by the lower ends of `group_delta`.
     """
     goal, unit = check.real("target_epsilon", target_epsilon, above=0), Release(1e6, steps, **words)
     k = _size([unit], size, n)
@@ -268,8 +275,8 @@ def _size(history: Sequence[Release], size: int, n: int | None) -> int:
 
 
 def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release]:
-    """The history with the sample rates at which any of `size` records costs at most as much, when they are removed one
-    by one.
+    """The history with sample rates at which one record costs at least as much as any of `size` records that are
+    removed one by one.
 
     n: the number of all records, or None. Only fixed-size batches under add-remove change their rate. Raises ValueError
     if more records are removed than such batches leave out.
@@ -292,7 +299,7 @@ def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release
 
 
 def _fewest_records(sample_rate: float) -> int:
-    """The smallest n for which sample_rate times n is a whole number >= 1, up to 1e-9.
+    """The smallest n for which sample_rate times n is a whole number >= 1, up to an absolute error of 1e-9.
 
     It is the denominator of a convergent of the continued fraction of sample_rate.
     """
@@ -315,7 +322,8 @@ def _together(history: Sequence[Release], size: int) -> list[Release] | None:
 
 
 def _attained(history: Sequence[Release], size: int, n: int | None) -> list[Release] | None:
-    """Releases that cost one record at most as much as this history costs some group of `size` records of some data.
+    """Releases whose delta for one record is at most that of this history for a group of `size` records at some data;
+    they give lower ends.
 
     n: the number of all records, or None for any number. None is returned if no such releases are known.
     """

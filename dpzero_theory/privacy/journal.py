@@ -22,13 +22,14 @@ _CURES = {
 
 def content(path: str | os.PathLike[str]) -> bytes:
     """The bytes of the plain file at `path`. Raises OSError, with one line that says what to do, if there is no such
-    file."""
+    file, if it is a folder or pipe, or if it cannot be read."""
     with explained(path), opened(path, "rb") as file:
         return file.read()
 
 
 def opened(path: str | os.PathLike[str], mode: str, permissions: int = 0o644) -> FileIO:
-    """Open the plain file at `path`, or make a new one (mode `xb`) with these permissions. Raises OSError.
+    """Open the plain file at `path`, or make a new one if `mode` has an "x", with these permissions. Raises OSError if
+    that fails, or if the file is a folder or a pipe.
 
     It returns a file object, not a bare descriptor, so that the file is closed even if an interrupt stops the caller.
     """
@@ -101,7 +102,8 @@ class Journal:
     def create(cls, path: str | os.PathLike[str], error: type[Exception]) -> Self:
         """Start a new file at `path`; it is on disk, with its entry in the folder, when this returns.
 
-        error: the class of the exceptions by which the journal refuses an action.
+        error: the class of the exceptions by which the journal refuses an action. Raises FileExistsError if the file
+        exists.
         """
         journal = cls(path, error, "x+b")
         sync_folder(journal.path.parent)
@@ -109,11 +111,13 @@ class Journal:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], error: type[Exception]) -> Self:
-        """Resume the file at `path`. error: the class of the exceptions by which the journal refuses an action."""
+        """Resume the file at `path`, for reading its `content` and appending to it. Raises OSError if it cannot be
+        opened. error: the class of the exceptions by which the journal refuses an action."""
         return cls(path, error, "r+b")
 
     def keep(self, size: int) -> None:
-        """Keep only the first `size` bytes: the next write begins after them and cuts off the rest."""
+        """From now on count only the first `size` bytes of the file: the next write begins after them, and then cuts
+        off what is left of the rest."""
         self._size = size
 
     def require_writable(self) -> None:
@@ -136,7 +140,8 @@ class Journal:
     def append(self, data: bytes, written: Callable[[], None] = lambda: None, *, sync: bool = True) -> None:
         """Write `data`, wait until it is on disk (unless `sync` is False), and then call `written`.
 
-        The caller uses `written` to note in memory what the file now holds.
+        The caller uses `written` to note in memory what the file now holds. Raises the journal's error if this process
+        must not write, and OSError if writing fails; then `written` is not called.
         """
         with self.mutex:
             self._append(data, written, sync)
@@ -160,7 +165,8 @@ class Journal:
         self._usable = True
 
     def sync(self) -> None:
-        """Wait until all that was appended is on disk. After `close` it is there already."""
+        """Wait until all that was appended is on disk. After `close` nothing is done, since all is there. Raises the
+        journal's error or OSError if that fails."""
         with self.mutex:
             if self._synced and self._file is not None and self._file.closed:
                 return
@@ -216,7 +222,8 @@ _open: WeakSet[Journal] = WeakSet()
 
 def _leave_to_parent() -> None:
     for journal in list(_open):
-        # in the forked child, where nothing would release the old lock if another thread of the parent held it
+        # This runs in the forked child. A new lock is made, because a lock that another thread of the parent held would
+        # never be released here.
         journal.mutex = threading.RLock()
         if journal._file is not None:
             journal._file.close()

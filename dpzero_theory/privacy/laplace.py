@@ -33,15 +33,15 @@ FINE_LAPLACE = 2**30
 _FORMULA_ROUNDING = 1e-12
 """A bound on the relative rounding error of this module's formulas in float64."""
 _LARGEST = 700.0
-"""The largest a = levels/b with sampling, and the largest epsilon_1 of one release: their exponentials must be
-floats."""
+"""The largest a = levels/b, the inverse of the noise multiplier, with sampled batches: e^a must be a float."""
 
 
 def release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
-    """The pure epsilon of one release with discrete Laplace noise, rounded up.
+    """The pure epsilon of one release with discrete Laplace noise, raised by 1e-12 of it to cover rounding errors.
 
     noise_multiplier: b/levels > 0, the parameter b of the noise over the clip of `levels` units. sample_rate: q in (0,
-    1]. replaced: True if neighbours replace a record, False if a record is there or not. Raises ValueError.
+    1]. replaced: True if neighbours replace a record, False if a record is there or not. Raises ValueError for numbers
+    outside these ranges, and with q < 1 for a noise_multiplier below 1/700.
     """
     a = 1 / real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = real("sample_rate", sample_rate, above=0.0, at_most=1.0)
@@ -68,7 +68,7 @@ def lattice_gap(noise_multiplier: float, steps: int) -> float:
 
 
 def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, delta: float, *, replaced: bool) -> float:
-    """A lower bound on epsilon at `delta` of `steps` releases with discrete Laplace noise.
+    """A certified lower bound on the least epsilon at `delta` of `steps` releases with discrete Laplace noise.
 
     It is the largest, over some t <= steps, of t epsilon_1 + log(1 - delta/p^t), where epsilon_1 is the pure epsilon of
     one release and p the probability of its worst event. noise_multiplier: the noise parameter over the clip, > 0.
@@ -95,7 +95,8 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *,
     b is the parameter of the noise and `levels` the clip, in units of the lattice. The multiplier is the inverse of
     epsilon_1, the pure epsilon of one release, in closed form: e^a = 1 + (e^epsilon_1 - 1)/q where a record is there or
     not, and for replace-one the positive root y = e^a of q y^2 + (1 - q)(1 - E) y - q E = 0, E = e^epsilon_1, where q =
-    `sample_rate` and a = levels/b. replaced: whether neighbours replace a record. Raises ValueError.
+    `sample_rate` and a = levels/b. replaced: whether neighbours replace a record. The returned multiplier certainly
+    meets the target. Raises ValueError for a target outside what can be computed.
     """
     goal = real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps) * (1 - 4 * _FORMULA_ROUNDING)
     each, q = goal / steps, sample_rate

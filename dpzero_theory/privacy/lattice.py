@@ -18,7 +18,8 @@ class Lattice:
     """The multiples of clip/levels between -clip and clip.
 
     clip: C > 0, the bound on a contribution, in the contribution's unit.
-    levels: an integer in [1, 2^52]. Rounding moves a contribution by at most C/(2 levels).
+    levels: an integer in [1, 2^52], the number of steps from 0 to C. Rounding moves a clipped contribution by at most
+    C/(2 levels). Raises ValueError for numbers outside these ranges.
     """
 
     clip: float
@@ -36,10 +37,10 @@ class Lattice:
     def round(self, contributions: ArrayLike) -> NDArray[np.int64]:
         """Clip each contribution to [-C, C], with C the lattice's clip, and round it to the nearest lattice point.
 
-        contributions: n numbers. An infinite one becomes +-levels; a NaN becomes 0 without a warning, because an error
-        would itself reveal a record.
+        contributions: numbers, an array of any shape. An infinite one becomes +-levels; a NaN becomes 0 without a
+        warning, because an error would itself reveal a record.
 
-        Returns n integers in [-levels, levels], in units of C/levels.
+        Returns an array of that shape of integers in [-levels, levels], in units of C/levels.
         """
         values = np.asarray(contributions, dtype=np.float64)
         clipped = np.clip(np.where(np.isnan(values), 0.0, values), -self.clip, self.clip)

@@ -58,12 +58,13 @@ _SETTINGS: dict[str, type] = {
 }
 """The entries of `Settings.words` with their types, in their order in the file."""
 _LATER = ("run", "inode", "by", "state", "unit", "order")
-"""The entries that a line may lack: files of earlier versions do not have them, and `order` is that of an adaptive
-ledger."""
+"""The entries that a line of the file may lack: files of earlier versions do not have them, and `order` is that of an
+adaptive ledger."""
 _FIXED = ("n", "relation")
 """The settings that no release of an adaptive ledger may change."""
 _BUDGET_ROUNDING = 1e-9
-"""A plan may cost more than the target by this share, because a noise multiplier from a closed form is rounded."""
+"""The epsilon of a plan may be above the target epsilon by this share of it, because a noise multiplier from a closed
+form is rounded."""
 
 
 class LedgerError(RuntimeError):
@@ -98,7 +99,8 @@ class Settings:
         object.__setattr__(self, "clip", real("clip", clip, above=0.0))
 
     def release(self, steps: int) -> Release:
-        """`steps` >= 1 releases with these settings. Raises ValueError."""
+        """`steps` >= 1 releases with these settings. Raises ValueError for a number outside its range, or too little
+        noise for so many."""
         return Release.of(self.step, steps)
 
     @property
@@ -111,13 +113,14 @@ class Settings:
 
     @property
     def words(self) -> dict[str, Any]:
-        """The settings as the ledger's file has them, by name."""
+        """The settings as a dictionary with the names and values that the ledger's file has."""
         r = self.release(1)
         values = self.n, r.sample_rate, r.noise_multiplier, self.clip, str(r.relation), r.sampling, r.mechanism
         return dict(zip(_SETTINGS, (*values, r.coordinates), strict=True))
 
     def changed(self, **words: Any) -> "Settings":
-        """The same settings with the given ones changed, by their names in `words`. Raises ValueError."""
+        """The same settings with some of them changed. words: the new values by their names, those of the property
+        `words`. Raises ValueError for a value outside its range."""
         return Settings(**{**self.words, **words})
 
 
@@ -125,9 +128,9 @@ class Report(NamedTuple):
     """How much of a ledger's plan is spent.
 
     releases_spent, releases_left: numbers of releases. epsilon_spent, epsilon_planned: certified upper bounds on
-    epsilon at target_delta, of the spent releases and of the whole plan. In an adaptive ledger epsilon_spent is what
-    the privacy loss exceeds at no time but with probability target_delta (`Filter.odometer`), and epsilon_planned is
-    the target. target_epsilon, target_delta: the budget.
+    epsilon at target_delta, of the spent releases and of the whole plan. In an adaptive ledger epsilon_spent is a
+    number that the privacy loss has at no time exceeded, but for a probability of target_delta (`Filter.odometer`), and
+    epsilon_planned is target_epsilon. target_epsilon, target_delta: the budget.
     """
 
     releases_spent: int
@@ -146,8 +149,8 @@ class Report(NamedTuple):
 class Spend:
     """What one line of a ledger paid for: the releases numbered from `release` to `release + count - 1`.
 
-    check: the line's checksum, which is equal in copies of the file. state: the text that the payer added, such as
-    where it was in its run; None for a line that was torn.
+    check: the line's checksum, which is equal in copies of the file. state: the text that was given to `Ledger.spend`,
+    such as how far a run was; "" if none was given, and None for a line that a crash tore.
     """
 
     release: int
@@ -160,10 +163,11 @@ class Account(NamedTuple):
     """What a ledger says, read without opening it for writing.
 
     settings, steps: the plan's settings and number of releases. block: how many releases one line pays for.
-    target_epsilon, target_delta: the budget. run: what the ledger was created for. state: the text that the last payer
-    added. moves: how often the file was opened as `moved`. spends: one entry for each line that paid. unit: what one
-    of the n records is, if it is not one entry of the data set. order: the t of the filter of an adaptive ledger, else
-    0. changes: in an adaptive ledger the releases from which on the settings are others, and those settings.
+    target_epsilon, target_delta: the budget. run: the text that says what the ledger was created for. state: the text
+    that was last given to `Ledger.spend`, "" if none was. moves: how often the file was opened as `moved`. spends: one
+    entry for each line that paid. unit: what one of the n records is, if it is not one entry of the data set. order:
+    the t of the filter of an adaptive ledger, else 0. changes: in an adaptive ledger, for each change of the settings,
+    the number of the first release that has them, and the new settings.
     """
 
     settings: Settings
@@ -181,7 +185,7 @@ class Account(NamedTuple):
 
     @property
     def spent(self) -> int:
-        """The number of releases that are paid for."""
+        """The number of releases that are paid for, those of a torn last line included."""
         return self.spends[-1].release + self.spends[-1].count if self.spends else 0
 
     @property
@@ -235,7 +239,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         does not matter then.
 
         Args:
-            path: a file that does not exist (FileExistsError otherwise).
+            path: the file to make, which must not exist yet.
             target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, with 0 for
                 noise that needs no delta.
             settings: the settings of every release, or of the first one of an adaptive ledger.
@@ -250,6 +254,8 @@ class Ledger(AbstractContextManager["Ledger"]):
             ValueError: an argument outside its range.
             PlanCostsMoreError: the plan costs more than the target, or the first release of an adaptive ledger does.
                 Nothing is written.
+            FileExistsError: the file exists.
+            OSError: the file cannot be written.
         """
         budget: dict[str, Any] = {
             "kind": "budget",
@@ -284,18 +290,22 @@ class Ledger(AbstractContextManager["Ledger"]):
     def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
         """Resume the ledger at `path`, verifying every line. The releases of a torn last line are counted as spent.
 
-        moved: whether to accept another file than the one that was created. It must then be the only copy that goes on.
+        moved: whether to accept a file that was copied or brought from another disk. It must then be the only copy that
+        goes on. Raises LedgerError if the file is damaged, was moved without `moved`, or is open in another process,
+        and OSError if it cannot be read or written.
         """
         return cls._of(Journal.open, path, lambda ledger: ledger._load(moved))
 
     def spend(self, settings: Settings, state: str = "") -> range:
-        """Pay for the next block of releases, before any of their noise is drawn.
+        """Pay for the next `block` releases of the plan, or for those that are left, before any of their noise is
+        drawn.
 
-        settings: the settings that the releases will really have. state: a text that is kept in the line. It returns
-        the numbers of the releases, counted from 0 over the life of the ledger. It raises BudgetSpentError if the plan
-        is complete, or the budget of an adaptive ledger has no room for the releases, and LedgerError for settings
-        other than the plan's; in an adaptive ledger only n and the relation must be the plan's, and ValueError is
-        raised for steps that `Filter` does not account for. Nothing is written in these cases.
+        settings: the settings that the releases will really have. state: a text that is kept in the file with this
+        payment. It returns, when the payment is on disk, the numbers of the releases, counted from 0 over the life of
+        the ledger. It raises BudgetSpentError if the plan is complete, or the budget of an adaptive ledger has no room
+        for the releases, and LedgerError for settings other than the plan's; in an adaptive ledger only n and the
+        relation must be the plan's, and ValueError is raised for steps that `Filter` does not account for. Nothing is
+        written in these cases.
         """
         with self._journal.mutex:
             self._journal.require_writable()
@@ -331,7 +341,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @property
     def _now(self) -> Settings:
-        """The settings of the last release, or of the plan."""
+        """The settings that were last paid with, or those of the plan."""
         return self._changes[-1][1] if self._changes else self.settings
 
     @property
@@ -362,7 +372,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def _of(cls, make: Callable[..., Journal], path: str | os.PathLike[str], work: Callable[[Self], None]) -> Self:
-        """The ledger of the file that `make(path, LedgerError)` opens, after `work` was called with the ledger.
+        """The ledger of the file that `make(path, LedgerError)` opens, after `work` was called with the ledger, for
+        instance to load its lines.
 
         If `work` raises an exception the file is closed.
         """
@@ -429,7 +440,7 @@ def read(path: str | os.PathLike[str]) -> Account:
     """What the ledger at `path` says, even while another process writes it. The releases of a torn last line count as
     spent.
 
-    Nothing is written. Raises LedgerError and OSError.
+    Nothing is written. Raises LedgerError if the file is damaged or has no plan yet, and OSError if it cannot be read.
     """
     text = content(path)
     lines = list(_lines(Path(path), text))
@@ -465,7 +476,8 @@ def read(path: str | os.PathLike[str]) -> Account:
 
 
 def _require_planned(plan: Release, epsilon: float, delta: float) -> None:
-    """Raise PlanCostsMoreError if the plan costs more than epsilon at delta."""
+    """Raise PlanCostsMoreError if the certified epsilon of the releases `plan` at `delta` is more than `epsilon` (by
+    more than 1e-9 of it)."""
     cost = epsilon_of_history([plan], delta).upper
     if not cost <= epsilon * (1 + _BUDGET_ROUNDING):
         raise PlanCostsMoreError(
@@ -479,7 +491,7 @@ def _filter(budget: dict[str, Any], order: float) -> Filter:
 
 
 def _torn(count: int, now: Settings, counted: Filter | None) -> int:
-    """How many releases a torn line counts as: `count`, or 0 in an adaptive ledger without room for so many.
+    """How many releases a torn last line counts as: `count`, or 0 in an adaptive ledger without room for so many.
 
     There a line that pays is only begun if the budget has room for it with the settings `now`, which an earlier line
     has named; so a torn line without room was one that names settings, and no release was made after it. counted: the
@@ -489,13 +501,15 @@ def _torn(count: int, now: Settings, counted: Filter | None) -> int:
 
 
 def _history(settings: list[tuple[int, Settings]], spent: int) -> list[Release]:
-    """The first `spent` releases, from the numbers of those from which on they have the given settings."""
+    """The first `spent` releases as a history. settings: pairs (number of a release, settings that hold from it on), by
+    rising number."""
     ends = [first for first, _ in settings[1:]] + [spent]
     return [each.release(end - first) for (first, each), end in zip(settings, ends, strict=True) if end > first]
 
 
 def _changes(records: Iterable[dict[str, Any]]) -> Iterator[tuple[int, Settings]]:
-    """The numbers of the releases from which on the settings are others, and those settings, from a ledger's lines."""
+    """Yield, for each change of settings in the lines `records` of a ledger, the number of the first release with the
+    new settings, and those settings."""
     spent = 0
     for record in records:
         if record["kind"] == "step":
@@ -506,7 +520,8 @@ def _changes(records: Iterable[dict[str, Any]]) -> Iterator[tuple[int, Settings]
 
 @contextmanager
 def _within(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what a filter refuses, of lines that are on disk already, into a LedgerError."""
+    """A context manager that turns the errors by which a `Filter` refuses steps into a LedgerError about the file at
+    `path`. It is for lines that are on disk already."""
     try:
         yield
     except (BudgetExceededError, ValueError) as error:
@@ -523,7 +538,7 @@ def _lines(path: Path, text: bytes) -> Iterator[tuple[dict[str, Any], str, int]]
     """For each whole line of a ledger its record, its check and the position in the file where the line ends.
 
     path: the file, for messages. text: its bytes. A last line that a crash may have torn is left out. Raises
-    LedgerError.
+    LedgerError for a line that is damaged otherwise.
     """
     lines, check, size = text.split(b"\n"), _START, 0
     torn, spent, steps, block = lines.pop(), 0, 0, 0

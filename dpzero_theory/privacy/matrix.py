@@ -34,7 +34,8 @@ _SQUARE_ROUNDING = 1e-10
 
 
 def sensitivity(encoder: ArrayLike, *, times: int = 1, apart: int = 1, cyclic: bool = False) -> float:
-    """Return an upper bound on the sensitivity of an encoder, in clips, where a record is there or contributes nothing.
+    """Return an upper bound on the L2 sensitivity of an encoder, in clips, if neighbours have a record or lack it
+    (add-remove, zero-out); under replace-one it is twice as large.
 
     With the columns C_t of the encoder, the bound is the root of the largest sum of |<C_t, C_u>| over the steps t and u
     of one record. For cyclic steps, one step a record, and banded encoders it is computed exactly. In other cases it
@@ -75,7 +76,7 @@ def _best(weights: Array, count: int, apart: int) -> Array:
     more from each other."""
     rows, steps = weights.shape
     count = min(count, -(-steps // apart))
-    # later[i][k]: each row's best sum of k weights at positions from t + 1 + i on
+    # later[i][k] has, for each row, the largest sum of at most k of its weights at positions t + 1 + i or later.
     later = [np.zeros((count + 1, rows)) for _ in range(apart)]
     for t in reversed(range(steps)):
         here = later[0].copy()
@@ -103,7 +104,7 @@ def matrix_release(
         relation: which data sets are neighbours. With replace-one a contribution changes by up to two clips.
 
     Returns:
-        A history of one release, which composes with others.
+        A `Release` of one step, which stands for the whole run and composes with others.
 
     Raises:
         ValueError: an argument outside its range, or an encoder that releases nothing.

@@ -38,11 +38,11 @@ class Cost:
     gaussian: whether they count as continuous Gaussian releases. multipliers: the noise multipliers of continuous
     Gaussian releases that cost at least, and at most, as much; None means the releases' own multiplier. pairs: for
     another law the dominating pair of one release in each of the two directions, if it is known. ratio: G >= 0 such
-    that the law of what is released is within a factor e^G of a post-processing of those Gaussian releases or pairs.
-    epsilon: the pure epsilon of all the releases, without that factor; 0 for Gaussian releases, infinite for a law that
-    has none. least: a lower bound on epsilon of these releases alone, at the delta that was asked for. concentrated:
-    (rho, xi) of all the releases, of which nothing else is known: their Renyi divergence of order a is at most
-    xi + rho a; (0, 0) for other releases.
+    that every event has, under the law of what is released, e^-G to e^G times its probability under a post-processing
+    of those Gaussian releases or pairs. epsilon: the pure epsilon of all the releases, without that factor; 0 for
+    Gaussian releases, infinite for a law that has none. least: a lower bound on epsilon of these releases alone, at the
+    delta that was asked for. concentrated: (rho, xi) of all the releases, of which nothing else is known: their Renyi
+    divergence of order a is at most xi + rho a; (0, 0) for other releases.
     """
 
     gaussian: bool
@@ -55,7 +55,8 @@ class Cost:
 
     @property
     def composed(self) -> bool:
-        """Whether the releases have a privacy loss that composes with others, so that `epsilon` need not count them."""
+        """Whether the releases have a privacy loss that composes with others, so that their pure epsilon (`epsilon`)
+        need not be added to the cost."""
         return self.gaussian or self.pairs is not None or self.concentrated[0] > 0
 
 
@@ -117,23 +118,24 @@ class Mechanism(ABC):
             )
 
     def require_noise(self, releases: Counted) -> None:
-        """Raise ValueError if the releases have less noise than this law is accounted for."""
+        """Raise ValueError if the releases have so little noise that the cost of this law is not known."""
         return
 
     @abstractmethod
     def cost(self, releases: Counted, delta: float) -> Cost:
         """Return what these releases cost. delta: 0 <= delta < 1, at which the lower bound `Cost.least` holds.
 
-        Raises ValueError.
+        Raises ValueError for releases outside the range of the law's formulas.
         """
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float | None:
-        """The noise multiplier at which the releases have pure epsilon target_epsilon, or None for a law without pure
-        epsilon."""
+        """The least noise multiplier with which the releases are target_epsilon-DP at delta = 0, or None for a law
+        without pure epsilon."""
         return None
 
     def on_lattice(self, continuous: Bracket) -> Bracket:
-        """The bracket of the noise multiplier with this law that costs as much as continuous Gaussian noise.
+        """The bracket of the least noise multiplier with which this law meets a target, from that of continuous
+        Gaussian noise for the same target.
 
         continuous: the bracket of the continuous noise's multiplier. The method is used for laws that are accounted as
         Gaussian noise.
@@ -142,9 +144,9 @@ class Mechanism(ABC):
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
-        """The parameter of the noise with this multiplier, rounded up, for a sum whose clip is `levels` units.
+        """The parameter of the law of noise with this multiplier, in units of the sum, whose clip is `levels` units.
 
-        For laws on a lattice it is an integer.
+        For laws on a lattice it is an integer, rounded up.
         """
 
     @abstractmethod
@@ -172,7 +174,8 @@ class _Gaussian(Mechanism):
 _PURE_ROUNDING = 1e-11
 """A bound on the relative rounding error of a pure epsilon."""
 _MOST_COMPOSED = 2**24
-"""The largest number of releases for which sums over integers are computed; more are accounted in another way."""
+"""The largest number of equal releases whose cost is computed from a finite pair of laws; more are accounted in another
+way."""
 
 
 class DiscreteGaussian(Mechanism):
@@ -205,7 +208,8 @@ class DiscreteGaussian(Mechanism):
 
     @classmethod
     def of(cls, arguments: str) -> "DiscreteGaussian":
-        """The law for the number M of lattice units to a clip, given as the digits `arguments`. Raises ValueError."""
+        """The law for the number M of lattice units to a clip, given as the text `arguments`. Raises ValueError unless
+        that is a whole number from 1 on, of at most 10 digits."""
         return cls(_levels(cls.family, arguments))
 
     def on(self, levels: int) -> "Mechanism":
@@ -255,7 +259,8 @@ class DiscreteGaussian(Mechanism):
 
 
 def _levels(family: str, arguments: str) -> int:
-    """The number M of the mechanism's name `family:M`. arguments: the text after the colon. Raises ValueError."""
+    """The number M in a mechanism's name `family:M`, the lattice units to a clip. arguments: the text after the colon.
+    Raises ValueError unless it is a whole number of 1 to 10 digits."""
     if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
         raise ValueError(f"mechanism must be {family}:M, M >= 1 integers to a clip; got {arguments!r}")
     return int(arguments)
@@ -264,7 +269,7 @@ def _levels(family: str, arguments: str) -> int:
 class _Laplace(Mechanism):
     """Discrete Laplace noise on a lattice on which the clip is 2^30 units or more.
 
-    Its stated cost also holds for continuous Laplace noise.
+    The cost that `cost` returns for it also bounds that of continuous Laplace noise.
     """
 
     name = "laplace"
@@ -332,7 +337,8 @@ class CoarseLaplace(_Laplace):
 
     @classmethod
     def of(cls, arguments: str) -> "CoarseLaplace":
-        """The law for the number M of lattice units to a clip, given as the digits `arguments`. Raises ValueError."""
+        """The law for the number M of lattice units to a clip, given as the text `arguments`. Raises ValueError unless
+        that is a whole number from 1 on, of at most 10 digits."""
         return cls(_levels(cls.family, arguments))
 
 
@@ -344,7 +350,7 @@ MECHANISMS.register_family(CoarseLaplace.family, CoarseLaplace.of)
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The noise law that runs draw for a family.
+    """The noise law that a training run draws from, for the name of a family of laws.
 
     noise: the family, such as `gaussian` or `laplace`. lattice: whether sums and noise are integers. Raises ValueError
     if there is no such law.

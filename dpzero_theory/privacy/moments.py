@@ -18,13 +18,16 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.composition import Composition
 
 _LOG_T = (math.log(1e-9), math.log(1e13))
-"""Logarithms of the smallest and the largest t that is tried."""
+"""Natural logarithms of the smallest and the largest order t of a moment E e^{t L} of the privacy loss L that is
+tried."""
 _CUMULANT_ROUNDING = 1e-9
-"""A bound on the relative error of K, a sum of moments that are known to about 1e-12."""
+"""A bound on the relative error of K(t), the log moment of a composition. It is a sum of log moments with relative
+errors of about 1e-12."""
 
 
 def moment_delta(composition: Composition, epsilon: float) -> float:
-    """An upper bound on delta of the composition at `epsilon`."""
+    """An upper bound on delta of the composition at `epsilon` >= 0, the least one by moments E e^{t L} of the privacy
+    loss L over orders t. It is above 0 and at most 1."""
 
     def upper(log_moment: Callable[[float], float], lost: float) -> float:
         exponent = _least(lambda t: log_moment(t) + log_c(t) - t * epsilon)
@@ -34,8 +37,8 @@ def moment_delta(composition: Composition, epsilon: float) -> float:
 
 
 def moment_epsilon(composition: Composition, delta: float) -> float:
-    """An upper bound on epsilon of the composition at `delta`; infinite if an infinite loss may have that
-    probability."""
+    """An upper bound on epsilon of the composition at `delta` > 0, the least one by moments of the privacy loss. It is
+    infinite if the loss may be infinite with the probability `delta`."""
 
     def upper(log_moment: Callable[[float], float], lost: float) -> float:
         if delta <= lost:

@@ -37,7 +37,8 @@ _LARGEST_SCALE = 2.0**56  # 2^63, about the largest int64, is 128 times this sca
 
 
 class NoiseSource(ABC):
-    """A source of noise of three laws. A subclass gives uniformly random bytes in `_bytes(count)`.
+    """A source of noise of three laws: Gaussian, discrete Gaussian and discrete Laplace. A subclass gives uniformly
+    random bytes in `_bytes(count)`.
 
     `private` is True only if no seed, file or other process can reproduce the draws. The argument `size` of the three
     methods is None for one number, and otherwise the shape of an array.
@@ -58,8 +59,8 @@ class NoiseSource(ABC):
         """Draw N(0, std^2) in float64, 0 <= std <= 1e300, by inversion of a 64-bit uniform.
 
         One bit is the sign, and the other 63 are an integer k that makes the tail probability u = (k + 1/2)/2^64. So
-        the tails are resolved as finely as the middle; |value| <= 9.2 std. Returns a float, or an array of shape
-        `size`. Raises ValueError for a bad std or size.
+        the tails are resolved as finely as the middle; |value| <= 9.2 std. Returns a float for size None, else an array
+        of shape `size`. Raises ValueError for a std outside this range or a size that is no shape.
         """
         std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
@@ -114,14 +115,16 @@ class NoiseSource(ABC):
         return np.fromiter((draw_one(words) for _ in range(count)), np.int64, count).reshape(shape)
 
     def _words(self) -> Words:
-        """An endless iterator of uniform 64-bit integers. Each draw has its own: a fork copies no unused bits."""
+        """An endless iterator of uniform 64-bit integers. Each draw makes a new one, so that a forked process never has
+        bits that its parent drew and did not use."""
         while True:
             yield from np.frombuffer(self._bytes(8 * _WORDS_PER_READ), dtype=np.uint64).tolist()
 
 
 @final
 class SystemNoise(NoiseSource):
-    """Noise from the operating system (`os.urandom`): private, stateless, never seeded, never saved.
+    """Noise from the operating system (`os.urandom`): it has no seed and no state, and is never saved, so that its
+    draws cannot be repeated.
 
     Pickling and copying raise TypeError: a saved source could be replayed.
     """
@@ -140,7 +143,7 @@ class SystemNoise(NoiseSource):
 class SeededNoise(NoiseSource):
     """Reproducible noise for tests. `private` is False, because whoever knows the seed knows every draw.
 
-    seed: an integer in [0, 2^64). The random bits are those of numpy's PCG64.
+    seed: an integer in [0, 2^64). The random bits are those of numpy's PCG64 generator with this seed.
     """
 
     __slots__ = ("_generator",)
@@ -167,7 +170,7 @@ def _scale(scale: float | Fraction) -> Fraction:
 
 
 def _below(limit: int, words: Words) -> int:
-    """A uniformly random one of 0, ..., limit - 1, from random 64-bit integers `words`."""
+    """Draw a uniformly random one of 0, ..., limit - 1, from random 64-bit integers `words`."""
     bits = (limit - 1).bit_length()
     while True:
         value = 0
@@ -179,7 +182,8 @@ def _below(limit: int, words: Words) -> int:
 
 
 def _bernoulli(a: int, b: int, words: Words) -> bool:
-    """True with probability a/b, 0 <= a <= b: compares the binary digits of a/b with random ones from `words`."""
+    """Return True with probability exactly a/b, 0 <= a <= b, by comparing the binary digits of a/b with random ones
+    from `words`."""
     while True:
         digits, a = divmod(a << _WORD_BITS, b)
         word = next(words)
@@ -188,8 +192,8 @@ def _bernoulli(a: int, b: int, words: Words) -> bool:
 
 
 def _bernoulli_exp(a: int, b: int, words: Words) -> bool:
-    """True with probability exp(-a/b), a >= 0, by algorithm 1 of Canonne, Kamath and Steinke, from random integers
-    `words`."""
+    """Return True with probability exactly exp(-a/b), a >= 0 and b > 0, by algorithm 1 of Canonne, Kamath and Steinke,
+    from random integers `words`."""
     whole, a = divmod(a, b)
     for _ in range(whole):
         if not _bernoulli_exp_unit(1, 1, words):
@@ -219,7 +223,8 @@ def _discrete_laplace(numerator: int, denominator: int, words: Words) -> int:
 
 
 def _discrete_gaussian(a: int, b: int, words: Words) -> int:
-    """A discrete Gaussian integer with sigma^2 = a/b, from random 64-bit integers `words`.
+    """Draw an integer x with probability exactly proportional to exp(-x^2/(2 sigma^2)), sigma^2 = a/b, from random
+    64-bit integers `words`.
 
     Proposals come from the discrete Laplace law of scale floor(sqrt(a/b)) + 1.
     """

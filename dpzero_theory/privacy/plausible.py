@@ -56,7 +56,7 @@ _LAGS, _MOST_COMPARED, _COORDINATES = 64, 2**22, 64
 _SLACK = 1e-9  # a relative margin for the rounding of means and norms
 _INT64 = 2**63
 _ROUND = (3, 5, 7, 9, *(10**power for power in range(1, 10)))
-"""Divisors: too many released integers that are multiples of one of them are not plausible."""
+"""The divisors d for which `look` tests whether too many of the released integers are multiples of d."""
 
 Integers = NDArray[np.int64]
 
@@ -71,7 +71,8 @@ class Noise(NamedTuple):
     scale: float
 
     def log_norm(self, scale: float) -> float:
-        """The logarithm of the sum over all integers x of exp(-|x|^p/(p scale^p)), with p the power of this law."""
+        """The natural logarithm of the sum over all integers x of exp(-|x|^p/(p scale^p)), with p the power of this
+        law."""
         if scale < 1e-3:
             return 0.0
         if self.power == 1:
@@ -88,8 +89,8 @@ class Noise(NamedTuple):
         return math.exp(-self.log_norm(self.scale))
 
     def log_chance(self, count: int, mean: float) -> float:
-        """The logarithm of a bound on the probability that `count` draws Z have a mean of |Z|^p/s^p as far from 1 as
-        `mean`.
+        """The natural logarithm of an upper bound on the probability that `count` draws Z have a mean of |Z|^p/s^p as
+        far from 1 as `mean`.
 
         The law of Z has the power p and the scale s. Only means on the same side of 1 as `mean` are meant.
         """
@@ -103,8 +104,9 @@ class Noise(NamedTuple):
 class Looked(NamedTuple):
     """The result of the tests in `look`.
 
-    fault: what is not plausible, in words, or "" if nothing is. least: noise whose size is at most this share of its
-    stated scale would have been noticed.
+    fault: what is not plausible, in words, or "" if nothing is. least: a share in [0, 1]. Numbers whose size is at most
+    this share of the stated scale s would have been found not plausible. The size is the root mean square for Gaussian
+    noise, and the mean absolute value for Laplace.
     """
 
     fault: str
@@ -116,8 +118,9 @@ def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
 
     sums: the integers, shape (T, K), in the order of the T releases of K integers each. noise: the law that the noise
     is said to have. levels: a bound >= 1 on the L2 norm of what one record adds. most: a bound on the number of records
-    in a batch, which may fail with an eighth of the probability of a false alarm (`Sampling.most`). The numbers are
-    found implausible, without a fault, in at most one of 10^12 runs.
+    in a batch, which may fail with an eighth of the probability of a false alarm (`Sampling.most`). If the numbers are
+    such noise, a fault is reported in at most one of 10^12 runs. If there are no numbers, no fault is reported, and
+    `least` is 0.
     """
     releases, numbers = len(sums), sums.size
     if not numbers:
@@ -139,8 +142,8 @@ def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
 
 
 def _tests(sums: Integers, noise: Noise, reach: float) -> Iterator[tuple[float, float, str]]:
-    """One entry for each test: its share of the false alarms, the logarithm of the bound on its probability, and its
-    sentence.
+    """Yield for each test its share of the probability of a false alarm, the natural log of a bound on the probability
+    of what it sees, and a sentence that says what it sees.
 
     sums: the integers, T releases of K integers each. noise: the law that the noise is said to have. reach: a bound on
     the norm of a release. The shares add up to 3/4 of the probability of a false alarm; `look` uses the rest.
@@ -161,7 +164,8 @@ def _tests(sums: Integers, noise: Noise, reach: float) -> Iterator[tuple[float, 
 
 
 def _guesses(flat: Integers, coordinates: int) -> Iterator[tuple[str, Integers]]:
-    """For each way to guess a number from those before it, a phrase for the way, and the numbers less their guesses.
+    """Yield for each way to guess a number from those before it a phrase for the way, and the differences of the
+    numbers and their guesses.
 
     flat: the released integers, one release after another. coordinates: how many numbers a release has.
     """
@@ -183,7 +187,8 @@ def _guesses(flat: Integers, coordinates: int) -> Iterator[tuple[str, Integers]]
 
 
 def _nearness(sizes: NDArray[np.float64], noise: Noise, name: str) -> Iterator[tuple[float, str]]:
-    """For each test whether the numbers are too small, the logarithm of its bound and its sentence.
+    """Yield for each test whether the numbers are too small the natural log of a bound on the probability of what it
+    sees, and a sentence that says what it sees.
 
     sizes: the numbers' absolute values, ascending. noise: the law of the noise. name: a phrase for the numbers, with
     which the sentence begins.
@@ -227,7 +232,7 @@ def _digits(flat: Integers, top: float, furthest: float) -> Iterator[tuple[float
 
 
 def _log_alike(least: int, most: float, top: float, count: int) -> float:
-    """The logarithm of a bound on the sum of (1/k + top)^count over k = least, ..., most.
+    """The natural logarithm of an upper bound on the sum of (1/k + top)^count over k = least, ..., most.
 
     The first 1000 terms count as they are, and later ones, in blocks [a, 2 a), as the first of their block.
     """
@@ -241,7 +246,8 @@ def _log_alike(least: int, most: float, top: float, count: int) -> float:
 
 
 def _log_binomial(count: int, found: int, chance: float) -> float:
-    """The logarithm of Chernoff's bound on the probability of `found` or more successes.
+    """The natural logarithm of Chernoff's upper bound on the probability of `found` or more successes in independent
+    trials; 0 if `found` is at most the expected number.
 
     count: the number of trials. chance: the probability that one of them succeeds.
     """

@@ -29,7 +29,8 @@ lemma."""
 
 
 def _renyi(history: list[Release]) -> Array:
-    """Rows (order, Renyi divergence of the history), up to the first order whose divergence cannot be computed."""
+    """Rows (order, Renyi divergence of the history), upper ends, up to the first order whose divergence cannot be
+    computed."""
     points = []
     for order in _ORDERS:
         try:
@@ -40,7 +41,8 @@ def _renyi(history: list[Release]) -> Array:
 
 
 def _renyi_epsilon(table: Array, delta: float) -> float:
-    """The epsilon at `delta` that Renyi divergences imply (Canonne, Kamath and Steinke 2020, Proposition 12).
+    """The least epsilon at `delta` that upper bounds on Renyi divergences imply (Canonne, Kamath and Steinke 2020,
+    Proposition 12).
 
     table: rows (order, Renyi divergence).
     """
@@ -50,7 +52,8 @@ def _renyi_epsilon(table: Array, delta: float) -> float:
 
 
 def _renyi_delta(table: Array, epsilon: float) -> float:
-    """The delta at `epsilon` that Renyi divergences imply (Canonne, Kamath and Steinke 2020, Proposition 12).
+    """The least delta at `epsilon` that upper bounds on Renyi divergences imply (Canonne, Kamath and Steinke 2020,
+    Proposition 12).
 
     table: rows (order, Renyi divergence).
     """
@@ -131,7 +134,8 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
 
 
 def _times(history: list[Release]) -> float:
-    """The factor by which the Renyi divergences of a history of equal steps exceed those of one of its steps."""
+    """The factor by which the Renyi divergences of a history of equal steps are larger than those of one of its
+    steps."""
     (whole,) = history
     one = whole.with_steps(1)
     if whole.part.gdp and one.part.gdp:
@@ -177,7 +181,8 @@ def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], variable: str, sou
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure to `path` as a whole or not at all; the suffix of `path` is its format. dpi: dots per inch."""
+    """Write the figure to `path`; the suffix of `path` is its format. If writing fails, a file that was there before is
+    left as it was. dpi: dots per inch."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         figure.savefig(temporary, dpi=dpi)

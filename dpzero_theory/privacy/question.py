@@ -56,17 +56,18 @@ class Question:
         return None if self.n is None or self.batch is None else self.batch / self.n
 
     def release(self) -> Release:
-        """The steps that the question is about. Every number but epsilon and delta must be known."""
+        """The steps that the question is about. Every number but epsilon and delta must be known. Raises ValueError for
+        a number outside its range."""
         return Release(self.noise_multiplier, self.steps, **self.drawing, sample_rate=self.sample_rate)  # type: ignore[arg-type]
 
     def answered(self, bracket: Bracket) -> "Question":
-        """The same question with the number that was sought filled in, from the `bracket` of it."""
+        """The same question with the number that was sought filled in, with the `value` of its `bracket`."""
         value: Any = int(bracket.value) if self.sought in ("steps", "batch", "n") else bracket.value
         return replace(self, **{self.sought: value})
 
     def answer(self) -> Bracket:
-        """The bracket of the number that is sought; its `value` is the end that is safe for privacy. Raises
-        ValueError."""
+        """The bracket of the number that is sought; its `value` is the end that is safe for privacy. Raises ValueError
+        for a number outside its range, or where there is no answer."""
         target: dict[str, Any] = {"target_epsilon": self.epsilon, "target_delta": self.delta}
         noise: dict[str, Any] = {"noise_multiplier": self.noise_multiplier}
         steps: dict[str, Any] = {"steps": self.steps}
@@ -108,8 +109,8 @@ class Question:
 
 
 def sweep_row(question: Question, variable: str) -> dict[str, float | str]:
-    """One row of a sweep over a variable: its value in this question, the answer's value and bracket ends, and the
-    method.
+    """Return one row of a sweep, a dictionary: the value of the variable in this question under its name, the answer
+    under the name of the number that is sought, the ends of its bracket ("lower", "upper"), and "method".
 
     variable: the name of the variable. Where there is no answer (no noise is needed, or no number of steps meets the
     target) the numbers are NaN and the method is replaced by the reason.

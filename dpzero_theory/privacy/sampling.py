@@ -45,12 +45,12 @@ from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
 
 _CHANCE_ROUNDING = 1e-15
-"""A bound on the relative rounding error of a probability computed with expm1 and log1p."""
+"""A bound on the relative rounding error of the probability 1 - (1 - q)^k, computed with expm1 and log1p."""
 _BINOMIAL = 1e-9
 """A bound on the relative error of scipy's binomial tail probability."""
 _QUIET, _QUIET_ZEROED = 0.8, 3.0
-"""From this noise over the clip on, all outputs of a shuffled epoch tell more than its largest output does: under
-replace-one, and under zero-out. Below it the largest output alone is used for the lower end."""
+"""The noise over the clip from which on the bound by all outputs of a shuffled epoch is above the bound by its largest
+output: under replace-one, and under zero-out. Below it the largest output alone is used for the lower end."""
 _OF_EPOCH: dict[str, float] = {"reach": 10.0, "near": 7.0, "ratio": 0.06, "work": 2.5e7}
 """The accuracy of the pairs of laws of a shuffled epoch: arguments of `allocations.epoch.epoch_pairs`."""
 _LEAST_FULL = 1e-290
@@ -68,12 +68,13 @@ class Sampling:
     name: ClassVar[str]
     """The word for this sampling in files and on command lines."""
     arguments: ClassVar[str] = ""
-    """The form of what follows the name in files and on command lines, in brackets if it is optional.
+    """The form of what follows the sampling's name in files and on command lines, in square brackets if it is optional;
+    "" if nothing does.
 
     An example is ":B", for a name that is followed by a colon and a number B.
     """
     runnable: ClassVar[bool] = False
-    """Whether a run can draw such batches."""
+    """Whether this package's training runs can draw such batches, and not only account for them."""
     lasting: ClassVar[bool] = False
     """Whether batches depend on one another, so that a run draws them from a secret that it keeps."""
     scheduled: ClassVar[bool] = False
@@ -94,7 +95,8 @@ class Sampling:
 
     @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        """The sampling that the word NAME:ARGUMENTS stands for, at this sample rate. Raises ValueError.
+        """The sampling that the word NAME:ARGUMENTS stands for, at this sample rate. Raises ValueError for other
+        arguments than the sampling takes, or a rate outside its range.
 
         arguments: the text after the colon, empty if there is none.
         """
@@ -118,11 +120,12 @@ class Sampling:
         return replace(self, sample_rate=sample_rate)
 
     def require(self, relation: Relation) -> None:
-        """Raise ValueError unless this sampling is accounted for data sets that are neighbours by `relation`."""
+        """Raise ValueError unless the accountant knows what this sampling costs for data sets that are neighbours by
+        `relation`."""
         return
 
     def part(self, noise: float, steps: int, relation: Relation) -> Part:
-        """The part of a composition that `steps` releases with Gaussian noise make up.
+        """The part of a composition that stands for `steps` releases with Gaussian noise.
 
         noise: the standard deviation of the noise on the sum of a batch, over the clip. relation: which data sets are
         neighbours.
@@ -132,7 +135,7 @@ class Sampling:
         return self._sampled(noise, steps, relation)
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        """The part of a composition that `steps` releases with Gaussian noise make up, for a sample rate q < 1.
+        """The part of a composition that stands for `steps` releases with Gaussian noise, for a sample rate q < 1.
 
         noise: the standard deviation of the noise on the sum of a batch, over the clip. relation: which data sets are
         neighbours.
@@ -140,15 +143,15 @@ class Sampling:
         raise NotImplementedError(f"sampling {self.word} says neither part nor _sampled")
 
     def attained_parts(self, noise: float, steps: int, relation: Relation) -> tuple[Part, ...]:
-        """The parts of a composition that costs at most as much as the releases do for some data.
+        """The parts of a composition whose delta is at most that of the releases at some data, for lower ends.
 
-        They are the one of `part`, whose lower end is attained by data, unless `part` is an upper end only. The
-        arguments are those of `part`.
+        It is the one part that `part` returns, unless that bounds from above only. The arguments are those of `part`.
         """
         return (self.part(noise, steps, relation),)
 
     def of_group(self, size: int, relation: Relation) -> "Sampling | None":
-        """A sampling with which one record costs at least as much as a group of `size` records does with this one.
+        """A sampling with which one record costs at least as much (has at least the delta, at every epsilon) as a group
+        of `size` records with this one.
 
         The noise is then taken over `size` clips instead of one (`group.group_release`). None is returned if no such
         sampling is known for neighbours by `relation`.
@@ -156,7 +159,8 @@ class Sampling:
         return self if self.sample_rate == 1 else None
 
     def attained_by_group(self, size: int, relation: Relation, n: int | None) -> "Sampling | None":
-        """A sampling with which one record costs at most as much as some group of `size` records of some data does.
+        """A sampling with which one record costs at most as much as some group of `size` records does at some data, for
+        lower ends.
 
         As with `of_group` the noise is then over `size` clips. n: the number of all records, or None, which stands for
         any number. None is returned if no such sampling is known.
@@ -165,7 +169,8 @@ class Sampling:
 
     @property
     def group(self) -> tuple[float, int] | None:
-        """For a sampling made by `of_group`, the rate of each record and the group's size, if its cost needs them."""
+        """For a sampling made by `of_group` whose cost needs them, the pair (rate of each record, number of records in
+        the group); else None."""
         return None
 
     @property
@@ -174,7 +179,9 @@ class Sampling:
         return None
 
     def chance(self, steps: int) -> tuple[float, str]:
-        """The probability that a given record is in at least one of `steps` batches, and the formula for it as text."""
+        """The probability that a given record is in at least one of `steps` batches, and the formula for it as text.
+        For truncated batches it is a lower bound on that probability; with groups that take turns it is that of a
+        record of the first group."""
         q = self.sample_rate
         reached = 1.0 if q == 1 else -math.expm1(steps * math.log1p(-q))
         return reached, "1 - (1 - sample_rate)^steps"
@@ -194,12 +201,13 @@ class Sampling:
     def batch_size(self, n: int) -> int | None:
         """The number of records in every batch drawn from n, or None if that number is random.
 
-        Raises ValueError if the sample rate and n admit no such batches.
+        Raises ValueError if no such batches exist for n, for instance if q n is no whole number for batches of fixed
+        size.
         """
         return None
 
     def most(self, n: int, chance: float) -> int:
-        """A number of records that a batch drawn from n records exceeds with probability at most `chance`, which is >
+        """A number of records, at most n, that a batch drawn from n records exceeds with probability at most `chance` >
         0."""
         return self.batch_size(n) or n
 
@@ -337,9 +345,9 @@ def _independent(source: random.Random, n: int, q: float) -> Indices:
 class TruncatedPoisson(Poisson):
     """Poisson batches with a limit on their size, such as what fits in memory.
 
-    Of a batch with more than `largest` records, `largest` are kept, chosen uniformly at random. n is the number of all
-    records (with add-remove, that of the larger data set). The word in files and on command lines is
-    truncated-poisson:B/n, with B for `largest`.
+    Each record is drawn with probability sample_rate, in (0, 1). Of a batch with more than `largest` records, `largest`
+    are kept, chosen uniformly at random. n is the number of all records (with add-remove, that of the larger data set).
+    The word in files and on command lines is truncated-poisson:B/n, with B for `largest`.
     """
 
     largest: int
@@ -439,7 +447,8 @@ class TruncatedPoisson(Poisson):
 
 @dataclass(frozen=True)
 class CyclicPoisson(Sampling):
-    """The records are in B groups that take turns: step i draws each record of group i mod B with probability B q.
+    """The records are in B groups that take turns: step i draws each record of group i mod B independently with
+    probability B q, where q = sample_rate is at most 1/B.
 
     The group of a record does not depend on the other records, and may be known. The word in files and on command lines
     is cyclic-poisson:B, with B for `groups`.
@@ -507,7 +516,8 @@ class CyclicPoisson(Sampling):
 class _CyclicGroup(CyclicPoisson):
     """Cyclic Poisson batches for neighbours that differ in a group of records, made for `group.group_release`.
 
-    turn: the Poisson batch of a turn, for the group.
+    turn: the sampling of a batch in the turns of the group's records, at which one record costs at least as much as the
+    group.
     """
 
     turn: Sampling
@@ -518,7 +528,7 @@ class _CyclicGroup(CyclicPoisson):
 
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """A batch is a uniformly random set of q n records, drawn without replacement."""
+    """A batch is a uniformly random set of q n records, drawn without replacement; q n must be a whole number."""
 
     name = "fixed-size"
     runnable = refilled = True
@@ -579,7 +589,8 @@ class _FixedGroup(FixedSize):
     another record. So without the group, or where its records contribute -1, the sum is the same in every batch, and
     with it the sum is larger by 2 j; where the group's records count as zero it is larger by j.
 
-    number: the law of j. size: k, the number of records of the group. Noise is given in units of `size` clips.
+    number: the law of j, as pairs (j, log of its probability). size: k, the number of records of the group. Noise is
+    given in units of `size` clips.
     """
 
     number: Mixture
@@ -652,9 +663,11 @@ class Shuffled(FixedOrder):
         return tuple(FinitePairs(pair, times) for pair, times in pairs if pair is not None)
 
     def _attained(self, noise: float, released: int, relation: Relation) -> tuple[FinitePair, FinitePair] | None:
-        """Pairs of laws, for lower ends, that some data attain in `released` steps of an epoch; None for tiny noise."""
+        """Finite pairs, for lower ends, that some data attain in `released` steps of an epoch, for (P, Q) and for (Q,
+        P); None if the noise is below `LEAST_SHUFFLED`."""
         zeroed = relation is Relation.ZERO_OUT
-        # An epoch of more steps, of which as many are released, uses the record less often.
+        # An epoch of more steps, of which as many are released, has the record among the released ones less often, so
+        # that the bound stays a lower one.
         epoch = max(math.ceil((1 - 1e-12) / self.sample_rate), released)
         if noise >= (_QUIET_ZEROED if zeroed else _QUIET):
             with suppress(OverflowError):
@@ -740,7 +753,8 @@ class RandomAllocation(Sampling):
         return f"each record in {self.taken} of every {self.epoch} steps, uniformly at random; batches are secret"
 
     def batch_size(self, n: int) -> None:
-        """None, since batch sizes are random. Raises ValueError unless taken/q is a whole number.
+        """None, since batch sizes are random. Raises ValueError unless taken/q is a whole number, up to a relative
+        error of 1e-9.
 
         Then an epoch has exactly taken/q steps, and a batch of n records has q n on average.
         """
@@ -767,11 +781,11 @@ def passes(steps: int, sample_rate: float) -> int:
 
 
 def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
-    """The least b that bounds a batch of independently drawn records: more than b of n are drawn with probability at
-    most `chance`.
+    """The least b for which Chernoff's bound proves that more than b of n records are drawn with probability at most
+    `chance`; n if there is none.
 
-    Each record is drawn with probability q = sample_rate. Chernoff's bound exp(b - m) (m/b)^b is used, for the Poisson
-    law of mean m = q n, whose exponential moments are larger than those of the number of drawn records.
+    Each record is drawn with probability q = sample_rate. The bound is exp(b - m) (m/b)^b, for the Poisson law of mean
+    m = q n, whose exponential moments are larger than those of the number of drawn records.
     """
     mean = sample_rate * n * (1 + 1e-9)
 
@@ -782,8 +796,8 @@ def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
 
 
 def _epoch(sample_rate: float) -> int:
-    """The number of batches of an epoch, floor(1/q) with q = sample_rate, where a 1/q within 1e-12 of an integer counts
-    as that integer."""
+    """The number of batches of an epoch, floor(1/q) with q = sample_rate, where a 1/q that is below an integer by at
+    most 1e-12 of it counts as that integer."""
     return math.floor((1 + 1e-12) / sample_rate)
 
 
@@ -795,7 +809,8 @@ for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Shuff
 def sampling_of(word: str, sample_rate: float | None) -> Sampling:
     """The sampling that a word such as `poisson` or `random-allocation:2` stands for, at this sample rate.
 
-    The rate of full batches is 1 and may be None. Raises ValueError for an unknown word or a rate outside its range.
+    sample_rate: q; None stands for 1 with full batches, and is refused with others. Raises ValueError for an unknown
+    word or a rate outside its range.
     """
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
     return SAMPLINGS[name].of(arguments, sample_rate)
@@ -807,9 +822,11 @@ def runnable() -> tuple[str, ...]:
 
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """The sampling of a run, from its word and sample rate or from a value.
+    """The sampling of a training run, from its word and sample rate or from a `Sampling`.
 
-    Raises ValueError unless a run can draw such batches, and for a value whose rate is not `sample_rate`.
+    sample_rate: the expected batch over the number of records; None is allowed with full batches only. Raises
+    ValueError unless a run can draw such batches, and for a `Sampling` whose rate differs from `sample_rate` by more
+    than 1e-9 of it.
     """
     if isinstance(word, Sampling):
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):

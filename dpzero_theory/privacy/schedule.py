@@ -24,8 +24,8 @@ _TABLE_CELLS = 2**24
 class Keyed(random.Random):
     """A random number generator whose bits are SHAKE-256 of a secret and a label.
 
-    secret: `SECRET_BYTES` bytes; without them the output cannot be told from random bits. label: a text that tells
-    generators with the same secret apart.
+    secret: `SECRET_BYTES` bytes; whoever does not know them cannot tell the output from random bits. Raises ValueError
+    for another length. label: a text that tells generators with the same secret apart.
     """
 
     def __init__(self, secret: bytes, label: str) -> None:
@@ -60,6 +60,7 @@ class Keyed(random.Random):
 
 def below(source: random.Random, bound: int, count: int) -> Indices:
     """Draw `count` independent integers, each exactly uniform in 0, ..., bound - 1, with random bits from `source`.
+    bound: from 1 to 2^63.
 
     Each integer is a 64-bit word modulo `bound`; a word beyond the largest multiple of `bound` is drawn again.
     """
@@ -98,9 +99,9 @@ def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices
 class Allocation:
     """The batches of a random allocation: each of n records is in `taken` uniformly random releases of every epoch.
 
-    A call with the index of a release returns the indices of that batch's records. An epoch has `epoch` releases.
-    Different records and different epochs are independent, and the secret determines all of them. The batches of the
-    epoch that was asked for last are kept in memory.
+    A call with the index of a release returns the indices of that batch's records. An epoch has `epoch` releases. The
+    steps of different records and of different epochs are independent, and the secret, of `SECRET_BYTES` bytes,
+    determines all of them. The batches of the epoch that was asked for last are kept in memory.
     """
 
     def __init__(self, secret: bytes, n: int, epoch: int, taken: int) -> None:
@@ -122,9 +123,9 @@ class Turns:
     """The batches of n records in groups that take turns. Each record's group is uniformly random, and the secret fixes
     it.
 
-    groups: the number of groups. A call with the index of a release returns the indices of that batch's records. They
-    are those that `chosen(members)` selects by position from the group whose turn it is; members is the number of
-    records of that group.
+    groups: the number of groups; the group of release i is i modulo this number. A call with the index of a release
+    returns the indices of that batch's records. They are those that `chosen(members)` selects by position from the
+    group whose turn it is; members is the number of records of that group.
     """
 
     def __init__(self, secret: bytes, n: int, groups: int, chosen: Callable[[int], Indices]) -> None:

@@ -46,7 +46,8 @@ from dpzero_theory.privacy.step import Release, Steps, Words
 
 MOST_RUNS = 1e4
 _LEAST_LOG = -700.0
-"""The smallest logarithm of gamma that is considered: e^-700 is about the smallest float."""
+"""The smallest natural logarithm of the parameter gamma of a law of `Runs` that is considered: e^-700 is a float, with
+room for products."""
 _NOTE = "selection: an upper end; the number of runs and every run but the best stay secret"
 
 
@@ -54,9 +55,10 @@ _NOTE = "selection: an upper end; the number of runs and every run but the best 
 class Runs:
     """The law of the random number K of runs, given by its mean m and a shape.
 
-    mean: m, with 1 < m <= 10^4, or 0 < m <= 10^4 for the Poisson law. shape: > -1; it is 1 for the geometric law, 0 for
-    the logarithmic law and infinite for the Poisson law. Near shape -1 a mean needs a parameter gamma of about m^(-1/(1
-    + shape)), which must be at least e^-700. Raises ValueError.
+    mean: m, with 1 < m <= 10^4, or 0 < m <= 10^4 for the Poisson law. shape: above -1 and at most 1000, or infinite; it
+    is 1 for the geometric law, 0 for the logarithmic law and infinite for the Poisson law. Near shape -1 a mean needs a
+    parameter gamma of about m^(-1/(1 + shape)), which must be at least e^-700. Raises ValueError for numbers outside
+    these ranges.
     """
 
     mean: float
@@ -81,8 +83,8 @@ class Runs:
         return min(math.exp(float(log_gamma)), math.nextafter(1.0, 0.0))
 
     def draw(self, source: random.Random) -> int:
-        """Draw K, the number of runs, by inversion of its distribution function in float64. The random bits of `source`
-        must be secret."""
+        """Draw K, the number of runs, which is 0 or more for the Poisson law and 1 or more otherwise, by inversion of
+        its distribution function in float64. The random bits of `source` must be secret."""
         left = source.random()
         if self.shape == math.inf:
             number, mass = 0, math.exp(-self.mean)
@@ -98,7 +100,7 @@ class Runs:
         return number
 
     def _first(self) -> float:
-        """The probability of K = 1, which is f'(0) for f(x) = E x^K."""
+        """The probability of K = 1, for a law that is not the Poisson law."""
         g = self.gamma
         if self.shape == 0:
             return (1 - g) / -math.log(g)
@@ -121,7 +123,7 @@ def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:
     Args:
         history: the history of one run. If its score is computed from private data, the release of the score is part of
             it.
-        delta: 0 < delta < 1, of the selection.
+        delta: 0 < delta < 1, of the whole selection; that of one run is chosen here.
         runs: the law of the number of runs.
 
     Returns:
@@ -153,7 +155,8 @@ def calibrate_selection(
 
     steps: the number of releases of one run. words: sampling, relation, sample_rate and coordinates of one run, as of
     `step.Words`; its noise is Gaussian on a lattice. It returns a bracket with value = upper, which is certified.
-    `lower` is within 10^-4 of it; there the bound of `selection_epsilon` does not meet the target. Raises ValueError.
+    `lower` is 10^-4 of it smaller; there the upper bound of `selection_epsilon` misses the target, though the exact
+    epsilon may meet it. Raises ValueError for an argument outside its range.
     """
     goal = check.real("target_epsilon", target_epsilon, above=0)
     if words.setdefault("mechanism", "discrete-gaussian") != "discrete-gaussian":

@@ -22,7 +22,7 @@ from dpzero_theory.privacy.step import MOST_STEPS, Kind, Release, Words
 MOST_RECORDS = 10**15
 _LEAST_FLOAT = 5e-324
 _FAR_OFF = 2.0
-"""A delta above the target times this, or below the target over this, is far from the target."""
+"""A delta above this times the target, or below the target divided by this, is far from the target."""
 
 
 def most_steps(
@@ -40,8 +40,9 @@ def most_steps(
         target_epsilon: epsilon > 0.
         target_delta: 0 <= delta < 1, and 0 only for noise that needs no delta.
         noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip.
-        group: the number of records in which neighbours may differ, 1 unless whole users are protected.
-        n: the number of all records, if it is known.
+        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
+        n: the number of all records, or None if it is not known. It matters for groups and for samplings that are made
+            for one n.
         words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
 
     Returns:
@@ -82,7 +83,7 @@ def largest_batch(
         noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip.
         steps: T >= 1.
         n: the number of all records, from 1 to 10^15.
-        group: the number of records in which neighbours may differ, 1 unless whole users are protected.
+        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
         kind: sampling, relation, mechanism and coordinates, as of `step.Kind`.
 
     Returns:
@@ -126,7 +127,7 @@ def fewest_records(
         noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip.
         steps: T >= 1.
         batch: the (expected) number of records in a batch.
-        group: the number of records in which neighbours may differ, 1 unless whole users are protected.
+        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
         kind: sampling, relation, mechanism and coordinates, as of `step.Kind`.
 
     Returns:
@@ -149,17 +150,17 @@ def fewest_records(
 
 
 def _drawn(kind: Kind) -> Sampling:
-    """The sampling that the keyword arguments `kind` name, at a sample rate without meaning if they give only a
-    word."""
+    """The sampling that the keyword arguments `kind` name, at the placeholder rate 1e-15 if they give only a word."""
     word = kind["sampling"]
     return word if isinstance(word, Sampling) else sampling_of(word, 1 / MOST_RECORDS)
 
 
 def _kept_out(unit: Release, group: int) -> int:
-    """How many of all records a batch must leave out, so that it can be refilled if a group of records is missing.
+    """How many of all records a batch must leave out, so that it can keep its size if a group of records is removed
+    from the data.
 
-    It is 0 unless batches are refilled (`Sampling.refilled`). unit: one of the releases. group: the number of
-    records in which neighbours may differ.
+    It is 0 unless batches are refilled (`Sampling.refilled`). unit: one of the releases. group: the number of records
+    in which neighbours may differ.
     """
     fixed = unit.step.sampling.refilled and unit.relation is Relation.ADD_REMOVE
     return check.integer("group", group) if fixed and group != 1 else 0
@@ -169,8 +170,8 @@ class _Goal:
     """A privacy target, and what the whole number that is sought means for the run.
 
     target_epsilon, target_delta, group: the target, and the number of records in which neighbours may differ. release:
-    a function from the whole number to the releases of the run. records: a function from it to the number n of records,
-    or to None if n is not known.
+    a function from the whole number that is sought (of steps, or of records) to the releases of the run. records: a
+    function from it to the number n of records, or to None if n is not known.
     """
 
     def __init__(
@@ -187,7 +188,8 @@ class _Goal:
         self._found: dict[int, Bracket] = {}
 
     def excess(self, number: int, *, least: bool = False) -> float:
-        """A measure of how far the cost at `number` is from the target: at most 0 if the target is met.
+        """A measure of how far the cost at `number` is from the target: at most 0 if the target is met, for a run with
+        the whole number `number`.
 
         The cost is the upper end of its bracket, or the lower end with `least`. The measure is log(delta over its
         target), or, for a target delta of 0, epsilon minus its target.
@@ -216,8 +218,8 @@ class _Goal:
         """The number nearest to `number` that meets the target by `group_excess`, in the direction `way` (1 upwards, -1
         downwards).
 
-        It is `number` itself, or a few away, because `group_excess` also asks a second search. It is None if no such
-        number is found from `first` to `most`.
+        It is `number` itself or a few away: `group_excess` also searches for epsilon, and this search has an error of
+        its own. It is None if no such number is found from `first` to `most`.
         """
 
         def meets(number: int) -> bool:
@@ -274,10 +276,11 @@ class _Goal:
 
 
 def _central_steps(unit: Release, goal: _Goal) -> float:
-    """A guess of how many releases like `unit` meet the goal, by the central limit theorem: mu^2 = T q^2 (e^(1/s^2) -
-    1).
+    """A guess of how many releases like `unit` meet the goal, from mu^2 = T q^2 (e^(1/s^2) - 1), the central limit
+    theorem.
 
-    Here T is the number of releases, q the sample rate, s the noise over the sensitivity, and mu that of the target.
+    Here T is the number of releases, q the sample rate, s the noise over the sensitivity, and mu that of Gaussian DP at
+    the target. For Laplace noise, and at delta = 0, it is about the number whose pure epsilons add up to the target.
     """
     if goal.delta == 0 or unit.mechanism == "laplace":
         return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)

@@ -48,8 +48,8 @@ _TAIL_FROM = 5.6
 """The staircase ends, and its tail begins, about this many sigma from 0. From there on acceptance probabilities are at
 most 1, as the module's docstring proves."""
 _MARGIN = 2.0**-40
-"""Two computed numbers that differ by more than this compare as the exact ones do; the module's docstring has the
-proof."""
+"""Two floats, a random number and a probability of acceptance, that differ by more than this compare as the exact
+numbers do; the module's docstring has the proof."""
 _FREE_BITS = 64 - _SLOT_BITS - 1
 """The number of bits of a 64-bit word that are left after the slot and the sign."""
 _FEWEST_DIGITS = 7
@@ -176,13 +176,14 @@ class Staircase:
 
 @lru_cache(maxsize=8)
 def staircase(scale: Fraction) -> Staircase:
-    """The sampler with the parameter sigma = `scale`. It takes 0.4 ms to make, so the last eight samplers are kept."""
+    """The sampler of the discrete Gaussian law with the parameter sigma = `scale`. It takes 0.4 ms to make, so the last
+    eight samplers are kept."""
     return Staircase(scale)
 
 
 def exp_bounds(x: Fraction, bits: int) -> tuple[Fraction, Fraction]:
-    """Two rational numbers around exp(-x), x >= 0, the first at most and the second at least it, equal to about `bits`
-    bits."""
+    """Return a lower and an upper bound on exp(-x), x >= 0, as rational numbers that agree in about their first `bits`
+    binary digits."""
     digits = bits // 3 + 10
     bounds = []
     for rounding, outward in (
@@ -198,8 +199,8 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[Fraction, Fraction]:
 def _deal(edges: NDArray[np.float64]) -> tuple[int, NDArray[np.int64]]:
     """The largest height A of the staircase that leaves one slot to the tail, and the numbers of slots of the steps.
 
-    edges: the law's height at the inner edge of each step, relative to 0; step c has A times that many slots, rounded
-    up.
+    edges: the law's mass at the inner edge of each step, divided by that at 0; step c has A times that many slots,
+    rounded up.
     """
     height = halved(lambda a: bool(_whole(a * edges).sum() < _SLOTS), 1, _SLOTS, middle=integer_between)[0]
     return height, _whole(height * edges).astype(np.int64)

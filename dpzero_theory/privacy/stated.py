@@ -29,13 +29,13 @@ from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Release
 
 _MOST_COMPOSED = 2**24
-"""The largest number of equal steps that are composed."""
+"""The largest number of equal steps with such a mechanism that the accountant composes."""
 _LARGEST_EPSILON = 100.0
-"""The largest epsilon of one step."""
+"""The largest epsilon of one step that a user may state."""
 _NUMBER = r"[0-9.eE+-]+"
 _TOTAL_ERROR, _ERROR = 1e-9, 1e-13
-"""How far given probabilities may sum to more than 1, those of a mixture also to less; and a bound on the relative
-rounding error of one of them."""
+"""The absolute amount by which the probabilities that a user gives may sum to more than 1, and those of a mixture also
+to less than 1; and a bound on the relative rounding error of one of them."""
 
 
 class _Stated(Mechanism):
@@ -49,7 +49,7 @@ class _Stated(Mechanism):
     samplings = ("full",)
 
     def pair(self) -> FinitePair:
-        """The pair of laws that dominates one step, the same in both directions unless `pairs` says otherwise."""
+        """The pair of laws that dominates one step, the same in both directions unless a subclass defines `pairs`."""
         raise NotImplementedError
 
     def pairs(self) -> tuple[FinitePair, FinitePair]:
@@ -102,7 +102,7 @@ class Approximate(_Stated):
 class Zcdp(_Stated):
     """A step that is (xi, rho)-zCDP, and of which nothing else is known (`certified.laws.concentrated`).
 
-    Of several such steps the numbers rho and xi add up.
+    The cost of several such steps is that of one with the sums of their rho and of their xi.
     """
 
     family = "zcdp"
@@ -151,7 +151,8 @@ class GaussianMixture(_Stated):
 
     @property
     def square(self) -> float:
-        """mu^2 of the step if the record always moved the sum by the largest distance and the other one by 0."""
+        """The square of mu of Gaussian DP of the step if the record always moved the sum by the largest distance, and
+        the neighbouring data set by 0."""
         return (self.shifts[-1][0] / self.scatter) ** 2
 
     def cost(self, releases: Counted, delta: float) -> Cost:
@@ -197,8 +198,8 @@ class Randomised(_Stated):
 class Own(_Stated):
     """A step with a dominating pair (P, Q) of which the user knows the law of the privacy loss, under a name.
 
-    Under Q an output of the loss l and the probability p has the probability p e^-l. What P or Q has beside these
-    outputs has an infinite loss in the direction in which it comes first.
+    Under Q an output of the loss l and the probability p has the probability p e^-l. What the probabilities under P, or
+    those under Q, lack to 1 counts as an infinite loss in the direction in which that law comes first.
     """
 
     family = "own"
@@ -240,7 +241,7 @@ def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: 
     """A pair of laws with the losses `loss` and -loss, 0 and infinity, the same in both directions.
 
     high, low: the probabilities of `loss` and of -loss under the first law. none: that of the loss 0. infinite: that of
-    the loss infinity, which the pair below leaves out.
+    the loss infinity, which the pair of laws for lower bounds leaves out.
     """
     up, down = (1 + 1e-15), (1 - 1e-15)
     if loss == 0:
@@ -255,7 +256,8 @@ def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: 
 
 
 def _named(law: type[Approximate] | type[Randomised] | type[Zcdp], arguments: str) -> Mechanism:
-    """The mechanism of the class `law` for the text after the colon of its name, two numbers. Raises ValueError."""
+    """The mechanism of the class `law` for the text after the colon of its name, which is two numbers with a comma
+    between them. Raises ValueError for another text, or numbers outside their ranges."""
     if not re.fullmatch(f"{_NUMBER},{_NUMBER}", arguments):
         raise ValueError(f"mechanism must be {law.family}:NUMBER,NUMBER; got {arguments!r}")
     first, second = arguments.split(",")
@@ -270,7 +272,8 @@ for _law in (Approximate, Randomised, Zcdp):
 
 
 def _mixture(arguments: str) -> Mechanism:
-    """The mixture of Gaussians for the text after the colon of its name. Raises ValueError."""
+    """The mechanism `GaussianMixture` for the text after the colon of its name. Raises ValueError for a text that is
+    not such a name's."""
     if not re.fullmatch(f"{_NUMBER}(;{_NUMBER},{_NUMBER})+", arguments):
         rule = f"mechanism must be {GaussianMixture.family}:S;C,P;C,P... with sensitivities C and probabilities P"
         raise ValueError(f"{rule}; got {arguments!r}")
@@ -382,6 +385,9 @@ def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Rel
         truth: the probability of the record's own category, in (1/k, 1). Each other one has (1 - truth)/(k - 1).
         steps: how often each record answers, with new randomness, >= 1.
 
+    Returns:
+        A release; its cost is exact.
+
     Raises:
         ValueError: an argument outside its range.
     """
@@ -397,7 +403,8 @@ def own_distribution(
         name: of 1 to 64 letters, digits, "_", "." or "-". Within a process one name stands for one distribution.
         losses: the values l of the privacy loss log(P/Q) of a pair (P, Q) that dominates one step, in [-100, 100].
         probabilities: those of these losses under P, above 0, as many as `losses`. They sum to at most 1; what they
-            lack has an infinite loss. Under Q the loss l has the probability p e^-l, of which the same holds.
+            lack has an infinite loss. Under Q the loss l has the probability p e^-l; these sum to at most 1 too, and
+            what they lack has an infinite loss in the other direction.
         steps: their number, >= 1; each may depend on what was released before.
         relation: which data sets are neighbours; it must be the history's. The pair is for one order of the two, and
             (Q, P) for the other.

@@ -109,8 +109,8 @@ class Kind(Drawing, total=False):
 class Words(Kind, total=False):
     """What a step is apart from its noise, as keyword arguments: those of `Kind`, and sample_rate.
 
-    sample_rate is q in (0, 1], the (expected) number of records in a batch over the number of all records. It may be
-    left out with full batches, where it is 1, and where `sampling` is a `Sampling`, which has its own rate.
+    sample_rate is q in (0, 1], the (expected) number of records in a batch divided by the number of all records. It may
+    be left out with full batches, where it is 1, and where `sampling` is a `Sampling`, which has its own rate.
     """
 
     sample_rate: float | None
@@ -211,29 +211,31 @@ class Release:
 
     @property
     def sensitivity(self) -> int:
-        """The largest change that one record of the batch can make to the batch's sum, in units of the clip."""
+        """The largest change that one record of the batch can make to the batch's sum between neighbours, in clips: 2
+        under replace-one, else 1."""
         return self.relation.sensitivity
 
     @property
     def group(self) -> tuple[float, int] | None:
-        """For steps whose cost is a group's (`group.group_release`), the rate of each record and the group's size."""
+        """For steps made by `group.group_release` from Poisson batches, the pair (rate of each record, number of
+        records in the group); else None."""
         return self.step.sampling.group
 
     @cached_property
     def part(self) -> Part:
-        """These steps as a part of a composition, computed as if their noise were Gaussian with this noise
+        """These steps as one part of a `Composition`, computed as if their noise were Gaussian with this noise
         multiplier."""
         return self.step.sampling.part(self.noise_multiplier, self.steps, self.relation)
 
     @cached_property
     def attained_parts(self) -> tuple[Part, ...]:
-        """Parts of a composition that costs at most as much as these steps do for some data; `(part,)` unless `part` is
-        an upper end only."""
+        """Parts of a composition whose delta is at most that of these steps at some data, for lower ends; `(part,)`
+        unless `part` bounds from above only."""
         return self.step.sampling.attained_parts(self.noise_multiplier, self.steps, self.relation)
 
     @property
     def bounded(self) -> bool:
-        """Whether `part` is an upper end only, so that `attained_parts` are others."""
+        """Whether `part` bounds the cost from above only, so that `attained_parts` has other parts for lower ends."""
         sampling = self.step.sampling
         return type(sampling).attained_parts is not Sampling.attained_parts and sampling.sample_rate < 1
 
@@ -252,8 +254,8 @@ class History(Sequence[Release]):
     """The steps that were made on the same records, in order. A step may depend on what the steps before it released.
 
     Histories are added with `+` and repeated with `*`. Equal steps that follow one another are counted together, except
-    where the sampling follows a schedule (epochs, turns). There each part of a history starts a schedule of its own, so
-    that `step * 100 + step * 100` is two runs of 100 steps and `step * 200` is one run of 200.
+    where the sampling follows a schedule (epochs, turns). There each part of a history, a `Release`, starts a schedule
+    of its own, so that `step * 100 + step * 100` is two runs of 100 steps and `step * 200` is one run of 200.
     """
 
     def __init__(self, parts: Iterable[Release] = ()) -> None:

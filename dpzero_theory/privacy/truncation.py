@@ -24,36 +24,39 @@ from itertools import accumulate, pairwise
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.composition import Composition
 
-_NEAR, _FAR, _LIKELY = 0.97, 0.1, 0.01
-"""The bound r_k on the probability that more than j_k steps are truncated is at most _NEAR times r_{k-1} while r_{k-1}
-exceeds _LIKELY, and then at most _FAR times it."""
+_SLOWLY, _FAR, _LIKELY = 0.97, 0.1, 0.01
+"""The bound r_k on the probability that more than j_k steps are truncated is at most _SLOWLY times r_{k-1} while
+r_{k-1} exceeds _LIKELY, and then at most _FAR times it."""
 _LEFT = 1e-7
-"""The sum ends where the remaining probability r_k is at most this share of delta."""
+"""The sum over numbers of truncated steps ends where the remaining probability r_k is at most this share of a lower
+bound on delta."""
 _EXCESS = 1e-3
 """Several numbers of truncated steps are counted together if that adds at most this share of delta."""
 LEAST_CHANCE = 1e-280
-"""The sum ends at the latest where the remaining probability, which is added to it, is at most this."""
+"""The sum over numbers of truncated steps ends at the latest where the remaining probability, which is added to the
+upper end of delta, is at most this."""
 
 
 def numbers(composition: Composition, left: float) -> tuple[list[int], list[tuple[float, list[int]]]]:
-    """The numbers of truncated steps at which the sum over them is cut, one for each mixed part.
+    """The numbers of truncated steps (those in which a batch was cut to its largest size) at which the sum of
+    `mixed_delta` over them is cut.
 
-    left: a probability. The first result is the least numbers l: that some part has fewer truncated steps has at most
-    the probability `left`. The second is, for k = 0, 1, ..., the bound r_k on the probability that some part has more
-    truncated steps than its number j_k, and those numbers. The last r_k is at most `left`.
+    left: a probability. The first result has one number l for each mixed part: that some part has fewer truncated steps
+    has at most the probability `left`. The second is, for k = 0, 1, ..., the bound r_k on the probability that some
+    part has more truncated steps than its number j_k, and those numbers. The last r_k is at most `left`.
     """
     mixed, rest = composition.mixed, 1.0
     kept: list[tuple[float, list[int]]] = []
     if len(mixed) == 1:
         tail = left
-        while tail < _NEAR:
+        while tail < _SLOWLY:
             count = mixed[0].fewest(tail)
             if not kept or count > kept[-1][1][0]:
                 kept.append((mixed[0].more(count), [count]))
-            tail = min(tail / _FAR, tail + 1 - _NEAR)
+            tail = min(tail / _FAR, tail + 1 - _SLOWLY)
         rest = kept[-1][0]
     while rest > left:
-        tail = (_NEAR if rest > _LIKELY else _FAR) * rest / len(mixed)
+        tail = (_SLOWLY if rest > _LIKELY else _FAR) * rest / len(mixed)
         counts = [part.least(tail) for part in mixed]
         rest = sum(part.more(count) for part, count in zip(mixed, counts, strict=True))
         if not kept or counts != kept[-1][1]:
@@ -68,9 +71,9 @@ def mixed_delta(
     chance.
 
     of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. Its last
-    argument is a number; a bracket whose upper end is below it may have any lower end. The lower end of the result is
-    delta of pairs of laws that data attain at every release. The upper end is the sum, over numbers of releases of the
-    second kind, of their probability times a bound on delta with so many.
+    argument is a delta; where the upper end of the bracket is below that, its lower end may be any lower bound. The
+    lower end of the result is delta of pairs of laws that data attain at every release. The upper end is the sum, over
+    numbers of releases of the second kind, of their probability times a bound on delta with so many.
     """
     attained = of(composition.attained, epsilon, 0.0)
     left = max(_LEFT * attained.lower, LEAST_CHANCE)
@@ -80,7 +83,8 @@ def mixed_delta(
         """The bracket of delta if the numbers of truncated steps are at most those of the cut with index `last`, and
         not all at most those of the cut `first` (for -1: at least `least`)."""
         fewest = least if first < 0 or len(least) > 1 else [kept[first][1][0] + 1]
-        # The bound also counts for all larger numbers, so that it may be wide where these are hardly ever exceeded.
+        # A bracket below `small` need not be narrow: times the probability that the numbers of the cut `first` are
+        # exceeded, it adds at most 1e-4 of the lower end of delta to the sum.
         small = _EXCESS / 10 * attained.lower / (1.0 if first < 0 else kept[first][0])
         return of(composition.told(fewest, kept[last][1]), epsilon, min(small, 1.0))
 

@@ -18,9 +18,12 @@ from paper_checks.registry import Disagreement, Finding, agree, check
 def _steps_by_hand(
     algorithm: int, problem: Instance, x0: Array, u: Array, z: Array, settings: dict[str, float]
 ) -> Array:
-    """Return the iterates of the paper's Algorithm 1 or 2 from x0 with directions `u` and noise `z`, each line of the
-    algorithm written out as the paper prints it. `settings` has the smoothing, clip and step size. `problem` has the
-    losses."""
+    """Return the iterates x_0, ..., x_T, shape (T + 1, d), of the paper's Algorithm 1 or 2 from x0, each line of the
+    algorithm written out as the paper prints it.
+
+    u, z: the directions and the noise, both of shape (T, d); Algorithm 2 uses the first coordinate of each z alone.
+    settings: has "smoothing", "clip" and "step_size". problem: has the losses.
+    """
     x, path = x0, [x0]
     width, clip, alpha = settings["smoothing"], settings["clip"], settings["step_size"]
     for t in range(u.shape[0]):

@@ -20,9 +20,9 @@ _ROUNDING = 1e-9
 
 
 def _report(worst: float, tightest: float) -> Finding:
-    """Return the finding for an inequality left <= right over many cases. worst is the largest (left - right)/|right|,
-    which may be above 0 only by rounding. tightest is the largest left/right, which shows how close the inequality
-    comes to equality."""
+    """Return the finding for an inequality left <= right over many cases. worst is the largest (left - right)/|right|;
+    the inequality counts as holding if it is at most `_ROUNDING`. tightest is the largest left/right, which shows how
+    close the inequality comes to equality."""
     numbers = {"largest (left - right)/|right|": worst, "largest left/right": tightest}
     return Finding(worst <= _ROUNDING, numbers=numbers)
 
@@ -110,10 +110,10 @@ def _clip(values: Array, clip: float) -> Array:
 
 
 def _state(problem: Instance, x0: Array, alpha: float, lam: float, clip: float, sigma: float) -> tuple[Array, Array]:
-    """Return m points, shape (m, 2), and their weights, which together stand for the law of the iterate x_1 of
-    Algorithm 2 after one step from x0: its direction is one of 48 angles, its noise one of the Gauss-Hermite nodes.
-    alpha is the step size, lam the smoothing, and sigma the noise's standard deviation. `problem` has the losses, and
-    clip is the bound on a scalar."""
+    """Return points, shape (m, 2), and their weights, shape (m,) and sum 1, which together stand for the law of the
+    iterate x_1 of Algorithm 2 after one step from x0: its direction is one of 48 angles, its noise one of the
+    Gauss-Hermite nodes. alpha is the step size, lam the smoothing, clip the bound on a sample's scalar, and sigma the
+    noise's standard deviation. `problem` has the losses."""
     u = circle(48)
     mean = _clip(problem.differences(x0, u, lam), clip).mean(axis=-1)
     moves = (mean[:, None] + sigma * _NODES[None, :])[..., None] * u[:, None, :]

@@ -118,12 +118,12 @@ _LOSSES = 100_000
 def _adaptive_delta(
     rng: np.random.Generator, shift: float, steps: int, epsilon: float, stops: bool
 ) -> tuple[float, float]:
-    """Estimate delta(epsilon) of `steps` vector releases in R^3 whose queries depend on earlier releases, and return it
-    with its standard error.
+    """Estimate delta(epsilon) of `steps` vector releases in R^3 whose queries depend on earlier releases, from
+    `_LOSSES` runs drawn with `rng`, and return it with its standard error.
 
-    Each query's sensitivity is a vector of length `shift` in units of the noise. Its direction depends on the last
-    release. With `stops` the length is 0 once the privacy loss has passed its mean. The estimate is the mean of (1 -
-    e^{epsilon - loss})_+ over releases on the first data set.
+    Each query's sensitivity is a vector of length `shift`, where the noise has standard deviation 1. Its direction
+    depends on the last release. With `stops` the length is 0 as long as the privacy loss is above the mean that it has
+    without stopping. The estimate is the mean of (1 - e^{epsilon - loss})_+ over releases on the first data set.
     """
     direction = np.tile(np.eye(3)[0], (_LOSSES, 1))
     loss, length = np.zeros(_LOSSES), np.full(_LOSSES, shift)
@@ -191,8 +191,9 @@ def _(full: bool) -> Finding:
 
 
 def _largest_change(algorithm: int, clip: float, n: int) -> float:
-    """Return the largest change of the average that Algorithm 1 or 2 releases when one of n records is replaced,
-    over 200 random trials (seed 40, d = 3). `clip` is C."""
+    """Return the largest Euclidean norm of the change of the average that Algorithm 1 or 2 (`algorithm`) releases,
+    before noise, when one of n records is replaced, over 200 random trials (seed 40, d = 3). `clip` is C. The records'
+    gradients are opposite and long, so that most are clipped."""
     rng, largest = np.random.default_rng(40), 0.0
     for _ in range(200):
         u, gradients = rng.standard_normal(3), 10 * clip * rng.standard_normal((n, 3))

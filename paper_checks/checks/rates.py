@@ -159,8 +159,8 @@ def _(full: bool) -> Finding:
 
 
 def _times_more(r: float) -> float:
-    """Return how many times more steps Theorem 3 makes than DP-GD with the step size 1/(2 ell), at effective rank r, if
-    step size times steps is the same for both."""
+    """Return how many times as many steps Theorem 3 makes as DP-GD with the step size 1/(2 ell), at effective rank r,
+    if step size times number of steps is the same for both."""
     alpha = f.STATEMENTS["thm3"].alpha
     return f.value(1 / (2 * f.ell * alpha), {**f.SYNTHETIC, "r": r})
 
@@ -181,8 +181,8 @@ def _(full: bool) -> Finding:
 
 
 def _power(values: Sequence[float], sizes: Sequence[float]) -> float:
-    """Return the power with which the values grow: the slope of log(value) against log(size) between the first and
-    the last of them."""
+    """Return the power of the size with which the values grow, by the first and the last of them alone: log of the
+    ratio of the values over log of the ratio of `sizes`."""
     return math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
 
 

@@ -79,9 +79,9 @@ def _noise(problem: Instance, clip: float, steps: int, epsilon: float, delta: fl
 
 
 def _budget(problem: Instance, steps: int, growth: float, trace: float, algorithm: int) -> float:
-    """Return the epsilon at which the number of steps T that a theorem prescribes is `steps`, at delta = 0.01.
-    `algorithm` is the number of the theorem; growth and trace are d and d for Theorem 1, and r + 2 and r for
-    the others. `problem` has the number n of samples and the dimension d."""
+    """Return the epsilon at which the number of steps T that Theorem 1, 2 or 3 (`algorithm`) prescribes is `steps`, at
+    delta = 0.01. `growth` is d for Theorem 1 and r + 2 for the others, and `trace` is d for Theorem 1 and r for the
+    others. `problem` has the number n of samples and the dimension d."""
     scale = {1: problem.n, 2: problem.n * growth / problem.d, 3: problem.n * growth / 4}[algorithm]
 
     def excess(epsilon: float) -> float:

@@ -16,8 +16,9 @@ from paper_checks.registry import Finding, Plot, check
 
 
 def _disc(points: int, rings: int) -> tuple[Array, Array]:
-    """Return nodes and weights of a quadrature for the uniform law on the disc of radius sqrt(2) in R^2: Gauss-Legendre
-    in the squared radius, equally spaced angles. There are `rings` radii and `points` angles."""
+    """Return nodes, shape (m, 2), and weights, shape (m,) and sum 1, of a quadrature for the uniform law on the disc of
+    radius sqrt(2) in R^2: Gauss-Legendre in the squared radius, with `rings` radii, and `points` equally spaced
+    angles."""
     nodes, weights = leggauss(rings)
     radius = np.sqrt((nodes + 1) / 2)
     grid = (radius[:, None, None] * circle(points)).reshape(-1, 2)

@@ -155,9 +155,9 @@ class Configuration:
 
 
 def _configurations() -> Iterator[Configuration]:
-    """Yield the records' gradients and the clips on which this file's inequalities for one step are tried.
-
-    First come random gradients, then those for which one of the inequalities is closest to equality."""
+    """Yield the sample gradients, weights, curvatures and clips on which this file's inequalities for one step are
+    tried: first random gradients, in 1 to 400 dimensions, then those for which one of the inequalities is closest to
+    equality."""
     rng = np.random.default_rng(SEED + 1)
     for d in (1, 2, 5, 30, 400):
         for power in (0.0, 1.0, 8.0):
@@ -247,10 +247,13 @@ Bound = Callable[[constants.Constants, Array], Array]
 
 
 def _violation(part: str, kind: str, *bounds: tuple[int, Bound]) -> float:
-    """Return the largest number of standard errors by which one product violates a bound, over all configurations and
-    numbers K of directions. `part` is the product's name in `_products`, and `kind` the law of the directions. A bound
-    is a sign, +1 if the product must be below and -1 if it must be above, and a function of the library's constants and
-    of the gradient norm G."""
+    """Return by how many standard errors one product violates a bound, at most, over all configurations and all numbers
+    K of directions in TRIED; a negative number if no bound is violated.
+
+    part: the product's name in `_products`. kind: the law of the directions. bounds: pairs of a sign, +1 if the mean of
+    the product must be at most the bound and -1 if it must be at least that, and a function that computes the bound
+    from the library's constants and the gradient norm G.
+    """
     worst = -math.inf
     for k in TRIED:
         for (d, r), group in itertools.groupby(_sampled(kind, k), lambda found: (found[0].d, found[0].r)):

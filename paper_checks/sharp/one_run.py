@@ -110,11 +110,12 @@ def _parameters(q: Prescription) -> dict[str, Any]:
 
 
 def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.WorstCase, dict[str, Any], float]:
-    """Return a loss on which the prescription `q` for the problem `p` does worst, the parameters of the run, and the
-    lower bound on its mean squared gradient in the limit of many steps.
+    """Return a loss on which the prescription `q` for the problem `p` does worst, the parameters of the run (arguments
+    of `worst_case.run`), and the lower bound on its mean squared gradient in the limit of many steps.
 
     The loss is the worst of the family in section 9 of the sharpened theorem's proof, in which some records pull
-    against the others. member: properties that the loss must have, arguments of `theory.sharp.lower_bound.hardest`."""
+    against the others. member: properties that the loss must have, arguments of `theory.sharp.lower_bound.hardest`.
+    """
     at = _parameters(q)
     h = lower_bound.hardest(p, **at, **member)
     given = {key: value for key, value in asdict(h).items() if key not in ("share", "slope", "drift", "bound")}

@@ -136,8 +136,9 @@ def other_shapes() -> Checked:
 def _mean_squares(
     loss: "_Huber", p: Prescription, chains: int, rng: np.random.Generator, shape: Array | float = 1.0
 ) -> Array:
-    """Run the prescription p with full batches from 0 with directions B^(1/2) u, where `shape` is the diagonal of B, in
-    `chains` runs on the loss, and return each run's mean of g'B g over its steps, where g is the gradient of F."""
+    """Run the prescription p with full batches from 0 with directions B^(1/2) u, in `chains` runs on the loss, and
+    return each run's mean of g'B g over its steps, shape (chains,), where g is the gradient of the mean loss. `shape`
+    is the diagonal of B, shape (d,) or one number for all coordinates."""
     k, d = p.directions_per_step, loss.centers.shape[1]
     x, total = np.zeros((chains, d)), np.zeros(chains)
     for _ in range(p.steps):

@@ -43,7 +43,7 @@ def _clip(rng: np.random.Generator, k: int) -> float:
 
 
 def _over(moment: float, bound: Array) -> float:
-    """Return the moment over its bound, where a moment that is 0 up to rounding counts as 0."""
+    """Return the moment over its bound; 0 where the moment is at most 1e-13, which counts as 0 up to rounding."""
     return moment / float(bound) if moment > 1e-13 else 0.0
 
 
@@ -146,9 +146,14 @@ def sign_bounds() -> Checked:
 
 
 def _largest_ratio() -> float:
-    """Return the largest ratio of the two sides of two inequalities, over random vectors y and z in R^3 and clips:
-    phi(y)'(z - y) over (||z|| - clip)_+^2/4, where phi(y) is what clipping y removes, and (x - c)_+^2 over
-    4/(27 h) (x - c + h)_+^3. Half of the z are along y, at the length where the ratio is near 1."""
+    """Return how far two inequalities are broken or attained, over random vectors y and z in R^3, numbers x and c, and
+    clips.
+
+    Their ratios of left to right side are phi(y)'(z - y) over (||z|| - clip)_+^2/4, where phi(y) is what clipping y
+    removes, and (x - c)_+^2 over 4/(27 h) (x - c + h)_+^3. Returned is the larger of the two largest ratios, which is
+    at most 1 if both inequalities hold; but if one of the ratios comes nowhere within 1e-4 of 1, the smaller of the
+    two. Half of the z are along y, at the length where the ratio is near 1.
+    """
     rng = np.random.default_rng(SEED + 32)
     y, z = 2 * rng.standard_normal((2, 200_000, 3))
     clip = rng.uniform(0.2, 3.0, len(y))
@@ -167,8 +172,8 @@ Tail = Callable[[int, float], float]
 
 
 def _tail_of(k: int) -> Tail:
-    """Return the function (m, c) -> E(v - c)_+^m for v = chi_k/sqrt(k), by the trapezoidal rule from c upwards. chi_k
-    is the length of k independent standard normals."""
+    """Return the function (m, c) -> E(v - c)_+^m for v = chi_k/sqrt(k), by the trapezoidal rule with 4,001 nodes from c
+    upwards. chi_k is the length of k independent standard normals."""
     log_norm = k / 2 * math.log(k / 2) - math.lgamma(k / 2) + math.log(2)
 
     def tail(m: int, c: float) -> float:
@@ -181,15 +186,16 @@ def _tail_of(k: int) -> Tail:
 
 
 def _least(function: Callable[[float], float], most: float = 1.0) -> float:
-    """Return the smallest value of a function with one minimum on (0, most]."""
+    """Return the smallest value of a function that has one minimum on (0, most], as far as a search between most e^-14
+    and `most` finds it. The value is never below the least."""
     ends = (math.log(most) - 14, math.log(most))
     found = minimize_scalar(lambda s: function(math.exp(s)), bounds=ends, method="bounded")
     return min(float(found.fun), function(most))
 
 
 def _square(tail: Tail, length: float, c: float) -> float:
-    """Return the least over h in (0, c] of the bounds 4 length^3/(27 h) E(v - (c - h)/length)_+^3 on E(length v -
-    c)_+^2. `tail` is the function (m, c) -> E(v - c)_+^m for v, as `_tail_of` returns it."""
+    """Return the least, over h in (0, c], of the numbers 4 length^3/(27 h) E(v - (c - h)/length)_+^3, each of which is
+    at least E(length v - c)_+^2. `tail` is the function (m, c) -> E(v - c)_+^m for v, as `_tail_of` returns it."""
     return _least(lambda h: 4 * length**3 / (27 * h) * tail(3, (c - h) / length), c)
 
 

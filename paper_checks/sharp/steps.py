@@ -114,8 +114,9 @@ def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, r
 
 
 def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Array:
-    """Return the samples' losses signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n), at points x of shape (m, d),
-    with `centers` c_i and `signs` +1 or -1."""
+    """Return the samples' losses signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n), at the m points x in the rows of
+    `points`, shape (m, d). `centers` has the c_i as rows, shape (n, d), `signs` are +1 or -1, shape (n,), and h has
+    shape (d,)."""
     values: Array = points @ (-2 * centers * h).T
     values += ((points * points) @ h)[:, None]
     values += (centers * centers) @ h
@@ -267,7 +268,8 @@ def _smoothing_errors(rule: str) -> list[tuple[float, int, float, str, float | N
                 curved = (step * step) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
                 second = math.sqrt(float(np.mean(curved)))
             found.append((case.clip, p.d, p.r, kind, p.sample_rank, k, first, second))
-        # With one direction, x_1 |x_1|/2 (central) and x_1^2/2 (forward) at x = 0 attain the second bound.
+        # With one direction the losses x_1 |x_1|/2 (central differences) and x_1^2/2 (forward ones) attain, at x = 0,
+        # the bound on E[e'U'HU e]^(1/2).
         for d in (1, 4, 50):
             if k == 1:
                 first_coordinates = np.concatenate([draw(kind, rng, 4000, 1, d)[:, 0, 0] for _ in range(25)])
@@ -323,8 +325,8 @@ def _root(p: Problem, at: dict[str, Any], law: str, e: float) -> float:
 
 
 def _power(p: Problem) -> float:
-    """Return the power (0, 1 or 4) whose spectrum i^-power in `one_step_problems` has a sum nearest to the problem's
-    r."""
+    """Return the power among 0, 1 and 4 for which the eigenvalues 1, 2^-power, ..., d^-power, as the problems of
+    `one_step_problems` have them, have a sum nearest to r of the problem `p`."""
     index = np.arange(1, p.d + 1, dtype=float)
     return min((0.0, 1.0, 4.0), key=lambda power: abs(float((index**-power).sum()) - p.r))
 

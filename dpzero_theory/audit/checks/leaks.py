@@ -44,7 +44,7 @@ _LEAK_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1
 _LEAK_DRAWS = 3
 """How many draws of the noise coupled runs, which have equal noise on different data, are compared under."""
 
-_DROWNING = 1e10
+_LOUDEST = 1e10
 """The multiple of the claimed noise at which releases on all data sets are equal up to rounding.
 
 With the small step size of coupled runs, weights then move about ten times as far as they do in training.
@@ -227,7 +227,7 @@ def _beyond(lab: Lab) -> Position | None:
         [lab.loop.records, data] * 2
         for data in (*others, datasets.each_scaled(lab.loop.records, -1.0), datasets.filled(lab.loop.records, alike))
     ]
-    loud = {"noise_multiplier": lab.claim.noise_multiplier * _DROWNING}
+    loud = {"noise_multiplier": lab.claim.noise_multiplier * _LOUDEST}
     for tried, numbers, how in (
         (pairs, range(_LEAK_DRAWS), {}),
         (pairs, range(1), {"steps": 1}),

@@ -21,12 +21,12 @@ from dpzero_theory.check import Array
 
 _NOISE = 0.1
 """The noise multiplier in these runs, at most: so small that smooth functions of releases are nearly linear."""
-_FACTORS = (0.4, 0.9)
+_SHARES = (0.4, 0.9)
 """The first record is one that is nearly clipped times one or the other of these factors."""
-_MOST_NUMBERS = 96  # A run should release at most this many numbers, since what they all do to an output is estimated
+_MOST_PATHS = 96  # A run should release at most this many numbers, since what they all do to an output is estimated
 _MORE_RUNS = 48  # There are this many more runs than numbers of a run
 _WORLD = 1000  # The seed of the global generators in the first of these runs; each further run has the next
-_MOST_POSITIONS = 2000  # At most this many numbers of the outputs are looked at
+_MOST_PLACES = 2000  # At most this many numbers of the outputs are looked at
 _SHARE = 0.25
 """An output is reported if at least this share of what a record does to it does not come through the releases."""
 _STEPS_OF_ROUNDING = 4  # What a record does to an output must be at least so many steps to which the output is rounded
@@ -64,8 +64,8 @@ def beside_releases(lab: Lab, level: float) -> str | None:
         return None
     near = lab.influence.nearly_clipped
     record = lab.loop.records[0] if near is None else near
-    worlds = [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in _FACTORS]
-    steps = max(1, min(len(base), _MOST_NUMBERS // base.shape[1]))
+    worlds = [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in _SHARES]
+    steps = max(1, min(len(base), _MOST_PATHS // base.shape[1]))
     changes = {**runs.repeatable, **({} if steps == len(base) else {"steps": steps})}
     how = _varying(lab)
     first = runs.attempt(worlds[0], **changes, **(how(0) if how else {}))
@@ -86,7 +86,7 @@ def beside_releases(lab: Lab, level: float) -> str | None:
     # a number that differs between quiet runs on the same data has noise of its own, and is left to other tests
     most = _REPEATS * np.abs(np.nan_to_num(quiet.shown)).max(axis=0)
     shown = np.where(np.abs(quiet.shown[2] - quiet.shown[0]) <= most, shown, np.nan)
-    count, made = min(first.releases.size, _MOST_NUMBERS) + _MORE_RUNS, list[LoopOutput | None]()
+    count, made = min(first.releases.size, _MOST_PATHS) + _MORE_RUNS, list[LoopOutput | None]()
     for further in (False, True):
         made += [runs.attempt(worlds[0], noise_multiplier=noise, **changes, **how(k)) for k in range(len(made), count)]
         noisy = _read(made, places)
@@ -97,7 +97,7 @@ def beside_releases(lab: Lab, level: float) -> str | None:
         sure = _additive(lab, worlds, {**changes, "noise_multiplier": noise}, places, shown, suspects)
         if sure is not None:
             return names[sure]
-        if further or not perhaps or moved.size > _MOST_NUMBERS:
+        if further or not perhaps or moved.size > _MOST_PATHS:
             break
         count += int(min(_MOST_FURTHER, (count - moved.size) * perhaps))
     return None
@@ -127,7 +127,7 @@ def _positions(lab: Lab, shown: Shown) -> list[Position]:
     from_weights = {"trajectory", "weights"} if lab.loop.from_weights else set()
     left_out = {"releases", *from_weights}
     every = sorted(at for at, token in shown.items() if isinstance(token, float) and at[1] >= 0)
-    return [at for at in every if at[0] not in left_out][:_MOST_POSITIONS]
+    return [at for at in every if at[0] not in left_out][:_MOST_PLACES]
 
 
 def _varying(lab: Lab) -> Any:
@@ -180,7 +180,7 @@ def _unlike(noisy: _Runs, moved: Array, shown: Array, level: float) -> tuple[Col
             Gaussian noise of their own or without.
     """
     releases = noisy.releases - noisy.releases.mean(axis=0)
-    if releases.shape[1] > _MOST_NUMBERS:
+    if releases.shape[1] > _MOST_PATHS:
         releases, moved = releases @ moved[:, None] / max(float(moved @ moved), 1e-300), np.ones(1)
     told = np.isfinite(noisy.shown).all(axis=0) & np.isfinite(shown) & (np.abs(np.nan_to_num(shown)) > 0)
     columns = np.flatnonzero(told)

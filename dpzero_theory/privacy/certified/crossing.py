@@ -70,12 +70,12 @@ class Curve:
 
     Attributes:
         bracket: (x, wanted) -> the certified bracket of delta at x, the same that other callers get who ask for delta
-            there. Its relative width need not be less than `wanted`.
+            there. Its relative width, upper/lower - 1, need not be less than `wanted`.
         estimate: (x, tau) -> an estimate of log delta without a certificate, and the contour parameter that was used.
             Log delta is -inf if delta is too small to be resolved; the parameter is None if the estimate is a rough
             one.
-        bound: (x, enough) -> a certified upper bound on delta, which may take less time than `bracket`. It need not be
-            sharp where it is below `enough`.
+        bound: (x, enough) -> a certified upper bound on delta, which may take less time than `bracket`. Where it is
+            below `enough` it may be many times delta.
         rough: x -> log delta with an error of about 1, in little time, or None where `estimate` itself takes little
             time.
         nearby: (x, tau, wanted) -> a certified bracket of delta at x that may take less time than that of `bracket`,
@@ -102,13 +102,14 @@ class Curve:
     def below(self, x: float, tau: float | None, wanted: float) -> Bracket:
         """A certified bracket of delta at x, of which only the lower end will be used.
 
-        tau: the contour parameter of a nearby x, or None. wanted: a relative width that is narrow enough.
+        tau: the contour parameter of a nearby x, or None. wanted: the relative width, upper/lower - 1, at which the
+        bracket need not be narrowed further; the returned one may be wider.
         """
         return self.nearby(x, tau, wanted) if self.nearby is not None else self.bracket(x, wanted)
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
-    """An x at which log delta of the curve is near `log_target`, by uncertified estimates and the secant method.
+    """An x at which the curve's uncertified estimate of log delta is near `log_target`, found by the secant method.
 
     start: a guess of x. slope: a guess of d log delta / d log x. It returns x, log delta there, the slope there, and
     the contour parameter tau with which delta was estimated there, None if the estimate is a rough one.
@@ -135,8 +136,8 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
 def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float]:
     """An x at which the curve's rough values of log delta are near `log_target`, and the slope there.
 
-    start: a guess of x. slope: a guess of d log delta / d log x. The search ends at an x for which there is no rough
-    value.
+    start: a guess of x. slope: a guess of d log delta / d log x. The search ends where log delta is within 2 of
+    `log_target`, or at an x for which there is no rough value.
     """
     search = LogSecant(start, slope)
 
@@ -149,7 +150,8 @@ def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tup
 
 
 def _width(point: Bracket) -> float:
-    """The width of the bracket `point` of delta, in log delta, but at most `_WIDEST_WANTED`.
+    """The smaller of log(upper/lower) for the bracket `point` of delta, and `_WIDEST_WANTED`, which is also returned if
+    `lower` is 0.
 
     A bracket is wider than that if different laws give its two ends, and then its width does not limit how near to the
     target an end can be sought.
@@ -199,7 +201,8 @@ def _end(
         else:
             bad = x
         previous = (x, failed)
-        # The next x aims a little past the x where the excess is 0, and farther each time the end was not valid.
+        # The next x aims a little past the x where the excess is 0, and farther past it each time that the bracket
+        # showed the x not to be a valid end.
         aim = least + fine / 8 + 0.02 * _width(point)
         change = -(factor * failed + aim) / slope if failed > 0 else -(failed + near / 2) / slope
         new = x * math.exp(min(max(change, -1.0), 1.0))
@@ -217,8 +220,8 @@ def _end(
 class _Top:
     """The upper end of the bracket of x: there delta is certainly at most the target, and nearly equal to it.
 
-    point: the bracket of delta at x. slope: d log delta / d log x. tau: the contour parameter of the last estimate, or
-    None.
+    x: that end. point: the bracket of delta at x. slope: d log delta / d log x there. tau: the contour parameter of the
+    last estimate, or None.
     """
 
     x: float
@@ -314,9 +317,9 @@ def _short(point: Bracket, target: float) -> float:
 
 
 def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float | None) -> float:
-    """An x near `start` at which delta of the curve certainly exceeds the target; 0 if none is found.
+    """An x near the guess `start` at which delta of the curve certainly exceeds the target; 0 if none is found.
 
-    slope: d log delta / d log x there. tau: the contour parameter of a nearby x, or None.
+    slope: d log delta / d log x there, < 0. tau: the contour parameter of a nearby x, or None.
     """
     wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
     near = _near(slope)
@@ -346,8 +349,11 @@ def crossing(
 
     Returns:
         (lower, upper, bracket). At `upper` the upper end of every curve's bracket is at most `target`. At `lower` the
-        lower end of one curve's bracket exceeds it, by `MARGIN` at least; it is 0 if no such point was found. `bracket`
-        is that of delta at `upper`, of the curve that crosses the target last.
+        lower end of one curve's bracket exceeds it by at least the share `MARGIN` of it; it is 0 if no such point was
+        found. `bracket` is that of delta at `upper`, of the curve that crosses the target last.
+
+    Raises:
+        OverflowError: no x is found at which delta is certainly at most the target.
     """
     tops = list(_tops(curves, start, slope, target, roomy=roomy))
     last = max((top for _, top in tops), key=lambda top: top.x)
@@ -362,7 +368,7 @@ def upper_crossing(
 
     start, slope: guesses of x and of d log delta / d log x there. roomy: whether to leave some room between delta and
     the target. It returns x, the bracket of delta there, and the slope; it takes less time than `crossing`, because no
-    lower end is sought.
+    lower end is sought. Raises OverflowError if no such x is found.
     """
     last = max((top for _, top in _tops(curves, start, slope, target, roomy=roomy)), key=lambda top: top.x)
     return last.x, last.point, last.slope
@@ -371,7 +377,8 @@ def upper_crossing(
 def _tops(
     curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool
 ) -> Iterator[tuple[Curve, _Top]]:
-    """The curves that need a search, each with the upper end of its bracket of x.
+    """Yield the curves that need a search, each with the upper end of its bracket of x. Raises OverflowError if one has
+    no such end.
 
     They are the first curve, and every later one whose delta may exceed the target at the largest upper end so far.
     start, slope: guesses of x and of d log delta / d log x there. roomy: whether to leave some room between delta and

@@ -104,10 +104,12 @@ def _many(parts: Parts) -> bool:
 
 
 def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket | None:
-    """The bracket of delta at `epsilon` if a closed form or a simple bound is as sharp as any method; else None.
+    """The bracket of delta at `epsilon` if a closed form or a simple bound gives one that no method would narrow, or
+    one below `small`; else None.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. small: a bracket
-    whose upper end is below this number is not narrowed further.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none). small: a bracket whose upper end is below this number
+    is not narrowed further.
     """
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
@@ -154,7 +156,7 @@ class Router:
         return not self._failures
 
     def settle(self) -> None:
-        """From now on leave out every method that has been of no use once."""
+        """From now on leave out every method that was of no use at the last question to which it was applied."""
         for name in self._failures:
             self._failures[name] = _FAILURES
 
@@ -170,10 +172,11 @@ class Router:
     ) -> Bracket:
         """The certified bracket of delta(epsilon), by the methods that are not left out.
 
-        parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: the
-        tilt tau of a contour that was used for a nearby question, or None. wanted: a relative width, upper/lower - 1; a
-        grid's bracket of at most this width, or of that in `METHODS` if larger, is not narrowed further. small: nor is
-        any bracket whose upper end is below this number.
+        parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian
+        DP of the full-batch releases in the same composition (0 for none). contour: the tilt tau of a contour that was
+        used for a nearby question, or None. wanted: a relative width, upper/lower - 1; a grid's bracket of at most this
+        width, or of that in `METHODS` if larger, is not narrowed further. small: nor is any bracket whose upper end is
+        below this number.
         """
         known = _closed(epsilon, parts, gdp, small)
         if known is not None:
@@ -224,21 +227,25 @@ def direction_delta(
 ) -> Bracket:
     """Certified bracket of delta(epsilon) of one composition of dominating pairs and a `gdp`-GDP mechanism.
 
+    If no method gives a bracket, that from 0, or from a lower bound by `bounds.by_use`, to Chernoff's bound is
+    returned.
+
     Args:
         epsilon: epsilon >= 0.
         parts: the pairs with their numbers of releases, none or more.
-        gdp: mu >= 0 of the full-batch releases in the same composition.
+        gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
         contour: the tilt tau of a contour that was used for a nearby epsilon or composition, which saves a search, or
             None.
         wanted: a relative width, upper/lower - 1. A grid's bracket of at most this width is not narrowed further; it
-            matters only if above the widths in `METHODS`.
+            matters only if it is larger than the width `enough` of the grids in `METHODS`.
         small: a bracket whose upper end is below this number is not narrowed further.
     """
     return Router().delta(epsilon, parts, gdp, contour=contour, wanted=wanted, small=small)
 
 
 def _sketched(points: int) -> Callable[[float, Parts, float], Bracket]:
-    """A function that computes delta on a grid with `points` points, as a wide bracket.
+    """A function that computes delta on a grid with `points` points, as a certified bracket whose ends may be far
+    apart.
 
     Its `value` is set at a sixteenth of the way from the lower end to the upper end, where delta typically is.
     """
@@ -251,10 +258,11 @@ def _sketched(points: int) -> Callable[[float, Parts, float], Bracket]:
 
 
 def _long_sketch(epsilon: float, parts: Parts, gdp: float) -> Bracket:
-    """The bracket of delta(epsilon) by a contour with as many nodes as the largest method allows, with an error of
-    about 1e-6 of delta.
+    """The bracket of delta(epsilon) by a contour with as many nodes as the largest method allows, whose nodes are
+    chosen for an error of about 1e-6 of delta.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none).
     """
     error = rough_log_delta(epsilon, parts, gdp) - 14.0
     return delta_bracket(epsilon, parts, gdp, budget=METHODS[-1].products, log_error=error)
@@ -313,7 +321,8 @@ class _DirectionCurve:
         return self._router.delta(*self._at(x), contour=tau, wanted=wanted)
 
     def estimate(self, x: float, tau: float | None) -> tuple[float, float | None]:
-        """An estimate of log delta at x, and the tilt of the contour that was used, or None without one.
+        """An estimate of log delta at x, and the tilt of the contour that was used, or None if none was. Log delta is
+        -inf if no lower bound above 0 is found.
 
         tau: the tilt of a contour that was used for a nearby x, or None. The estimate is by a contour if possible, and
         else by the first of `_GUIDES` that is of use.
@@ -347,12 +356,11 @@ class _DirectionCurve:
         return direction_delta(*self._at(x), small=enough).upper
 
     def rough(self, x: float) -> float | None:
-        """The log of a rough delta at x if there are many releases and the record is in few of their batches; else
-        None.
+        """The log of a rough delta at x if there are more than `FEW_STEPS` releases and the record is in fewer than
+        `FEW` batches on average; else None.
 
-        If there are few releases, or many batches with the record, `estimate` itself takes little time. Otherwise the
-        estimate on a contour often fails. Where it succeeds, it is kept for the next call of `estimate` at this x, and
-        None is returned here.
+        In other cases `estimate` itself takes little time. In this one the estimate on a contour often fails. Where it
+        succeeds, it is kept for the next call of `estimate` at this x, and None is returned here.
         """
         self._move(x)
         epsilon, parts, gdp = self._at(x)

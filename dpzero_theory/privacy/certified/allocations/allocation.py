@@ -176,9 +176,9 @@ def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Arr
     """The laws of the density ratio Y = exp((2 x - 1)/(2 s^2)) of one step, on cells [kh, (k+1)h) of its value.
 
     s: the noise multiplier. h: the width of a cell. low, high: the range of outputs x that is split. It returns the
-    first k; the masses of the cells under N(0, s^2) and under N(1, s^2), where the first and the last cell hold all
-    outputs beyond `low` and `high` too; and the law under N(0, s^2) with each mass split between the ends of its cell,
-    without the outputs beyond.
+    first k; the masses of the cells under N(0, s^2) and under N(1, s^2), where the first and the last cell also hold
+    all outputs below `low` and above `high`; and the law under N(0, s^2) with each mass split between the ends of its
+    cell, without the outputs beyond.
     """
     half = 1 / (2 * s * s)
     first = math.floor(math.exp(low / s**2 - half) / h)
@@ -310,7 +310,7 @@ class _Composed:
 @lru_cache(maxsize=4)
 def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
     """The laws of the total privacy loss of all runs; `resolution` is the least spacing of the grids, in standard
-    deviations."""
+    deviations of a step's density ratio and of the total loss."""
     kinds = distinct(runs)
     total = sum(kinds.values())
     log_tail = _LOG_CUT_OFF - math.log(total)
@@ -389,9 +389,11 @@ def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: f
 
     Args:
         epsilon: epsilon >= 0.
-        runs: the random allocations, at least one. If a noise multiplier is below 0.5, the upper end is the delta
-            without amplification: as if the record's step of each epoch were known.
-        resolution: the least spacing of both grids, in standard deviations; a larger one takes less time.
+        runs: the random allocations, at least one, each to one step of an epoch (`taken` is not looked at). If a noise
+            multiplier is below 0.5, the upper end is the delta without amplification: as if the record's step of each
+            epoch were known. So it is if a grid would need too many points.
+        resolution: the least spacing of both grids, in (0, 0.1], in standard deviations of a step's density ratio and
+            of the total loss; a larger one takes less time.
 
     Returns:
         A bracket: the exact delta is between `lower` and `upper`; `value` is an estimate.

@@ -62,7 +62,8 @@ class _Step:
 
     For the output x and the noise multiplier s, Y = exp((2 x - 1)/(2 s^2)) and Y' = exp((-2 x - 1)/(2 s^2)).
 
-    side: which laws are compared; Y or Y' is 1 if it says so.
+    side: which laws are compared; Y is 1 if the first of them is without a record, and Y' is 1 if the second is. s: the
+    noise multiplier. a: the ratios.
     more: for each a, a share of the constant 1 - a that each unreleased step of the epoch adds to the sum; the released
     steps share these constants equally.
     """
@@ -189,12 +190,12 @@ def _windows(number: int, width: int) -> Chain:
 
 
 def chain(number: int) -> Chain:
-    """An addition chain (`Chain`) from 1 to `number`, the cheapest of several by `_cost`."""
+    """An addition chain (`Chain`) from 1 to `number`, the one of several that takes the least time by `_cost`."""
     return min((_windows(number, width) for width in range(1, 6)), key=_cost)
 
 
 def _cost(sums: Chain) -> int:
-    """The cost of the addition chain `sums`: a doubling costs 1, any other sum 2."""
+    """The time that the addition chain `sums` takes, in arbitrary units: a doubling counts 1, any other sum 2."""
     return sum(1 + (one != other) for one, other in sums.values())
 
 
@@ -248,7 +249,7 @@ def profile(
     ratio: float,
     ends: Ends = "both",
 ) -> Profile:
-    """Bounds on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
+    """Bounds from both sides on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
 
     Args:
         side: which law is compared with which.
@@ -348,7 +349,7 @@ def epoch_pairs(
     ends: Ends = "both",
     work: float = math.inf,
 ) -> tuple[FinitePair, FinitePair]:
-    """Bounds on what the first `released` steps of one epoch cost, as pairs of laws with finitely many outcomes.
+    """Finite pairs of laws that bound the first `released` steps of one epoch from above and from below.
 
     The first result has a pair that dominates (P, Q), with the record under P, and one that is dominated; the second
     has the same for (Q, P).
@@ -360,10 +361,11 @@ def epoch_pairs(
     near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
     ratio: the spacing h of the grid of density ratios; the distance between the pairs falls as its square.
     ends: which pairs are computed, "upper" (dominating), "lower" (dominated) or "both"; the others bound nothing.
-    work: if more additions of weights than this would be made, the spacing is wider than `ratio`.
+    work: the most additions of two weights of laws on the grid that are made; where `ratio` would need more, the
+    spacing is wider, up to 0.3.
 
     Raises:
-        OverflowError: the grid would be too long.
+        OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
     """
     if noise < _LEAST_NOISE_OF_EPOCHS:
         raise OverflowError("the noise is too little for the grid")

@@ -92,9 +92,10 @@ class Accuracy:
     """How fine the grids are on which delta is computed.
 
     ratio: the spacing h of the grid of density ratios in the module `signed`.
-    resolution: the spacing of the grids of `allocation.allocation_delta`, in standard deviations.
+    resolution: the argument of `allocation.allocation_delta`, a spacing of grids in standard deviations.
     points: the number of points of the grid of losses, over the square root of the number of releases.
-    work: the most additions of weights for the epochs; where more would be needed, `ratio` is larger.
+    work: the most additions of two weights of laws on that grid; where more would be needed, the spacing is larger than
+    `ratio`.
     sums: the number of grid points for the sum of an epoch's losses in `subset.subset_pairs`.
     """
 
@@ -106,7 +107,8 @@ class Accuracy:
 
 
 _MOST_WORK, _LESS_WORK = 2.5e7, 6e6
-"""The most additions of weights for an answer, which take about 0.4 s, and for the lower end of a noise multiplier."""
+"""The most additions of two weights of laws on a grid, for an answer, where they take about 0.4 s of one core, and for
+the lower end of a noise multiplier."""
 FINE, COARSE, ROUGH = Accuracy(0.06, 4e-3, work=_MOST_WORK), Accuracy(0.15, 1e-2, sums=2**12), Accuracy(0.15, 1e-2, 100)
 """How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), and for
 estimates in one with finite pairs alone (ROUGH)."""
@@ -118,8 +120,8 @@ def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: fl
     epochs.
 
     replaced: whether neighbours replace a record. reach: outputs farther than this many standard deviations from their
-    means are left out. ratio: the spacing of the grid of density ratios. work: the most additions of weights. ends:
-    which ends of the bracket the pairs are for.
+    means are left out. ratio: the spacing of the grid of density ratios. work: the most additions of two weights of
+    laws on that grid. ends: which ends of the bracket the pairs are for.
     """
     if not runs:
         return NO_FINITE
@@ -191,9 +193,9 @@ def _composed(
 
     finite: pairs of laws with finitely many outcomes, with their numbers of releases.
     parts: the dominating pairs of the other releases, with their numbers.
-    gdp: mu of the full-batch releases in the same composition.
-    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
-        added to the upper end.
+    gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
+    log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; twice that probability
+        is added to the upper end.
     accuracy: how fine the grid is.
     """
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
@@ -212,7 +214,7 @@ def _bracket(lower: float, value: float, upper: float) -> Bracket:
 
 
 def _far(bracket: Bracket, target: float) -> bool:
-    """Whether delta is certainly more than `_FAR_FROM_TARGET` times smaller or larger than `target`.
+    """Whether delta is certainly more than 10 times smaller or more than 10 times larger than `target`.
 
     A search then needs to know only which of the two holds. bracket: that of delta.
     """
@@ -227,9 +229,9 @@ def mixture_delta(
     Args:
         epsilon: epsilon >= 0.
         mixture: the history, with at least one random allocation or one pair of laws with finitely many outcomes.
-        target: in a root search, the delta whose epsilon or noise is sought. Then the probability that is left out is
-            small against `target`, and not against delta. So where delta is more than 10 times larger or smaller, the
-            upper end may be many times the lower end; both still hold. None means that delta itself is wanted.
+        target: the delta whose epsilon or noise the caller searches for, or None if delta itself is wanted. With a
+            target the probability that is left out is small against `target`, and not against delta. So where delta is
+            more than 10 times larger or smaller, the upper end may be many times the lower end; both still hold.
         accuracy: how fine the grids are.
         ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """
@@ -330,7 +332,8 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
             guess = bracket.lower or guess**4
             if guess < _LEAST_DELTA:
                 break
-        # If the upper end is far above the guess, perhaps so little was left out that the grid became too coarse.
+        # If the upper end is far above the guess, perhaps outputs so improbable were kept that the grid, which reaches
+        # as far as they do, became too coarse.
         while not target and min(upper, bracket.upper) > 10 * max(guess, _LEAST_DELTA):
             guess = min(upper, bracket.upper)
             bracket = _on_grid(epsilon, mixture, guess, tried, ends)
@@ -360,8 +363,8 @@ def _chernoff(epsilon: float, finite: Sequence[tuple[FinitePair, int]], parts: P
     """An upper bound on delta(epsilon) of one direction, (P, Q) or (Q, P): the least of Chernoff's bounds at several
     tilts.
 
-    finite, parts: the finite pairs and the dominating pairs, with their numbers of releases. gdp: mu of the full-batch
-    releases beside them.
+    finite, parts: the finite pairs and the dominating pairs of single releases, each with its number of releases. gdp:
+    the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
     """
     best = 0.0
     for tau in np.geomspace(1.0, 4.0**10, 11):
@@ -405,10 +408,10 @@ def mixture_curve(
 
 
 def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:
-    """A rough epsilon at which delta of the history `mixture` is `target`, and the slope d log delta / d log epsilon
-    there.
+    """A guess of the epsilon at which delta of the history `mixture` is `target`, and of the slope d log delta / d log
+    epsilon there.
 
-    They are where a search starts.
+    A search starts there; the errors of both are not bounded.
     """
     variance = mixture.gdp**2
     for run in mixture.runs:

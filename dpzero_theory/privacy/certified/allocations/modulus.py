@@ -182,8 +182,8 @@ def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     low, high = (-_reach(epoch, -level, log_tilted), _reach(epoch, level, log_tilted))
     thin = centre / _COLUMNS_TO_MEAN
     column = np.floor(variance / thin)
-    # The steps' V (`variance`, in units of `thin`) are added along columns. A sum beyond the lattice's last column
-    # wraps round into later rows, at most `carried` of them.
+    # The values V_i of the steps (`variance`, which columns count in units of `thin`) are added up along columns. A sum
+    # beyond the lattice's last column wraps round into later rows, at most `carried` of them.
     carried = epoch * (int(column.max()) + 1) // _COLUMNS + 1
     if carried > _ROWS // 4:
         raise OverflowError("too many steps for the lattice")

@@ -40,7 +40,8 @@ probability is dropped, and under Q it is added to the bounds."""
 
 
 def told(run: Allocated) -> list[Allocated]:
-    """Random allocations to one step of each epoch, whose composition costs at least as much as `run`.
+    """Random allocations to one step of each epoch, whose composition costs at least as much as `run`: its delta is at
+    least as large at every epsilon.
 
     An epoch of `run` is divided at random into as many blocks as it has steps with the record, one in each, and these
     blocks are the epochs of the result. If only r steps of an epoch are released, every block counts with r released
@@ -213,9 +214,10 @@ def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
 def subset_pairs(
     noise: float, epoch: int, taken: int, released: int, *, replaced: bool, points: int = _GRID_POINTS
 ) -> tuple[FinitePair, FinitePair]:
-    """Pairs of laws with finitely many outcomes that cost at most as much as the first `released` steps of one epoch.
+    """Two results, each with a finite pair of laws whose delta is at most that of the first `released` steps of one
+    epoch.
 
-    They are one for (P, Q), with the record under P, and one for (Q, P).
+    The first is for (P, Q), with the record under P, and the second for (Q, P). They bound from below only.
 
     noise: the noise multiplier s.
     epoch, taken: t and k, 2 <= k < t: the record is in k of the t steps.

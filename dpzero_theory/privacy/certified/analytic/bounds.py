@@ -24,11 +24,12 @@ losses."""
 
 
 def chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> float:
-    """An upper bound on delta(epsilon): the smallest of prod_j M_j(tau)^{T_j} e^{-tau epsilon} over some tau.
+    """An upper bound on delta(epsilon): the smallest of 1 and prod_j M_j(tau)^{T_j} e^{-tau epsilon} over some tau.
 
-    parts: the pairs j with their numbers T_j of releases. M_j(tau) = E_P e^{tau L} is the moment of the privacy loss L
-    of one release of pair j. The moment of the `gdp`-GDP mechanism is one more factor. The tau are the powers of four
-    from 1 to 4^16. enough: the search ends at the first tau whose bound is below this.
+    parts: the dominating pairs j of single releases, each with its number T_j of releases. M_j(tau) = E_P e^{tau L} is
+    the moment of the privacy loss L of one release of pair j. The moment of the `gdp`-GDP mechanism is one more factor.
+    The tau are the powers of four from 1 to 4^16. enough: the search ends at the first tau whose bound is below this
+    number, though a later tau may give a smaller one.
     """
     best = 0.0
     for tau in np.geomspace(1.0, 4.0**16, 17):
@@ -50,10 +51,11 @@ def chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> f
 def by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
     """A lower and an upper bound on delta(epsilon), from the probability that some batch holds the record.
 
-    parts: the pairs with their numbers of releases. Where no batch holds the record both laws are the same. So delta is
-    at most the probability that a batch holds it, plus the delta of the full-batch releases, which are `gdp`-GDP. The
-    lower bound is P(E) - e^epsilon Q(E) for one event E: that some output (for the kind `add`: every output) lies on
-    the far side of the middle between the two means.
+    parts: at least one dominating pair of a single release, all for one direction, each with its number of releases.
+    Where no batch holds the record both laws are the same. So delta is at most the probability that a batch holds it,
+    plus the delta of the full-batch releases, which are `gdp`-GDP. The lower bound is P(E) - e^epsilon Q(E) for one
+    event E: that some output (for the kind `add`: every output) lies on the far side of the middle between the two
+    means.
     """
     unused, low_p, low_q = 0.0, 0.0, 0.0
     for pair, steps in parts:

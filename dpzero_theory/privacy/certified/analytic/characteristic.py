@@ -104,7 +104,8 @@ def log_far(
     relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * UNIT
     reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0
     bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * UNIT * np.abs(rate))))
-    # With many releases the weights are taken to sum to 1, so that the quadrature error counts a second time.
+    # With many releases the weights are taken to sum to 1, so that the quadrature error, which their sum has too,
+    # counts a second time.
     bound += 2 * float(np.sum(size[~keep])) + 2 * math.exp(law.quadrature_error(contour) - part.cumulant)
     if many:
         change = _equispaced(weights, rate, t, excess=True)
@@ -115,7 +116,7 @@ def log_far(
 
 
 def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:
-    """log(1 + change), and a bound on the relative error of 1 + change.
+    """For each entry of `change` the complex number log(1 + change), and a bound on the relative error of 1 + change.
 
     bound: a bound on the absolute error of `change`.
     """
@@ -128,7 +129,8 @@ def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple
 
 
 def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[np.complex128]:
-    """exp(i angle), or exp(i angle) - 1 if `excess`, with a small relative error also where that is near 0."""
+    """exp(i angle), or exp(i angle) - 1 if `excess`, with a small relative error also where exp(i angle) - 1 is near
+    0."""
     if not excess:
         return np.asarray(np.exp(1j * angle), dtype=np.complex128)
     sine, cosine = np.sin(angle.real / 2), np.cos(angle.real / 2)

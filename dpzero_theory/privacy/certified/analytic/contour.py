@@ -70,15 +70,16 @@ def delta_bracket(
     Args:
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
-        gdp: mu >= 0 of full-batch releases in the same composition.
+        gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
         contour: tau, the real part of the line of the integral, such as that of a nearby question; None seeks the
             saddle.
         budget: the largest number of pairs of a node in the frequency t and a node in the output x.
-        log_error: the natural log of an absolute error of delta that may be made. The error aimed at is the larger of
-            that, but no more than 1e-3 of delta, and of a small share of delta.
+        log_error: the natural log of an absolute error of delta that may be made. The error for which nodes are chosen
+            is e^log_error, but at most 1e-3 of delta and at least 1e-14 of it (1e-11 for 50 releases or fewer); -inf
+            asks for that least one.
 
     Raises:
-        OverflowError: outside the range of the method (the loss needs too many nodes).
+        OverflowError: more nodes than `budget` are needed, no nodes are found, or rounding errors exceed the answer.
     """
     nodes = affordable(epsilon, parts, gdp, contour=contour, budget=budget, log_error=log_error)
     tau, t = nodes.tau, nodes.t
@@ -113,7 +114,7 @@ class Nodes:
 
     Attributes:
         tau: the real part of every z.
-        size: about the number of nodes in the output x.
+        size: about the number of nodes in the output x, over all pairs.
         step: the distance of neighbouring nodes in t.
         period: 2 pi over the step, the period of the trapezoid rule's aliases.
         shift, log_second: the second alias is bounded by Chernoff's bound on delta at tau + shift, whose log is at most
@@ -157,14 +158,16 @@ def affordable(
 ) -> Nodes:
     """The nodes with which `delta_bracket` integrates for delta(epsilon), if they are few enough.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases in the same composition.
-    contour: tau, the real part of the line z = tau + i t of the integral, or None to seek one. budget: the largest
-    number of pairs of a node in the frequency t and a node in the output x. log_error: the natural log of an absolute
-    error of delta that may be made. The error aimed at is the larger of that, but no more than 1e-3 of delta, and of a
-    small share of delta.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none). contour: tau, the real part of the line z = tau + i t
+    of the integral, or None to seek one. budget: the largest number of pairs of a node in the frequency t and a node in
+    the output x. log_error: the natural log of an absolute error of delta that may be made. The error for which nodes
+    are chosen is e^log_error, but at most 1e-3 of delta and at least 1e-14 of it (1e-11 for 50 releases or fewer); -inf
+    asks for that least one.
 
     Raises:
-        OverflowError: the nodes are more than `budget` allows, or the question is outside the range of the method.
+        OverflowError: the nodes are more than `budget` allows, or no nodes are found (a moment needs too many nodes in
+            x, or the integral falls too slowly in t).
     """
     nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
     if nodes is None or nodes.count * nodes.size > budget:
@@ -174,7 +177,7 @@ def affordable(
 
 @lru_cache(maxsize=8)
 def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes | None:
-    """The nodes that `_plan` finds for delta(epsilon), or None outside the range of the method.
+    """The nodes that `_plan` finds for delta(epsilon), or None where it raises OverflowError.
 
     The arguments are those of `_plan`, `parts` as a tuple.
     """
@@ -184,15 +187,15 @@ def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, lo
 
 
 def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
-    """The nodes with which delta(epsilon) is summed up to a small error. Raises OverflowError outside the range of the
-    method.
+    """The nodes with which delta(epsilon) is summed up to a small error. Raises OverflowError if a moment needs too
+    many nodes in x, or the integral falls too slowly in t.
 
     The error aimed at is the larger of a small share of delta (`_ERROR_SHARE`, `_ERROR_SHARE_OF_FEW`), and of
     e^{log_error}, an absolute error, but no more than the share `_COARSEST` of delta.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases in the same composition.
-    contour: tau, the real part of the line z = tau + i t of the integral, or None to seek one. log_error: a natural
-    log, or -inf.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none). contour: tau, the real part of the line z = tau + i t
+    of the integral, or None to seek one. log_error: a natural log, or -inf.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
@@ -273,7 +276,7 @@ def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: flo
 
 
 def _aliases(nodes: Nodes, log_scale: float) -> float:
-    """A bound on the sum of both aliases (errors of the trapezoid rule's finite step) for these nodes, over
+    """A bound on the sum of both aliases (errors of the trapezoid rule's finite step) for these nodes, divided by
     exp(log_scale)."""
     period, tau, shift = nodes.period, nodes.tau, nodes.shift
     first = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
@@ -284,13 +287,15 @@ def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau:
     """The log of Chernoff's bound on delta(epsilon), c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}.
 
     tilted: the laws of the pairs j, tilted by tau, with the logs of their moments M_j(tau) and their numbers T_j of
-    releases. gdp: mu of the full-batch releases beside them. c is `arithmetic.log_c`, without the log.
+    releases. gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none). c is
+    `arithmetic.log_c`, without the log.
     """
     return log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon + math.fsum(p.steps * p.cumulant for p in tilted)
 
 
 def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
-    """A bound on the amount by which quadrature and rounding errors make the result of `_log_alias_moment` too small.
+    """A bound on the absolute amount by which quadrature and rounding errors make the result of `_log_alias_moment` too
+    small.
 
     tilted: the laws of the pairs, tilted by tau.
     """
@@ -306,9 +311,11 @@ def delta_estimate(
 ) -> tuple[float, float] | None:
     """An estimate of log delta(epsilon) and the tau of its contour, several times faster than `delta_bracket`.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. contour: tau, the
-    real part of the line z = tau + i t of the integral, or None to seek one. The estimate has no certificate; it guides
-    root searches whose answers `delta_bracket` then certifies. None is returned if 4,000 nodes in t do not suffice.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none). contour: tau, the real part of the line z = tau + i t
+    of the integral, or None to seek one. The estimate has no error bound; it guides root searches whose answers
+    `delta_bracket` then certifies. None is returned if 4,000 nodes in t do not suffice, or if the sum is so small that
+    rounding errors may dominate it. Raises OverflowError if a moment needs too many nodes in x.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
@@ -380,9 +387,11 @@ def _second_alias(
     alias.
 
     The shift is that of `_alias_shift`, or a smaller one if the moment at tau + shift would need too many nodes. parts:
-    the pairs with their numbers of releases. gdp: mu of the full-batch releases. variance: that of the tilted total
-    loss. log_target: the natural log of the absolute error of delta that the second alias may make. log_tolerance: the
-    natural log of the quadrature error aimed at in the moment of one release, as a share of that moment.
+    the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of the
+    full-batch releases in the same composition (0 for none). variance: that of the tilted total loss. log_target: the
+    natural log of the absolute error of delta that the second alias may make. log_tolerance: the natural log of the
+    quadrature error aimed at in the moment of one release, as a share of that moment. Raises OverflowError if the
+    moment needs too many nodes at every shift that is tried.
     """
     shift, _ = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
     for _ in range(_HALVINGS):

@@ -70,14 +70,14 @@ class Decay:
         """The bound on the log of the absolute characteristic function at each of the points `t`, from total
         variations.
 
-        They are those of the density of each pair's loss.
+        The variations are those of the density of each pair's loss.
         """
         return self._total([1 - np.minimum(atom + whole / self.t, 1.0) ** 2 for atom, whole in self._sizes])
 
     @cached_property
     def fine(self) -> Array:
-        """A sharper bound on the log of the absolute characteristic function at each of the points `t` than `coarse`,
-        and slower.
+        """A bound on the log of the absolute characteristic function at each of the points `t`, at most `coarse`; it
+        takes longer.
 
         It uses the density of each pair's loss on intervals, and the variance of the loss.
         """
@@ -110,7 +110,7 @@ class Decay:
         """The bound on the log of the absolute characteristic function at each `t`, by integrals along lines of complex
         outputs.
 
-        It is slower than `fine` and far sharper for few releases.
+        It takes longer than `fine`, and for few releases it is far smaller.
         """
         total: Array = -(self.gdp**2) * t**2 / 2
         for part, (atom, whole) in zip(self.parts, self._sizes, strict=True):

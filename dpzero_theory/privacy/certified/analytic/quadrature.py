@@ -203,8 +203,8 @@ def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
 
 
 def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
-    """The law of a pair's loss as finitely many nodes, on panels of at most two standard deviations of the noise,
-    without error bounds.
+    """The law of a pair's loss as finitely many nodes, on panels of at most two standard deviations of the noise. No
+    bound on its error is computed.
 
     Such a law serves to guide searches. It covers the outputs but for about the share e^{log_tolerance} of the moment
     M(tau) = E_P e^{tau L}, with L the loss.
@@ -226,8 +226,8 @@ def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
 def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
     """The law of a pair's loss as finitely many nodes, on panels so short that the error of its moment is small.
 
-    The moment M(z) = E_P exp(z L) of the loss L has an error of about exp(log_tolerance) M(tau). contour: the
-    z = tau + i t at which it is needed.
+    The moment M(z) = E_P exp(z L) of the loss L has an error that is about exp(log_tolerance) M(tau) at most;
+    `LossLaw.quadrature_error` gives a bound on it. contour: the z = tau + i t at which it is needed.
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -332,7 +332,8 @@ class LossLaw:
         return loss_error, mass_error
 
     def refined(self, width: float) -> "LossLaw":
-        """The law of the same loss with more nodes: its panels are cut into ones that are at most `width` long."""
+        """The law of the same loss with more nodes: its panels are cut into ones that are at most `width` long, in the
+        unit of the outputs."""
         panels = []
         for low, high in self.panels:
             pieces = np.maximum(np.ceil((high - low) / width), 1).astype(np.int64)

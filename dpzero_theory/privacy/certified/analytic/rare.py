@@ -92,9 +92,9 @@ class Split:
 def split(parts: Parts, log_cut: float, rough: float) -> Split:
     """Cut large outputs off each pair, for a delta of about e^rough.
 
-    parts: the pairs with their numbers of releases. log_cut: a run has a large output with about the probability
-    e^{log_cut}, or with less if two large outputs would otherwise matter beside delta. Any cut gives a bracket that
-    holds.
+    parts: the dominating pairs of single releases, each with its number of releases. log_cut: a run has a large output
+    with about the probability e^{log_cut}, or with less if two large outputs would otherwise matter beside delta. Any
+    cut gives a bracket that holds.
     """
     sides = [(pair, count) for pair, count in parts if pair.kind != "add"]
 
@@ -115,9 +115,9 @@ def split(parts: Parts, log_cut: float, rough: float) -> Split:
 def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iterator[Large]:
     """For each pair that has large outputs, the runs in which exactly one of its outputs is large.
 
-    epsilon: that of the delta which is sought. parted: the composition, cut. gdp: mu of the full-batch releases beside
-    it. With `shortest` the first of `_SPREADS` is used and `Large.decided` is a placeholder, which takes hardly any
-    time.
+    epsilon: that of the delta which is sought. parted: the composition, cut. gdp: the mu >= 0 of Gaussian DP of the
+    full-batch releases in the same composition (0 for none). With `shortest` the first of `_SPREADS` is used and
+    `Large.decided` is a placeholder, which takes hardly any time.
     """
     spread = math.sqrt(_square(parted.small, gdp))
     enough = math.exp(parted.rough + _LOG_ERROR) / len(parted.sides) if parted.sides else 0.0
@@ -145,10 +145,12 @@ def _square(parts: Parts, gdp: float) -> float:
 def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float = 1.5e7) -> Bracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
 
+    It is a sum over the runs in which no output is large, those in which one is, and the rest (module docstring).
+
     budget: for each contour, the most pairs of a node in the frequency t and a node in the output x.
 
     Raises:
-        OverflowError: outside the range of the method.
+        OverflowError: a contour needs more nodes than `budget`, or rounding errors exceed the answer.
     """
     log_cut, rough = rough_cut(epsilon, parts, gdp)
     for _ in range(_MOST_CUTS):
@@ -163,9 +165,9 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
 def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_error: float) -> Bracket:
     """The bracket of delta(epsilon) for the composition `parted`, whose large outputs were cut off its pairs.
 
-    gdp: mu of the full-batch releases beside it. budget: for each contour, the most pairs of a node in the frequency t
-    and a node in the output x. log_error: the natural log of the absolute error that each contour's part of delta may
-    have, as for `delta_bracket`.
+    gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none). budget: for each
+    contour, the most pairs of a node in the frequency t and a node in the output x. log_error: the natural log of the
+    absolute error that each contour's part of delta may have, as for `delta_bracket`.
     """
 
     def of(steps: int, composition: Parts) -> Bracket:
@@ -192,7 +194,8 @@ def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, 
     lower bound. It is too small by at most P(R) times E (e^{-m - S} - 1)_+, where S is the sum of the other losses and
     m the least amount by which the large loss exceeds epsilon.
 
-    others: the other releases, without large outputs. gdp: mu of the full-batch releases. enough: an
+    others: the other releases, without large outputs. gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the
+    same composition (0 for none). enough: an
     absolute width, upper - lower; once the bracket is narrower, nothing is done to narrow it.
     """
     log_p, log_q = pair.beyond(start)
@@ -237,7 +240,8 @@ def _cut_below(parts: Parts, log_chance: float) -> tuple[Parts, float]:
 
 
 def _loss_at(pair: Pair, x: float) -> float:
-    """A lower bound on the privacy loss of the pair at the output x, where the loss must be positive."""
+    """A lower bound on the privacy loss of the pair at the output x, 1e-9 of the loss below the computed one; the loss
+    must be positive."""
     return float(loss_at(pair, pair.branches[0], np.array([x]))[0]) * (1 - 1e-9)
 
 

@@ -39,7 +39,8 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
         pair: the dominating pair of the release.
 
     Raises:
-        OverflowError: the rounding errors are larger than the answer.
+        OverflowError: rounding errors leave the upper end at twice the lower end or more, or the output at which the
+            loss is epsilon is not found.
     """
     (branch,) = pair.branches
     q, s, sign = pair.sample_rate, pair.noise, branch.a_slope

@@ -19,7 +19,7 @@ _LOG_PRICE = 5.0
 """A tau smaller than the saddle, which needs fewer nodes, is chosen if the log of the integrand at t = 0 is there
 larger than at the saddle by at most this."""
 _TAIL_ERROR = 1e-12
-"""A bound on the relative error of `Pair.missing`, the probability of outputs that are left out."""
+"""A bound on the relative error of `Pair.missing`, the probability under P of the outputs that a pair leaves out."""
 _LOG_GLANCE = -30.0
 """About the log of the relative error of the moments that guide a search."""
 _SPIKY = 0.25
@@ -91,8 +91,8 @@ def tilt_all(parts: Parts, tau: float, log_tolerance: float) -> list[Tilted]:
 
 
 def glanced(parts: Parts, tau: float) -> list[Tilted]:
-    """About the laws of the losses of all pairs in `parts`, tilted by `tau`; it takes less time than `tilt_all` and
-    gives no error bounds."""
+    """For each pair in `parts`, about the law of its loss tilted by `tau`. Moments have a relative error of about
+    e^-30, which is not bounded; it takes less time than `tilt_all`."""
     found = []
     for pair, steps in parts:
         part = tilt(glance(pair, tau, _LOG_GLANCE), steps, tau)
@@ -104,13 +104,13 @@ def glanced(parts: Parts, tau: float) -> list[Tilted]:
 def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     """About the saddle: the tau > 0 at which the integrand of delta(epsilon) at t = 0 is least.
 
-    parts: the pairs j with their numbers T_j of releases. gdp: mu of the full-batch releases beside them. The log of
-    the integrand is sum_j T_j K_j(tau) + gdp^2 tau (tau + 1)/2 - tau epsilon - log(tau (tau + 1)), where K_j(tau) is
-    the log of E_P e^{tau L} for the pair j. Any tau > 0 gives a bracket that holds; a good one gives a narrow bracket.
-    Where large losses are rare, K is all but flat and then rises like a wall. Just before the wall the tilted law has
-    two modes far apart, so that its characteristic function hardly decays, and there is no room for the second alias
-    (derivation.md, section 2). There 0.8 or 0.9 of the saddle, which is returned instead, needs 10 to 300 times fewer
-    nodes.
+    parts: the dominating pairs j of single releases, each with its number T_j of releases. gdp: the mu >= 0 of Gaussian
+    DP of the full-batch releases in the same composition (0 for none). The log of the integrand is sum_j T_j K_j(tau) +
+    gdp^2 tau (tau + 1)/2 - tau epsilon - log(tau (tau + 1)), where K_j(tau) is the log of E_P e^{tau L} for the pair j.
+    Any tau > 0 gives a bracket that holds; a good one gives a narrow bracket. Where large losses are rare, K is all but
+    flat and then rises like a wall. Just before the wall the tilted law has two modes far apart, so that its
+    characteristic function hardly decays, and there is no room for the second alias (derivation.md, section 2). There
+    0.8 or 0.9 of the saddle, which is returned instead, needs 10 to 300 times fewer nodes.
     """
 
     def moments(tau: float) -> tuple[float, float, float, float]:
@@ -163,8 +163,9 @@ def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     """The tau at which the integrand of delta(epsilon) at t = 0 would be least if the total loss were normal
     (`saddle`).
 
-    The variance of the loss is taken for small sample rates. parts: the pairs with their numbers of releases. gdp: mu
-    of the full-batch releases beside them.
+    The variance of the loss is taken to be that for small sample rates. parts: the dominating pairs of single releases,
+    each with its number of releases. gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition
+    (0 for none).
     """
     square = gdp**2
     for pair, steps in parts:
@@ -199,7 +200,7 @@ def cumulant_error(part: Tilted, tau: float) -> float:
 
 def cumulant(pair: Pair, tau: float) -> tuple[float, float]:
     """The log moment K(tau) = log E_P exp(tau L) of the privacy loss L of one release of a pair, and a bound on its
-    error.
+    absolute error.
 
     tau: > 0.
 

@@ -15,8 +15,8 @@ from dpzero_theory.privacy.certified.laws.arithmetic import LOG_SQRT_2PI
 from dpzero_theory.privacy.certified.laws.pairs import Branch
 
 _LOWEST = -690.0
-"""Densities below e^-690 times the largest one are replaced by e^-690 times it, so that none underflows to 0 and with
-it the bound on its variation."""
+"""Densities below e^-690 times the largest one are replaced by e^-690 times it, so that none, and no bound on its
+variation, underflows to 0."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ def transform(law: Array, first: int, size: int, *, extended: bool = True) -> Sp
     """The Fourier transform of the law with weight law[k] at the integer first + k, taken modulo `size`, a power of
     two.
 
-    extended: whether extended precision may be used, which is done up to `_LONGEST_EXTENDED`.
+    extended: whether to use extended precision, if `size` is at most `_LONGEST_EXTENDED`; longer transforms are in
+    double precision.
     """
     folded: NDArray[Any] = np.zeros(size, dtype=np.longdouble if extended and size <= _LONGEST_EXTENDED else np.float64)
     start = first % size
@@ -97,7 +98,7 @@ def dot(x: Array, y: Array) -> float:
 def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> float:
     """The least b for which Chernoff's bound at one of `rates` proves that P(X >= b) <= e^{log_tail} for a variable X.
 
-    log_moment: a function whose value at r is an upper bound on log E e^{r X}.
+    rates: rising numbers r > 0. log_moment: a function whose value at r is an upper bound on log E e^{r X}.
     """
     return best_rate(log_moment, rates, log_tail)[0]
 
@@ -105,8 +106,8 @@ def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float
 def best_rate(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> tuple[float, float]:
     """The least b for which Chernoff's bound at one of `rates` proves that P(X >= b) <= e^{log_tail}, and that rate.
 
-    log_moment: a function whose value at r is an upper bound on log E e^{r X} for the variable X. `rates` rise and
-    log_moment is convex, so that the bounds first fall and then rise along them.
+    log_moment: a function whose value at r is an upper bound on log E e^{r X} for the variable X. `rates` are positive
+    and rise, and log_moment is convex, so that the bounds first fall and then rise along them.
     """
     reach = cache(lambda k: (log_moment(float(rates[k])) - log_tail) / float(rates[k]))
     best = bisect_left(range(len(rates) - 1), True, key=lambda k: reach(k) <= reach(k + 1))

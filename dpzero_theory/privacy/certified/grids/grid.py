@@ -39,8 +39,8 @@ _LEFT_OUT = 1e-9
 """Outputs of about this probability, as a share of delta, are left out of the sums; it is added to the upper end of the
 bracket."""
 _MOST_ROUNDED, _MOST_LOST = 1e-6, 1e-3
-"""The largest shares of the bracket's upper end and of its lower end that may be rounding errors. If they are larger,
-all is computed again in extended precision, which is five times slower."""
+"""The largest share of the bracket's upper end, and that of its lower end, that may be rounding errors. If they are
+larger, all is computed again in extended precision, which is five times slower."""
 _CHERNOFF_GAP = 12.0
 """Large losses are counted apart from the others if Chernoff's bound is more than e^12 times a rough delta: then no one
 tilt suits both of them."""
@@ -63,8 +63,8 @@ class _Finite:
     """A number of releases of a pair of laws with finitely many outcomes, without its infinite loss, as a part of a
     composition.
 
-    The class has the same methods as `sketch.Slice`, so that either can be a part. pair: the two laws. steps: the
-    number of releases.
+    The class has the same methods as `sketch.Slice`, so that either can be a part. pair: the finite pair of one
+    release. steps: the number of releases.
     """
 
     pair: FinitePair
@@ -138,11 +138,11 @@ def grid_delta(
     Args:
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
-        gdp: mu >= 0 of full-batch releases in the same composition.
-        points: length of the transforms, a power of two; the width of the bracket falls as points^-2.
+        gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
+        points: the length of the Fourier transforms, a power of two; the width upper - lower falls about as points^-2.
 
     Raises:
-        OverflowError: outside the range of the method.
+        OverflowError: rounding errors exceed the answer, or the losses are not resolved by floats.
     """
     whole = everything(parts, gdp)
     steps = sum(count for _, count in whole)
@@ -178,13 +178,13 @@ def grid_delta_beside(
         epsilon: epsilon >= 0.
         finite: pairs of laws with finitely many outcomes, each with its number of releases.
         parts: the dominating pairs of the subsampled releases, with their numbers; it may be empty.
-        gdp: mu >= 0 of full-batch releases in the same composition.
-        log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; that probability is
-            added to the upper end.
-        points: length of the transforms, a power of two; the width of the bracket falls as points^-2.
+        gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
+        log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; twice that
+            probability is added to the upper end.
+        points: the length of the Fourier transforms, a power of two; the width upper - lower falls about as points^-2.
 
     Raises:
-        OverflowError: outside the range of the method.
+        OverflowError: rounding errors exceed the answer, or the losses are not resolved by floats.
     """
     whole = everything(parts, gdp)
     reach = reach_of(log_cut, max(sum(count for _, count in whole), 1))
@@ -236,7 +236,7 @@ def _finite_apart(
 class _Term:
     """A certified bracket, from `lower` to `upper`, of one of several parts whose sum is delta.
 
-    Each part comes from some of the possible outputs of a run.
+    A part is what the runs with some of the possible outputs contribute to delta.
     """
 
     lower: float
@@ -260,8 +260,9 @@ def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[l
     """The parts of delta(epsilon): from runs where no output has a large loss, then for each pair from runs where one
     of its outputs has.
 
-    parts: the pairs with their numbers of releases. A loss is large if it is beyond a cut, which is chosen so that a
-    run has a large loss with at most the probability e^{log_cut}/2. points: those of the grid.
+    parts: the dominating pairs of single releases, each with its number of releases. A loss is large if it is beyond a
+    cut, which is chosen so that a run has a large loss with at most the probability e^{log_cut}/2. points: those of the
+    grid.
 
     Returns the parts, and a bound on the probability of all other runs.
     """
@@ -339,7 +340,8 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
     # Losses of one release below `lowest` count as `lowest`.
     lowest = bottom - top
     broadest = max(float(np.max(k.loss)) - max(float(np.min(k.loss)), lowest) for k in sketches)
-    # The laws on the grid are a little broader than the exact law, for which the range of losses was computed.
+    # The laws on the grid spread the loss a little more than the exact law does, for which the range was computed; so
+    # the range is widened by 1% of it to both sides.
     bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
     width = max((top - bottom) / points, broadest * max(1 / _MOST_CELLS, 4 / points))
     laws = [(part.cells(tau, width, lowest), part.steps) for part in slices]

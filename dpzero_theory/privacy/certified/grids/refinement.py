@@ -36,8 +36,9 @@ class RefinedGrid:
     def __init__(self, epsilon: float, parts: Parts, gdp: float, wanted: float) -> None:
         """Take the epsilon and the composition whose delta is wanted.
 
-        parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. wanted: the
-        refinement ends with a bracket of at most this relative width, upper/lower - 1, or of `_WIDTH`
+        parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian
+        DP of the full-batch releases in the same composition (0 for none). wanted: the refinement ends with a bracket
+        of at most this relative width, upper/lower - 1, or of `_WIDTH`
         (`_WIDTH_OF_FEW` for few releases) if that is larger.
         """
         self._question = epsilon, parts, gdp
@@ -46,7 +47,8 @@ class RefinedGrid:
         self._points, self._least = _FIRST_POINTS, math.inf
 
     def up_to(self, most: int) -> Bracket:
-        """The intersection of the brackets of all grids tried in this call, of which none has more than `most` points.
+        """The bracket of delta(epsilon) that is the intersection of those of all grids tried in this call, none with
+        more than `most` points.
 
         Raises:
             OverflowError: earlier calls have tried all of these grids, or more points do not help.

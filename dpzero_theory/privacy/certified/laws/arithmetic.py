@@ -20,7 +20,7 @@ by panel."""
 
 
 def log_law(law: Array) -> Array:
-    """The logarithms of the masses in `law`; that of a mass of 0 is -inf."""
+    """The natural logarithms of the masses in `law`; that of a mass of 0 is -inf."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(law), dtype=np.float64)
 
@@ -36,8 +36,8 @@ def log_sum(log_weight: Array, rate: float, points: Array) -> float:
 
 
 def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
-    """The probability that a standard normal variable is between `low` and `high`, and a bound on its absolute
-    error."""
+    """The probability that a standard normal variable is between `low` and `high`, and a bound on its absolute error,
+    for each entry of the two arrays."""
     side = high > -low
     first, second = np.where(side, -high, low), np.where(side, -low, high)
     top = ndtr(second)

@@ -27,14 +27,15 @@ _LOG_LEAST, _LARGEST_LOSS = 650.0, 690.0
 exponentials are floats. What is left there counts as an infinite loss."""
 _LOSSES, _ORDERS = 2000, 1200
 """The number of losses at which delta is bounded, and of values t among which the best is taken at each."""
-_ROUNDING = 1e-9
+_MARGIN = 1e-9
 """A bound on the relative rounding error of the pair's divergences: 1e-16 over the share by which neighbouring ratios
 e^l differ, which is at least 8e-7."""
 
 
 @lru_cache(maxsize=16)
 def concentrated_pair(rho: float, xi: float) -> FinitePair:
-    """The pair that dominates every (xi, rho)-zCDP release, the same in both directions; nothing is known from below.
+    """The pair that dominates every (xi, rho)-zCDP release, the same in both directions. Its pair below is one outcome,
+    so that lower ends of delta are 0.
 
     rho: from `LEAST_RHO` to `MOST_RHO`. xi: >= 0.
     """
@@ -49,7 +50,7 @@ def concentrated_pair(rho: float, xi: float) -> FinitePair:
     near = xi + rho
     above = np.exp(np.minimum(log_delta, 0.0))
     above[0] = min(above[0], math.sqrt(near / 2), math.sqrt(-math.expm1(-near)))
-    above = np.minimum.accumulate(above) * (1 + _ROUNDING)
+    above = np.minimum.accumulate(above) * (1 + _MARGIN)
     empty = np.zeros(0)
     side = Profile(loss, np.minimum(above, 1.0), empty, empty, 0.0, 0.0)
     pair = region(side, side)

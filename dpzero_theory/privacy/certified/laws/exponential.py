@@ -25,7 +25,7 @@ exponentials are still floats."""
 _INTERVALS = 1500
 """Each length of one clip is cut into this many intervals, or into fewer if the lattice has fewer points to a clip."""
 MOST_IN_LAPLACE_GROUP = 300
-"""The largest number k of records in a group for which `laplace_group_pairs` makes pairs."""
+"""The largest number k of records in a group for which `laplace_group_pairs` makes pairs of laws."""
 _FEWEST_INTERVALS = 64
 """For a group each length of one clip is cut into `_INTERVALS` over k intervals, times two, but at least into these."""
 _MASS_ERROR = 1e-14
@@ -93,7 +93,8 @@ def _log_ratio(mixed: Mixed, x: Array, s: float) -> Array:
 def laplace_pairs(
     noise: float, sample_rate: float, levels: int = 0, *, replaced: bool
 ) -> tuple[FinitePair, FinitePair]:
-    """Pairs of laws with finitely many outcomes that bound one release with Laplace noise from above and from below.
+    """Two results, each with a finite pair of laws that dominates one release with Laplace noise and one that it
+    dominates.
 
     The first result is for (P, Q), with the record under P, and the second for (Q, P).
 
@@ -129,12 +130,14 @@ def laplace_pairs(
 def laplace_group_pairs(
     noise: float, sample_rate: float, size: int, *, replaced: bool
 ) -> tuple[FinitePair, FinitePair]:
-    """Pairs of laws with finitely many outcomes that bound one release of a Poisson batch for a group of records.
+    """Two results, each with a finite pair of laws that dominates one release of a Poisson batch for a group of k
+    records, and one that it dominates.
 
-    With the group the output has the law P = sum over j of p_j Lap(j, s), where p_j is the binomial probability that j
-    of the k records are in the batch; Lap(0, s) without it, and with replace-one Q = sum over j of p_j Lap(-j, s). As
-    for Gaussian noise no data does worse (`groups`): of all events with a given probability under Lap(0, s) a half-line
-    has the largest one under Lap(j, s), at once for every j >= 0. The first result is for (P, Q), the second for
+    The noise is Laplace noise. With the group the output has the law P = sum over j of p_j Lap(j, s), where p_j is the
+    binomial probability that j of the k records are in the batch; Lap(0, s) without it, and with replace-one Q = sum
+    over j of p_j Lap(-j, s). As for Gaussian noise no data does worse (`groups`): of all events with a given
+    probability under Lap(0, s) a half-line has the largest one under Lap(j, s), at once for every j >= 0. The first
+    result is for (P, Q), the second for
     (Q, P).
 
     noise: the Laplace parameter s over the clip; s/k is at least `LEAST_LAPLACE`. sample_rate: q in (0, 1), of each

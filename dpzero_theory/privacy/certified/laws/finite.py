@@ -20,7 +20,8 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_law
 from dpzero_theory.privacy.certified.laws.cells import Cells
 
 _ROUNDING = 1e-12
-"""A bound on the relative rounding error of weights that are computed from divergences or from events."""
+"""A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
+the probabilities of events."""
 
 
 Ends: TypeAlias = Literal["both", "lower", "upper"]
@@ -56,7 +57,7 @@ class FinitePair:
         loss, mass, infinite: the pair above, by the law of its privacy loss under P: the weights at the losses, and the
             weight of an infinite loss.
         p, q: the pair below, by the weights under P and under Q on one partition of the outputs.
-        exact: whether both are the pair of laws itself, output by output, but for rounding.
+        exact: whether both pairs are (P, Q) itself, output by output, but for rounding.
     """
 
     loss: Array
@@ -72,7 +73,8 @@ class FinitePair:
         return float(self.loss[-1])
 
     def delta(self, epsilon: float) -> tuple[float, float, float]:
-        """The delta(epsilon) of one release: (a lower bound, an estimate, an upper bound, which is safe to rely on)."""
+        """Return (a lower bound, an estimate, an upper bound) of delta(epsilon) of one release; the upper bound is the
+        safe one."""
         beyond = self.loss > epsilon
         upper = self.infinite + float(self.mass[beyond] @ -np.expm1(epsilon - self.loss[beyond])) * (1 + _ROUNDING)
         gain = self.p - math.exp(min(epsilon, 700.0)) * self.q
@@ -83,6 +85,7 @@ class FinitePair:
         """The pair without its largest losses, which have at most the probability `share` under P, the first law.
 
         In the pair that dominates, their weight is added to `infinite`; in the pair below, their outputs are dropped.
+        At least one loss is kept, whatever its probability.
         """
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share)), 1)
         level = np.log(self.p) - np.log(self.q)
@@ -137,10 +140,9 @@ class FinitePair:
 
 
 def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
-    """Pairs of laws with finitely many outcomes that bound (P, Q) from above and from below, by a partition of the
-    outputs.
+    """The finite pair that dominates (P, Q) and the one that it dominates, made from a partition of the outputs.
 
-    The k-th set of the partition has the masses p[k] under P and q[k] under Q, up to the errors p_error[k] and
+    The k-th set of the partition has the masses p[k] under P and q[k] under Q, up to the absolute errors p_error[k] and
     q_error[k], and losses between least[k] and most[k]. To tell only the set of an output is post-processing, so the
     masses are a pair that (P, Q) dominates. If the masses of each set are split between the losses at its ends so that
     both are kept, the pair dominates (P, Q). Where least[k] is -inf all of P's mass counts at most[k], and where
@@ -209,8 +211,8 @@ def _convex(x: Array, y: Array) -> list[int]:
 def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
     """The losses above 0 of a pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
 
-    side: bounds on the divergences of (P, Q), from which the pair is made; the caller adds `side.cut` to the weight at
-    infinity. at_zero: a bound on the divergence at loss 0, used instead of the first of `side.above`.
+    side: bounds on the divergences of (P, Q), from which the pair is made; the caller adds `side.cut` to the weight of
+    an infinite loss. at_zero: a bound on the divergence at loss 0, used instead of the first of `side.above`.
     """
     ratio, height = np.exp(side.loss), np.concatenate([[at_zero], np.minimum.accumulate(side.above[1:])])
     kept = _convex(ratio, height)
@@ -237,10 +239,11 @@ def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def region(forward: Profile, backward: Profile) -> FinitePair:
-    """Pairs of laws with finitely many outcomes that bound (P, Q) from above and from below.
+    """The finite pair that dominates (P, Q) and the one that it dominates, made from bounds on the divergences of (P,
+    Q).
 
-    forward, backward: bounds on the divergences of (P, Q) and of (Q, P). Where they have no upper bounds, or no events,
-    the result's pair for that end is a copy of the other one, and no bound.
+    forward, backward: the bounds for (P, Q) and for (Q, P). Where `forward` has no upper bounds, or no events, the pair
+    of the result for that end is a copy of the pair for the other end, and bounds nothing.
     """
     if not len(forward.above):
         low_p, low_q = _dominated(forward, backward)

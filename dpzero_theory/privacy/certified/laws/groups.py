@@ -29,19 +29,23 @@ from dpzero_theory.privacy.certified.laws.arithmetic import normal_mass
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, partitioned
 
 MOST_IN_GROUP = 2000
-"""The largest k for which the pairs are made; with more records the weights p_j would be less accurate."""
+"""The largest number k of records in a group for which pairs are made. With more records the probabilities p_j that j
+of them are in a batch would be less accurate than `WEIGHT_ERROR` says."""
 LEAST_NOISE, MOST_NOISE = 0.2, 1e4
-"""The least and the most noise s. With less noise the losses of one release are in the hundreds and need a long grid;
-with more, two neighbouring intervals' losses hardly differ, so that rounding would widen the bracket."""
+"""The least and the most noise s, its standard deviation over the clip, for which pairs are made. With less noise the
+losses of one release are in the hundreds and need a long grid; with more, two neighbouring intervals' losses hardly
+differ, so that rounding would widen the bracket."""
 WEIGHT_ERROR = 1e-11
-"""A bound on the relative rounding error of p_j, whose logarithm, for a group, is a sum of terms of at most 2e4."""
+"""A bound on the relative rounding error of p_j, the probability that j of a group's records are in the batch. Its
+logarithm is a sum of terms of at most 2e4."""
 LOSS_ERROR = 1e-11
-"""A bound on the rounding error of a loss, as a share of 1 plus its size; it includes the error of the p_j."""
+"""A bound on the rounding error of a loss, as a share of 1 plus its absolute value. It includes the error
+`WEIGHT_ERROR` of the probabilities."""
 _SELDOM = 1e-40
 """Outputs near a shift are put into narrow intervals only if it, or a larger one, has at least this probability."""
 _NEAR, _FAR = 9.0, 38.0
-"""Within 9 standard deviations of the likely means the intervals are narrow; up to 38 beyond all means they are wide.
-Farther out a normal law has a probability below 1e-315."""
+"""Within 9 standard deviations of the noise around the likely means the intervals are narrow; up to 38 beyond all means
+they are wide. Farther out a normal law has a probability below 1e-315."""
 _NARROW, _WIDE = 250, 10
 """The number of intervals to a standard deviation of the noise, where they are narrow and where they are wide."""
 _MOST_INTERVALS = 20_000
@@ -54,14 +58,16 @@ rise."""
 
 
 def binomial_shifts(rate: float, size: int) -> Mixture:
-    """The number j = 0, ..., `size` of records that are drawn, each independently with probability `rate` in (0, 1)."""
+    """The law of the number j = 0, ..., `size` of records that are drawn, each independently with probability `rate` in
+    (0, 1)."""
     ways = (math.log(math.comb(size, j)) for j in range(size + 1))
     log_in, log_out = math.log(rate), math.log1p(-rate)
     return tuple((float(j), way + j * log_in + (size - j) * log_out) for j, way in enumerate(ways))
 
 
 def drawn_shifts(n: int, batch: int, size: int) -> Mixture:
-    """The number j of a group's `size` records in a batch of `batch` of n records, drawn without replacement."""
+    """The law of the number j of a group's `size` records in a batch of `batch` of n records, drawn without
+    replacement."""
     found = []
     for j in range(max(0, batch + size - n), min(size, batch) + 1):
         drawn, left = np.arange(j), np.arange(size - j)
@@ -94,10 +100,11 @@ def _edges(shifts: Mixture, s: float, replaced: bool) -> Array:
 
 
 def _masses(edges: Array, shifts: Mixture, s: float, sign: int) -> tuple[Array, Array]:
-    """The probabilities of the intervals of outputs under a mixture of normal laws, and bounds on their errors.
+    """The probabilities of the intervals of outputs under a mixture of normal laws, and bounds on their absolute
+    errors.
 
     The intervals are those between -inf, the `edges` and inf. The mixture has the laws N(sign c, s^2) of the `shifts`
-    c.
+    c, with their probabilities; sign is 1 or -1.
     """
     ends = np.concatenate([[-np.inf], edges, [np.inf]])
     total, error = np.zeros(len(ends) - 1), np.zeros(len(ends) - 1)
@@ -129,24 +136,26 @@ def _losses(edges: Array, shifts: Mixture, s: float, replaced: bool) -> Array:
 
 @lru_cache(maxsize=16)
 def group_pairs(noise: float, sample_rate: float, size: int, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Pairs of laws with finitely many outcomes that bound one release for a group of records from above and from
-    below.
+    """Two results, each with a finite pair of laws that dominates one release of a Poisson batch for a group of
+    records, and one that it dominates.
 
     The first result is for (P, Q), with the group under P, and the second for (Q, P).
 
-    noise: s over the clip, from `LEAST_NOISE` to `MOST_NOISE`. sample_rate: q in (0, 1). size: k, at most
-    `MOST_IN_GROUP`. replaced: whether the group's records have other values under Q; else they are not there.
+    noise: s, the standard deviation over the clip, from `LEAST_NOISE` to `MOST_NOISE`. sample_rate: q in (0, 1), of
+    each record. size: k, the number of records in the group, at most `MOST_IN_GROUP`. replaced: whether the group's
+    records have other values under Q; else they are not there.
     """
     return mixture_pairs(noise, binomial_shifts(sample_rate, size), replaced=replaced)
 
 
 @lru_cache(maxsize=16)
 def mixture_pairs(noise: float, shifts: Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Pairs of laws with finitely many outcomes that bound one release with a random shift from above and from below.
+    """Two results, each with a finite pair of laws that dominates one release whose sum has a random shift, and one
+    that it dominates.
 
     The first result is for (P, Q), with the shift under P, and the second for (Q, P).
 
-    noise: s over the clip, at least `LEAST_NOISE` over the largest shift, and at most `MOST_NOISE` over it. shifts: the
+    noise: the standard deviation over the clip, from `LEAST_NOISE` to `MOST_NOISE` times the largest shift. shifts: the
     law of the shift. replaced: whether the shift is the opposite one under Q; else there is none.
     """
     s = noise

@@ -31,8 +31,8 @@ _NEGLIGIBLE = 1e-300
 
 @lru_cache(maxsize=8)
 def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Pairs of laws with finitely many outcomes that bound one release with discrete Gaussian noise from above and from
-    below.
+    """Two results, each with a finite pair of laws that dominates one release with discrete Gaussian noise and one that
+    it dominates.
 
     The first result is for (P, Q), with the record under P, and the second for (Q, P).
 
@@ -76,8 +76,8 @@ def _pair(loss: Array, error: Array, p: Array, q: Array, beyond: float) -> Finit
     """The finite pairs that bound from above and from below a law whose outputs have the masses p under P and q under
     Q.
 
-    loss, error: the losses of the outputs, and bounds on their errors. beyond: a bound on P's mass outside of these
-    outputs.
+    loss, error: the losses of the outputs, and bounds on their absolute errors. beyond: a bound on P's mass outside of
+    these outputs.
     """
     there = p > _NEGLIGIBLE
     loss, error, p, q = loss[there], error[there], p[there], np.maximum(q[there], _NEGLIGIBLE)

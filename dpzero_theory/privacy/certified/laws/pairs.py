@@ -135,8 +135,8 @@ class Pair:
     def log_mixture(self, x: Array) -> Array:
         """The log of the density ratio A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), with q the sample rate and s the noise.
 
-        A is the density of the output with a sampled record over that without it. The relative error is small where the
-        log is near 0, and the absolute error is small elsewhere; `rounding` bounds them.
+        A is the density of the output with a sampled record over that without it. The relative error of the returned
+        log is small where the log is near 0, and its absolute error is small elsewhere; `rounding` bounds them.
         """
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
@@ -184,7 +184,7 @@ class Pair:
 
 
 Parts = tuple[tuple[Pair, int], ...]
-"""A composition of releases, as their dominating pairs, each with its number of releases."""
+"""A composition of releases: the dominating pair of one release of each kind, with the number of such releases."""
 
 
 def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:

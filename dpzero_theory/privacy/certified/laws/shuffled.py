@@ -28,7 +28,7 @@ from dpzero_theory.privacy.certified.laws.finite import FinitePair
 
 LEAST_SHUFFLED = 0.02
 """The least noise s, over the clip, for which pairs are made; with less the losses are in the thousands."""
-_INTERVALS, _FARTHEST = 40, 12.0
+_WIDTHS, _FARTHEST = 40, 12.0
 """The largest output is told up to intervals, this many to a standard deviation of the noise, that end so many standard
 deviations above the largest mean. Below all of them the intervals begin as far under 0."""
 _ERROR = 1e-12
@@ -36,7 +36,8 @@ _ERROR = 1e-12
 
 
 def _masses(edges: Array, s: float, share: float, released: int, mean: float) -> tuple[Array, Array]:
-    """The probabilities that the largest of `released` outputs is in the intervals, and bounds on their errors.
+    """The probabilities that the largest of `released` outputs is in the intervals, and bounds on their absolute
+    errors.
 
     The intervals are those between -inf, the `edges` and inf. With probability `share` one of the outputs, else none,
     has this mean; the others have the mean 0. s: the noise.
@@ -55,18 +56,21 @@ def _masses(edges: Array, s: float, share: float, released: int, mean: float) ->
 
 @lru_cache(maxsize=16)
 def largest_pairs(noise: float, epoch: int, released: int, down: float) -> tuple[FinitePair, FinitePair]:
-    """The pairs of laws of the largest output of an epoch, for (P, Q) and for (Q, P), as lower ends only.
+    """The laws of the largest output of an epoch, as a pair that (P, Q) dominates and one that (Q, P) dominates. They
+    bound delta from below only.
 
-    noise: s, at least `LEAST_SHUFFLED`. epoch: t. released: r, the number of the epoch's steps that are released. down:
-    the mean under Q of the step that the record is in, 0 or 1; under P it is 2.
+    noise: s, the standard deviation over the clip, at least `LEAST_SHUFFLED`. epoch: t, the number of steps of an
+    epoch. released: r, the number of the epoch's steps that are released. down: the mean under Q of the step that the
+    record is in, 0 or 1; under P it is 2.
     """
-    edges = np.arange(-_FARTHEST * noise, 2 + _FARTHEST * noise, noise / _INTERVALS)
+    edges = np.arange(-_FARTHEST * noise, 2 + _FARTHEST * noise, noise / _WIDTHS)
     (p, p_error), (q, q_error) = (_masses(edges, noise, released / epoch, released, mean) for mean in (2.0, down))
     return _least(p - p_error, q + q_error), _least(q - q_error, p + p_error)
 
 
 def _least(p: Array, q: Array) -> FinitePair:
-    """The pair with the weights p and q under its two laws, without the outputs where one of them is not above 0."""
+    """The pair with the weights p and q under its two laws, without the outputs where one of them is not above 0. It
+    serves for lower ends only."""
     seen = (p > 0) & (q > 0)
     p, q = p[seen], q[seen]
     loss = np.log(p) - np.log(q)

@@ -21,7 +21,7 @@ from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, loss_at, losses
 
 _LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0
-"""The range in which `balance` seeks the log of the probability that a run has a large loss."""
+"""The range in which `balance` seeks the natural log of the probability that a run has a large loss."""
 FEW = 50
 """If the record is in fewer batches of a run than this on average, delta may come from rare large losses; if it is in
 more, their sum is close to normal."""
@@ -45,7 +45,8 @@ class Sketch:
     steps: int
 
     def tilted(self, tau: float) -> tuple[float, Array]:
-        """The mean and the weights of the law whose masses are proportional to those of this one times e^{tau loss}."""
+        """The mean of the loss, and the masses, which sum to 1, under the law whose masses are proportional to those of
+        this one times e^{tau loss}."""
         exponent = self.log_mass + tau * self.loss
         weights = np.exp(exponent - np.max(exponent))
         weights /= np.sum(weights)
@@ -75,7 +76,8 @@ class Slice:
         return largest + 1e-9 * abs(largest) if math.isfinite(largest) else math.inf
 
     def sketch(self, size: int) -> Sketch:
-        """The law of the loss of one release as a sum with about `size` terms for each branch of the pair."""
+        """The law of the loss of one release as a sum with about `size` terms for each branch of the pair. Raises
+        OverflowError if no output counts."""
         pair, sums = self.pair, []
         for branch in pair.branches:
             low, high = self.span.interval(pair, branch)
@@ -97,14 +99,16 @@ class Slice:
 
 
 def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
-    """The nodes and weights of the composite Gauss-Legendre rule on [low, high] with about `size` nodes."""
+    """The nodes and weights of a Gauss-Legendre rule with 16 nodes on each of equal panels of [low, high], about `size`
+    nodes in all."""
     edges = np.linspace(low, high, max(size // GAUSS_ORDER, 1) + 1)
     centre, radius = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
     return (centre[:, None] + radius[:, None] * GAUSS_POINTS).ravel(), (radius[:, None] * GAUSS_WEIGHTS).ravel()
 
 
 def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
-    """The tilt tau at which Chernoff's bound c(tau) E e^{tau L} e^{-tau epsilon} on delta is least, to a tenth of tau.
+    """The tilt tau at which Chernoff's bound c(tau) E e^{tau L} e^{-tau epsilon} on delta is least, found to 10% of
+    tau.
 
     sketches: the laws of the losses of the releases. L is the total loss, and c(tau) is the factor whose log is
     `arithmetic.log_c`. At this tau the mean of the total loss under the tilted law is epsilon + 1/tau + 1/(1 + tau).
@@ -127,22 +131,25 @@ def reach_of(log_cut: float, steps: float) -> float:
 
 
 def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
-    """The log of a rough delta(epsilon), mostly too large by a small factor. It is finite even if delta is too small
-    for a float.
+    """The natural log of a rough delta(epsilon), which is no bound and mostly too large by a small factor. It is finite
+    even if delta is too small for a float.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none).
     """
     return balance(epsilon, everything(parts, gdp), 0.02)[1]
 
 
 def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float, float]:
-    """A rough epsilon at which delta is `target`, and the slope d log delta / d log epsilon there.
+    """A guess of the epsilon at which delta is `target`, and of the slope d log delta / d log epsilon there; the errors
+    of both are not bounded.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them. The epsilon is the
-    larger of two values. One takes the sum of the losses for Gaussian, which is sharp for many releases. The other
-    takes the record to be in one batch at most, which is sharp where it is seldom in any: if p is the probability that
-    it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1), q is the sample rate, and delta' is
-    the delta of one release of a full batch.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none). The epsilon is the larger of two values. One takes the
+    sum of the losses for Gaussian, which is sharp for many releases. The other takes the record to be in one batch at
+    most, which is sharp where it is seldom in any: if p is the probability that it is in one, delta(epsilon) = p
+    delta'(x), where e^epsilon = 1 + q (e^x - 1), q is the sample rate, and delta' is the delta of one release of a full
+    batch.
     """
     variance, best = gdp * gdp, (0.0, -1.0)
     for pair, steps in parts:
@@ -194,21 +201,22 @@ def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
 
 
 def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
-    """The log of the probability of the large losses that should be counted apart, and the log of a rough
-    delta(epsilon).
+    """The natural log of the probability of the large losses that are best counted apart from the others, and that of a
+    rough delta(epsilon); neither is a bound.
 
-    parts: the pairs with their numbers of releases. gdp: mu of the full-batch releases beside them.
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none).
     """
     return balance(epsilon, everything(parts, gdp), 0.5)
 
 
 def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
-    """The logs of two parts of a rough delta(epsilon): that from runs without a large loss, and that from runs with
-    one.
+    """The natural logs of two parts of a rough delta(epsilon), which is no bound: that from runs without a large loss,
+    and that from runs with one.
 
-    parts: the pairs with their numbers of releases. Large losses are those of outputs so far from the means that a run
-    has one with the probability e^{log_cut} (`reach_of`). The first part is Chernoff's bound; for the second the other
-    losses of the run are replaced by their mean.
+    parts: the dominating pairs of single releases, each with its number of releases. Large losses are those of outputs
+    so far from the means that a run has one with the probability e^{log_cut} (`reach_of`). The first part is Chernoff's
+    bound; for the second the other losses of the run are replaced by their mean.
     """
     steps = sum(count for _, count in parts)
     near, far = reach_of(log_cut, steps), reach_of(log_cut - FAR, steps)
@@ -230,10 +238,12 @@ def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
 def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float]:
     """The log of the probability of large losses at which two parts of a rough delta(epsilon) are equal, and log delta.
 
-    The parts are those of `split`, from runs without a large loss and from runs with one. parts: the pairs with their
-    numbers of releases. accuracy: about the absolute error that the first result may have; log delta is rough whatever
-    it is. As the probability rises the first part falls and the second one rises. If they are equal at several
-    probabilities, because sums with few nodes are not quite monotone, the smallest is returned.
+    The parts are those of `split`, from runs without a large loss and from runs with one. parts: the dominating pairs
+    of single releases, each with its number of releases. accuracy: about the absolute error that the first result may
+    have; log delta is rough whatever it is. As the probability rises the first part falls and the second one rises. If
+    they are equal at several probabilities, because sums with few nodes are not quite monotone, the smallest is
+    returned. If they are equal at none, the end of the range from e^-1e4 to e^-1 that is nearer to equality is
+    returned, and at its lower end log delta is that end too.
     """
 
     def excess(log_cut: float) -> float:

@@ -26,7 +26,8 @@ LEAST_ZEROED = 0.05
 """The least s, the noise in units of the clip, that is accounted for. There two means one clip apart are 20 standard
 deviations apart, so that the noise hides nothing."""
 MOST_ZEROED = 2.0**40
-"""The largest s/q that is accounted for. With more noise neighbouring outputs have the same loss as 64-bit floats."""
+"""The largest s/q, the noise over the clip divided by the sample rate, that is accounted for. With more noise
+neighbouring outputs have the same loss as 64-bit floats."""
 _OUTPUT_SPACING, _FARTHEST_OUTPUT = 0.03, 15.0
 """The spacing of the outputs at which divergences are computed, and the distance of the last one from the mean, both in
 standard deviations of the noise."""
@@ -74,10 +75,11 @@ def _intervals(x: Array, loss: Array, q: float, s: float) -> tuple[Array, Array]
 
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, sample_rate: float) -> tuple[FinitePair, FinitePair]:
-    """Pairs of laws with finitely many outcomes that bound one release with fixed-size batches under zero-out.
+    """Two results, each with a finite pair of laws that dominates one release with fixed-size batches under zero-out,
+    and one that it dominates.
 
-    Each result has one pair above and one below. The first is for (P, Q), where P is the law of the output with the
-    record, and Q that where the record counts as zero; the second is for (Q, P).
+    The first is for (P, Q), where P is the law of the output with the record, and Q that where the record counts as
+    zero; the second is for (Q, P).
 
     noise: s, the standard deviation of the noise over the clip, at least `LEAST_ZEROED`.
     sample_rate: q in (0, 1), the share of the records that a batch has.
