@@ -121,7 +121,7 @@ class Influence:
             rows = [
                 self._runs.quiet(datasets.replaced(self._loop.records, index, record), **self._all) for index in (0, -1)
             ]
-            if all(row is not None and np.isfinite(row).all() for row in rows):
+            if all(row is not None and np.isfinite(row).all() and row.shape == rows[0].shape for row in rows):  # type: ignore[union-attr]
                 accepted.append((record, np.concatenate(rows)))  # type: ignore[arg-type]
         return [one for one in accepted if one[1].shape == accepted[0][1].shape]
 
@@ -141,6 +141,8 @@ class Influence:
         worlds = (data, other, datasets.removed(data, 1), datasets.removed(data, 0))
         rows = [self._runs.quiet(world, **self._all) for world in worlds]
         if any(row is None or not np.isfinite(row).all() for row in rows):
+            return None
+        if any(np.shape(rows[k]) != np.shape(rows[k + 1]) for k in (0, 2)):
             return None
         large, small = (np.asarray(rows[k]) - np.asarray(rows[k + 1]) for k in (0, 2))
         if large.shape != small.shape or large.size < _ENOUGH_NUMBERS:

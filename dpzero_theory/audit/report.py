@@ -142,7 +142,7 @@ class AuditReport:
             verdict, cause = entry.verdict, self.cause_of(entry.check.name)
             said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
             name = f"  {entry.check.name}" if cause else entry.check.name
-            first = f"{name:23}{_TABLE_MARKS[verdict.status]:12}"
+            first = f"{name:22} {_TABLE_MARKS[verdict.status]:12}"
             lines += textwrap.wrap(first + said, _TABLE_WIDTH, subsequent_indent=" " * 35)
             if cause:
                 lines.append(f"{'':35}may follow from {cause}: mend that first, then audit again")

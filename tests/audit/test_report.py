@@ -73,6 +73,11 @@ def test_what_follows_from_a_fault_is_listed_below_it() -> None:
     assert {one["check"]: one["may_follow_from"] for one in found["checks"]}["attack"] == "noise-size"
 
 
+def test_a_long_name_below_its_cause_is_apart_from_its_verdict() -> None:
+    text = _violated("noise-from-seed", "noise-from-directions").text()
+    assert "  noise-from-directions VIOLATED" in text
+
+
 def test_a_cause_of_a_cause_is_the_one_that_is_named() -> None:
     report = _violated("noise-from-seed", "noise-fixed", "noise-size", "noise-law", "noise-repeated")
     assert report.causes == ["noise-fixed"]

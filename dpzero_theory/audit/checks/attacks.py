@@ -60,7 +60,12 @@ def _scores(lab: Lab, runs: int) -> Iterator[Array]:
         noisy = [lab.runs.attempt(world, **how) for world in data]
         rows = [None if one is None or one.releases is None else lab.runs.comparable(one) for one in noisy]
         up, down = quiet
-        if up is None or down is None or any(row is None or row.shape != up.shape for row in rows):
+        if (
+            up is None
+            or down is None
+            or up.shape != down.shape
+            or any(row is None or row.shape != up.shape for row in rows)
+        ):
             return
         step, middle = up - down, (up + down) / 2
         moved = (step**2).sum(axis=1)
@@ -111,7 +116,7 @@ def attacked(lab: Lab, level: float) -> Verdict:
 
     decision = decide(rounds(), (each, whole), level)
     if not seen:
-        return untested("the loop fails on the canaries")
+        return untested("the loop fails on the canaries, or makes another number of steps on them")
     scores = np.concatenate(seen)
     least = bound(scores, _CONFIDENCE)
     plot: dict[str, Any] = {
@@ -180,8 +185,10 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     how = {**lab.runs.paired(SEED), **lab.runs.frozen, **lab.runs.all_records}
     noisy = lab.runs.attempt(with_signs(signs), **how)
     rows = None if noisy is None or noisy.releases is None else lab.runs.comparable(noisy)
-    if rows is None or rows.shape != base.shape or any(end is None or not np.isfinite(end).all() for end in ends):
+    if rows is None or any(end is None or not np.isfinite(end).all() for end in ends):
         return untested("the loop fails on random canaries")
+    if any(np.shape(one) != base.shape for one in (rows, *ends)):
+        return untested("the loop makes another number of steps on random canaries")
     target = (rows - (np.asarray(ends[0]) + np.asarray(ends[1])) / 2).ravel()
     ridge = lab.claim.noise_std(lab.claim.n) ** 2
     scores = linalg.solve(design.T @ design + ridge * np.eye(count), design.T @ target, assume_a="pos")

@@ -215,11 +215,14 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
     """Returns the largest change of a step's release between two data sets, in clips; 0 where they cannot be compared.
 
     `rows` and `base` are the releases on the two data sets, one row a step, with all records in every batch. They
-    cannot be compared where `rows` is None (the loop refused the data), has another shape, or is not finite. Of an
-    adaptive loop, the steps are compared up to the first one that changes.
+    cannot be compared where `rows` is None (the loop refused the data), a step has another shape, or is not finite. Of
+    a loop that ends earlier on one data set, the steps made on both are compared, and of an adaptive loop the steps up
+    to the first one that changes.
     """
-    if rows is None or rows.shape != base.shape or not np.isfinite(rows).all():
+    if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0
+    both = min(len(rows), len(base))
+    rows, base = rows[:both], base[:both]
     return float(_until_first(lab, norms(rows - base) / lab.runs.unit_of_all).max())
 
 
@@ -318,7 +321,7 @@ def _counts_finite(lab: Lab) -> str | None:
     for first in (records[0], bad):
         beside = datasets.replaced(records, 0, first)
         rows = [lab.runs.at_start(datasets.replaced(beside, 1, one)) for one in pair[:2]]
-        if any(row is None or not np.isfinite(row).all() for row in rows):
+        if any(row is None or not np.isfinite(row).all() or row.shape != np.shape(rows[0]) for row in rows):
             return None
         sizes.append(float(norms((np.asarray(rows[0]) - np.asarray(rows[1])).ravel())))
     ratio = sizes[1] / sizes[0] if sizes[0] > 0 else 1.0

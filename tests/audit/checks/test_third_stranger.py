@@ -1,0 +1,129 @@
+"""Tests of what the audit got wrong on loops of a third stranger: sound ones that it reported, and faults it missed.
+
+Beside each sound loop stands its nearest fault, and beside each fault its nearest sound neighbour.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpzero_theory.audit import Claim, View, check
+from dpzero_theory.audit.loop import Train
+from dpzero_theory.audit.report import AuditReport
+from dpzero_theory.check import Array
+from dpzero_theory.privacy import Release, epsilon
+
+Settings = dict[str, Any]
+N, STEPS, D = 24, 6, 4
+
+
+def _records() -> Array:
+    """Returns 24 records of 4 features and a label, which is 1 or -1."""
+    records = np.random.default_rng(0).normal(size=(N, D + 1))
+    records[:, D] = np.sign(records[:, D])
+    return records
+
+
+def _audit(train: Train, *names: str, sampling: str = "full", seed: str = "secret", **how: Any) -> AuditReport:
+    """Audits a loop by the checks called `names`, with the claim of its noise at noise multiplier 4."""
+    batch = N if sampling == "full" else 6
+    rate = {} if sampling == "full" else {"sample_rate": batch / N}
+    release = Release(4.0, STEPS, sampling=sampling, relation="add-remove", **rate)
+    claim = Claim(
+        epsilon=epsilon([release], 1e-5).upper, delta=1e-5, relation="add-remove", sampling=sampling, n=N, batch=batch,
+        steps=STEPS, noise_multiplier=4.0, clip=1.0, average="sum",
+    )  # fmt: skip
+    return check(train, _records(), claim, View(seed=seed), {"step_size": 0.1}, checks=names, **how)
+
+
+def _losses(weights: Array, records: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.nan_to_num(np.logaddexp(0.0, -records[:, D] * (records[:, :D] @ weights)), posinf=1e9)
+
+
+def _gradients(weights: Array, records: Array) -> Array:
+    """Returns each record's gradient, of shape (records, 4); zeros where it is not finite."""
+    with np.errstate(all="ignore"):
+        margin = np.clip(records[:, D] * (records[:, :D] @ weights), -500, 500)
+        gradients = -(records[:, D] / (1 + np.exp(margin)))[:, None] * records[:, :D]
+        return np.where(np.isfinite(gradients).all(axis=1)[:, None], gradients, 0.0)
+
+
+def _clipped(gradients: Array, clip: float) -> Array:
+    with np.errstate(all="ignore"):
+        return gradients * np.minimum(1.0, clip / np.maximum(np.linalg.norm(gradients, axis=1), 1e-12))[:, None]
+
+
+def _noised(total: Array, settings: Settings) -> Array:
+    noise: Array = np.random.default_rng().standard_normal(D)
+    return total + settings["noise_multiplier"] * settings["clip"] * noise
+
+
+def _stopping(stops: Callable[[Array, Array, Array], bool]) -> Train:
+    """Returns a loop that ends after a step where `stops`, of its release, its weights and the records, says so."""
+
+    def train(records: Array, seed: int, settings: Settings) -> dict[str, Any]:
+        weights, released = np.zeros(D), []
+        for _ in range(settings["steps"]):
+            total = _noised(_clipped(_gradients(weights, records), settings["clip"]).sum(axis=0), settings)
+            released.append(total)
+            weights = weights - settings["step_size"] / settings["n"] * total
+            if stops(total, weights, records):
+                break
+        return {"releases": np.array(released), "batches": [range(len(records))] * len(released)}
+
+    return train
+
+
+@pytest.mark.parametrize("most", [5.0, 12.0])
+def test_a_loop_that_ends_by_what_it_released_is_sound(most: float) -> None:
+    report = _audit(_stopping(lambda total, weights, records: bool(np.linalg.norm(total) < most)), runs=24)
+    assert report.violations == [], report.text()
+    assert report.core_untested == [], report.text()
+
+
+def test_a_number_of_steps_that_follows_releases_is_said_to() -> None:
+    report = _audit(_stopping(lambda total, weights, records: bool(np.linalg.norm(total) > 14)), "steps")
+    assert report["steps"].status == "held", report.text()
+    assert "by what was released" in report["steps"].says
+
+
+def test_a_loop_that_ends_by_the_records_is_found() -> None:
+    by_loss = _stopping(lambda total, weights, records: bool(_losses(weights, records).mean() > 1))
+    assert _audit(by_loss, "steps").violations == ["steps"]
+
+
+def test_more_steps_than_accounted_are_found_on_other_data_too() -> None:
+    def train(records: Array, seed: int, settings: Settings) -> Array:
+        steps = settings["steps"] + int(np.abs(records).max() > 100)
+        return np.array([_noised(np.zeros(D), settings) for _ in range(steps)])
+
+    report = _audit(train, "steps")
+    assert report["steps"].says == "7 releases are made, 6 are accounted"
+
+
+def _from_seed(again: bool) -> Train:
+    """Returns a loop whose batches and noise come from its seed: in turn, or each from a generator with that seed."""
+
+    def train(records: Array, seed: int, settings: Settings) -> dict[str, Any]:
+        draws = np.random.default_rng(seed)
+        noise = np.random.default_rng(seed) if again else draws
+        weights, released, batches = np.zeros(D), [], []
+        for _ in range(settings["steps"]):
+            batch = np.flatnonzero(draws.random(len(records)) < settings["batch"] / settings["n"])
+            total = _clipped(_gradients(weights, records[batch]), settings["clip"]).sum(axis=0)
+            total += settings["noise_multiplier"] * settings["clip"] * noise.standard_normal(D)
+            released.append(total)
+            batches.append(batch)
+            weights = weights - settings["step_size"] / settings["n"] * total
+        return {"releases": np.array(released), "batches": batches}
+
+    return train
+
+
+@pytest.mark.parametrize(("again", "seed", "code"), [(False, "secret", 0), (True, "secret", 3), (False, "public", 1)])
+def test_noise_from_a_secret_seed_is_as_secret_as_the_view_says(again: bool, seed: str, code: int) -> None:
+    report = _audit(_from_seed(again), "noise-from-seed", sampling="poisson", seed=seed)
+    assert report.exit_code == code, report.text()
