@@ -142,10 +142,11 @@ class Influence:
         rows = [self._runs.quiet(world, **self._all) for world in worlds]
         if any(row is None or not np.isfinite(row).all() for row in rows):
             return None
-        if any(np.shape(rows[k]) != np.shape(rows[k + 1]) for k in (0, 2)):
+        whole = [np.asarray(row) for row in rows]
+        if any(row.shape != whole[0].shape for row in whole):
             return None
-        large, small = (np.asarray(rows[k]) - np.asarray(rows[k + 1]) for k in (0, 2))
-        if large.shape != small.shape or large.size < _ENOUGH_NUMBERS:
+        large, small = whole[0] - whole[1], whole[2] - whole[3]
+        if large.size < _ENOUGH_NUMBERS:
             return None
         product = norms(large.ravel()) * norms(small.ravel())
         if not product > 0 or float(large.ravel() @ small.ravel()) < (1 - _NEARLY_EQUAL) * product:

@@ -71,7 +71,8 @@ def steps(lab: Lab, level: float) -> Verdict:
 
     The number may follow what was released. Where it differs between data sets, runs are therefore compared that
     release the same until one of them ends (`_ends_elsewhere`), and runs in which the noise is so large that no release
-    tells the data sets apart (`_told_by_count`). `lab` makes runs of the loop. A sound loop is reported as violated with probability at most `level`. Returns the verdict.
+    tells the data sets apart (`_told_by_count`). `lab` makes runs of the loop. A sound loop is reported as violated
+    with probability at most `level`. Returns the verdict.
     """
     if lab.runs.base.releases is None:
         return untested(lab.runs.why_no_releases)
@@ -139,9 +140,9 @@ def _told_by_count(lab: Lab, data: Records, level: float) -> bool:
     """Whether the number of steps tells other data from the records given where no release does.
 
     60 runs are made on each of the two, in turn, with a million times the claimed noise; the weights are kept where
-    they are, or move by the noise as far as in training, or farther. For each number of steps, Fisher's exact test compares how
-    many runs on either data set make more. Where the number of steps follows releases alone, the result is True with
-    probability at most `level`. `lab` makes the runs.
+    they are, or move by the noise as far as in training, or farther. For each number of steps, Fisher's exact test
+    compares how many runs on either data set make more. Where the number of steps follows releases alone, the result is
+    True with probability at most `level`. `lab` makes the runs.
     """
     loud = {"noise_multiplier": lab.claim.noise_multiplier * _DROWNED}
     ways = [lab.runs.frozen] if lab.runs.frozen else []

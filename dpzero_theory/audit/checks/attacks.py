@@ -187,7 +187,7 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     rows = None if noisy is None or noisy.releases is None else lab.runs.comparable(noisy)
     if rows is None or any(end is None or not np.isfinite(end).all() for end in ends):
         return untested("the loop fails on random canaries")
-    if any(np.shape(one) != base.shape for one in (rows, *ends)):
+    if any(np.asarray(one).shape != base.shape for one in (rows, *ends)):
         return untested("the loop makes another number of steps on random canaries")
     target = (rows - (np.asarray(ends[0]) + np.asarray(ends[1])) / 2).ravel()
     ridge = lab.claim.noise_std(lab.claim.n) ** 2

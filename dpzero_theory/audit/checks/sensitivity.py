@@ -321,7 +321,7 @@ def _counts_finite(lab: Lab) -> str | None:
     for first in (records[0], bad):
         beside = datasets.replaced(records, 0, first)
         rows = [lab.runs.at_start(datasets.replaced(beside, 1, one)) for one in pair[:2]]
-        if any(row is None or not np.isfinite(row).all() or row.shape != np.shape(rows[0]) for row in rows):
+        if any(row is None or not np.isfinite(row).all() or row.shape != rows[0].shape for row in rows):  # type: ignore[union-attr]
             return None
         sizes.append(float(norms((np.asarray(rows[0]) - np.asarray(rows[1])).ravel())))
     ratio = sizes[1] / sizes[0] if sizes[0] > 0 else 1.0

@@ -29,8 +29,7 @@ def _records() -> Array:
 def _audit(train: Train, *names: str, sampling: str = "full", seed: str = "secret", **how: Any) -> AuditReport:
     """Audits a loop by the checks called `names`, with the claim of its noise at noise multiplier 4."""
     batch = N if sampling == "full" else 6
-    rate = {} if sampling == "full" else {"sample_rate": batch / N}
-    release = Release(4.0, STEPS, sampling=sampling, relation="add-remove", **rate)
+    release = Release(4.0, STEPS, sampling=sampling, relation="add-remove", sample_rate=batch / N)
     claim = Claim(
         epsilon=epsilon([release], 1e-5).upper, delta=1e-5, relation="add-remove", sampling=sampling, n=N, batch=batch,
         steps=STEPS, noise_multiplier=4.0, clip=1.0, average="sum",
@@ -48,17 +47,18 @@ def _gradients(weights: Array, records: Array) -> Array:
     with np.errstate(all="ignore"):
         margin = np.clip(records[:, D] * (records[:, :D] @ weights), -500, 500)
         gradients = -(records[:, D] / (1 + np.exp(margin)))[:, None] * records[:, :D]
-        return np.where(np.isfinite(gradients).all(axis=1)[:, None], gradients, 0.0)
+        return np.asarray(np.where(np.isfinite(gradients).all(axis=1)[:, None], gradients, 0.0))
 
 
 def _clipped(gradients: Array, clip: float) -> Array:
     with np.errstate(all="ignore"):
-        return gradients * np.minimum(1.0, clip / np.maximum(np.linalg.norm(gradients, axis=1), 1e-12))[:, None]
+        lengths = np.maximum(np.linalg.norm(gradients, axis=1), 1e-12)
+        return np.asarray(gradients * np.minimum(1.0, clip / lengths)[:, None])
 
 
 def _noised(total: Array, settings: Settings) -> Array:
     noise: Array = np.random.default_rng().standard_normal(D)
-    return total + settings["noise_multiplier"] * settings["clip"] * noise
+    return np.asarray(total + settings["noise_multiplier"] * settings["clip"] * noise)
 
 
 def _stopping(stops: Callable[[Array, Array, Array], bool]) -> Train:
@@ -127,3 +127,41 @@ def _from_seed(again: bool) -> Train:
 def test_noise_from_a_secret_seed_is_as_secret_as_the_view_says(again: bool, seed: str, code: int) -> None:
     report = _audit(_from_seed(again), "noise-from-seed", sampling="poisson", seed=seed)
     assert report.exit_code == code, report.text()
+
+
+def _plateau(records: Array, seed: int, settings: Settings) -> dict[str, Any]:
+    """Zeroth-order steps, whose size is halved after a release that is larger than the one before.
+
+    The last weights are returned.
+    """
+    directions, weights = np.random.default_rng(seed), np.zeros(D)
+    released, size, noise = list[float](), settings["step_size"], np.random.default_rng()
+    for _ in range(settings["steps"]):
+        u = directions.standard_normal(D)
+        slopes = (_losses(weights + 1e-3 * u, records) - _losses(weights - 1e-3 * u, records)) / 2e-3
+        total = np.clip(slopes, -settings["clip"], settings["clip"]).sum()
+        released.append(total + settings["noise_multiplier"] * settings["clip"] * noise.standard_normal())
+        weights = weights - size / settings["n"] * released[-1] * u
+        if len(released) > 2 and abs(released[-1]) > abs(released[-2]):
+            size /= 2
+    return {"releases": np.array(released), "weights": weights}
+
+
+def _polished_once(records: Array, seed: int, settings: Settings) -> dict[str, Any]:
+    """Steps of one size, and one more without noise before the weights are returned."""
+    weights, released = np.zeros(D), list[Array]()
+    for step in range(settings["steps"] + 1):
+        total = _clipped(_gradients(weights, records), settings["clip"]).sum(axis=0)
+        if step < settings["steps"]:
+            total = _noised(total, settings)
+            released.append(total)
+        weights = weights - settings["step_size"] / settings["n"] * total
+    return {"releases": np.array(released), "weights": weights}
+
+
+@pytest.mark.parametrize(("train", "found"), [(_plateau, []), (_polished_once, ["unaccounted"])])
+def test_weights_that_follow_releases_by_cases_are_told_from_a_step_without_noise(
+    train: Train, found: list[str]
+) -> None:
+    report = _audit(train, "unaccounted")
+    assert report.violations == found, report.text()
