@@ -3,6 +3,7 @@
 Beside each sound loop stands its nearest fault, and beside each fault its nearest sound neighbour.
 """
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from dpzero_theory.audit.loop import Train
 from dpzero_theory.audit.report import AuditReport
 from dpzero_theory.check import Array
 from dpzero_theory.privacy import Release, epsilon
+
+torch: Any = pytest.importorskip("torch")
 
 Settings = dict[str, Any]
 N, STEPS, D = 24, 6, 4
@@ -165,3 +168,67 @@ def test_weights_that_follow_releases_by_cases_are_told_from_a_step_without_nois
 ) -> None:
     report = _audit(train, "unaccounted")
     assert report.violations == found, report.text()
+
+
+def _augmented(make: Callable[[int], tuple[Any, Any]], copies: int = 1) -> Train:
+    """Returns a loop that averages each record's gradients over four shifts of the features that all records share.
+
+    `make` returns from a seed the generator of the batches and that of the shifts. Each record counts `copies` times.
+    """
+
+    def train(records: Array, seed: int, settings: Settings) -> dict[str, Any]:
+        draws, shifts = make(seed)
+        weights, released, batches = np.zeros(D), [], []
+        for _ in range(settings["steps"]):
+            batch = np.array([k for k in range(len(records)) if _unit(draws) < settings["batch"] / settings["n"]], int)
+            gradients = np.zeros((len(batch), D))
+            for _ in range(4):
+                moved = records[batch].copy()
+                moved[:, :D] += [0.2 * _unit(shifts) for _ in range(D)]
+                gradients += _gradients(weights, moved) / 4
+            released.append(_noised(copies * _clipped(gradients, settings["clip"]).sum(axis=0), settings))
+            batches.append(batch)
+            weights = weights - settings["step_size"] / settings["n"] * released[-1]
+        return {"releases": np.array(released), "batches": batches}
+
+    return train
+
+
+def _unit(draws: Any) -> float:
+    """Returns a number between 0 and 1 from a generator of NumPy, Python or torch."""
+    if hasattr(draws, "initial_seed"):
+        return float(torch.rand(1, generator=draws))
+    return float(draws.random() if hasattr(draws, "random") else draws.random_sample())
+
+
+def _of_python(seed: int) -> Any:
+    return random.Random(seed)
+
+
+def _old_of_numpy(seed: int) -> Any:
+    return np.random.RandomState(seed)
+
+
+def _of_torch(seed: int) -> Any:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [np.random.default_rng, _old_of_numpy, _of_python, _of_torch],
+    ids=["numpy", "old", "python", "torch"],
+)
+def test_draws_that_shift_with_one_record_less_are_no_effect_of_that_record(make: Callable[[int], Any]) -> None:
+    shared = _audit(_augmented(lambda seed: (one := make(seed), one)), "sensitivity", sampling="poisson")
+    assert shared["sensitivity"].status == "could not be tested", shared.text()
+    assert "a generator of its own" in shared["sensitivity"].says
+
+
+def test_draws_that_shift_without_effect_hide_nothing() -> None:
+    def apart(seed: int) -> tuple[Any, Any]:
+        return np.random.default_rng(seed), np.random.default_rng([seed, 1])
+
+    assert _audit(_augmented(apart), "sensitivity", sampling="poisson")["sensitivity"].status == "held"
+    assert _audit(_augmented(apart, 2), "sensitivity", sampling="poisson").violations == ["sensitivity"]
+    both = _augmented(lambda seed: (one := np.random.default_rng(seed), one), 2)
+    assert _audit(both, "sensitivity", sampling="poisson").violations == ["sensitivity"]
