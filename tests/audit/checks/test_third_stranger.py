@@ -232,3 +232,56 @@ def test_draws_that_shift_without_effect_hide_nothing() -> None:
     assert _audit(_augmented(apart, 2), "sensitivity", sampling="poisson").violations == ["sensitivity"]
     both = _augmented(lambda seed: (one := np.random.default_rng(seed), one), 2)
     assert _audit(both, "sensitivity", sampling="poisson").violations == ["sensitivity"]
+
+
+def _drawing(choose: Callable[[np.random.Generator, Array, int], Array]) -> Train:
+    """Returns a loop whose batches `choose` draws, from a generator, the records and the size of a batch."""
+
+    def train(records: Array, seed: int, settings: Settings) -> dict[str, Any]:
+        draws, weights, released, batches = np.random.default_rng(seed), np.zeros(D), [], []
+        for _ in range(settings["steps"]):
+            batches.append(choose(draws, records, int(settings["batch"])))
+            total = _clipped(_gradients(weights, records[batches[-1]]), settings["clip"]).sum(axis=0)
+            released.append(_noised(total, settings))
+            weights = weights - settings["step_size"] / settings["n"] * released[-1]
+        return {"releases": np.array(released), "batches": batches}
+
+    return train
+
+
+def _outliers_of_pool(draws: np.random.Generator, records: Array, batch: int) -> Array:
+    pool = draws.choice(len(records), min(2 * batch, len(records)), replace=False)
+    outliers = np.abs(np.nan_to_num(records[pool])).max(axis=1) > 100
+    return np.asarray(pool[np.argsort(~outliers, kind="stable")[:batch]])
+
+
+def _first_of_pool(draws: np.random.Generator, records: Array, batch: int) -> Array:
+    return np.asarray(draws.choice(len(records), min(2 * batch, len(records)), replace=False)[:batch])
+
+
+def test_batches_that_follow_what_records_hold_are_found() -> None:
+    report = _audit(_drawing(_outliers_of_pool), "batches", sampling="fixed-size")
+    assert report.violations == ["batches"], report.text()
+    assert "without regard to what the records hold" in report["batches"].mend
+    report = _audit(_drawing(_first_of_pool), "batches", sampling="fixed-size")
+    assert report["batches"].status == "held", report.text()
+    assert "where the records differ a millionfold" in report["batches"].says
+
+
+def test_a_record_in_every_batch_is_no_matter_of_what_records_hold() -> None:
+    def anchored(draws: np.random.Generator, records: Array, batch: int) -> Array:
+        return np.append(0, 1 + draws.choice(len(records) - 1, batch - 1, replace=False))
+
+    report = _audit(_drawing(anchored), "batches", sampling="fixed-size")
+    assert report.violations == ["batches"], report.text()
+    assert "millionfold" not in report["batches"].says
+
+
+def test_batches_that_are_not_listed_are_not_said_to_be_blind_to_what_records_hold() -> None:
+    loop = _drawing(_first_of_pool)
+
+    def silent(records: Array, seed: int, settings: Settings) -> Any:
+        return loop(records, seed, settings)["releases"]
+
+    report = _audit(silent, "batches", sampling="fixed-size")
+    assert "whether they follow what records hold was not seen" in report["batches"].says, report.text()
