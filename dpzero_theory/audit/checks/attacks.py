@@ -30,6 +30,7 @@ _CONFIDENCE = 0.95
 
 A check reports a violation only at its own, far higher confidence.
 """
+_EXCHANGED = "where a record is exchanged, without sampling"  # Words for what both attacks measure, unlike the claim
 _LARGEST_GDP = 20.0  # For a claimed mu above this the report does not say how many runs would refute the claim
 
 
@@ -131,7 +132,7 @@ def attacked(lab: Lab, level: float) -> Verdict:
     }
     p = math.exp(-max(0.0, *decision.wealth))
     proved, claimed = _of_run(least, plot["epsilon_bound"]), _of_run(each, plot["epsilon_claimed"])
-    said = f"mu >= {proved} at 95% by {decision.rounds} pairs of runs, {claimed} is claimed with all records"
+    said = f"mu >= {proved} at 95% by {decision.rounds} pairs of runs; the claimed noise allows {claimed} {_EXCHANGED}"
     if decision.refuted:
         return violated(f"the claim is refuted: {said}", _MEND_CLAIM, p_value=p, **plot)
     std = lab.claim.noise_multiplier / lab.influence.pair.size
@@ -198,7 +199,7 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     correct = int((signs[order[count - half :]] == 1).sum() + (signs[order[:half]] == -1).sum())
     gdp = _full_gdp(lab, len(base))
     bound, sure = (one_run_gdp(correct, guesses, count, c) for c in (_CONFIDENCE, 1 - level))
-    said = f"{correct} of {guesses} guesses right in one run: mu >= {bound:.3g} at 95%, {gdp:.3g} is claimed"
+    said = f"{correct} of {guesses} guesses right in one run: mu >= {bound:.3g} at 95%; the noise allows {gdp:.3g} {_EXCHANGED}"
     plot = {"correct": correct, "guesses": guesses, "gdp_bound": bound, "gdp_claimed": gdp}
     if sure > gdp:
         return violated(f"the claim is refuted: {said}", _MEND_CLAIM, **plot)
