@@ -199,7 +199,8 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     correct = int((signs[order[count - half :]] == 1).sum() + (signs[order[:half]] == -1).sum())
     gdp = _full_gdp(lab, len(base))
     bound, sure = (one_run_gdp(correct, guesses, count, c) for c in (_CONFIDENCE, 1 - level))
-    said = f"{correct} of {guesses} guesses right in one run: mu >= {bound:.3g} at 95%; the noise allows {gdp:.3g} {_EXCHANGED}"
+    said = f"{correct} of {guesses} guesses right in one run: mu >= {bound:.3g} at 95%"
+    said += f"; the claimed noise allows {gdp:.3g} {_EXCHANGED}"
     plot = {"correct": correct, "guesses": guesses, "gdp_bound": bound, "gdp_claimed": gdp}
     if sure > gdp:
         return violated(f"the claim is refuted: {said}", _MEND_CLAIM, **plot)
