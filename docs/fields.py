@@ -8,10 +8,10 @@ from dpzero_theory.optim.trainers.arguments import HONOURED, INSTEAD
 
 HEAD = """# Training arguments
 
-What `DPZeroTrainer` does with each field of transformers' `TrainingArguments`. A refused field must be left at its
-default: any other value is one line that says what to use instead, before anything is computed. A field that is not
-here, of another version, is refused too. `tests/optim/trainers/test_arguments.py` shows that each honoured field acts,
-and each other one is refused.
+What `DPZeroTrainer` does with each field of transformers' `TrainingArguments`. An honoured field works as in a
+`Trainer`. A refused field must be left at its default; with any other value the trainer ends in one line that says what
+to use instead, before anything is computed. Fields of other versions of transformers, which are not in this table, are
+refused too.
 
 """
 

@@ -40,7 +40,7 @@ MENDED = {
     "secret_seed_printed": "a secret seed in a print is found",
     "prints_bad_records": "records with NaN are tried where logs are compared",
     "exits_on_nan_loss": "a record with NaN that ends a run is reported",
-    "svrg_anchor_without_noise": "a record that moves a step whose returned batch lacks it is found",
+    "svrg_anchor_without_noise": "not mended: found where releases are returned, not by a trajectory",
     "prints_throughput": "clocks tick regularly, so that rates per second tell the sizes of batches",
     "delta_above_one_over_n": "not mended: a warning only",
 }
@@ -57,7 +57,11 @@ def first_try() -> dict[str, list[str]]:
 
 
 def judged(specimen: Specimen, violated: Collection[str]) -> str:
-    """Return "yes" if the violated checks are right about the loop, else "no" or "wrong reason"."""
+    """Return "yes", "no" or "wrong reason": whether an audit that found the checks `violated` is right about the loop.
+
+    For a sound loop it is "yes" if none is violated, else "no". For a loop with a fault it is "yes" if one of the
+    checks that may find it is violated (`finds` and `also` of the specimen), "wrong reason" if only others are, and
+    "no" if none is."""
     if not specimen.finds or not violated:
         return "yes" if bool(specimen.finds) == bool(violated) else "no"
     return "wrong reason" if {specimen.finds, *specimen.also}.isdisjoint(violated) else "yes"
@@ -99,7 +103,7 @@ def table() -> str:
     seen = {name: judged(specimen, first_try()[name]) for name, (_, specimen) in LOOPS.items()}
     rows = read_rows(FOLDER).set_index("loop")
     now = dict(rows["found_now"].items())
-    seconds = rows.loc[[name for name in LOOPS if name.startswith("torch_")], "cpu_s"]
+    seconds = rows.loc[[name for name in now if str(name).startswith("torch_")], "cpu_s"]
     lines = []
     for family, specimens in FAMILIES.items():
         names = [specimen.name for specimen in specimens]

@@ -17,9 +17,9 @@ LAWS = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs"
 
 
 def dimension() -> str:
-    """Return a table by dimension d of the gradient norm that the methods reach, and of its slope in d on logarithmic
-    axes with a 95% interval over seeds. The text below it has the memory and processor time of the runs of one
-    problem."""
+    """Return a table by dimension d of the gradient norm that the methods reach, a mean over seeds, and of its slope in
+    d on logarithmic axes with a 95% interval over seeds. Below the methods of each spectrum one row has the peak memory
+    of the runs of one problem, the largest over seeds, and another row their processor time, the mean over seeds."""
     rows, selected = read_rows(RESULTS / "rank"), read_rows(RESULTS / "selection")
     fits = read_rows(RESULTS / "slopes").query("measured == 'gradient_train' and selection == 'held-out'")
     sizes = sorted(selected[selected["sweep"].isin(list(OF_RANK))]["d"].unique())

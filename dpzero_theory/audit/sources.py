@@ -173,10 +173,11 @@ class Seeds:
         self._count = dict[str, int]()
 
     def calling(self, real: Any, owner: tuple[Any, ...], seed: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Calls `real`, which seeds a generator, and returns its result.
+        """Notes the seed of a call of `real`, which seeds a generator, makes the call and returns its result.
 
-        `owner` is the generator if `real` is a method, `seed` the arguments, of which the first is the seed, and
-        `named` those that have a name. Calls of this kind that `real` makes itself are not noted again.
+        Where `forced` has a seed for this call, `real` is given that one instead. `owner` is the generator if `real` is
+        a method, else empty; `seed` has the arguments, of which the first is the seed, and `named` those that are given
+        by name. Calls of this kind that `real` makes itself are neither noted nor given other seeds.
         """
         if self._within:
             return real(*owner, *seed, **named)

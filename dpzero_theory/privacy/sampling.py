@@ -272,7 +272,9 @@ class Poisson(Sampling):
         return _PoissonGroup(_any(self.sample_rate, size), self.sample_rate, size)
 
     def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
-        return self.of_group(size, relation)
+        drawn = self.of_group(size, relation)
+        # A probability that is 1 but for rounding counts as a full batch, which is an upper end only.
+        return drawn if drawn is self or (drawn is not None and drawn.sample_rate < 1) else None
 
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
@@ -485,11 +487,13 @@ class CyclicPoisson(Sampling):
         return Poisson(self._turn).part(noise, -(-steps // self.groups), relation)
 
     def of_group(self, size: int, relation: Relation) -> Sampling:
-        drawn = Poisson(self._turn).of_group(size, relation)
-        return self if drawn is None or drawn.sample_rate == 1 else _CyclicGroup(self.sample_rate, self.groups, drawn)
+        drawn, turn = Poisson(self._turn).of_group(size, relation), self._turn
+        return self if turn == 1 or drawn is None else _CyclicGroup(self.sample_rate, self.groups, drawn)
 
     def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
-        return self.of_group(size, relation) if n is None or size * self.groups <= n else None
+        room = n is None or size * self.groups <= n
+        known = Poisson(self._turn).attained_by_group(size, relation, None) is not None
+        return self.of_group(size, relation) if room and known else None
 
     def chance(self, steps: int) -> tuple[float, str]:
         turns = -(-steps // self.groups)

@@ -64,11 +64,14 @@ class ClippedMean:
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 
     def weighted(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns sums over the samples that the clipped means follow from.
+        """Returns, for each lane, what the clipped mean and the smallest ||h - d_i|| follow from.
 
-        They are the sums of the clip factors, shape (L,), and of factor times d_i, shape (d, L), and the least q = ||h
-        - d_i||^2/C^2, shape (L,). `h` are the lanes' vectors, shape (d, L), `clip` their clips C and `size` the
-        ||h||^2, both of shape (L,).
+        It is the sum over the samples of the clip factors, shape (L,), the sum of the factor times d_i, shape (d, L),
+        and the least q = ||h - d_i||^2/C^2 of a sample, shape (L,). The d_i are the rows that the class was given; the
+        clip factor is its `weight` of q, by default min(1, C/||h - d_i||).
+
+        `h` has a vector h for each lane, shape (d, L), `clip` the lanes' clips C and `size` the ||h||^2, both of shape
+        (L,).
         """
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
         few = len(clip) < FEW

@@ -212,6 +212,24 @@ def test_cyclic_groups_are_those_of_one_turn(relation):
     assert found.lower == pytest.approx(epsilon_of_history([full], 1e-5).lower, rel=1e-9)
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "cyclic-poisson:2"])
+def test_a_group_that_is_drawn_almost_surely_has_valid_ends(sampling):
+    """With 200 records at rate 0.9, that none is drawn has probability 1e-200, and all of them 1e-9."""
+    k, q, s = 200, 0.9, 90.0
+    release = Release(s, 2, sampling="poisson", relation="add-remove", sample_rate=q)
+    if sampling != "poisson":
+        release = Release(s, 4, sampling=sampling, relation="add-remove", sample_rate=q / 2)
+    x = np.linspace(-8 * s, k + 8 * s, 1001)
+    without = np.exp(-(x**2) / (2 * s * s))
+    there = sum(c * np.exp(-((x - j) ** 2) / (2 * s * s)) for j, c in enumerate(binomial(k, q)))
+    pair = tuple(mass * (x[1] - x[0]) / (s * math.sqrt(2 * math.pi)) for mass in (there, without))
+    for epsilon in (1.0, 4.0):
+        truth = exact_delta(epsilon, [[pair, pair[::-1]]] * 2)
+        found = group_delta([release], epsilon, size=k)
+        assert found.lower <= truth * (1 + 1e-4)
+        assert truth <= found.upper * (1 + 1e-4)
+
+
 def test_steps_for_a_group_of_three_are_known():
     drawn = {"sampling": "poisson", "relation": "add-remove", "sample_rate": 0.01, "noise_multiplier": 4.0}
     found = most_steps(target_epsilon=1.0, target_delta=1e-5, group=3, **drawn)

@@ -93,7 +93,8 @@ def beside_releases(lab: Lab, level: float) -> str | None:
     if quiet is None:
         return None
     moved, shown = (part[1] - part[0] for part in quiet)
-    # a number that differs between quiet runs on the same data has noise of its own, and is left to other tests
+    # The first and the third quiet run have the same data and almost no noise. A number by which they differ more than
+    # by rounding (`most`, a share of its largest value) has noise of its own, and is left to other tests.
     most = _REPEATS * np.abs(np.nan_to_num(quiet.shown)).max(axis=0)
     shown = np.where(np.abs(quiet.shown[2] - quiet.shown[0]) <= most, shown, np.nan)
     count, made = min(first.releases.size, _MOST_PATHS) + _MORE_RUNS, list[LoopOutput | None]()

@@ -93,8 +93,8 @@ class Measured(NamedTuple):
 
     @property
     def norms(self) -> Array:
-        """Estimates of the gradient norm ||grad f_i|| of each record, shape (records,): the root mean square of its
-        differences over the directions."""
+        """Estimates of the gradient norm ||grad f_i|| of each record, shape (records,). Each is the root mean square of
+        the record's differences over the directions."""
         return _norms(self.differences)
 
 

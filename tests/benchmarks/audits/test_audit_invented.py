@@ -68,7 +68,6 @@ def test_rows_of_faults_that_the_first_try_found_and_missed(tmp_path: Path) -> N
     assert rows.loc["secret_seed_printed", "violated_now"] == "noise-shown"
 
 
-@pytest.mark.skipif(not (FOLDER / "rows.csv").exists(), reason="the loops have not been audited again yet")
 def test_rows_have_every_loop() -> None:
     rows = read_rows(FOLDER)
     assert set(rows["loop"]) == set(LOOPS)
