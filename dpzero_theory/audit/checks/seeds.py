@@ -130,6 +130,8 @@ def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
 def _constant(noise: Callable[[int], Array | None]) -> NDArray[np.bool_] | None:
     """Returns for each number of the noise whether it is the same in 24 runs; runs end early where none is.
 
+    Of runs with different numbers of steps, the steps that all of them made are compared.
+
     `noise` returns the noise of the run of a given number. None is returned where it cannot be told from the sums.
     """
     first = noise(0)
@@ -138,8 +140,10 @@ def _constant(noise: Callable[[int], Array | None]) -> NDArray[np.bool_] | None:
     constant = np.full(first.shape, True)
     for number in range(1, _REDRAWN):
         other = noise(number)
-        if other is None or other.shape != first.shape:
+        if other is None or other.shape[1:] != first.shape[1:]:
             return None
+        both = min(len(first), len(other))
+        first, other, constant = first[:both], other[:both], constant[:both]
         constant &= np.isclose(other, first, rtol=_EQUAL_NOISE, atol=0)
         if not constant.any():
             break
