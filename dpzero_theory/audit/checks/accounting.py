@@ -18,7 +18,7 @@ _EPSILON_ROUNDING = 1e-3
 """A claimed or reported epsilon may be too small by this relative difference, since claims are rounded."""
 
 _DROWNED = 1e6  # The multiple of the claimed noise at which no release tells two data sets apart
-_FARTHER = (1.0, 10.0, 100.0)  # Weights then move by the noise so many times as far as in training
+_MOVED_BY_NOISE = (1.0, 10.0, 100.0)  # Weights then move by the noise so many times as far as in training
 _COUNTED = 60  # So many runs on each of two data sets are compared by their numbers of steps
 _COUNT_SEED = 8000  # The loop's seed in the first two of these runs; each further two have the next
 
@@ -147,7 +147,7 @@ def _told_by_count(lab: Lab, data: Records, level: float) -> bool:
     loud = {"noise_multiplier": lab.claim.noise_multiplier * _DROWNED}
     ways = [lab.runs.frozen] if lab.runs.frozen else []
     if lab.loop.step_size and not lab.loop.from_weights:
-        ways += [{"step_size": lab.loop.step_size * farther / _DROWNED} for farther in _FARTHER]
+        ways += [{"step_size": lab.loop.step_size * farther / _DROWNED} for farther in _MOVED_BY_NOISE]
     for how in ways or [{}]:
         runs = [
             lab.runs.attempt(world, seed=_COUNT_SEED + k, **loud, **how)
@@ -161,6 +161,6 @@ def _told_by_count(lab: Lab, data: Records, level: float) -> bool:
         for line in lines:
             here, there = (sum(count > line for count in part) for part in (made[::2], made[1::2]))
             p = 2 * stats.hypergeom.sf(max(here, there) - 1, 2 * _COUNTED, here + there, _COUNTED)
-            if p * len(lines) * (1 + len(_FARTHER)) < level:
+            if p * len(lines) * (1 + len(_MOVED_BY_NOISE)) < level:
                 return True
     return False
