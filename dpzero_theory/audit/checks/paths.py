@@ -37,7 +37,9 @@ _NEARBY = 1e-3
 An output that follows the releases by cases, such as weights under a step size that is halved where a release is larger
 than the one before, is linear in them there.
 """
-_OWN_NOISE = 0.1  # An output has noise of its own if nearby what releases do not explain is this share of that before
+_OWN_NOISE = 0.1
+"""An output has noise of its own if what releases do not explain of it nearby, beside what the record does, is at least
+this share of what it was before."""
 _CLEAN = 0.01  # It has none if that is below this share of what the record does to it
 _STEPS_OF_ROUNDING = 4  # What a record does to an output must be at least so many steps to which the output is rounded
 _DRAWS = 6  # Whether a record's effect adds to that of the noise is looked at under this many draws of the noise
@@ -135,11 +137,13 @@ class _Compared(NamedTuple):
         shown: what it does in all.
         through: what it does through the releases.
         left: the root mean square of what the releases do not explain in runs with other noise.
+        steps: the smallest differences of two values in these runs, which are the steps of numbers that are rounded.
     """
 
     shown: Array
     through: Array
     left: Array
+    steps: Array
 
 
 def _effects(
@@ -164,19 +168,23 @@ def _compared(noisy: _Runs, moved: Array, shown: Array) -> _Compared:
         releases, moved = releases @ moved[:, None] / max(float(moved @ moved), 1e-300), np.ones(1)
     values = np.nan_to_num(noisy.shown - noisy.shown.mean(axis=0))
     gains = np.linalg.lstsq(releases, values, rcond=None)[0]
-    return _Compared(shown, moved @ gains, np.sqrt(((values - releases @ gains) ** 2).mean(axis=0)))
+    left = np.sqrt(((values - releases @ gains) ** 2).mean(axis=0))
+    steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in values.T])
+    return _Compared(shown, moved @ gains, left, steps)
 
 
 def _confirmed(before: _Compared, nearby: _Compared, suspects: Columns) -> int | None:
     """Returns the first of some columns that a record still moves by more than through the releases nearby, or None.
 
-    Where a column has noise of its own there too, what was seen before counts.
+    Where a column has noise of its own there too, what was seen before counts. A column that is too coarsely rounded
+    to show what the record does there is left out.
     """
-    rest, size = np.abs(nearby.shown - nearby.through), np.abs(nearby.shown)
-    own = (nearby.left > _OWN_NOISE * before.left) & (before.left > _CLEAN * np.abs(before.shown))
-    was_large = np.abs(before.shown - before.through) > _SHARE * np.abs(before.shown)
+    rest, size, was = np.abs(nearby.shown - nearby.through), np.abs(nearby.shown), np.abs(before.shown)
+    own = (nearby.left * was > _OWN_NOISE * before.left * size) & (before.left > _CLEAN * was)
+    was_large = np.abs(before.shown - before.through) > _SHARE * was
     clean = nearby.left < _CLEAN * size
-    sure = (was_large & (own | (rest > _SHARE * size))) | (clean & (rest > _SMALL_SHARE * size))
+    told = size > _STEPS_OF_ROUNDING * nearby.steps
+    sure = told & ((was_large & own) | (clean & (rest > _SMALL_SHARE * size)))
     found = suspects[sure[suspects]]
     return int(found[0]) if found.size else None
 
