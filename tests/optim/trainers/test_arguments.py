@@ -106,13 +106,11 @@ def test_all_refused_fields_are_named_at_once(tmp_path: Path) -> None:
     arguments = transformers.TrainingArguments(
         str(tmp_path), use_cpu=True, report_to="none", learning_rate=1e-3, num_train_epochs=2, weight_decay=0.1
     )
-    with pytest.raises(ValueError, match=r"^learning_rate must") as found:
+    with pytest.raises(ValueError, match="must be left at") as found:
         require_honoured(arguments, defaults(arguments))
-    said = str(found.value).split("; ")
-    assert [one.split()[0] for one in said if "must be left at" in one] == [
-        "learning_rate", "num_train_epochs", "weight_decay"
-    ]  # fmt: skip
-    assert [one for one in said if one.startswith("got ")] == ["got 0.001", "got 2", "got 0.1"]
+    said = str(found.value)
+    assert set(re.findall(r"(\w+) must be left at", said)) == {"learning_rate", "num_train_epochs", "weight_decay"}
+    assert set(re.findall(r"got ([\d.]+)", said)) == {"0.001", "2", "0.1"}
 
 
 def test_a_field_of_another_class_is_refused(tmp_path: Path) -> None:
