@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpzero_theory.check import printable
-from dpzero_theory.cli import Parser, extra, input_file, input_folder
+from dpzero_theory.cli import Parser, command, extra, input_file, input_folder
 from dpzero_theory.privacy.ledger import Account
 from dpzero_theory.privacy.plausible import FALSE_ALARM, THOUSANDTH, Noise, look
 
@@ -372,6 +372,7 @@ def _parser() -> Parser:
     return parser
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (by default those of the process), and print the report. Returns 0 if
     everything holds, else 1. Bad arguments exit with status 2."""
