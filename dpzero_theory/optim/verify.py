@@ -183,7 +183,8 @@ def _numbers(content: Content) -> Finding:
         said = "too few releases to tell a thousandth of the noise from all of it"
         return Finding("released numbers", f"not tested: {said}")
     part = math.floor(least * 1000) / 1000
-    return Finding("released numbers", f"can be noise as stated; {part:g} of it alone would be seen", holds=True)
+    said = f"can be noise as stated; numbers of {part:g} of its size would be refused (near 1: a sharp test)"
+    return Finding("released numbers", said, holds=True)
 
 
 def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
