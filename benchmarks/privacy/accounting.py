@@ -178,7 +178,9 @@ REMAKES = {
         ("setting",), lambda row: [ask.lattice_answer({name: row[name] for name in ask.OF_LATTICE})], **_BRACKETS
     ),
     "accounting_rows": Remake(five.KEY, lambda row: [five.again(row)], **_BRACKETS),
-    "accounting_rows_allocation": Remake(five_allocation.KEY, lambda row: [five_allocation.again(row)], **_BRACKETS),
+    "accounting_rows_allocation": Remake(
+        five_allocation.KEY, lambda row: [five.again(row, five_allocation.answer)], **_BRACKETS
+    ),
 }
 
 

@@ -228,8 +228,11 @@ def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {column: setting[column] for column in KEY[:-1]} | {"accountant": name} | found
 
 
-def again(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a committed row again. Raises ModuleNotFoundError if its accountant is not installed."""
+def again(
+    row: Mapping[str, Any], answer: Callable[[Mapping[str, Any], str], dict[str, Any]] = answer
+) -> dict[str, Any]:
+    """Make a committed row again by `answer`, a function of a setting and the name of an accountant. Raises
+    ModuleNotFoundError if its accountant is not installed."""
     made = answer(row, row["accountant"])
     if made.get("status", "").startswith(ABSENT):
         raise ModuleNotFoundError(f"{row['accountant']} is {made['status']}")

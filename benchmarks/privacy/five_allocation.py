@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.kit.timing import least_timed
-from benchmarks.privacy.five import ABSENT, OURS, apart, opake_library
+from benchmarks.privacy.five import OURS, apart, opake_library
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Release
@@ -86,14 +86,6 @@ def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
     found, seconds, cpu_seconds = least_timed(lambda: epsilon_of_history([release], setting["delta"]))
     ends = {"epsilon": found.upper, "epsilon_lower": found.lower}
     return row | ends | {"seconds": seconds, "cpu_seconds": cpu_seconds, "status": "ok"}
-
-
-def again(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a committed row again. Raises ModuleNotFoundError if its accountant is not installed."""
-    made = answer(row, row["accountant"])
-    if made.get("status", "").startswith(ABSENT):
-        raise ModuleNotFoundError(f"{row['accountant']} is {made['status']}")
-    return made
 
 
 def run_rows(parser: Parser, options: Namespace) -> None:

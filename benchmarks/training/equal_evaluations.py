@@ -258,18 +258,8 @@ def _body(parser: Parser, options: Namespace) -> int:
     tasks = [name for name in preset.tasks if options.task in (None, name)]
     if set(tasks) - {"digits"} and options.data is None:
         parser.error("--data must be given for tasks other than digits")
-    torch.set_num_threads(1)
-    results = Results(
-        folder,
-        key=KEY,
-        fields=FIELDS,
-        seeds=[*CHOOSING, *REPORTED],
-        device="cpu",
-        dtype="float32",
-        cell=CELL,
-        settings=manifest_settings(preset.batch, SMOOTHING["central"]),
-        figure="figures.equal_evaluations",
-    )
+    smoothing = SMOOTHING["central"]
+    results = results_in(folder, CELL, preset.batch, smoothing, figure="figures.equal_evaluations")
     with parser.opened("--out", results):
         for name in tasks:
             work = TASKS[name](options.data)
@@ -280,10 +270,27 @@ def _body(parser: Parser, options: Namespace) -> int:
     return 0
 
 
-def manifest_settings(batch: int, smoothing: float | dict[str, float]) -> dict[str, Any]:
-    """Return, for the manifest, what changes the meaning of rows beside their columns: the budget, the expected batch
-    size `batch`, the smoothing (one number, or one for each difference rule), and that noise comes from seeds."""
-    return {"epsilon": EPSILON, "delta": DELTA, "batch": batch, "smoothing": smoothing, "noise": "seeded"}
+def results_in(
+    folder: Path, cell: Sequence[str], batch: int, smoothing: float | dict[str, float], figure: str = ""
+) -> Results:
+    """Return the rows of a folder to which `make` adds, and compute with one thread from here on.
+
+    cell: the columns of a cell; those of a row's key are these, step size, clip and seed. batch, smoothing: the
+    expected batch size and the smoothing lambda, of all rules or by rule, for the manifest. figure: the module of the
+    figure that is drawn from the rows, if there is one.
+    """
+    torch.set_num_threads(1)
+    return Results(
+        folder,
+        key=(*cell, "step_size", "clip", "seed"),
+        fields=FIELDS,
+        seeds=[*CHOOSING, *REPORTED],
+        device="cpu",
+        dtype="float32",
+        cell=cell,
+        settings={"epsilon": EPSILON, "delta": DELTA, "batch": batch, "smoothing": smoothing, "noise": "seeded"},
+        figure=figure,
+    )
 
 
 def make(results: Results, work: HeadTask, cell: dict[str, Any], variant: Variant, batch: int) -> None:

@@ -22,14 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy.stats import t as student
 
 from benchmarks.kit.experiment import Command, flag
-from benchmarks.kit.rows import RESULTS, Results, having, read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.training.equal_evaluations import (
-    CHOOSING,
-    FIELDS,
     PRESETS,
     REPORTED,
     SMOOTHING,
@@ -37,8 +34,8 @@ from benchmarks.training.equal_evaluations import (
     chosen,
     committed,
     make,
-    manifest_settings,
     plain,
+    results_in,
 )
 from benchmarks.training.equal_tasks import TASKS
 from dpzero_theory.cli import Parser, input_folder, output_folder
@@ -156,17 +153,7 @@ def _body(parser: Parser, options: Namespace) -> int:
         print(summary())
         return 0
     preset, rules, folder = PLACES[options.place]
-    torch.set_num_threads(1)
-    results = Results(
-        options.out or folder,
-        key=KEY,
-        fields=FIELDS,
-        seeds=[*CHOOSING, *REPORTED],
-        device="cpu",
-        dtype="float32",
-        cell=CELL,
-        settings=manifest_settings(preset.batch, {rule: SMOOTHING[rule] for rule in rules}),
-    )
+    results = results_in(options.out or folder, CELL, preset.batch, {rule: SMOOTHING[rule] for rule in rules})
     central = plain(read_rows(RESULTS / preset.folder))
     with parser.opened("--out", results):
         for name in preset.tasks:

@@ -25,17 +25,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.kit.experiment import Command, flag
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.training.equal_evaluations import (
     BATCH,
-    CHOOSING,
-    FIELDS,
     REPORTED,
     SMOOTHING,
     Variant,
     chosen,
     make,
-    manifest_settings,
+    results_in,
 )
 from benchmarks.training.equal_tasks import TASKS, HeadTask
 from benchmarks.training.heads import Linear
@@ -102,17 +100,7 @@ def _body(parser: Parser, options: Namespace) -> int:
     if not options.summary:
         if options.data is None:
             parser.error("--data must be given: the folder of TREC's files")
-        torch.set_num_threads(1)
-        results = Results(
-            folder,
-            key=KEY,
-            fields=FIELDS,
-            seeds=[*CHOOSING, *REPORTED],
-            device="cpu",
-            dtype="float32",
-            cell=CELL,
-            settings=manifest_settings(BATCH, SMOOTHING["central"]),
-        )
+        results = results_in(folder, CELL, BATCH, SMOOTHING["central"])
         with parser.opened("--out", results):
             work = TASKS["trec"](options.data)
             for evaluations, power, public in itertools.product(EVALUATIONS, POWERS, PUBLIC):
