@@ -177,7 +177,7 @@ def _values(value: float, factor: float) -> list[float]:
     return [value * factor, value / factor]
 
 
-# --- changes of tables and rows ---
+# --- changes of the numbers of `tables.toml`, and of benchmarks' committed rows ---
 
 
 def _table_changes(claim: Claim) -> Iterator[Change]:
@@ -243,8 +243,9 @@ def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
 
 @cache
 def imports_of(module: str) -> dict[str, str]:
-    """Return for each name that a module imports from the formulas or from other checks the module that it comes
-    from."""
+    """Return, for each name that a module of checks imports from `paper_checks.formulas`, which has the paper's
+    formulas, or from a module of `paper_checks.checks`, the dotted name of the module that it comes from. Other imports
+    are left out. module: the dotted name of the importing module."""
     found: dict[str, str] = {}
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paper_checks"):

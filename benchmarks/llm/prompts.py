@@ -65,8 +65,8 @@ class Prompter:
     """Turns the records of one task into examples for one kind of model. A prompt has at most `max_length` tokens, and
     at most the task's own largest number.
 
-    Raises ValueError where the task has no prompt for this kind of model, where a masked model's word is not one token,
-    or where the template and the longest answer leave no room for a record's text.
+    Raises ValueError where the task has no prompt for this kind of model, or where the template and the longest answer
+    leave no room for a record's text; and `classes` does where a masked model's word is not one token.
     """
 
     def __init__(self, task: Task, kind: str, tokenizer: Any, max_length: int | None = None) -> None:

@@ -136,8 +136,9 @@ def by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> T
 
 
 def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict[str, Tensor]:
-    """Return a model's keyword arguments for rows of token ids: the ids and the mask, padded on the right with `pad`,
-    so that padding comes after everything that a causal model attends to."""
+    """Return a model's keyword arguments for rows of token ids: input_ids and attention_mask, and for BERT position_ids
+    too, each of shape (rows, longest row). Ids are padded on the right with the id `pad`, so that padding comes after
+    everything that a causal model attends to."""
     config: Any = model.config
     ids, mask, positions = _padded(tuple(rows), pad, next(model.parameters()).device)
     inputs = {"input_ids": ids, "attention_mask": mask}

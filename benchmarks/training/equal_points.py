@@ -134,7 +134,10 @@ def best(cells: list[Found], *rules: str) -> Found | None:
 
 
 def summary() -> str:
-    """Return a line for each task and number of evaluations with the chosen K of every rule."""
+    """Return a text with a line for each task and number of evaluations of a record's loss in a run. The line has the
+    mean accuracy in percent of central differences with K = 1 direction a step; then for each difference rule (central,
+    forward, exact) that was run the chosen K, its mean accuracy, and in brackets by how many points that is above the
+    accuracy with K = 1, with half the 95% interval."""
     lines = []
     for (name, evaluations), cells in compared().items():
         (one,) = (cell for cell in cells if cell[:2] == ("central", 1))

@@ -145,10 +145,13 @@ def one_run(work: SearchRecords, plan: Plan, seed: int) -> dict[str, Any]:
 
 
 def searched(rows: pd.DataFrame, way: str) -> tuple[float, float]:
-    """Return the mean and the standard deviation of the accuracy of SEARCHES simulated searches that pay for their
-    choice in the given `way`, a key of WAYS. `rows` are the runs of that way; each run of a search is one of them, of a
-    random or a given setting and with a random seed, and the search ends with the run that is best on the public
-    records."""
+    """Return the mean and the standard deviation, over SEARCHES simulated searches that pay for their choice in the
+    given `way`, a key of WAYS, of the accuracy in which a search ends.
+
+    `rows` are the runs of that way. Each run of a search is one of them, of a random or a given setting and with a
+    random seed. The search chooses its run that is best on the public records, and ends in the accuracy of that run on
+    the records that neither train nor choose.
+    """
     table = rows.pivot(index="setting", columns="seed", values=["public", "accuracy"])
     public, accuracy = (np.asarray(table[name], dtype=float) for name in ("public", "accuracy"))
     source, found = random.Random(0), []

@@ -57,8 +57,8 @@ class RedrawsWhenWorse(_WatchesLoss):
 
 
 class SchedulesByLoss(_WatchesLoss):
-    """A loop with a fault: a step-size factor, halved whenever the exact training loss has not fallen, is printed at
-    every step."""
+    """A loop with a fault: a step-size factor, halved at each step whose exact training loss is not below that of all
+    steps before, is printed at every step."""
 
     def stops(self) -> bool:
         loss = self.loss()

@@ -111,10 +111,12 @@ class Influence:
 
     @cached_property
     def _extremes(self) -> list[tuple[Any, Array]]:
-        """Each extreme record that the loop accepts, with what the loop releases on it.
+        """Each extreme record that the loop accepts, with what the loop releases on it: one pair for each record.
 
-        The record is put in the first and then in the last place of the data. The releases are those of quiet runs,
-        which have almost no noise.
+        The record is put in the first place of the data for one run and in the last for another, and the array has the
+        rows of the first run's releases and then those of the second's. The runs are quiet: they have almost no noise.
+        Records whose arrays have another shape than that of the first one are left out. If runs cannot be repeated
+        there are no pairs.
         """
         accepted: list[tuple[Any, Array]] = []
         if self._runs.repeatable is None:

@@ -211,7 +211,8 @@ def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[fl
     theta of the y_j and `residuals` their residuals rho. The spectral measure at y has mean theta and second moment
     theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity, and y^T |A| y <= (theta^2 + rho^2)^(1/2) by
     Cauchy-Schwarz. For A^(1/p): the one-point Gauss rule theta^(1/p) is above, and the two-point Radau rule theta^(1/p)
-    (1 + rho^2/theta^2)^(1/p - 1) below (see `root_bracket`).
+    (1 + rho^2/theta^2)^(1/p - 1) below (see `root_bracket`). The estimate is the sum of the f(theta): the same as low
+    for |A|, and the same as high for A^(1/p), where a theta below 0 counts as 0.
     """
     sizes = np.abs(values)
     if root is None:

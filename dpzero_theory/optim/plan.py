@@ -424,8 +424,9 @@ class Plan:
     def vector_factor(self, release: int, squared_norm: int) -> float:
         """Return the number that 1 in a coordinate of a released vector adds to that coordinate of the weights.
 
-        release: its number, which has the step size alpha. squared_norm: ||v||^2 of v, the vector of integers along the
-        release's direction.
+        It is minus the step size alpha, times what 1 counts in the estimate of the gradient. The released vector is a
+        sum over the batch times v, plus noise, where v is a vector of integers, a multiple of the release's direction u
+        (`Directions.integers`). release: its number, which determines alpha. squared_norm: ||v||^2.
         """
         return -self.step_size(release) * self._unit(squared_norm)
 

@@ -132,12 +132,13 @@ class Staircase:
         more: NDArray[np.uint64],
         read: Read,
     ) -> NDArray[np.bool_]:
-        """For each proposal whether v < p, the test by which it is accepted. For proposals from the tail the answer is
-        meaningless.
+        """For each proposal whether v < p, the test by which it is accepted. For proposals from the tail, beyond the
+        last step of the staircase, the answer is meaningless, and `_tail` decides.
 
-        v is a random number and p the probability of acceptance (module's docstring). magnitude, step: the absolute
-        values of the proposals and their steps. The binary digits of v are `leading`, then `more`, then as many as are
-        needed from `read`.
+        v is a random number in [0, 1) and p the probability of acceptance (module's docstring). magnitude: the absolute
+        values of the proposals. step: for each the index of the step of the staircase that it was drawn from, 0 to
+        M - 1, or M for the tail. leading: the first `digits` binary digits of v (fewer than 64), read as an integer.
+        more: the next 64 digits, likewise. read: gives the random bytes of as many further digits as are needed.
         """
         v = (leading + more * 2.0**-64) * 2.0**-self.digits
         p = self.height / self.counts[step] * np.exp(-0.5 * (magnitude / self._sigma) ** 2)

@@ -83,8 +83,8 @@ def mixed_delta(
         """The bracket of delta if the numbers of truncated steps are at most those of the cut with index `last`, and
         not all at most those of the cut `first` (for -1: at least `least`)."""
         fewest = least if first < 0 or len(least) > 1 else [kept[first][1][0] + 1]
-        # A bracket below `small` need not be narrow: times the probability that the numbers of the cut `first` are
-        # exceeded, it adds at most 1e-4 of the lower end of delta to the sum.
+        # A bracket below `small` need not be narrow: times the bound on the probability that some part has more
+        # truncated steps than the number of the cut `first`, it adds at most 1e-4 of the lower end of delta to the sum.
         small = _EXCESS / 10 * attained.lower / (1.0 if first < 0 else kept[first][0])
         return of(composition.told(fewest, kept[last][1]), epsilon, min(small, 1.0))
 

@@ -56,9 +56,11 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns what calling the object returns, for lanes in which samples may be clipped.
+        """Returns the means of the clipped h - d_i over the samples, shape (d, L), and min_i ||h - d_i||, shape (L,).
 
-        `h` are the lanes' vectors, shape (d, L), `clip` their clips C and `size` the ||h||^2, both of shape (L,).
+        Calling the object returns the same, except that on a CPU it saves this computation for the lanes in which no
+        sample can be clipped. `h` are the vectors of the L lanes (settings of the parameters), shape (d, L), `clip`
+        their clips C and `size` the ||h||^2, both of shape (L,).
         """
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)

@@ -49,11 +49,12 @@ class Start:
 
     def own(self, push: Tensor) -> Tensor:
         """Returns w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L); w_t^T M y_0 where
-        noise is scalar.
+        the noise is a scalar, which moves a run only along w_t.
 
-        This is the inner product of a step's own direction with the place that the noise of all steps before it leads
-        to from the starting point y_0. push: p = alpha sigma, the step size times the standard deviation of the noise,
-        of each run, shape (L,).
+        M is the diagonal matrix of these inner products, and N_t the sum of the noise vectors, without the factor p, of
+        the directions before t. This is the inner product of a step's own direction with the place that the noise of
+        all steps before it leads to from the starting point y_0. push: p = alpha sigma, the step size times the
+        standard deviation of the noise, of each run, shape (L,).
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))

@@ -268,8 +268,8 @@ def _smoothing_errors(rule: str) -> list[tuple[float, int, float, str, float | N
                 curved = (step * step) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
                 second = math.sqrt(float(np.mean(curved)))
             found.append((case.clip, p.d, p.r, kind, p.sample_rank, k, first, second))
-        # With one direction the losses x_1 |x_1|/2 (central differences) and x_1^2/2 (forward ones) attain, at x = 0,
-        # the bound on E[e'U'HU e]^(1/2).
+        # With one direction a step (K = 1) the losses x_1 |x_1|/2 (central differences) and x_1^2/2 (forward ones)
+        # attain, at x = 0, the bound on E[e'U'HU e]^(1/2), with e the error of the difference and U the direction.
         for d in (1, 4, 50):
             if k == 1:
                 first_coordinates = np.concatenate([draw(kind, rng, 4000, 1, d)[:, 0, 0] for _ in range(25)])

@@ -336,7 +336,7 @@ def baseline_subtracted(records: Array, seed: int, settings: Settings) -> Any:
     """The mean difference of all records is subtracted from each before clipping (a baseline), without noise, so one
     record moves all.
 
-    As in: variance reduction by a baseline in zeroth-order / REINFORCE code.
+    What is subtracted is half of that mean. As in: variance reduction by a baseline in zeroth-order / REINFORCE code.
     """
     s, clip, noise = settings["noise_multiplier"], settings["clip"], np.random.default_rng()
     seeds = np.random.default_rng(seed).integers(2**31, size=int(settings["steps"]))

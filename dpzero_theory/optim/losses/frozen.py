@@ -41,7 +41,8 @@ next number of the hidden states' type."""
 
 
 class States(TensorDataset):
-    """Records with their hidden states: `data[i]` is a mapping from names to tensors, and so is `data[tensor]`.
+    """Records with their hidden states: `data[i]` is a mapping from names to tensors, and so is `data[tensor]`. In it
+    the hidden states have the name `STATES`.
 
     All records have one shape, and batches need no `collate`.
 
