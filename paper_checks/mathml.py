@@ -19,7 +19,7 @@ def mathml(latex: str) -> str:
     found = str(convert(latex, display="block")).replace(
         "&#x029F5;",
         "&#x02216;",
-        # the second sign for the set difference is in common fonts, the first is not
+        # of these two signs for the set difference, U+29F5 and U+2216, common fonts have only the second
     )
     if unknown := re.search(r"\\\w+", found):
         raise ValueError(f"formula must be LaTeX that can be drawn; got {unknown[0]}")

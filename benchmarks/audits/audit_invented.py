@@ -57,7 +57,11 @@ def first_try() -> dict[str, list[str]]:
 
 
 def judged(specimen: Specimen, violated: Collection[str]) -> str:
-    """Return "yes" if the violated checks are right about the loop, else "no" or "wrong reason"."""
+    """Return "yes", "no" or "wrong reason": whether an audit that found the checks `violated` is right about the loop.
+
+    For a sound loop it is "yes" if none is violated, else "no". For a loop with a fault it is "yes" if one of the
+    checks that may find it is violated (`finds` and `also` of the specimen), "wrong reason" if only others are, and
+    "no" if none is."""
     if not specimen.finds or not violated:
         return "yes" if bool(specimen.finds) == bool(violated) else "no"
     return "wrong reason" if {specimen.finds, *specimen.also}.isdisjoint(violated) else "yes"

@@ -235,8 +235,8 @@ class Method:
 
     bound(scores, signs) returns a lower bound on epsilon. sizes are the numbers of runs, or of canaries, to try. kind
     is "runs" (one score a run, with as many signs +1 as -1) or "one run" (one score a canary, with fair random signs).
-    gdp says that the method bounds mu, package is what must be installed for it, and `on` are the names of the
-    mechanisms to audit.
+    gdp says that the method bounds the mu of Gaussian DP, from which bound then computes epsilon. package is what must
+    be installed for the method, and `on` are the names of the mechanisms to audit.
     """
 
     name: str

@@ -258,7 +258,9 @@ class _PseudoHuber:
     def _advance(self, q: Tensor, part: slice, step: slice) -> None:
         for row in range(step.start, step.stop):
             move = self.move[row][:, None]
-            # a move by -c w, with c = `move` and w a row, turns q into q - 2 c v + c^2 w^T w, where v = own - data_part
+            # With w a row, own is w^T y before the move along w, data_part is w^T y_i, and v = w^T (y - y_i) is their
+            # difference. A move of y by -c w, with c = `move`, turns q = ||y - y_i||^2 into q - 2 c v + c^2 w^T w. The
+            # first line here adds what is the same for all data points, the second adds 2 c data_part.
             q.add_(move * (move * self.gram[row, row] - 2 * self.own[row][:, None]))
             q.addcmul_(2 * move, self.data_part[row, part])
 

@@ -17,9 +17,9 @@ LAWS = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs"
 
 
 def dimension() -> str:
-    """Return a table by dimension d of the gradient norm that the methods reach, and of its slope in d on logarithmic
-    axes with a 95% interval over seeds. The text below it has the memory and processor time of the runs of one
-    problem."""
+    """Return a table by dimension d of the gradient norm that the methods reach, a mean over seeds, and of its slope in
+    d on logarithmic axes with a 95% interval over seeds. Below the methods of each spectrum one row has the peak memory
+    of the runs of one problem, the largest over seeds, and another row their processor time, the mean over seeds."""
     rows, selected = read_rows(RESULTS / "rank"), read_rows(RESULTS / "selection")
     fits = read_rows(RESULTS / "slopes").query("measured == 'gradient_train' and selection == 'held-out'")
     sizes = sorted(selected[selected["sweep"].isin(list(OF_RANK))]["d"].unique())
@@ -68,8 +68,9 @@ def _by(
     rows: pd.DataFrame, experiment: str, column: str, said: Callable[[Any], str]
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield for every value of `column` in an experiment a text, which `said` makes of the value, and the rows that
-    `benchmarks.selection` gives for that value alone, both at the last iterate and at x_tau, with the column `r`: for
-    each seed, the parameters that are best on the other seeds."""
+    `benchmarks.selection` gives for that value alone. For each seed they have the parameters that are best on the other
+    seeds, once at the last iterate and once at x_tau, the iterate at a random step. The effective rank of the problems
+    is added to them as the column `r`."""
     for value, part in rows[rows["experiment"] == experiment].groupby(column, sort=False):
         table = as_synthetic(part, experiment, "fixed")
         chosen = pd.DataFrame([row for output in ITERATES for row in select(table, "gradient", output)])

@@ -92,8 +92,9 @@ def _root(matrix: Array) -> Array:
 
 @cache
 def unknown_noise(d: int, size: int) -> Array:
-    """Return the covariance, shape (STEPS, STEPS), that is best for the mean workload of `TRAINING` pools of this size
-    in d dimensions, drawn with a seed of their own. No pool that is measured is among them."""
+    """Return the covariance of the steps' noise, shape (STEPS, STEPS), that is best (`best_noise`) for the mean of the
+    matrices `workload` of `TRAINING` pools. A pool has `size` directions in d dimensions, which the steps of a run take
+    in turn (`pool`). These pools are drawn with a seed of their own, so that no pool that is measured is among them."""
     rng = np.random.default_rng([d, size, 10**6])
     return best_noise(
         sum((workload(pool(d, size, rng)) for _ in range(TRAINING)), np.zeros((STEPS, STEPS))) / TRAINING

@@ -149,9 +149,11 @@ def _top(k: int) -> float:
 
 @cache
 def _doubled(d: int, k: int) -> tuple[Array, Array]:
-    """Return Chebyshev coefficients, on [0, _top(k)], of two functions of s = y'y, where y has a unit vector's products
-    with k directions on the sphere of R^d. The density of s is s^(k/2-1) p(s), and E[sum y_i^4 | s] = s^2 q(s); the
-    functions are log p and q."""
+    """Return Chebyshev coefficients, on [0, _top(k)], of two functions of s = y'y: of log p(s), and of q(s) itself.
+
+    Here y has the products of a unit vector with k independent directions on the sphere of radius sqrt(d) in R^d. The
+    density of s is s^(k/2-1) p(s) times a constant, and E[sum y_i^4 | s] = s^2 q(s). k is a power of two, and d >
+    _top(k)."""
     top, count = _top(k), 160
     x = np.cos(math.pi * (np.arange(count) + 0.5) / count)
     s, fit = top * (x + 1) / 2, np.linalg.inv(chebvander(x, count - 1))
@@ -403,9 +405,13 @@ def _ratio(cost: float, progress: float, floor: float, g: float) -> float:
 
 
 def run_by_rule(rule: str, case: int) -> dict[str, Any]:
-    """Return the row of a prescription for a difference rule and a law of the directions, with its smoothing and other
-    parameters multiplied by random factors, and with runs on the worst loss of the family. `case` is the seed; the
-    laws of the directions take turns."""
+    """Return the row of runs with the parameters of a random prescription (`prescribe`) for a difference rule.
+
+    The prescribed smoothing is multiplied by 1 to 1,000, and, in every second turn through the laws of the directions,
+    the step size and the clip by random factors about 1. The loss is the worst for these parameters among those of the
+    family with the name "mean", "long" or "burst" (`optimality.member`). "ratio" is the mean over the runs of what the
+    theorem bounds, less `STANDARD_ERRORS` standard errors, over the certified bound at the same parameters: above 1 it
+    contradicts the theorem. `case` is the seed, and decides the law of the directions and the name."""
     law = EVERY[case % len(EVERY)]
     rng = np.random.default_rng([case, 96, list(DIFFERENCES).index(rule)])
     n, epsilon = int(10 ** rng.uniform(3, 6)), float(rng.choice([0.5, 2.0, 8.0]))

@@ -110,7 +110,7 @@ for _check in (
         core=True,
         random=False,
     ),
-    Check("steps", "Are there as many releases as accounted, whatever the data?", accounting.steps, random=False),
+    Check("steps", "Are there as many releases as accounted, whatever the data?", accounting.steps),
     Check("un-noised", "Is anything shown that has no noise in it?", leaks.unnoised, core=True, random=False),
     Check("records-shown", "Are records in anything that is written?", leaks.canaries, random=False),
     Check(

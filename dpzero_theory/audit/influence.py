@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.runs import SEED, LoopRuns, norms, stacked
+from dpzero_theory.audit.randomness import generators_kept
+from dpzero_theory.audit.runs import SEED, LoopRuns, norms, same, stacked
+from dpzero_theory.audit.sources import noted_generators
 from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 
@@ -121,7 +123,7 @@ class Influence:
             rows = [
                 self._runs.quiet(datasets.replaced(self._loop.records, index, record), **self._all) for index in (0, -1)
             ]
-            if all(row is not None and np.isfinite(row).all() for row in rows):
+            if all(row is not None and np.isfinite(row).all() and row.shape == rows[0].shape for row in rows):  # type: ignore[union-attr]
                 accepted.append((record, np.concatenate(rows)))  # type: ignore[arg-type]
         return [one for one in accepted if one[1].shape == accepted[0][1].shape]
 
@@ -142,13 +144,46 @@ class Influence:
         rows = [self._runs.quiet(world, **self._all) for world in worlds]
         if any(row is None or not np.isfinite(row).all() for row in rows):
             return None
-        large, small = (np.asarray(rows[k]) - np.asarray(rows[k + 1]) for k in (0, 2))
-        if large.shape != small.shape or large.size < _ENOUGH_NUMBERS:
+        whole = [np.asarray(row) for row in rows]
+        if any(row.shape != whole[0].shape for row in whole):
+            return None
+        large, small = whole[0] - whole[1], whole[2] - whole[3]
+        if large.size < _ENOUGH_NUMBERS:
             return None
         product = norms(large.ravel()) * norms(small.ravel())
         if not product > 0 or float(large.ravel() @ small.ravel()) < (1 - _NEARLY_EQUAL) * product:
             return None
         return float(norms(small.ravel()) / norms(large.ravel()))
+
+    @cached_property
+    def draws_shift(self) -> bool:
+        """Whether a run with one record less draws other random numbers, on which what is released depends.
+
+        Runs with equal seeds then do not show what removing a record changes: all others may contribute something else
+        too. It is the case where a random generator ends in another state with one record less, and releases change if
+        it begins in another state.
+        """
+        loop, runs, base = self._loop, self._runs, None
+        train = loop.train
+        with generators_kept(), noted_generators() as drawn:
+            loop.train = drawn.around(train)
+            try:
+                states = []
+                for data in (None, None, datasets.removed(loop.records, 0)):
+                    rows = runs.quiet(data, **self._all)
+                    states.append(drawn.states)
+                    base = rows if base is None else base
+                first, again, less = states
+                if len(first) != len(less) or len(first) != len(again):
+                    return not runs.same_for_all_seeds
+                moved = [k for k, state in enumerate(first) if state == again[k] != less[k]]
+                for drawn.other in moved:
+                    rows = runs.quiet(None, **self._all, world=SEED + 1)
+                    if base is None or rows is None or not same(base, rows):
+                        return True
+            finally:
+                loop.train = train
+        return False
 
     @cached_property
     def nearly_clipped(self) -> Any:

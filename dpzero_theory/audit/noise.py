@@ -137,9 +137,12 @@ class NoiseSamples:
         values = [first]
         for k in range(1, int(count)):
             one = self.residual(records, changes, _NOISE_SEED + k)
-            if one is None or one.shape != first.shape:
+            if one is None or one.shape[1:] != first.shape[1:]:
                 return None
             values.append(one)
+        if any(len(one) != len(first) for one in values):
+            # A loop that ends by what it released selects the noise of later steps, but not that of its first one
+            values = [one[:1] for one in values]
         return NoiseSample(world, np.array(values) / self._runs.claim.noise_std(changes.get("batch")))
 
     @cached_property
@@ -167,6 +170,8 @@ class NoiseSamples:
     ) -> Array | None:
         """Returns the noise of one run's releases; None where it cannot be separated from the sums.
 
+        It is that of the first release alone where the noisy and the quiet run have different numbers of steps.
+
         Where the loop returns its sums before noise, these are subtracted, else the releases of a quiet run, which has
         almost no noise; where noise cannot be turned off (`blind`), the difference of two noisy runs is used.
 
@@ -192,13 +197,18 @@ class NoiseSamples:
             return None
         quiet = runs.quiet(records, **how, **changes)
         rows = runs.comparable(noisy)
-        return None if quiet is None or quiet.shape != rows.shape else rows - quiet
+        if quiet is None or quiet.shape[1:] != rows.shape[1:]:
+            return None
+        return rows - quiet if len(rows) == len(quiet) else rows[:1] - quiet[:1]
 
     def _difference(self, records: Records | None, changes: dict[str, Any], seed: int) -> Array | None:
         """Returns the difference of two noisy runs over the root of 2: if noise is Gaussian, this has the noise's law.
 
-        The runs have the same data (`records`, the loop's own if None), settings (`changes`) and seed of the loop, and
-        other states of the global random generators. None is returned where a run fails.
+        The runs have the same data (`records`, the loop's own if None), the same seed of the loop, and different states
+        of the global random generators, which are seeded with `seed` and `seed` + 1. Their settings are those of the
+        claim, changed so that the weights stay where they are (`frozen` of the runs), and then by `changes`. Where the
+        weights cannot be kept, only the first step is compared: so both have the same sums, and the difference is of
+        the noise alone. None is returned where a run fails, or where the releases have different shapes.
         """
         settings = {**self._runs.frozen, **changes}
         pair = [self._runs.attempt(records, seed=seed, world=world, **settings) for world in (seed, seed + 1)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED, Check, Verdict
+from dpzero_theory.privacy.relation import Relation
 
 CORE_UNTESTED = 3  # The exit status where nothing is violated but a core check could not be made
 _TABLE_WIDTH = 116  # The width of the text report, in characters
@@ -122,16 +123,21 @@ class AuditReport:
 
     @property
     def summary(self) -> str:
-        """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
+        """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds.
+
+        Under add-remove they say that the number of records counts as public, so that a loop may show it.
+        """
         counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
         held, violated, rest = counts.values()
         bad = f"{violated} violated"
         if spared := violated - len(self.unwaived):
             bad += f" ({spared} of them waived)"
         missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
+        number = " The number of records is taken to be public." if self.claim.relation == Relation.ADD_REMOVE else ""
         return (
             f"{held} checks held, {bad}, {rest} could not be tested; a loop that does as claimed is reported"
             f" with probability at most {self.false_alarm:g}. {self.runs} runs, {self.seconds:.1f} s."
+            + number
             + (missing if self.core_untested else "")
         )
 
@@ -142,7 +148,7 @@ class AuditReport:
             verdict, cause = entry.verdict, self.cause_of(entry.check.name)
             said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
             name = f"  {entry.check.name}" if cause else entry.check.name
-            first = f"{name:23}{_TABLE_MARKS[verdict.status]:12}"
+            first = f"{name:22} {_TABLE_MARKS[verdict.status]:12}"
             lines += textwrap.wrap(first + said, _TABLE_WIDTH, subsequent_indent=" " * 35)
             if cause:
                 lines.append(f"{'':35}may follow from {cause}: mend that first, then audit again")

@@ -173,10 +173,11 @@ class Seeds:
         self._count = dict[str, int]()
 
     def calling(self, real: Any, owner: tuple[Any, ...], seed: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Calls `real`, which seeds a generator, and returns its result.
+        """Notes the seed of a call of `real`, which seeds a generator, makes the call and returns its result.
 
-        `owner` is the generator if `real` is a method, `seed` the arguments, of which the first is the seed, and
-        `named` those that have a name. Calls of this kind that `real` makes itself are not noted again.
+        Where `forced` has a seed for this call, `real` is given that one instead. `owner` is the generator if `real` is
+        a method, else empty; `seed` has the arguments, of which the first is the seed, and `named` those that are given
+        by name. Calls of this kind that `real` makes itself are neither noted nor given other seeds.
         """
         if self._within:
             return real(*owner, *seed, **named)
@@ -275,6 +276,98 @@ def _everywhere(changes: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]
     finally:
         for space, name, value in places:
             space[name] = value
+
+
+class Drawn:
+    """The random generators that a run makes, in order, and their states when it ends.
+
+    Attributes:
+        states: the states of the generators when the last run ended, and then those of the process's global ones.
+        other: the position of a generator that begins in another state than that of its seed; None for none.
+    """
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+        self.other: int | None = None
+        self._made: list[Any] = []
+
+    def making(self, generator: Any) -> None:
+        """Notes a generator of NumPy, Python or torch that was just seeded."""
+        if any(generator is one for one in self._made):
+            return
+        if len(self._made) == self.other:
+            _begin_elsewhere(generator)
+        self._made.append(generator)
+
+    def around(self, train: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the loop `train`, whose generators are noted from its start to its end."""
+
+        def noted(*arguments: Any) -> Any:
+            self._made = []
+            try:
+                return train(*arguments)
+            finally:
+                torch = sys.modules.get("torch")
+                every = [_state_within(one) for one in self._made]
+                every += [random.getstate(), np.random.get_state(legacy=False)]  # noqa: NPY002
+                every += [torch.get_rng_state().tolist()] if torch else []
+                self.states = [repr(state) for state in every]
+
+        return noted
+
+
+def _state_within(generator: Any) -> Any:
+    """Returns the state of a bit generator of NumPy, or of a generator of NumPy, Python or torch."""
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    state = generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+    return state.tolist() if hasattr(state, "tolist") else state
+
+
+def _begin_elsewhere(generator: Any) -> None:
+    """Gives a generator, of the kinds of `_state_within`, another state than that of its seed."""
+    if isinstance(generator, np.random.BitGenerator):
+        generator.state = type(generator)(_PROCESS).state
+    elif hasattr(generator, "manual_seed"):
+        generator.manual_seed(_PROCESS)
+    else:
+        generator.seed(_PROCESS)
+
+
+@contextmanager
+def noted_generators() -> Iterator[Drawn]:
+    """A context manager that notes the generators of NumPy, Python and torch which a run makes (`Drawn.around`)."""
+    drawn = Drawn()
+    within = False
+
+    def default_rng(*seed: Any, **named: Any) -> Any:
+        made = real(*seed, **named)
+        drawn.making(made.bit_generator)
+        return made
+
+    def noting(kind: Any, method: str) -> Any:
+        def noted(self: Any, *seed: Any, **named: Any) -> Any:
+            nonlocal within
+            result = getattr(kind, method)(self, *seed, **named)
+            if not within:
+                within = True
+                try:
+                    drawn.making(self)
+                finally:
+                    within = False
+            return result
+
+        return type(kind.__name__, (kind,), {method: noted})
+
+    real = np.random.default_rng
+    kinds: list[tuple[Any, str]] = [(getattr(np.random, name), "__init__") for name in _SEEDED[1:]]
+    kinds.append((random.Random, "__init__"))
+    if torch := sys.modules.get("torch"):
+        kinds.append((torch.Generator, "manual_seed"))
+    with _everywhere([(real, default_rng), *((kind, noting(kind, how)) for kind, how in kinds)]):
+        yield drawn
 
 
 def generators_outside(train: Any) -> list[Any]:

@@ -128,7 +128,8 @@ def release_moment(
     shares = np.power(np.clip(np.where(np.isnan(values), b, values), 0.0, b) / b, m)
     offset = 0.5 if replaces else 0.0
     lattice = Lattice(settings.clip, FINE_GAUSSIAN)
-    # A lattice unit is added to each share of B^m, so that rounding to the lattice lowers none.
+    # A record's share is its min(||grad f_i||, B)^m over B^m, in [0, 1]; less `offset` it is in [-C, C], with C the
+    # clip of `moment_settings`. A lattice unit is added to each, so that rounding to the lattice lowers none.
     total = int(lattice.round(shares - offset + lattice.spacing).sum())
     scale = _LAW.scale(settings.noise_multiplier, lattice.levels)
     release = ledger.spend(settings)[0]

@@ -359,9 +359,12 @@ def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
 
 
 def _bracket(size: int, bracket: Bracket, one: Bracket, *, of_group: bool = False) -> Bracket:
-    """The bracket with the upper end of `bracket` and the lower end of `one`, with a note on what these are.
+    """The bracket, with value = upper, from the lower end of `one` to the upper end of `bracket`, with a note that says
+    whose number each end bounds.
 
-    of_group: whether some group of `size` records attains the lower end; else one record does.
+    bracket: of epsilon, delta or the noise multiplier for groups of `size` records. one: a bracket of that number whose
+    lower end holds for groups too. of_group: whether this lower end is attained by data of a group; else it is that of
+    a single record.
     """
     whose = "attained by data of a group" if of_group else "that of one record"
     note = f"groups of {size} records: the upper end is certified, the lower end is {whose}"

@@ -197,8 +197,9 @@ class _Minimum:
         """A lower bound on the minimum of g, and the x at which g might be as small."""
         best = (math.inf, 1.0)
         for i, (x, low, _) in enumerate(self.points):
-            # Right of x, g is above the line through x and any point before it, and left of the next point above the
-            # line through that one and any point after it. Its slope is at least a - 1 and at most a, and h >= 0.
+            # As g(x) = h(x) + a x is convex, it is above the line through x and any point before it right of x, and
+            # above the line through the next point and any point after that left of the next point. h falls with a
+            # slope of at least -1, so the slope of g is at least a - 1 and at most a; and h >= 0, so g(x) >= a x.
             before, ahead = self.points[:i], self.points[i + 1 :]
             falling = max([self.a - 1, *((low - high) / (x - at) for at, _, high in before)])
             rising, start, end = self.a, self.a * x, math.inf

@@ -24,8 +24,8 @@ class ClippedMean:
     """Computes the clipped mean (1/n) sum_i clip_C(h - d_i) for each of L lanes, of which each has its own h and C.
 
     A lane is one setting of an algorithm's parameters, and the d_i are vectors of n samples. Called with h, shape (d,
-    L), and C, shape (L,), it returns the means, shape (d, L), and min_i ||h - d_i||, shape (L,), which on a CPU is 0
-    for a lane where no sample is clipped.
+    L), and C, shape (L,), it returns the means, shape (d, L), and min_i ||h - d_i||, shape (L,). On a CPU a lane with
+    ||h|| + max_i ||d_i|| <= C, where no sample can be clipped, gets h as its mean and 0 in place of the minimum.
 
     For sample i the row (d_i, ||d_i||^2, 1) is stored. Its product with (-2 h, 1, ||h||^2)/C^2 is q = ||h -
     d_i||^2/C^2, and the sum of the rows with the clip factors min(1, q^(-1/2)) also contains the sum of the factors.
@@ -64,11 +64,14 @@ class ClippedMean:
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 
     def weighted(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns sums over the samples that the clipped means follow from.
+        """Returns, for each lane, what the clipped mean and the smallest ||h - d_i|| follow from.
 
-        They are the sums of the clip factors, shape (L,), and of factor times d_i, shape (d, L), and the least q = ||h
-        - d_i||^2/C^2, shape (L,). `h` are the lanes' vectors, shape (d, L), `clip` their clips C and `size` the
-        ||h||^2, both of shape (L,).
+        It is the sum over the samples of the clip factors, shape (L,), the sum of the factor times d_i, shape (d, L),
+        and the least q = ||h - d_i||^2/C^2 of a sample, shape (L,). The d_i are the rows that the class was given; the
+        clip factor is its `weight` of q, by default min(1, C/||h - d_i||).
+
+        `h` has a vector h for each lane, shape (d, L), `clip` the lanes' clips C and `size` the ||h||^2, both of shape
+        (L,).
         """
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
         few = len(clip) < FEW

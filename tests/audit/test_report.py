@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,19 @@ def test_what_follows_from_a_fault_is_listed_below_it() -> None:
     assert found["causes"] == report.causes
     assert len(found["violated"]) == 5
     assert {one["check"]: one["may_follow_from"] for one in found["checks"]}["attack"] == "noise-size"
+
+
+def test_the_number_of_records_is_said_to_be_public_where_records_are_added(report: AuditReport) -> None:
+    says = "The number of records is taken to be public."
+    assert says in report.text()
+    assert says in page(report)
+    others = replace(report, claim=replace(report.claim, relation="replace-one"))
+    assert says not in others.text()
+
+
+def test_a_long_name_below_its_cause_is_apart_from_its_verdict() -> None:
+    text = _violated("noise-from-seed", "noise-from-directions").text()
+    assert "  noise-from-directions VIOLATED" in text
 
 
 def test_a_cause_of_a_cause_is_the_one_that_is_named() -> None:

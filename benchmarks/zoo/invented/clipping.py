@@ -411,8 +411,8 @@ def bias_outside_the_norm(records: Array, seed: int, settings: Settings) -> Any:
 @faulty(full(8.0, 8), "sensitivity")
 @quiet
 def clip_grows(records: Array, seed: int, settings: Settings) -> Any:
-    """The clip grows by a tenth each step while the noise stays that of the first clip, so in the last step a record
-    moves the sum by 1.9 times the accounted clip.
+    """The clip is multiplied by 1.1 from each step to the next while the noise stays that of the first clip, so in the
+    last of the eight steps a record moves the sum by 1.1^7 = 1.95 times the accounted clip.
 
     As in: clip warm-up schedules.
     """

@@ -1,5 +1,6 @@
 """Checks of batches: exact tests whether records are in batches as the claimed sampling says, and whether in secret."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 Included = NDArray[np.bool_]
 """An array that says whether each record was in each batch, of shape (runs, steps, records)."""
 _LISTED_RUNS = 8  # Where the loop returns its batches, those of this many runs are tested
+_UNLIKE_RUNS = 16  # So many runs list their batches of records that differ in size
+_UNLIKE_SEED = 90  # The loop's seed in the first of them; each further run has the next seed
+_UNLIKE = (1e3, 1e-3)  # The factors by which records in even and in odd places are scaled for them
 _SMALL, _LARGE = 0.1, 0.9
 """The quantiles of the claimed law of batch sizes that bound ordinary batches.
 
@@ -48,12 +52,8 @@ def observed(lab: Lab) -> Inclusion | None:
     """
     if lab.runs.base.batches is not None:
         runs = [lab.runs.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_LISTED_RUNS - 1))]
-        steps = min(len(run or []) for run in runs)
-        drawn = np.zeros((len(runs), steps, lab.claim.n), dtype=bool)
-        for r, run in enumerate(runs):
-            for t, batch in enumerate((run or [])[:steps]):
-                drawn[r, t, [i for i in batch if 0 <= i < lab.claim.n]] = True
-        return Inclusion(drawn, "the lists of batches that the loop returns") if steps else None
+        drawn = _listed(runs, lab.claim.n)
+        return Inclusion(drawn, "the lists of batches that the loop returns") if drawn.shape[1] else None
     if lab.influence.scan is None:
         return None
     drawn = lab.influence.scan.included
@@ -62,6 +62,35 @@ def observed(lab: Lab) -> Inclusion | None:
     if lab.claim.sampling != "poisson" and not lab.runs.same_for_all_seeds:
         drawn = drawn[np.all(drawn.any(axis=2), axis=1)]
     return Inclusion(drawn, "steps that moved when a record was exchanged") if len(drawn) else None
+
+
+def _listed(runs: Sequence[list[list[int]] | None], n: int) -> Included:
+    """Returns which of n records are in the batches that runs list, for the steps that all of the runs made."""
+    steps = min(len(run or []) for run in runs)
+    drawn = np.zeros((len(runs), steps, n), dtype=bool)
+    for r, run in enumerate(runs):
+        for t, batch in enumerate((run or [])[:steps]):
+            drawn[r, t, [i for i in batch if 0 <= i < n]] = True
+    return drawn
+
+
+def on_unlike_records(lab: Lab) -> Included | None:
+    """Returns which record was in which batch where the records differ in size; None where that cannot be seen.
+
+    Every second record is a thousand times as large as it was, and the others are a thousandth, so that batches which
+    follow losses, norms or an order of the records have others in them than batches that are drawn blindly. They are
+    taken from the batches that the loop returns. `lab` makes experiments on the audited loop.
+    """
+    records, n = lab.loop.records, lab.claim.n
+    if lab.runs.base.batches is None or not datasets.numbers(records[0]):
+        return None
+    for place in range(len(records)):
+        records = datasets.replaced(records, place, datasets.scaled(records[place], _UNLIKE[place % 2]))
+    count = _UNLIKE_RUNS if lab.claim.sampling in ("poisson", "fixed-size", "random-allocation") else 2
+    runs = [lab.runs.attempt(records, seed=_UNLIKE_SEED + k) for k in range(count)]
+    lists = [None if run is None else run.batches for run in runs]
+    drawn = _listed(lists, n)
+    return drawn if drawn.shape[1] else None
 
 
 def poisson(included: Included, rate: float) -> dict[str, float]:
@@ -175,6 +204,7 @@ def allocated(included: Included, rate: float) -> dict[str, float]:
     return epochs(included, rate) | drawn | _shared(first, stats.binom.pmf(np.arange(n + 1), n, length**-2.0))
 
 
+_DIFFER = "where the records differ a millionfold"  # Words for the data of `on_unlike_records`
 LAWS = {
     "poisson": poisson,
     "fixed-size": fixed_size,
@@ -271,22 +301,30 @@ def law(lab: Lab, level: float) -> Verdict:
     tests = LAWS[claimed](seen.included, rate)
     if claimed == "poisson" and (shown_sizes := _sizes(lab)) is not None and np.ptp(shown_sizes) > 0:
         tests |= _of_sizes(shown_sizes, lab.claim.n, rate)
+    unlike = on_unlike_records(lab)
+    others = {} if unlike is None else {f"{name}, {_DIFFER}": p for name, p in LAWS[claimed](unlike, rate).items()}
+    count = len(tests) + len(others)
+    if min(tests.values()) * count >= level:
+        tests |= others
     name, p = min(tests.items(), key=lambda pair: pair[1])
-    p = min(1.0, p * len(tests))
+    p = min(1.0, p * count)
     sizes = seen.included.sum(axis=2).ravel().tolist()
     plot = {"sizes": sizes, "expected": lab.claim.batch, "how": seen.how}
     if p < level:
-        real = looks_like(seen.included, rate, level)
+        real = None if name.endswith(_DIFFER) else looks_like(seen.included, rate, level)
         instead = f"; they fit {real}{cost(lab, real)}" if real and real != claimed else ""
         mend = (
             f"draw batches as {claimed} says, anew in every step and from a secret stream; or account for what is run"
         )
+        if name.endswith(_DIFFER):
+            mend = "draw batches without regard to what the records hold; no losses, norms or lengths may decide"
         return violated(f"batches are not {claimed} ({name}){instead}", mend, p_value=p, **plot)
-    count = seen.included.size
-    power = (
-        f"{count} chances of a record to be drawn; the rate within about {6 * np.sqrt(rate * (1 - rate) / count):.3f}"
-    )
-    return held(f"batches are {claimed} as far as {seen.how} show", power=power, p_value=p, **plot)
+    chances = seen.included.size
+    within = 6 * np.sqrt(rate * (1 - rate) / chances)
+    power = f"{chances} chances of a record to be drawn; the rate within about {within:.3f}"
+    says = f"batches are {claimed} as far as {seen.how} show"
+    says += f", also {_DIFFER}" if unlike is not None else "; whether they follow what records hold was not seen"
+    return held(says, power=power, p_value=p, **plot)
 
 
 def _outside(lab: Lab) -> str | None:

@@ -140,7 +140,11 @@ def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None
 
 
 def _windows(shown: list[tuple[str, list[Token]]]) -> int:
-    """An upper bound on how many parts of the outputs `shown` of a run are compared with the noise."""
+    """An upper bound on how many sequences of numbers from the outputs `shown` of a run are compared with its noise.
+
+    A sequence has as many numbers as the noise. It begins at one of an output's first `_NOISE_STARTS` numbers, and
+    takes each following one, or every second, or so on up to every `_NOISE_STRIDES`-th.
+    """
     return sum(_NOISE_STRIDES * min(_NOISE_STARTS, len(content)) for _, content in shown)
 
 
@@ -156,9 +160,11 @@ def _apart(rows: Array, noise: Array) -> Array:
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and the bytes of each output of the run `outcome`.
+    """Yields names and bytes of the outputs of the run `outcome`.
 
-    Arrays of bytes, such as states of torch's generators, are unchanged; other values become text.
+    An output of the type bytes is the content of a file: of a zip archive each member is yielded, of another compressed
+    file what is in it, else the bytes themselves (`tokens.unpacked`). The bytes of an array of them, such as a state of
+    torch's generators, are yielded unchanged, a text encoded, and any other value as its encoded `repr`.
     """
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):

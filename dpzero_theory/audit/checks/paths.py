@@ -6,6 +6,7 @@ by v must change x by b v. A sum that is released twice, parts of a sum that hav
 something moves without noise break this rule.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,17 @@ _WORLD = 1000  # The seed of the global generators in the first of these runs; e
 _MOST_PLACES = 2000  # At most this many numbers of the outputs are looked at
 _SHARE = 0.25
 """An output is reported if at least this share of what a record does to it does not come through the releases."""
+_SMALL_SHARE = 0.05  # Of an output without noise of its own, so large a share is enough
+_NEARBY = 1e-3
+"""What is found is looked at again with noise and a change of the record that are this many times as large.
+
+An output that follows the releases by cases, such as weights under a step size that is halved where a release is larger
+than the one before, is linear in them there.
+"""
+_OWN_NOISE = 0.1
+"""An output has noise of its own if what releases do not explain of it nearby, beside what the record does, is at least
+this share of what it was before."""
+_CLEAN = 0.01  # It has none if that is below this share of what the record does to it
 _STEPS_OF_ROUNDING = 4  # What a record does to an output must be at least so many steps to which the output is rounded
 _DRAWS = 6  # Whether a record's effect adds to that of the noise is looked at under this many draws of the noise
 _SAME_EFFECT = 0.05  # It does if its effect is the same in all draws up to this share
@@ -64,7 +76,7 @@ def beside_releases(lab: Lab, level: float) -> str | None:
         return None
     near = lab.influence.nearly_clipped
     record = lab.loop.records[0] if near is None else near
-    worlds = [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in _SHARES]
+    worlds = _worlds(lab, record, _SHARES)
     steps = max(1, min(len(base), _MOST_PATHS // base.shape[1]))
     changes = {**runs.repeatable, **({} if steps == len(base) else {"steps": steps})}
     how = _varying(lab)
@@ -83,7 +95,8 @@ def beside_releases(lab: Lab, level: float) -> str | None:
     if quiet is None:
         return None
     moved, shown = (part[1] - part[0] for part in quiet)
-    # a number that differs between quiet runs on the same data has noise of its own, and is left to other tests
+    # The first and the third quiet run have the same data and almost no noise. A number by which they differ more than
+    # by rounding (`most`, a share of its largest value) has noise of its own, and is left to other tests.
     most = _REPEATS * np.abs(np.nan_to_num(quiet.shown)).max(axis=0)
     shown = np.where(np.abs(quiet.shown[2] - quiet.shown[0]) <= most, shown, np.nan)
     count, made = min(first.releases.size, _MOST_PATHS) + _MORE_RUNS, list[LoopOutput | None]()
@@ -95,12 +108,85 @@ def beside_releases(lab: Lab, level: float) -> str | None:
         table, effects, names = _with_sums(noisy, shown, places)
         suspects, perhaps = _unlike(table, moved, effects, level / 2)
         sure = _additive(lab, worlds, {**changes, "noise_multiplier": noise}, places, shown, suspects)
-        if sure is not None:
-            return names[sure]
+        if sure.size:
+            nearby = _worlds(lab, record, (_SHARES[1], _SHARES[1] * (1 + _NEARBY)))
+            loud = [{"noise_multiplier": noise * _NEARBY, **changes, **how(k)} for k in range(len(made))]
+            still = {"noise_multiplier": runs.quiet_multiplier, **changes, **how(0)}
+            close = _effects(
+                places,
+                [runs.attempt(data, **still) for data in nearby],
+                [runs.attempt(nearby[0], **one) for one in loud],
+            )
+            if close is not None and (found := _confirmed(_compared(table, moved, effects), close, sure)) is not None:
+                return names[found]
         if further or not perhaps or moved.size > _MOST_PATHS:
             break
         count += int(min(_MOST_FURTHER, (count - moved.size) * perhaps))
     return None
+
+
+def _worlds(lab: Lab, record: Any, factors: Sequence[float]) -> list[datasets.Records]:
+    """Returns the records of `lab` with the first one replaced by `record` times each of the factors in turn."""
+    return [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in factors]
+
+
+class _Compared(NamedTuple):
+    """What a record does to columns of outputs, and what of it comes through the releases, each of shape (columns,).
+
+    Args:
+        shown: what it does in all.
+        through: what it does through the releases.
+        left: the root mean square of what the releases do not explain in runs with other noise.
+        steps: the smallest differences of two values in these runs, which are the steps of numbers that are rounded.
+    """
+
+    shown: Array
+    through: Array
+    left: Array
+    steps: Array
+
+
+def _effects(
+    places: list[Position], quiet: list[LoopOutput | None], noisy: list[LoopOutput | None]
+) -> _Compared | None:
+    """Returns what the second of two quiet runs differs by from the first; None where a run failed.
+
+    `noisy` are runs on the first one's data with other noise, and `places` the positions of the numbers.
+    """
+    two, many = _read(quiet, places), _read(noisy, places)
+    if two is None or many is None or two.releases.shape[1] != many.releases.shape[1]:
+        return None
+    moved, shown = (part[1] - part[0] for part in two)
+    table, effects, _ = _with_sums(many, shown, places)
+    return _compared(table, moved, effects)
+
+
+def _compared(noisy: _Runs, moved: Array, shown: Array) -> _Compared:
+    """Returns what of a record's effect comes through the releases; the arguments are those of `_unlike`."""
+    releases = noisy.releases - noisy.releases.mean(axis=0)
+    if releases.shape[1] > _MOST_PATHS:
+        releases, moved = releases @ moved[:, None] / max(float(moved @ moved), 1e-300), np.ones(1)
+    values = np.nan_to_num(noisy.shown - noisy.shown.mean(axis=0))
+    gains = np.linalg.lstsq(releases, values, rcond=None)[0]
+    left = np.sqrt(((values - releases @ gains) ** 2).mean(axis=0))
+    steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in values.T])
+    return _Compared(shown, moved @ gains, left, steps)
+
+
+def _confirmed(before: _Compared, nearby: _Compared, suspects: Columns) -> int | None:
+    """Returns the first of some columns that a record still moves by more than through the releases nearby, or None.
+
+    Where a column has noise of its own there too, what was seen before counts. A column that is too coarsely rounded
+    to show what the record does there is left out.
+    """
+    rest, size, was = np.abs(nearby.shown - nearby.through), np.abs(nearby.shown), np.abs(before.shown)
+    own = (nearby.left * was > _OWN_NOISE * before.left * size) & (before.left > _CLEAN * was)
+    was_large = np.abs(before.shown - before.through) > _SHARE * was
+    clean = nearby.left < _CLEAN * size
+    told = size > _STEPS_OF_ROUNDING * nearby.steps
+    sure = told & ((was_large & own) | (clean & (rest > _SMALL_SHARE * size)))
+    found = suspects[sure[suspects]]
+    return int(found[0]) if found.size else None
 
 
 def _with_sums(noisy: _Runs, shown: Array, places: list[Position]) -> tuple[_Runs, Array, list[str]]:
@@ -133,8 +219,11 @@ def _positions(lab: Lab, shown: Shown) -> list[Position]:
 def _varying(lab: Lab) -> Any:
     """Returns a function from a number to settings of a run in which the noise alone depends on that number, or None.
 
-    Where the noise comes from the loop's seed or from streamed bytes, that seed may make nothing else. `lab` makes the
-    runs.
+    The number gives the seed of the global random generators, if the noise comes from these. Else it gives the loop's
+    seed, and with it the bytes that are streamed to the loop in place of the operating system's random bytes where runs
+    repeat only with such bytes. What is seeded so may make nothing but the noise: runs with two numbers must have equal
+    releases where the noise is almost turned off, and different ones with noise. None is returned where this holds for
+    neither. `lab` makes the runs.
     """
     runs = lab.runs
 
@@ -193,7 +282,7 @@ def _unlike(noisy: _Runs, moved: Array, shown: Array, level: float) -> tuple[Col
     spread = float(moved @ np.linalg.pinv(releases.T @ releases) @ moved)
     rest, errors = np.abs(shown[columns] - through), np.sqrt(left / freedom * spread)
     steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in values.T])
-    large = (rest > _SHARE * np.abs(shown[columns])) & (np.abs(shown[columns]) > np.abs(through) / 2)
+    large = (rest > _SMALL_SHARE * np.abs(shown[columns])) & (np.abs(shown[columns]) > np.abs(through) / 2)
     varied = np.isfinite(steps) & (np.abs(shown[columns]) > _STEPS_OF_ROUNDING * steps)
     chances = 2 * stats.t.sf(rest / np.maximum(errors, 1e-300), freedom) * columns.size
     found = large & varied & (chances < level)
@@ -210,8 +299,8 @@ def _additive(
     places: list[Position],
     shown: Array,
     suspects: Columns,
-) -> int | None:
-    """Returns the first of some columns on which a record has the same effect whatever the noise; None where none has.
+) -> Columns:
+    """Returns those of some columns on which a record has the same effect whatever the noise.
 
     So a sign or a rounded number, which one record moves under some draws of the noise alone, is left out. Runs on the
     two data sets have the same noise, since they read the same stream of bytes.
@@ -225,16 +314,15 @@ def _additive(
         suspects: the columns, among them those that `_with_sums` adds.
     """
     if not suspects.size:
-        return None
+        return suspects
     effects = []
     for number in range(1, _DRAWS + 1):
         same = {"seed": SEED, "stream": number, "world": _WORLD + number}
         pair = _read([lab.runs.attempt(data, **same, **changes) for data in worlds], places)
         if pair is None:
-            return None
+            return suspects[:0]
         effects.append(_with_sums(_Runs(pair.releases, pair.shown), shown, places)[0].shown)
     each = np.array([two[1] - two[0] for two in effects])[:, suspects]
     middle = np.abs(np.median(each, axis=0))
     apart = np.abs(each - np.median(each, axis=0)).max(axis=0)
-    sure = suspects[(middle > 0) & (apart <= _SAME_EFFECT * middle)]
-    return int(sure[0]) if sure.size else None
+    return np.asarray(suspects[(middle > 0) & (apart <= _SAME_EFFECT * middle)])

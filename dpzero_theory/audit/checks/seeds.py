@@ -37,6 +37,7 @@ _NOT_APART = "the noise cannot be told from the rest: return `clean`, the releas
 _SAME_SEED = 5  # The loop's seed in runs that differ only in the operating system's random bytes
 _REDRAWN = 24  # Noise that is the same in so many runs with equal seeds is taken to come from the seed
 _EQUAL_NOISE = 1e-4  # Two numbers of noise count as the same below this relative difference
+_UNLIKE_OTHERS = 1_234_567_891  # A seed of the loop by which it is seen what else a run seeds with it
 _SEARCHED_BITS = 32  # If fewer bits of a secret seed than this matter, it can be found by trying all values
 _MOST_CALLS = 16  # At most this many calls that seed a generator with few bits are tried one by one
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
@@ -51,8 +52,10 @@ def from_seed(lab: Lab, level: float) -> Verdict:
     A loop may draw its batches or its initial weights from the operating system, so that runs with equal seeds release
     different numbers although their noise is the same. So the noise itself is compared, number by number.
 
-    Where the seed is secret, a seed of which fewer than 32 bits matter is still a violation. `lab` makes experiments on
-    the audited loop; `level`, the probability of a false alarm, is not used. Returns the verdict.
+    Where the seed is secret, a seed of which fewer than 32 bits matter is still a violation. The check holds where more
+    of its bits matter and no two generators of a run are seeded alike: then the noise is as secret as the view says
+    that the seed is. `lab` makes experiments on the audited loop; `level`, the probability of a false alarm, is not
+    used. Returns the verdict.
     """
     if lab.runs.base.releases is None:
         return untested(lab.runs.why_no_releases)
@@ -77,8 +80,26 @@ def from_seed(lab: Lab, level: float) -> Verdict:
         return violated(
             f"the noise is a function of {bits} bits of the seed{which}, which can all be tried", _MEND_SOURCE
         )
-    few = "" if bits is None else f" (no more than {bits} bits of it, which are not those of a key)"
-    return untested(f"the noise is a function of {source}{which}: as secret as that is said to be{few}")
+    said = f"the noise is a function of {source}{which}"
+    if bits is not None:
+        return untested(f"{said}, of which no more than {bits} bits matter: a key has more")
+    if not by_seed:
+        return untested(f"{said}: as secret as that is said to be")
+    if _seeded_alike(lab):
+        return untested(f"{said}, and a run seeds two generators alike: let each have its own part of the secret seed")
+    return held(f"{said}, more than 32 bits of which matter; the view says that the seed is secret")
+
+
+def _seeded_alike(lab: Lab) -> bool:
+    """Whether a run seeds two random generators with the same numbers, so that both draw the same.
+
+    `lab` makes the run, with a seed of the loop that a run's other integers are unlike.
+    """
+    with noted_seeds() as seeds:
+        seeds.start()
+        lab.runs.attempt(seed=_UNLIKE_OTHERS)
+        given = [words for words in seeds.calls.values() if _UNLIKE_OTHERS in words]
+    return len(set(given)) < len(given)
 
 
 def follow_seed(lab: Lab) -> bool:
@@ -109,6 +130,8 @@ def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
 def _constant(noise: Callable[[int], Array | None]) -> NDArray[np.bool_] | None:
     """Returns for each number of the noise whether it is the same in 24 runs; runs end early where none is.
 
+    Of runs with different numbers of steps, the steps that all of them made are compared.
+
     `noise` returns the noise of the run of a given number. None is returned where it cannot be told from the sums.
     """
     first = noise(0)
@@ -117,8 +140,10 @@ def _constant(noise: Callable[[int], Array | None]) -> NDArray[np.bool_] | None:
     constant = np.full(first.shape, True)
     for number in range(1, _REDRAWN):
         other = noise(number)
-        if other is None or other.shape != first.shape:
+        if other is None or other.shape[1:] != first.shape[1:]:
             return None
+        both = min(len(first), len(other))
+        first, other, constant = first[:both], other[:both], constant[:both]
         constant &= np.isclose(other, first, rtol=_EQUAL_NOISE, atol=0)
         if not constant.any():
             break

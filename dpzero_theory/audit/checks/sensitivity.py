@@ -51,6 +51,12 @@ _MEND_SENSITIVITY = (
     " a clip follows what was released, return it and name it in the view's `adaptive`"
 )
 
+_SHIFTED = (
+    "exchanging a record moves a step as it may, but with one record less a generator draws other random numbers, so"
+    " that all others contribute something else too: draw what contributions are made with (augmentation, dropout) from"
+    " a generator of its own, whose draws do not follow the number of records"
+)
+
 
 class _Move(NamedTuple):
     """The largest change of a step's release between a data set and its neighbours.
@@ -59,11 +65,13 @@ class _Move(NamedTuple):
         what: describes the neighbours in words.
         clips: the change, in clips.
         allowed: the largest change that the claim allows, in clips.
+        removed: whether the neighbours have one record less.
     """
 
     what: str
     clips: float
     allowed: float
+    removed: bool = False
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
@@ -110,12 +118,13 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
                 yield _Move(f"{name}, record {place} {what}", _clips(lab, rows, base), 2.0)
             if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
                 rows = lab.runs.at_start(datasets.removed(data, place))
-                yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
+                yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0, removed=True)
                 # A loop that clips groups of records has as many groups for n - 1 records as for n - 2
                 less = datasets.removed(data, len(data) - 1)
                 before, rows = (lab.runs.at_start(world) for world in (less, datasets.removed(less, place)))
                 if before is not None and np.isfinite(before).all():
-                    yield _Move(f"{name}, the last record and record {place} removed", _clips(lab, rows, before), 1.0)
+                    what = f"{name}, the last record and record {place} removed"
+                    yield _Move(what, _clips(lab, rows, before), 1.0, removed=True)
             elif nothing is not None:
                 rows = lab.runs.at_start(datasets.replaced(data, place, nothing))
                 yield _Move(f"{name}, record {place} exchanged for one without effect", _clips(lab, rows, base), 1.0)
@@ -215,11 +224,14 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
     """Returns the largest change of a step's release between two data sets, in clips; 0 where they cannot be compared.
 
     `rows` and `base` are the releases on the two data sets, one row a step, with all records in every batch. They
-    cannot be compared where `rows` is None (the loop refused the data), has another shape, or is not finite. Of an
-    adaptive loop, the steps are compared up to the first one that changes.
+    cannot be compared where `rows` is None (the loop refused the data), a step has another shape, or is not finite. Of
+    a loop that ends earlier on one data set, the steps made on both are compared, and of an adaptive loop the steps up
+    to the first one that changes.
     """
-    if rows is None or rows.shape != base.shape or not np.isfinite(rows).all():
+    if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0
+    both = min(len(rows), len(base))
+    rows, base = rows[:both], base[:both]
     return float(_until_first(lab, norms(rows - base) / lab.runs.unit_of_all).max())
 
 
@@ -249,10 +261,16 @@ def moves(lab: Lab, level: float) -> Verdict:
     if lab.influence.scan is not None:
         moved = max(float(_until_first(lab, each).max()) for each in lab.influence.scan.moved)
         tried.append(_Move("batches as claimed, one record exchanged", moved, 2.0))
+    removals = [move for move in tried if move.removed]
+    shifted = any(move.clips > _most(move.allowed) for move in removals) and lab.influence.draws_shift
+    if shifted:
+        tried = [move for move in tried if not move.removed]
     worst = max(tried, key=lambda move: move.clips / move.allowed, default=None)
     if worst is None or worst.clips == 0:
         return untested("no record that was tried moves a release")
     seen = [[move.clips, move.allowed] for move in tried]
+    if shifted and worst.clips <= _most(worst.allowed):
+        return untested(_SHIFTED, moves=seen)
     if worst.clips <= worst.allowed and lab.claim.relation != Relation.REPLACE_ONE and not _one_less(tried):
         says = "exchanging a record moves a step as it may, but none can be taken out, and none without effect is known"
         return untested(f"{says}: let the loop take n - 1 records", moves=seen)
@@ -318,7 +336,7 @@ def _counts_finite(lab: Lab) -> str | None:
     for first in (records[0], bad):
         beside = datasets.replaced(records, 0, first)
         rows = [lab.runs.at_start(datasets.replaced(beside, 1, one)) for one in pair[:2]]
-        if any(row is None or not np.isfinite(row).all() for row in rows):
+        if any(row is None or not np.isfinite(row).all() or row.shape != rows[0].shape for row in rows):  # type: ignore[union-attr]
             return None
         sizes.append(float(norms((np.asarray(rows[0]) - np.asarray(rows[1])).ravel())))
     ratio = sizes[1] / sizes[0] if sizes[0] > 0 else 1.0
@@ -339,7 +357,7 @@ def denominator(lab: Lab, level: float) -> Verdict:
         "divide by the expected batch size (or n, where n is public), a constant, never by the size of the batch drawn"
     )
     ratio = lab.influence.with_one_less if lab.claim.relation == Relation.ADD_REMOVE else None
-    if ratio is not None and abs(ratio - 1) > _CLIP_ROUNDING:
+    if ratio is not None and abs(ratio - 1) > _CLIP_ROUNDING and not lab.influence.draws_shift:
         says = f"with one record less, another adds {ratio:.4g} times what it did: the denominator counts records"
         return violated(says, mend)
     if lab.view.records != "finite" and (counted := _counts_finite(lab)) is not None:

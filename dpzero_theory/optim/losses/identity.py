@@ -83,7 +83,8 @@ def versions() -> str:
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """Return the HMAC-SHA-256 of all records of a TensorDataset, or of up to `RECORDS` = 1000 of another data set.
+    """Return the HMAC-SHA-256 of all records of a TensorDataset, or of up to `RECORDS` = 1000 of another data set,
+    evenly spread over it.
 
     It is "" for records that cannot be compared: those that cannot be pickled, or that differ from one reading to the
     next though the global random generators are reset (`records.each`). A record that cannot be read enters as a fixed

@@ -117,10 +117,10 @@ def examine(
 
 
 def _require_same_losses(found: list[tuple[Array, float]], *, exact: bool) -> None:
-    """Raise ValueError, naming ranks, where the losses of the first records differ from those on rank 0.
+    """Raise ValueError, naming ranks, where the records that were evaluated first got other losses than on rank 0.
 
-    found: for each rank these losses and the coarsest rounding behind them, `Trace.coarsest`. exact: whether bits must
-    agree; else losses may differ by rounding.
+    They are the same records on every rank. found: for each rank their losses, and the largest relative rounding of an
+    operation behind these (`Trace.coarsest`). exact: whether bits must agree; else losses may differ by rounding.
     """
     first, coarsest = found[0]
 

@@ -340,10 +340,13 @@ class _Comparison:
             )
 
     def _shape(self, others: list[_Seen]) -> dict[int, str]:
-        """Return the one shape that the first and all other batches have, by its number of rows.
+        """Return the shape that the batches of the first and of all other evaluations have, in a mapping with one
+        entry, whose key is the number of records of the first.
 
-        others: the other evaluations. Raises ValueError where they have several shapes, and where the operations that
-        ran depend on values.
+        A shape is the text that `shape_of` returns: the batch's structure, its tensors' shapes and types, and all that
+        is no tensor. others: the other evaluations. Raises ValueError where the batches have several shapes, and where
+        the operations may depend on values: where one hands a value to the program (`Trace.reads`), or an evaluation
+        ran other operations than the first.
         """
         first = self._first
         shape = shape_of(first.batch.content)

@@ -48,7 +48,8 @@ class Algorithm(ABC):
 
     @property
     def lattice(self) -> bool:
-        """Whether sums are integers."""
+        """Whether the sums over records, to which the noise is added, are integers, in units of the clip over `levels`;
+        else they are floating-point numbers."""
         return self.levels > 0
 
     def law(self, noise: object) -> Mechanism | None:

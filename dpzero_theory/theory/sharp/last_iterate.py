@@ -57,7 +57,8 @@ SCHEDULES = ("constant", "shrinking")
 """How the noise changes along a run: it is the same in all steps, or it shrinks from step to step with the same privacy
 of the whole run."""
 
-# The values that are tried for the free number y > 0 of the theorem on the last iterate, in units of L
+# The values that are tried for the free number y > 0 of the theorem on the last iterate, in units of the
+# Lipschitz constant L
 _Y_LEVELS = np.geomspace(1e-6, 10.0, 300)
 
 

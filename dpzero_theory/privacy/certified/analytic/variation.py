@@ -37,11 +37,14 @@ class Variation:
 
 
 def variations(law: LossLaw, tau: float) -> list[Variation]:
-    """For each branch of the pair, bounds on the variation of the density of the loss between neighbouring outputs x.
+    """For each branch of the pair, the density of the loss L at outputs x under the measure P e^{tau L}, and bounds on
+    its variation between neighbouring x.
 
-    law: the quadrature nodes of the loss. tau: the tilt. Where the density certainly rises or certainly falls from one
-    x to the next, the variation is the difference of its two values; elsewhere a peak between them is bounded by a
-    bound on the derivative of the log density.
+    A branch (`Branch`) is a part of the line of outputs on which L has one formula. The x are the lower end of each
+    quadrature panel on it, three equally spaced points inside the panel, and the ends. Where the density certainly
+    rises or certainly falls from one x to the next, the variation is the difference of its two values; elsewhere a peak
+    between them is bounded by a bound on the derivative of the log density. law: has the pair and the panels. tau: the
+    tilt.
     """
     return [
         _on_branch(law, branch, low, high, tau)

@@ -88,11 +88,12 @@ class _Finite:
 
 
 def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array]:
-    """The range (lowest, highest) of the total loss that the transform must cover, and two rates.
+    """The range (lowest, highest) of the total loss L that the transform must cover, and two rates, shape (2,).
 
-    Outside the range the total loss has at most the tilted mass e^`_LOG_FOLDED` on each side. At the two rates
-    Chernoff's bounds on the mass above the range and on that below it are least. tau: the tilt. sketches: the rough
-    laws of the releases.
+    Tilted mass is probability under the law of L times e^{tau L}, divided by its total. By Chernoff's bound at most
+    e^`_LOG_FOLDED` of it lies above the range, and at most as much below, for the rough laws `sketches` of the
+    releases. The first rate is the one with the least such bound above the range, the second that below it. tau: the
+    tilt. Raises OverflowError where the variance of L under these laws is not finite and positive.
     """
     laws = [(k.steps, k.loss, *k.tilted(tau)) for k in sketches]
     mean = math.fsum(steps * centre for steps, _, centre, _ in laws)

@@ -139,8 +139,9 @@ class SignedGrid:
                     weight *= 2
                 elif d:
                     weight += np.multiply(b.at[d:], a.at[: n - d, ::sign], out=more[: n - d])
-                # Of the sums of two points whose indices differ by d, the first `under` lie between 0 and the smallest
-                # positive point.
+                # The sum of the point i + d and of `sign` times the point i is between the points i + d + low and
+                # i + d + low + 1. For the first `under` of the i it is between 0 and the smallest positive point, and
+                # its weight goes to these two, or to the nearer of them with `nearest`.
                 under = min(max(-low - d, 0), n - d)
                 if under:
                     value = np.exp(h * np.arange(d, d + under)) * -math.expm1(-d * h)
