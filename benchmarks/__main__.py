@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks import ROOMS
-from dpzero_theory.cli import Parser
+from dpzero_theory.cli import Parser, command
 
 ROOT = Path(__file__).parent
 
@@ -44,6 +44,7 @@ def _parser() -> Parser:
     return parser
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the experiment that the first word of `argv` (default: this process's arguments) names, with the other words
     as its flags; without a name, list all experiments. Returns the exit status."""

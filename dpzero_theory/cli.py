@@ -7,19 +7,22 @@ later become errors of the command line too, which name the flag.
 """
 
 import argparse
+import functools
 import math
 import os
 import re
+import select
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from dpzero_theory import check
 
 Resource = TypeVar("Resource")
+Words = ParamSpec("Words")
 
 _LONGEST_LINE = 400  # Error messages of a command are cut to this many characters
 _WORDS = (
@@ -31,6 +34,46 @@ _WORDS = (
     (r"^argument (\S+): ", r"\1 "),
 )
 """Patterns of argparse's error messages, each with our own wording for such a message."""
+
+
+_PIPE_CLOSED = 141
+"""The exit status of a program that SIGPIPE ends, as a shell shows it: 128 plus the signal's number, 13."""
+
+
+def command(main: Callable[Words, int]) -> Callable[Words, int]:
+    """Return a command's main function that ends quietly where who reads its standard output stops, as `head` does.
+
+    It then returns 141, as of a program that SIGPIPE ends, and what is still to be printed is lost. A pipe of another
+    kind that breaks is an error as before.
+    """
+
+    @functools.wraps(main)
+    def ended(*words: Words.args, **named: Words.kwargs) -> int:
+        try:
+            try:
+                return main(*words, **named)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            if not _reader_is_gone():
+                raise
+            # The interpreter flushes once more at its end, and would print the error.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+            return _PIPE_CLOSED
+
+    return ended
+
+
+def _reader_is_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
 
 
 class Parser(argparse.ArgumentParser):

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpzero_theory import check, problem_file, render
 from dpzero_theory.bisection import largest_integer, smallest_integer, smallest_real
-from dpzero_theory.cli import SWEEP, Parser, Several, input_file, integer, number, output_file, sweep
+from dpzero_theory.cli import SWEEP, Parser, Several, command, input_file, integer, number, output_file, sweep
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.theory.calculate import CALIBRATIONS, Calculated, Unmet, calculate
@@ -160,6 +160,7 @@ def _parser() -> Parser:
     return parser
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the arguments `argv` (by default the process's own) and print its answers; returns 0.
 

@@ -32,7 +32,8 @@ def curve(rows: pd.DataFrame, method: str, epsilon: str, n: int = LARGE) -> pd.D
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Return the figure of the rows of `benchmarks.llm.last_norm`."""
+    """Return the figure of the rows of `benchmarks.llm.last_norm`: for each of LINES the mean test accuracy in percent
+    against the number of steps, in a band that is the mean's 95% interval, and the accuracy before training."""
     figure, axis = plt.subplots(figsize=(1.5 * COLUMN, 2.6))
     for index, ((method, epsilon), text) in enumerate(LINES.items()):
         found, look = curve(rows, method, epsilon), series(1 - index)

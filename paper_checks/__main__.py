@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from dpzero_theory import check
-from dpzero_theory.cli import Parser, Several
+from dpzero_theory.cli import Parser, Several, command
 from paper_checks import checks, registry, report, sharpened
 
 
@@ -43,6 +43,7 @@ def _names(claim: registry.Claim) -> set[str]:
     return {name.lower() for name in names if name}
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the checks that the command line asks for and print the report. Returns the exit status: 0 if every check
     agrees with the stated status of its claim, 1 if one does not."""

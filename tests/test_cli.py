@@ -5,6 +5,8 @@ Every refusal is one line with the flag, words are checked as they are parsed, a
 
 import argparse
 import os
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,17 @@ from typing import Any
 import pytest
 
 from dpzero_theory import check
-from dpzero_theory.cli import Parser, Several, input_file, input_folder, integer, number, output_file, output_folder
+from dpzero_theory.cli import (
+    Parser,
+    Several,
+    command,
+    input_file,
+    input_folder,
+    integer,
+    number,
+    output_file,
+    output_folder,
+)
 
 Capture = pytest.CaptureFixture[str]
 
@@ -139,3 +151,45 @@ def test_paths_are_tried_and_left_alone(tmp_path: Path) -> None:
             kind(word)
     assert sorted(os.listdir(tmp_path)) == ["file.png", "link"]
     assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize(("lines", "reads"), [(100_000, 1), (3, 0)])
+def test_a_command_ends_quietly_where_its_reader_stops(lines: int, reads: int) -> None:
+    """A reader that stops in the middle of a long answer, or before the end of a short one, leaves no traceback."""
+    program = f"""
+import sys
+from dpzero_theory.cli import command
+
+@command
+def main():
+    sys.stdin.read()
+    for _ in range({lines}):
+        print("line")
+    return 0
+
+sys.exit(main())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as run:  # fmt: skip
+        assert run.stdin is not None
+        assert run.stdout is not None
+        assert run.stderr is not None
+        if not reads:
+            run.stdout.close()
+        run.stdin.close()
+        if reads:
+            assert run.stdout.readline() == "line\n"
+            run.stdout.close()
+        assert run.stderr.read() == ""
+    assert run.returncode == 141
+
+
+def test_another_pipe_that_breaks_is_an_error() -> None:
+    @command
+    def main() -> int:
+        raise BrokenPipeError("another one")
+
+    with pytest.raises(BrokenPipeError, match="another one"):
+        main()

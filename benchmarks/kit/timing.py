@@ -20,7 +20,8 @@ class Timed(NamedTuple, Generic[T]):
 
 
 def timed(ask: Callable[[], T]) -> Timed[T]:
-    """Empty the caches of the accountant, then call `ask`, and time it."""
+    """Empty the caches of the accountant, then call `ask`, and return what it returned with the wall seconds and the
+    processor seconds that the call took."""
     _forget()
     started, working = time.perf_counter(), time.process_time()
     found = ask()

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from benchmarks.kit.experiment import Cell, Experiment, flag
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import markdown
 from benchmarks.llm.last_norm import CLIP, DIRECTIONS, SMALL, SMOOTHING, gradients, measured, prepared, texts
 from benchmarks.llm.settings import MODEL, ready
 from benchmarks.training.pretrained import cache
@@ -89,8 +90,15 @@ def reported(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["power", "accuracy", "error", "step_size"])
 
 
-def _table(folder: Path) -> str:
-    return reported(read_rows(folder)).to_string(index=False, float_format="{:.3g}".format)
+def table(folder: Path = RESULTS / "llm_last_norm_shaped") -> str:
+    """Return a table of the accuracy on test sentences by B, with standard errors over the seeds."""
+    rows = reported(read_rows(folder)).to_dict("records")
+    lines = [
+        [f"C^{one['power']:g}" if one["power"] else "none", f"{one['accuracy']:.1f} +- {one['error']:.1f}",
+         f"{one['step_size']:g}"]
+        for one in rows
+    ]  # fmt: skip
+    return markdown(["B", "accuracy", "step size"], lines)
 
 
 EXPERIMENT = Experiment(
@@ -116,7 +124,7 @@ EXPERIMENT = Experiment(
     measure=_measure,
     told=lambda at, rows: f"power {at['power']:g}, step size {at['step_size']:g}, seed {at['seed']}: "
     f"test {100 * rows[-1]['test_accuracy']:.1f}",
-    summary=_table,
+    summary=table,
 )  # fmt: skip
 
 if __name__ == "__main__":

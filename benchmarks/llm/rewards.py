@@ -2,8 +2,9 @@
 
     python -m benchmarks.pretrained smollm2               # the model, once
     python -m benchmarks.llm.rewards --data DIR           # DIR holds sst2_train.tsv and sst2_test.tsv
-    python -m benchmarks.llm.rewards_tasks --data DIR     # beside cross-entropy; DIR holds trec_train.label and
-                                                          # pubmedqa_l.json
+    python -m benchmarks.llm.rewards_tasks --data DIR     # the tasks that are trained with cross-entropy too
+
+For the last command DIR holds the data sets' files trec_train.label and pubmedqa_l.json.
 
 The model and its 576 trained weights are those of `benchmarks.llm.last_norm`, as are the prompt and the records of
 SST-2; the other tasks have the better of the two prompts of `benchmarks.llm.last_norm_tasks`. A record's loss is 1

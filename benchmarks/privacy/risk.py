@@ -42,8 +42,8 @@ _ROUNDING = 1e-9
 
 
 def settings(options: Namespace) -> Iterator[Cell]:
-    """Yield random settings: of every five, two have full batches, one is a single sampled step, and two are
-    compositions of sampled steps."""
+    """Yield COUNT random settings, which the constant SEED determines; `options` are not used. Of every five settings
+    two have full batches, one is a single sampled step, and two are compositions of sampled steps."""
     draw = np.random.default_rng(SEED)
     for number in range(COUNT):
         kind = ("full", "full", "step", "poisson", "poisson")[number % 5]

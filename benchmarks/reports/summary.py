@@ -22,7 +22,7 @@ from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
-from benchmarks.llm import chat, e2e, owners, rewards
+from benchmarks.llm import chat, e2e, last_norm_shaped, owners, rewards
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.only_d import table as steps_table
@@ -595,6 +595,7 @@ FULL: dict[str, Callable[[], str]] = {
     "correlated_noise": correlated_noise,
     "shapes": shapes,
     "shaped": shaped,
+    "llm_shaped": last_norm_shaped.table,
     "optimizer_directions": optimizer_directions,
     "accounting": accounting,
     **accounting_tables.TABLES,

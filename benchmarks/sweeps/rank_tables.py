@@ -68,8 +68,9 @@ def _by(
     rows: pd.DataFrame, experiment: str, column: str, said: Callable[[Any], str]
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield for every value of `column` in an experiment a text, which `said` makes of the value, and the rows that
-    `benchmarks.selection` gives for that value alone, both at the last iterate and at x_tau, with the column `r`: for
-    each seed, the parameters that are best on the other seeds."""
+    `benchmarks.selection` gives for that value alone. For each seed they have the parameters that are best on the other
+    seeds, once at the last iterate and once at x_tau, the iterate at a random step. The effective rank of the problems
+    is added to them as the column `r`."""
     for value, part in rows[rows["experiment"] == experiment].groupby(column, sort=False):
         table = as_synthetic(part, experiment, "fixed")
         chosen = pd.DataFrame([row for output in ITERATES for row in select(table, "gradient", output)])

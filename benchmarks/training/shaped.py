@@ -80,8 +80,10 @@ def shaped(work: HeadTask, power: float, public: int) -> HeadTask:
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return by evaluations, power and number of public questions the mean accuracy in percent of the reported runs
-    with the chosen clip and step size, its standard error, and the chosen clip and step size."""
+    """Return a row for each number of `evaluations`, `power` to which the second moments are raised, and number of
+    `public` questions, which are its first columns. The others are `accuracy`, the mean in percent over the runs with
+    the seeds REPORTED and the chosen step size and clip; `error`, the standard error of this mean; and the chosen
+    `step_size` and `clip`."""
     lines = []
     for (evaluations, power, public), cell in rows.groupby(["evaluations", "power", "public"]):
         alpha, clip, _ = chosen(cell)

@@ -18,7 +18,7 @@ from dpzero_theory.audit.page import page
 from dpzero_theory.audit.report import AuditReport
 from dpzero_theory.audit.sarif import sarif
 from dpzero_theory.audit.spec import load
-from dpzero_theory.cli import Parser, Several, extra, integer, number, output_file
+from dpzero_theory.cli import Parser, Several, command, extra, integer, number, output_file
 
 TRANSCRIPT = "transcript.bin"
 """The name of the transcript in a run's folder, copied from `optim.files.folder`, whose import takes seconds."""
@@ -93,6 +93,7 @@ def _line(name: str) -> None:
     print(f"{name} ...", file=sys.stderr, flush=True)
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the audit command on the words `arguments` (those of the process if None).
 

@@ -204,8 +204,11 @@ class NoiseSamples:
     def _difference(self, records: Records | None, changes: dict[str, Any], seed: int) -> Array | None:
         """Returns the difference of two noisy runs over the root of 2: if noise is Gaussian, this has the noise's law.
 
-        The runs have the same data (`records`, the loop's own if None), settings (`changes`) and seed of the loop, and
-        other states of the global random generators. None is returned where a run fails.
+        The runs have the same data (`records`, the loop's own if None), the same seed of the loop, and different states
+        of the global random generators, which are seeded with `seed` and `seed` + 1. Their settings are those of the
+        claim, changed so that the weights stay where they are (`frozen` of the runs), and then by `changes`. Where the
+        weights cannot be kept, only the first step is compared: so both have the same sums, and the difference is of
+        the noise alone. None is returned where a run fails, or where the releases have different shapes.
         """
         settings = {**self._runs.frozen, **changes}
         pair = [self._runs.attempt(records, seed=seed, world=world, **settings) for world in (seed, seed + 1)]

@@ -14,7 +14,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dpzero_theory.cli import Parser, extra, integer, number, output_file
+from dpzero_theory.cli import Parser, command, extra, integer, number, output_file
 from dpzero_theory.problem_file import ProblemFile
 
 with extra("torch", "dpzero_theory.curvature"):
@@ -78,6 +78,7 @@ def _parser() -> Parser:
     return parser
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command on the words `argv` (those of the process if None): measure, and write the problem file.
 

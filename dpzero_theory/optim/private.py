@@ -253,7 +253,9 @@ def make_private_with_epsilon(
     )  # fmt: skip
     if public_data is not None:
         target = {"target_epsilon": target_epsilon, "target_delta": target_delta}
-        plan = _with_public_values(module, losses, data, public_data, plan, asked, target, collate, folder, resume)
+        plan = _with_public_values(
+            module, losses, data, public_data, plan, asked, target, collate, isolation, folder, resume
+        )
     execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
     budget = Budget(target_epsilon, target_delta, paid_at_once)
     return _make(module, losses, data, plan, _from_the_system(plan), budget, folder, execution)
@@ -530,6 +532,7 @@ def _with_public_values(
     asked: Sequence[str],
     target: Mapping[str, Any],
     collate: Collate,
+    isolation: str,
     folder: Place,
     resume: bool | str,
 ) -> Plan:
@@ -558,7 +561,7 @@ def _with_public_values(
         found = starting_values(
             module, losses, public_data, declared=_PUBLIC, private_data=data, n=plan.n, relation=plan.relation,
             evaluations=plan.steps * plan.directions_per_step, expected_batch=plan.sample_rate * plan.n,
-            sampling=plan.batches, **target, **same,
+            sampling=plan.batches, isolation=isolation, **target, **same,
         ).target  # fmt: skip
     changed: dict[str, Any] = {name: found[name] for name in asked if name != "step_size"}
     if "step_size" in asked:

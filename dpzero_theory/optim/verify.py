@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpzero_theory.check import printable
-from dpzero_theory.cli import Parser, extra, input_file, input_folder
+from dpzero_theory.cli import Parser, command, extra, input_file, input_folder
 from dpzero_theory.privacy.ledger import Account
 from dpzero_theory.privacy.plausible import FALSE_ALARM, THOUSANDTH, Noise, look
 
@@ -183,7 +183,8 @@ def _numbers(content: Content) -> Finding:
         said = "too few releases to tell a thousandth of the noise from all of it"
         return Finding("released numbers", f"not tested: {said}")
     part = math.floor(least * 1000) / 1000
-    return Finding("released numbers", f"can be noise as stated; {part:g} of it alone would be seen", holds=True)
+    said = f"can be noise as stated; numbers of {part:g} of its size would be refused (near 1: a sharp test)"
+    return Finding("released numbers", said, holds=True)
 
 
 def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
@@ -372,6 +373,7 @@ def _parser() -> Parser:
     return parser
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (by default those of the process), and print the report. Returns 0 if
     everything holds, else 1. Bad arguments exit with status 2."""

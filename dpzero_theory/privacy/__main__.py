@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check
-from dpzero_theory.cli import SWEEP, Parser, integer, number, output_file, sweep
+from dpzero_theory.cli import SWEEP, Parser, command, integer, number, output_file, sweep
 from dpzero_theory.privacy.calibration import LARGEST_EPSILON
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
@@ -365,6 +365,7 @@ def _table(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. It returns 0; for a bad input it exits with status 2 and one line on standard error.
 

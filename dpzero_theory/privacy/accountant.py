@@ -384,8 +384,9 @@ def _reduced_epsilon(reduced: _Reduced, target: float, below: bool) -> Bracket:
     if below and reduced.below is not reduced.above:
         goal = _up(target * math.exp(ratio))
         lower = 0.0 if reduced.below.empty else _composed_epsilon(reduced.below, goal).lower
-    # For a smaller `ratio` G the lower end needs no change: `crossing` leaves a margin by which it holds at target e^G
-    # too.
+    # The log probabilities of the history differ from those of the composition by at most G = `ratio`, so the lower end
+    # must be one for the target times e^G. Below MARGIN/2 it needs no change: at the lower end that `crossing` returns,
+    # delta exceeds the target by the share MARGIN, and so exceeds target e^G too.
     elif below and ratio >= MARGIN / 2:
         lower = _exceeding(answer(reduced.above).delta, lower, target, ratio)
     return Bracket(max(_down(lower) - 2 * ratio, reduced.least, 0.0), upper, upper, bracket.method)

@@ -20,6 +20,8 @@ from dpzero_theory.privacy.step import Release, Words
 LARGEST_EPSILON = 1e4
 """The largest target_epsilon with sampled batches. A larger one protects nothing, and its computation would need a grid
 with as many cells."""
+_BEYOND = 1e300
+"""The largest target_epsilon of all, whose noise and moments are still floating-point numbers."""
 _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
 _MOST_TRIES = 12
@@ -47,7 +49,7 @@ def calibrate_noise_multiplier(
     With replace-one the sum changes by up to 2 C, so that with full batches the multiplier is twice that of add-remove.
 
     Args:
-        target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches.
+        target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches, and at most 1e300 otherwise.
         target_delta: 0 < delta < 1; 0 is also allowed for a law with pure epsilon (laplace).
         steps: T >= 1, number of releases.
         words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
@@ -76,6 +78,7 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
     epsilon: the target epsilon, > 0. The noise multiplier that the releases have is ignored. Raises ValueError for an
     argument outside its range, and PreconditionError if every positive multiplier meets the target.
     """
+    check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     unit = releases.with_noise(1.0)
     pure = MECHANISMS[unit.mechanism].multiplier(unit, epsilon)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)

@@ -270,8 +270,8 @@ class Mixed(Part):
         return largest_integer(lambda k: self._over(self.count - k, self.usual_chance) <= tail, 1, self.count) or 0
 
     def _over(self, count: int, chance: float) -> float:
-        """An upper bound on the probability that more than `count` of the releases are of one kind, if each is with
-        probability `chance`."""
+        """An upper bound on the probability that more than `count` of the releases are of one of the two kinds, the
+        first or the second, if each of them is of that kind with probability at most `chance`, independently."""
         if count >= self.count:
             return 0.0
         return min(float(bdtrc(count, self.count, chance)) * (1 + _BINOMIAL), 1.0)

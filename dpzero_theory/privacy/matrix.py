@@ -119,8 +119,9 @@ def matrix_release(
 def tree_encoder(steps: int) -> Array:
     """Return the encoder of binary tree aggregation (DP-FTRL, arXiv 2103.00039), shape (nodes, steps).
 
-    A row has 1 for the steps below a node of the complete binary tree whose leaves are the steps, up to the next power
-    of two. A record of one step is in log2(leaves) + 1 nodes, and the sensitivity is the root of that.
+    The leaves of a complete binary tree are the steps, and as many more as make their number a power of two. A row has
+    1 for the steps below a node of the tree; nodes without a step below them have no row. A record of one step is in
+    log2(leaves) + 1 nodes, and the sensitivity is the root of that.
 
     Args:
         steps: T, the number of steps, from 1 to 4096.

@@ -24,8 +24,8 @@ class ClippedMean:
     """Computes the clipped mean (1/n) sum_i clip_C(h - d_i) for each of L lanes, of which each has its own h and C.
 
     A lane is one setting of an algorithm's parameters, and the d_i are vectors of n samples. Called with h, shape (d,
-    L), and C, shape (L,), it returns the means, shape (d, L), and min_i ||h - d_i||, shape (L,), which on a CPU is 0
-    for a lane where no sample is clipped.
+    L), and C, shape (L,), it returns the means, shape (d, L), and min_i ||h - d_i||, shape (L,). On a CPU a lane with
+    ||h|| + max_i ||d_i|| <= C, where no sample can be clipped, gets h as its mean and 0 in place of the minimum.
 
     For sample i the row (d_i, ||d_i||^2, 1) is stored. Its product with (-2 h, 1, ||h||^2)/C^2 is q = ||h -
     d_i||^2/C^2, and the sum of the rows with the clip factors min(1, q^(-1/2)) also contains the sum of the factors.

@@ -215,9 +215,9 @@ def _theorem_privacy(id: str) -> Finding:
 
     mu of the whole run follows from the theorem's clip C and number of steps T, a sensitivity found by brute force, and
     the noise's standard deviation sigma as printed. Then delta(epsilon) of mu-GDP is computed to 60 digits, for epsilon
-    from 0.01 to 2,000 at three delta, and close to the epsilon at which the composition lemma stops holding
-    (`lemma_limit`). Stated: it is never above the delta asked for. Repaired: it is not above it up to that epsilon, and
-    is above it just past that.
+    from 0.01 to 2,000 at three delta, and close to `lemma_limit`, the epsilon at which the composition lemma stops
+    holding. The finding's `stated` says whether delta(epsilon) is never above the delta asked for, and `repaired`
+    whether it is not above it for epsilon up to `lemma_limit` and is above it just past `lemma_limit`.
     """
     statement, everywhere, below, past, n = f.STATEMENTS[id], 0.0, 0.0, math.inf, 5
     point = f.paper_points(1)[0] | {"n": n}

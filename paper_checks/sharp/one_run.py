@@ -88,7 +88,7 @@ def run_step() -> Checked:
 def _sampled_steps() -> list[tuple[str, int, _Case, float, float]]:
     """Return a list with an entry for each law of the directions, number K of them, and case: these three, the sampled
     mean of exp(-theta (F(x) - F(x+))) over steps from x to x+, and its standard error. Here theta is the case's
-    exponent."""
+    exponent. Frames, which are orthogonal, are left out in fewer than K dimensions."""
     rng = np.random.default_rng(SEED + 21)
     size, found = 50_000, []
     for kind, k, case in itertools.product(KINDS, (1, 4), _steps()):

@@ -209,9 +209,10 @@ def last_steps() -> Checked:
 
 
 def no_private_bound() -> Checked:
-    """Section 11 of the proof: among (epsilon, delta)-private releases that are either finite or infinite, and infinite
-    with probability at least 1 - beta for a data set with an unbounded moment, the least probability to be infinite for
-    its neighbour is what Proposition 9 states, by linear programming for 300 random epsilon, delta and beta."""
+    """Section 11 of the proof: among (epsilon, delta)-private bounds on a moment that are infinite with probability at
+    least 1 - beta for a data set whose moment is unbounded, the least probability to be infinite for a neighbouring
+    data set is what Proposition 9 states. Only whether a bound is infinite counts, so that this is a linear program,
+    which is solved for 300 random epsilon, delta and beta."""
     rng = np.random.default_rng(SEED + 50)
     worst = 0.0
     for _ in range(300):

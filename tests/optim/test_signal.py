@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.files.transcript import TranscriptError, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.signal import signal
-from tests.optim.small import STEP, Logistic, N, data, plan
+from dpzero_theory.optim.signal import Signal, signal
+from tests.optim.small import STEP, D, Logistic, N, data, losses, plan
 
 
 def made(folder: Path, of: Plan, slope: float = 0.0, steps: int | None = None) -> Path:
@@ -33,9 +34,63 @@ def made(folder: Path, of: Plan, slope: float = 0.0, steps: int | None = None) -
 def test_of_noise_alone_the_ratio_is_one_within_its_spread(tmp_path: Path, changes: Any, kurtosis: int) -> None:
     of = plan(**changes)
     found = signal(made(tmp_path / "run", of))
-    assert found.numbers == of.steps * of.directions_per_step
+    assert found.numbers == of.steps * of.directions_per_step / 10
     assert found.spread == pytest.approx(np.sqrt((kurtosis - 1) / found.numbers))
-    assert abs(found.ratio - 1) < 4 * found.spread
+    assert found.ratio_spread == pytest.approx(found.spread / np.sqrt(10))
+    assert abs(found.ratio - 1) < 4 * found.ratio_spread
+    assert max(abs(found.first - 1), abs(found.last - 1)) < 4 * found.spread
+
+
+@pytest.mark.parametrize("steps", [1, 9, 10, 11])
+def test_a_tenth_is_rounded_up(tmp_path: Path, steps: int) -> None:
+    of = plan(steps=steps, directions_per_step=3)
+    folder = made(tmp_path / "run", of)
+    header, records = read(folder / "transcript.bin")
+    squares = np.array([record.sums for record in records], dtype=float) ** 2 / header.plan.scale**2
+    tenth = 2 if steps == 11 else 1
+    found = signal(folder)
+    assert found.numbers == 3 * tenth
+    assert (found.first, found.last) == pytest.approx((squares[:tenth].mean(), squares[len(squares) - tenth :].mean()))
+
+
+def learned(folder: Path, **changes: Any) -> tuple[Signal, float]:
+    """Returns the signal of a private run on 400 records of which one feature tells the label, and their mean loss
+    after it, which is log 2 before."""
+    x = torch.randn(400, D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    records = TensorDataset(x, torch.where(x[:, 0] > 0, 1.0, -1.0).double())
+    of = plan(**{**RUN, **changes})
+    module = Logistic()
+    run = make_from_seed_not_private(module, losses, records, of, seed=1, folder=folder)
+    run.run()
+    run.close()
+    return signal(folder), losses(module, records.tensors).mean().item()  # type: ignore[arg-type]
+
+
+RUN: dict[str, Any] = {
+    "n": 400, "expected_batch": 400, "steps": 200, "directions_per_step": 4, "target_epsilon": 8.0, "clip": 2.0,
+    "step_size": 1.0, "smoothing": 1e-3,
+}  # fmt: skip
+
+
+def test_a_run_that_learns_begins_above_the_noise_and_falls(tmp_path: Path) -> None:
+    found, loss = learned(tmp_path / "run")
+    assert loss < np.log(2) / 2
+    assert found.first > 1 + 6 * found.spread
+    assert found.last < found.first / 3
+
+
+def test_a_run_of_tiny_steps_is_above_the_noise_and_does_not_fall(tmp_path: Path) -> None:
+    found, loss = learned(tmp_path / "run", step_size=1e-7)
+    assert loss == pytest.approx(np.log(2), rel=1e-3)
+    assert found.first > 1 + 6 * found.spread
+    assert found.last > found.first / 2
+
+
+@pytest.mark.parametrize("drowned", [{"target_epsilon": 0.01}, {"clip": 2000.0}])
+def test_a_run_that_is_drowned_in_noise_begins_near_one(tmp_path: Path, drowned: dict[str, float]) -> None:
+    found, _ = learned(tmp_path / "run", **drowned, step_size=1e-3)
+    assert abs(found.first - 1) < 3 * found.spread
+    assert abs(found.ratio - 1) < 3 * found.ratio_spread
 
 
 def test_what_the_records_add_is_counted_in_units_of_the_noise(tmp_path: Path) -> None:
@@ -46,7 +101,7 @@ def test_what_the_records_add_is_counted_in_units_of_the_noise(tmp_path: Path) -
     # 1'u has mean square 6 over signs u in R^6
     expected = 1 + 6 * (added / noise) ** 2
     assert found.ratio == pytest.approx(expected, rel=0.5)
-    assert expected > 1 + 6 * found.spread
+    assert expected > 1 + 6 * found.ratio_spread
     averages = of.unit * np.array([record.sums for record in read(folder / "transcript.bin")[1]])
     assert found.ratio == pytest.approx(np.mean(averages**2) / (noise / of.expected_batch) ** 2, rel=1e-6)
 

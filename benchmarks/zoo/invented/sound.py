@@ -447,7 +447,8 @@ def torch_mlp_virtual_batches(records: Array, seed: int, settings: Settings) -> 
 @sound(full(9.0, 8, "replace-one", "mean", clip=0.5))
 @quiet
 def automatic_clipping(records: Array, seed: int, settings: Settings) -> Any:
-    """Automatic clipping (Bu et al.): gradients normalised, not clipped."""
+    """Automatic clipping (Bu et al.): a gradient g becomes C g/(||g|| + 0.01), of a norm below the clip C, and is not
+    clipped."""
     s, clip, n = settings["noise_multiplier"], settings["clip"], settings["batch"]
     noise, w, releases, clean = np.random.default_rng(), np.zeros(5), [], []
     for _ in range(settings["steps"]):

@@ -219,8 +219,11 @@ def _positions(lab: Lab, shown: Shown) -> list[Position]:
 def _varying(lab: Lab) -> Any:
     """Returns a function from a number to settings of a run in which the noise alone depends on that number, or None.
 
-    Where the noise comes from the loop's seed or from streamed bytes, that seed may make nothing else. `lab` makes the
-    runs.
+    The number gives the seed of the global random generators, if the noise comes from these. Else it gives the loop's
+    seed, and with it the bytes that are streamed to the loop in place of the operating system's random bytes where runs
+    repeat only with such bytes. What is seeded so may make nothing but the noise: runs with two numbers must have equal
+    releases where the noise is almost turned off, and different ones with noise. None is returned where this holds for
+    neither. `lab` makes the runs.
     """
     runs = lab.runs
 

@@ -128,7 +128,8 @@ def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
     """Return what is signed of the run in `folder`: the entries format, run, transcript, ledger and claim that the
     module's docstring shows.
 
-    claimed: the run's privacy statement, whose first epsilon and delta are the claim.
+    claimed: the run's privacy statement. The claim is the upper end of its first epsilon, the delta of that epsilon,
+    and its neighbouring relation.
     """
     first = claimed.costs[0]
     transcript = content(folder / TRANSCRIPT)

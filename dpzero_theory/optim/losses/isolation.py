@@ -158,6 +158,15 @@ def _require_derivatives(values: Array, plan: Plan) -> None:
         raise ValueError(f"{NONE}: the derivatives of all {len(values)} records that were looked at are 0")
 
 
+def visible(shift: float, expected_batch: float, clip: float) -> bool:
+    """Whether rounding can move the sum of a batch's differences by a tenth of the clip or more: B s >= C/10.
+
+    shift: s, by how much rounding can move one record's difference, >= 0. expected_batch: B > 0, the expected number of
+    records in a batch. clip: C >= 0; False where it is 0, since differences are then not clipped.
+    """
+    return bool(clip) and not shift * expected_batch < _VISIBLE * clip
+
+
 def warn(found: ProbeResult, plan: Plan) -> None:
     """Warn, in one line, where rounding can move the sum of a batch's differences by a tenth of the clip or more.
 
@@ -166,7 +175,7 @@ def warn(found: ProbeResult, plan: Plan) -> None:
     found: what `probe` has measured. plan: the run's.
     """
     shift = found.rounding * plan.difference_rule.rounded(plan.smoothing)
-    if plan.clip and not shift * plan.expected_batch < _VISIBLE * plan.clip:
+    if visible(shift, plan.expected_batch, plan.clip):
         shifts = DIFFERENCES[plan.difference].smoothing
         moved, instead = ("losses", " or a larger smoothing") if shifts else ("derivatives", "")
         warnings.warn(

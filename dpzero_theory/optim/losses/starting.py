@@ -11,7 +11,9 @@ estimates tr(H), H the Hessian of F, and their variance is 2 ||H||_F^2 (with ran
 settings are then, in the notation of `theory/sharp/proof.md` (K directions a step, T steps, clip C, step size alpha),
 
     lambda   the largest of 1e-1 ... 1e-4 at which halving it changes the differences by at most 1%; if there is none,
-             the one at which halving it changes them least
+             the one at which halving it changes them least. Left out are those at which rounding, as it is seen on the
+             public records, would be visible (`isolation.visible`, for half the clip), unless isolation is "exact" or
+             none would be left
     K        the power of 4 nearest to sqrt(K T)/8, at most 256 (`benchmarks.equal_evaluations`)
     C        sqrt(K) times the median of ||grad f_i||
     alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0) - least_loss,
@@ -26,7 +28,7 @@ times, on a sentence encoder 3 and 4 times: `benchmarks.prescription`). Nothing 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
@@ -39,6 +41,7 @@ from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses, on_host
 from dpzero_theory.optim.losses.identity import shared
+from dpzero_theory.optim.losses.isolation import ISOLATIONS, visible
 from dpzero_theory.optim.losses.records import Collate, Data, fetcher, require_data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.differences import RULES, Point, Rule
@@ -60,6 +63,8 @@ _KEY = bytes(16)
 it need not be random or secret."""
 
 Array = NDArray[np.float64]
+Evaluate = Callable[[nn.Module], Tensor]
+"""A function from the module to the losses of some records, shape (records,)."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ def starting_values(
     direction: str = "rademacher",
     least_loss: float = 0.0,
     difference: str = "central",
+    isolation: str = "probed",
     collate: Collate = None,
     private_data: Data | None = None,
     **drawing: Unpack[Drawing],
@@ -136,6 +142,7 @@ def starting_values(
         collate: makes the batch of a list of records; torch's default_collate if None.
         difference: the run's difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. The smoothing is chosen
             for it; it is 0 for exact differences, of which central ones at the steadiest distance are what is measured.
+        isolation: the run's, `probed` or `exact`. With `exact` rounding is no reason for a larger smoothing.
         private_data: if given, public records that it holds too are refused.
 
     Raises:
@@ -143,13 +150,22 @@ def starting_values(
         PreconditionError: the losses of half of the public records do not change along the directions.
     """
     check.choice("declared", declared, DECLARED)
+    check.choice("isolation", isolation, ISOLATIONS)
     require_other(public_data, private_data)
     k = nearest_directions(evaluations) if directions_per_step is None else directions_per_step
     check.integer("directions_per_step", k, at_most=check.integer("evaluations", evaluations))
     weights = Weights(module, Directions(_KEY, direction))
     shifts = DIFFERENCES[difference].smoothing
-    found, smoothing = _measured(weights, losses, public_data, collate, RULES[difference if shifts else "central"])
-    smoothing = smoothing if shifts else 0.0
+    records = _Records(losses, public_data, collate)
+    rule = RULES[difference if shifts else "central"]
+    rounding = records.rounding(weights) if shifts and isolation == "probed" else 0.0
+    batch = check.real("expected_batch", expected_batch, above=0)
+
+    def shows(width: float, norm: float) -> bool:
+        return visible(rounding * rule.rounded(width), batch, math.sqrt(k) * norm / 2)
+
+    found, width = _measured(weights, records, rule, shows)
+    smoothing = width if shifts else 0.0
     steps, norm = evaluations // k, float(np.median(found.norms))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     target: dict[str, Any] = {
@@ -166,7 +182,12 @@ def starting_values(
     stable = k / (trace + (k + 1) * frobenius)
     step_size = min(stable, math.sqrt(2 * gap * k / (steps * trace * variance)))
     return Start(
-        {**target, "step_size": step_size}, norm, trace, frobenius, noise, _assumed(declared, found, private_data)
+        {**target, "step_size": step_size},
+        norm,
+        trace,
+        frobenius,
+        noise,
+        _assumed(declared, found, private_data, shows(width, norm)),
     )
 
 
@@ -241,13 +262,34 @@ class _Records:
             [self._evaluation.where_they_are(module, self._evaluation.batch(part)) for part in self._parts]
         )
 
+    def rounding(self, weights: Weights) -> float:
+        """Return how much rounding changes a record's loss at the module's weights, >= 0.
+
+        It is the largest change of a loss of the first 64 records or fewer when they are evaluated among half as many,
+        and alone, or the spacing of floating-point numbers at the largest of these losses if that is more, as in
+        `probe`.
+        """
+        every = self._parts[0]
+        together, half, alone = (
+            _found(weights, self._among(every[:count]), [(0, 0.0)], 0.0)[0]
+            for count in (len(every), math.ceil(len(every) / 2), 1)
+        )
+        size = np.abs(together).max()
+        single = bool((together.astype(np.float32) == together).all())
+        spacing = float(np.spacing(np.float32(size) if single else size))
+        changes = (np.abs(few - together[: len(few)]).max() for few in (half, alone))
+        return float(max(spacing, *changes))
+
+    def _among(self, part: NDArray[np.int_]) -> Evaluate:
+        return lambda module: self._evaluation.where_they_are(module, self._evaluation.batch(part))
+
 
 def _norms(differences: Array) -> Array:
     found: Array = np.sqrt(np.mean(differences**2, axis=1))
     return found
 
 
-def _found(weights: Weights, records: _Records, points: Sequence[Point], width: float) -> Array:
+def _found(weights: Weights, records: Evaluate, points: Sequence[Point], width: float) -> Array:
     """Return the losses (or derivatives) of the records at these points beside the module's weights, float64 of shape
     (points, records).
 
@@ -281,15 +323,18 @@ def _measure(weights: Weights, records: _Records, rule: Rule, width: float, coun
     return Measured(differences, np.array([(plus - 2 * loss + minus) / width**2 for plus, minus in sides]), loss)
 
 
-def _measured(weights: Weights, losses: Losses, data: Data, collate: Collate, rule: Rule) -> tuple[Measured, float]:
+def _measured(
+    weights: Weights, records: _Records, rule: Rule, shows: Callable[[float, float], bool]
+) -> tuple[Measured, float]:
     """Measure public records at the distances lambda that `_steadiest` chooses for differences and second differences.
 
     These two may have different distances. Returns what was measured, and the distance of the differences. weights: the
-    module's trained ones. losses, data, collate: as in `starting_values`. rule: the difference rule.
+    module's trained ones. rule: the difference rule. shows: (a distance, the median gradient norm) -> whether rounding
+    would be visible at it; such distances are not chosen for the differences, unless all are such.
     """
-    records = _Records(losses, data, collate)
     tried = {width: [_measure(weights, records, rule, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
-    first = _steadiest({width: [one.differences for one in pair] for width, pair in tried.items()})
+    free = [width for width, pair in tried.items() if not shows(width, float(np.median(pair[0].norms)))] or WIDTHS
+    first = _steadiest({width: [one.differences for one in tried[width]] for width in free})
     second = _steadiest({width: [one.second for one in pair] for width, pair in tried.items()})
     found = _measure(weights, records, rule, first, DIRECTIONS)
     curved = found if second == first else _measure(weights, records, rule, second, DIRECTIONS)
@@ -310,11 +355,13 @@ def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
     return next((width for width in pairs if change(width) <= _LITTLE), min(pairs, key=change))
 
 
-def _assumed(declared: str, found: Measured, private_data: Data | None) -> tuple[str, ...]:
+def _assumed(declared: str, found: Measured, private_data: Data | None, shown: bool) -> tuple[str, ...]:
     looked = "none of them is a private record, as far as records can be compared"
+    rounded = "rounding may be visible at every smoothing that was tried: run with isolation='exact'"
     return (
         f"the {len(found.norms)} records that were looked at are {declared}, as was declared",
         looked if private_data is not None else "that none of them is a private record was not looked at",
         "private records have gradients and curvature like theirs, at the start and along the run",
         "averages, not bounds: no theorem certifies these values, and they cost no privacy",
+        *([rounded] if shown else []),
     )

@@ -22,7 +22,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from dpzero_theory.cli import Parser, extra, input_file
+from dpzero_theory.cli import Parser, command, extra, input_file
 
 COMMAND = "dpzero_theory.optim.trainers"
 
@@ -56,6 +56,7 @@ def _parser() -> Parser:
     return parser
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv`, or that of this process if it is None: train, and write the model and its card.
     Returns 0; bad input exits with status 2."""

@@ -91,16 +91,19 @@ def defaults(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def require_honoured(arguments: TrainingArguments, plain: TrainingArguments) -> None:
-    """Raise ValueError for the first field of the arguments that would have no effect and is not at its default.
+    """Raise ValueError that names all fields of the arguments that would have no effect and are not at their defaults.
 
     plain: arguments with all defaults (`defaults`).
     """
     own = type(arguments)
     honoured: Collection[str] = getattr(own, "honoured", ())
     instead = {**INSTEAD, **getattr(own, "instead", {})}
+    name = "TrainingArguments" if own is TrainingArguments else own.__name__
+    faults = []
     for field in fields(arguments):
         value, default = getattr(arguments, field.name), getattr(plain, field.name)
         if field.name not in HONOURED and field.name not in honoured and value != default:
             use = instead.get(field.name, "a private run does not know it")
-            name = "TrainingArguments" if own is TrainingArguments else own.__name__
-            raise ValueError(f"{field.name} must be left at {default!r} in {name}: {use}; got {value!r}")
+            faults.append(f"{field.name} must be left at {default!r} in {name}: {use}; got {value!r}")
+    if faults:
+        raise ValueError("; ".join(faults))

@@ -300,8 +300,11 @@ def _near(slope: float) -> float:
 
 
 def _below(curve: Curve, top: _Top, target: float) -> float:
-    """An x a little below the upper end `top` of a curve at which delta certainly exceeds the target; 0 if none is
-    found."""
+    """An x at which delta on the curve certainly exceeds the target; 0 if none is found.
+
+    It is the lower end of the bracket of the x at which delta is the target. top: the upper end of this bracket, a
+    little below which the lower end is sought.
+    """
     short = _short(top.point, target) if top.point.lower > _TELLING * top.point.upper else 0.0
     change = (short + _AIM_SHARE * _near(top.slope)) / top.slope
     return _bottom(curve, top.x * math.exp(min(max(change, -1.0), 0.0)), top.slope, target, top.tau)

@@ -80,9 +80,10 @@ def hardest(
         clip: C > 0, of the norm of a sample's K finite differences.
         noise_std: sigma, the standard deviation of the noise on each coordinate of the average.
         directions_per_step: K >= 1, the number of directions in a step.
-        saturation: rho/L in (0, 1).
-        coordinates: the number of coordinates over which the total curvature r ell - G/w is spread; None for as few as
-            ||H|| <= ell allows.
+        saturation: rho/L in (0, 1), with rho the largest gradient of a curved coordinate.
+        coordinates: the number of curved coordinates, over which the curvature r ell - G/w is spread evenly. It is what
+            the bound r ell on the trace of the Hessian H leaves beside the end of the slope, where the slope G levels
+            off over the width w. None for as few coordinates as ||H|| <= ell allows.
         lengthened: the slope is made longer by so many standard deviations of the run's last point, at the same gap.
 
     Raises:

@@ -143,7 +143,7 @@ def test_sound_numbers_pass_and_what_would_be_seen_is_said(
     parts: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts.write(tmp_path)
-    assert "can be noise as stated; 0.0" in said(tmp_path, capsys)[1]
+    assert "can be noise as stated; numbers of 0.0" in said(tmp_path, capsys)[1]
 
 
 @pytest.mark.parametrize("changes", [{"noise": "laplace"}, {"directions_per_step": 3}, {"algorithm": "dpgd-0th"}])

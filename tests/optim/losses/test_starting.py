@@ -112,6 +112,55 @@ def test_the_smoothing_is_the_largest_that_sees_the_slope() -> None:
     assert starting_values(Logistic(), curved, PUBLIC, declared="public", **RUN).target["smoothing"] == 1e-4
 
 
+class Single(nn.Module):
+    """Logistic regression in single precision, with one parameter that is zero at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(D))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features.float() @ self.weight
+
+
+def bent(module: nn.Module, batch: Any) -> torch.Tensor:
+    """A loss of size 3 that wants a smoothing of 1e-4 to show its slope, at which single precision is coarse."""
+    return torch.sin(300 * module(batch[0])) / 300 + 3
+
+
+def made_from(public: Any, folder: Path, **changes: Any) -> float:
+    """Returns the smoothing of a run of `bent` on 1,000 records whose clip and smoothing are public."""
+    records = TensorDataset(
+        torch.randn(1000, D, generator=torch.Generator().manual_seed(8), dtype=torch.float64), torch.zeros(1000)
+    )
+    run = make_private_with_epsilon(
+        Single(), bent, records, folder=folder, public_data=PUBLIC, steps=8, step_size=0.1, clip="public",
+        smoothing=public, target_epsilon=2.0, target_delta=1e-5, expected_batch=125.0, relation="add-remove",
+        sampling="poisson", **changes,
+    )  # fmt: skip
+    with closing(run):
+        return run.plan.smoothing
+
+
+def test_a_public_smoothing_is_not_one_that_the_start_warns_of(tmp_path: Path) -> None:
+    """Warnings are errors here, so the run that is started has none."""
+    with pytest.warns(UserWarning, match="smoothing = 0.0001 makes rounding visible"):
+        made_from(1e-4, tmp_path / "given")
+    assert made_from("public", tmp_path / "public") == 1e-3
+    assert made_from("public", tmp_path / "exact", isolation="exact") == 1e-4
+
+
+def test_where_rounding_shows_at_every_smoothing_the_start_says_so() -> None:
+    said = "rounding may be visible at every smoothing that was tried: run with isolation='exact'"
+    big = {**RUN, "n": 10**9, "expected_batch": 1e9}
+    for changes, expected in [({}, True), ({"isolation": "exact"}, False)]:
+        found = starting_values(Single(), bent, PUBLIC, declared="public", **{**big, **changes})
+        assert (said in found.assumed) is expected
+    assert said not in start().assumed
+    with pytest.raises(ValueError, match="isolation must be one of probed, exact; got 'off'"):
+        start(isolation="off")
+
+
 def test_private_records_are_refused() -> None:
     own = data()
     with pytest.raises(ValueError, match="declared must be one of public, synthetic; got 'private'"):

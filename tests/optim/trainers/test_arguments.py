@@ -102,6 +102,17 @@ def test_other_fields_are_refused_before_anything_is_made(tmp_path: Path, name: 
     assert "\n" not in str(found.value)
 
 
+def test_all_refused_fields_are_named_at_once(tmp_path: Path) -> None:
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", learning_rate=1e-3, num_train_epochs=2, weight_decay=0.1
+    )
+    with pytest.raises(ValueError, match="must be left at") as found:
+        require_honoured(arguments, defaults(arguments))
+    said = str(found.value)
+    assert set(re.findall(r"(\w+) must be left at", said)) == {"learning_rate", "num_train_epochs", "weight_decay"}
+    assert set(re.findall(r"got ([\d.]+)", said)) == {"0.001", "2", "0.1"}
+
+
 def test_a_field_of_another_class_is_refused(tmp_path: Path) -> None:
     arguments = transformers.Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, predict_with_generate=True)
     with pytest.raises(ValueError, match=r"^predict_with_generate must be left at False"):

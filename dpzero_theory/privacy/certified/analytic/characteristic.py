@@ -74,10 +74,11 @@ def log_far(
     chi is the characteristic function of the loss under the law `part`, which is tilted by `tau`, and `mean` its mean.
     The integral over outputs runs along the line of complex outputs on which the bound on |chi(t[0])| is least. With
     d_i = L_i - mean the losses at the nodes and w_i their tilted masses, chi e^{-i t mean} - 1 is summed as sum_i w_i
-    (e^{i t d_i} - 1) if there are many releases: rounding errors of the weights then multiply |e^{i t d} - 1| <= min(t
-    |d|, 2) only. With few releases sum_i w_i e^{i t d_i} needs fewer nodes (derivation.md, section 7). A pair of kind
-    `fixed-size`, whose formulas hold on half-lines, stays on the real line. log_tolerance: the natural log of
-    the absolute quadrature error of chi(t) that is aimed at; the returned bound has the error that is made.
+    (e^{i t d_i} - 1) if the composition has more than `_MANY_STEPS` = 20,000 releases of the pair (`part.steps`):
+    rounding errors of the weights then multiply |e^{i t d} - 1| <= min(t |d|, 2) only. With fewer releases sum_i w_i
+    e^{i t d_i} is computed, which needs fewer nodes (derivation.md, section 7). A pair of kind `fixed-size`, whose
+    formulas hold on half-lines, stays on the real line. log_tolerance: the natural log of the absolute quadrature error
+    of chi(t) that is aimed at. The returned bound is on the errors that are made, of quadrature and of rounding.
 
     Raises:
         OverflowError: more than `budget` products of a node in t and one in x would be needed.

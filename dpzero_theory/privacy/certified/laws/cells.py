@@ -169,8 +169,9 @@ def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Ce
             law[-first] += 0.0 if span.outside else pair.atom * math.exp(-log_scale)
         return found[0], found[1]
 
-    # `up` is the part of a cell's mass that moves to the cell's upper end, so that both P's and Q's masses are kept.
-    # `slack` makes it a little larger, for rounding errors.
+    # A cell is an interval of losses [k H, (k + 1) H), H = `width`. `up` is the mass of a cell that moves to its upper
+    # end, and the rest moves to its lower end, so that both P's and Q's masses are kept. `slack` makes `up` a little
+    # larger, for rounding errors, which is the safe side for a law that has to dominate.
     p, q = masses(below, logs_below)
     slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
     up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)

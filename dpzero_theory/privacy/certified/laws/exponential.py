@@ -169,8 +169,8 @@ def laplace_group_pairs(
     p, q = masses(1), masses(-1 if replaced else 0)
     loss = log_mean(1) - (log_mean(-1) if replaced else 0.0)
     slack = LOSS_ERROR * (1 + np.abs(loss))
-    # The loss rises along the edges. Before the first edge and after the last, beyond which there is no centre, it is
-    # constant.
+    # The loss rises along the edges. Before the first edge and after the last, beyond which no Laplace law has its
+    # centre j or -j, it is constant.
     least, most = np.concatenate([loss[:1], loss]), np.concatenate([loss, loss[-1:]])
     least, most = least - np.concatenate([slack[:1], slack]), most + np.concatenate([slack, slack[-1:]])
     wrong_p, wrong_q = ((WEIGHT_ERROR + _MASS_ERROR) * law for law in (p, q))
