@@ -357,11 +357,14 @@ def denominator(lab: Lab, level: float) -> Verdict:
         "divide by the expected batch size (or n, where n is public), a constant, never by the size of the batch drawn"
     )
     ratio = lab.influence.with_one_less if lab.claim.relation == Relation.ADD_REMOVE else None
-    if ratio is not None and abs(ratio - 1) > _CLIP_ROUNDING and not lab.influence.draws_shift:
+    if ratio is not None and abs(ratio - 1) > _CLIP_ROUNDING:
+        counted = abs(ratio - lab.claim.n / (lab.claim.n - 1)) <= _OF_COUNT / lab.claim.n
+        if not counted and lab.influence.draws_shift:
+            return untested(_SHIFTED)
         says = f"with one record less, another adds {ratio:.4g} times what it did: the denominator counts records"
         return violated(says, mend)
-    if lab.view.records != "finite" and (counted := _counts_finite(lab)) is not None:
-        return violated(counted, mend)
+    if lab.view.records != "finite" and (found := _counts_finite(lab)) is not None:
+        return violated(found, mend)
     if lab.claim.sampling == "full":
         if ratio is None:
             return untested("all records are in every batch, and nothing can be said with one less")

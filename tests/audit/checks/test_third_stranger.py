@@ -88,9 +88,14 @@ def test_a_loop_that_ends_by_what_it_released_is_sound(most: float) -> None:
 
 
 def test_a_number_of_steps_that_follows_releases_is_said_to() -> None:
-    report = _audit(_stopping(lambda total, weights, records: bool(np.linalg.norm(total) > 14)), "steps")
-    assert report["steps"].status == "held", report.text()
-    assert "by what was released" in report["steps"].says
+    """The loop ends after each step with probability 1/2 or so. That the four runs of an audit all end at one step is
+    seen in one audit of ten; in twelve audits it has probability 1e-12."""
+    for _ in range(12):
+        report = _audit(_stopping(lambda total, weights, records: bool(total[0] > 0)), "steps")
+        assert report["steps"].status == "held", report.text()
+        if "by what was released" in report["steps"].says:
+            return
+    pytest.fail("the number of steps differs between runs, and the report does not say so")
 
 
 def test_a_loop_that_ends_by_the_records_is_found() -> None:
