@@ -42,6 +42,8 @@ _MOST_GUESSES, _ROUGH_MISS = 12, 1e-3
 of the target."""
 _SHARE, _MISS = 0.3, 0.3
 """`Curve.share` and `Curve.miss` of a search for the noise of mixed parts, in which an evaluation takes long."""
+_UP = 1 + GDP_ACCURACY
+"""An upper bound: this times a delta, an epsilon or a noise multiplier that is computed from a mu."""
 _STEEP = -10.0
 """The slope d log delta / d log x with which a search over x begins if no estimate of the slope is known."""
 
@@ -171,10 +173,9 @@ def bracket_curve(bracket: Callable[[float], Bracket]) -> Curve:
 
 
 def _capped(bracket: Bracket, upper: float) -> Bracket:
-    """The bracket with its ends and its value at most `upper`, which is also an upper end."""
-    return replace(
-        bracket, lower=min(bracket.lower, upper), value=min(bracket.value, upper), upper=min(bracket.upper, upper)
-    )
+    """The bracket with its ends and its value at most `upper`, which is an upper end too."""
+    lower, value, top = (min(number, upper) for number in (bracket.lower, bracket.value, bracket.upper))
+    return replace(bracket, lower=lower, value=value, upper=top)
 
 
 def _above_zero(at_zero: Bracket, target: float) -> float:
@@ -236,10 +237,10 @@ class Grid(Answer):
         self.mixture = mixture
 
     @staticmethod
-    def _plain(composition: Composition) -> float:
-        """A mu for which all parts are mu-GDP together, whichever steps the record is in; infinity if some part has
-        no such number."""
-        return math.inf if composition.sampled else composition.gdp
+    def _plain(composition: Composition) -> float | None:
+        """The mu for which all parts are mu-GDP together even if it is known which steps the record is in; None if some
+        part has no such number."""
+        return None if composition.sampled else composition.gdp
 
     def delta(
         self,
@@ -251,10 +252,8 @@ class Grid(Answer):
         small: float = 0.0,
     ) -> Bracket:
         bracket = mixture_delta(epsilon, self.mixture, target=near, ends="upper" if above else "both")
-        if not (plain := self._plain(self.composition)) < math.inf:
-            return bracket
-        upper = float(delta_from_gdp(epsilon, plain)) * (1 + GDP_ACCURACY) + math.ulp(0.0)
-        return bracket if upper >= bracket.upper else _capped(bracket, upper)
+        plain = self._plain(self.composition)
+        return _capped(bracket, float(delta_from_gdp(epsilon, plain)) * _UP + math.ulp(0.0)) if plain else bracket
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
         at_zero = self.delta(0.0, target)
@@ -266,17 +265,15 @@ class Grid(Answer):
         rough = FINE if self.mixture.runs else ROUGH
         curve = mixture_curve(lambda epsilon: (epsilon, self.mixture), target, rough=rough)
         lower, upper, point = crossing([curve], start, slope, target, below=below)
-        bracket = Bracket(lower, upper, upper, point.method)
-        if not (plain := self._plain(self.composition)) < math.inf:
-            return bracket
-        return _capped(bracket, float(epsilon_from_gdp(plain, target)) * (1 + GDP_ACCURACY))
+        bracket, plain = Bracket(lower, upper, upper, point.method), self._plain(self.composition)
+        return _capped(bracket, float(epsilon_from_gdp(plain, target)) * _UP) if plain else bracket
 
     @staticmethod
     def noise(question: NoiseQuestion) -> Bracket:
-        bracket = Grid._searched(question)
-        if not (plain := Grid._plain(question.at(1.0))) < math.inf:
+        bracket, plain = Grid._searched(question), Grid._plain(question.at(1.0))
+        if not plain:
             return bracket
-        return _capped(bracket, plain / float(gdp_from_epsilon(question.epsilon, question.delta)) * (1 + GDP_ACCURACY))
+        return _capped(bracket, plain / float(gdp_from_epsilon(question.epsilon, question.delta)) * _UP)
 
     @staticmethod
     def _searched(question: NoiseQuestion) -> Bracket:

@@ -340,9 +340,14 @@ def _counts_finite(lab: Lab) -> str | None:
             return None
         sizes.append(float(norms((np.asarray(rows[0]) - np.asarray(rows[1])).ravel())))
     ratio = sizes[1] / sizes[0] if sizes[0] > 0 else 1.0
-    if abs(ratio - 1) < _CLIP_ROUNDING or abs(ratio - n / (n - 1)) > _OF_COUNT / n:
+    if abs(ratio - 1) < _CLIP_ROUNDING or not _is_of_counts(ratio, n):
         return None
     return f"beside a record with NaN another adds {ratio:.4g} times what it did: the denominator counts finite records"
+
+
+def _is_of_counts(ratio: float, n: int) -> bool:
+    """Whether a ratio is n/(n - 1), as that of two averages whose denominators count n - 1 and n records."""
+    return abs(ratio - n / (n - 1)) <= _OF_COUNT / n
 
 
 def denominator(lab: Lab, level: float) -> Verdict:
@@ -358,13 +363,12 @@ def denominator(lab: Lab, level: float) -> Verdict:
     )
     ratio = lab.influence.with_one_less if lab.claim.relation == Relation.ADD_REMOVE else None
     if ratio is not None and abs(ratio - 1) > _CLIP_ROUNDING:
-        counted = abs(ratio - lab.claim.n / (lab.claim.n - 1)) <= _OF_COUNT / lab.claim.n
-        if not counted and lab.influence.draws_shift:
+        if not _is_of_counts(ratio, lab.claim.n) and lab.influence.draws_shift:
             return untested(_SHIFTED)
         says = f"with one record less, another adds {ratio:.4g} times what it did: the denominator counts records"
         return violated(says, mend)
-    if lab.view.records != "finite" and (found := _counts_finite(lab)) is not None:
-        return violated(found, mend)
+    if lab.view.records != "finite" and (counted := _counts_finite(lab)) is not None:
+        return violated(counted, mend)
     if lab.claim.sampling == "full":
         if ratio is None:
             return untested("all records are in every batch, and nothing can be said with one less")

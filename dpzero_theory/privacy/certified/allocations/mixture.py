@@ -300,7 +300,7 @@ def _below(mixture: Mixture, points: int) -> Mixture:
 
 
 def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy, ends: Ends) -> Bracket:
-    """The bracket of delta(epsilon) of the history `mixture`, whose random allocations are all to one step of an epoch.
+    """The bracket of delta(epsilon) of the history `mixture`, in which a record is in one step of each epoch.
 
     target: the delta that a search is for, or None. accuracy: how fine the grids are. ends: which ends of the bracket
     are wanted; where a method does not know the other one, it is 0 or 1.
