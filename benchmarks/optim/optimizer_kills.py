@@ -185,8 +185,8 @@ def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
 
 
 def _parts(options: Namespace) -> list[int]:
-    """Return how often the run of each part of the experiment is killed: `--kills` times in all, PART times in each part
-    but perhaps the last. A part is one run."""
+    """Return how often the run of each part of the experiment is killed: `--kills` times in all, PART times in each
+    part but perhaps the last. A part is one run."""
     return [min(PART, options.kills - first) for first in range(0, options.kills, PART)]
 
 
