@@ -13,13 +13,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from benchmarks.kit.rows import RESULTS
+from benchmarks.llm.only_d import FOLDERS
 from figures.command import command
 from figures.style import COLUMN, series
 
 
-def draw(rows: pd.DataFrame) -> Figure:
-    """Return the figure of the rows of `benchmarks.llm.only_d`."""
+def draw(*made: pd.DataFrame) -> Figure:
+    """Return the figure of the rows of `benchmarks.llm.only_d`, which may come in several tables."""
+    rows = pd.concat(made, ignore_index=True)
     figure, axis = plt.subplots(figsize=(1.5 * COLUMN, 2.6))
     for index, (scale, part) in enumerate(rows.groupby("scale")):
         look = series(index)
@@ -29,8 +30,8 @@ def draw(rows: pd.DataFrame) -> Figure:
         means = np.exp(np.log(reached["steps"]).groupby(reached["d"]).mean())
         axis.plot(means.index, means, **look.line(marker="none"))
         axis.annotate(
-            f"$s = {scale:g}$", (means.index[-1], means.iloc[-1]), xytext=(8, -3), textcoords="offset points",
-            color=look.color,
+            f"$s = {scale:g}$", (means.index[0], means.iloc[0]), xytext=(-6, -3), textcoords="offset points",
+            color=look.color, horizontalalignment="right",
         )  # fmt: skip
     sizes = sorted(rows["d"].unique())
     begun = float(np.exp(np.log(rows.loc[rows["d"] == sizes[0], "steps"].dropna()).mean()))
@@ -39,17 +40,17 @@ def draw(rows: pd.DataFrame) -> Figure:
     axis.annotate("like $d$", (reach[1], begun * 40), xytext=(6, -6), textcoords="offset points", color="0.35")
     axis.set(
         xscale="log", yscale="log", xlabel="$d$, weights trained", ylabel="private steps to $-0.2$ nats",
-        ylim=(4, 2000),
-        title="SmolLM2-135M on SST-2, $\\varepsilon = 2$: 12,000 times the weights, no more steps",
+        xlim=(80, 4e8), ylim=(4, 2000),
+        title="SmolLM2-135M on SST-2, $\\varepsilon = 2$: 230,000 times the weights",
     )  # fmt: skip
-    axis.set_xticks([10**k for k in range(3, 8)], [f"$10^{k}$" for k in range(3, 8)])
+    axis.set_xticks([10**k for k in range(3, 9)], [f"$10^{k}$" for k in range(3, 9)])
     axis.set_yticks([10, 100, 1000], ["10", "100", "1,000"])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_minor_locator(NullLocator())
     return figure
 
 
-_parser, main = command("figures.only_d", __doc__, draw, "only_d", rows=RESULTS / "llm_only_d")
+_parser, main = command("figures.only_d", __doc__, draw, "only_d", tables=FOLDERS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -38,7 +38,7 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 
 from benchmarks.kit.device import chosen_device, device_name
 from benchmarks.kit.experiment import Cell, Experiment, flag
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, rounded
 from benchmarks.llm.last_norm import DELTA, TASK, padded
 from benchmarks.llm.models import load
@@ -65,6 +65,10 @@ SCALES = (0.03, 0.1)
 """The step sizes, in units of 1/G^2 for a gradient norm G."""
 
 
+FOLDERS = ("llm_only_d", "llm_only_d_gpu")
+"""The folders of committed rows: of a processor, and of a GPU for what is beyond a processor."""
+
+
 class Trained(NamedTuple):
     """A choice of the weights that are trained. layers: how many layers at the end of the model are run at every step.
     what: "norms", "adapters", "all" (all weights of these layers and of the last normalisation) or "whole" (the
@@ -84,7 +88,6 @@ TRAINED = {
     "LoRA of rank 64, last layer": Trained(1, "adapters", 64),
     "last layer": Trained(1, "all"),
     "last two layers": Trained(2, "all"),
-    "last four layers": Trained(4, "all"),
     "last 16 layers": Trained(16, "all"),
     "all weights": Trained(30, "whole"),
 }
@@ -295,6 +298,11 @@ def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def committed() -> pd.DataFrame:
+    """Return the committed rows, those of a processor and those of a GPU."""
+    return pd.concat([read_rows(RESULTS / folder) for folder in FOLDERS], ignore_index=True)
+
+
 def table(rows: pd.DataFrame, ranks: pd.DataFrame | None = None) -> str:
     """Return a table of the steps to the target by trained weights and s (the step size is s/G^2), with 95% intervals
     of the mean of their logarithm over the runs (Student's t), and below it the slope of log steps against log d for
@@ -389,7 +397,7 @@ EXPERIMENT = Experiment(
         flag("--trained", nargs="+", action=Several, choices=tuple(TRAINED), default=LIGHT, help="default: 7 of them"),
         flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
     ],
-    folder="llm_only_d",
+    folder=FOLDERS[0],
     key=("trained", "scale", "seed"),
     fields=(
         "d", "step_size", "gradient_norm", "loss_before", "loss_after", "steps_made", "steps",

@@ -24,8 +24,8 @@ from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
 from benchmarks.llm import chat, e2e, last_norm_shaped, owners, rewards
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
+from benchmarks.llm import only_d as only_d_rows
 from benchmarks.llm.grids import LABELS, table
-from benchmarks.llm.only_d import table as steps_table
 from benchmarks.llm.report import report
 from benchmarks.optim import tuning_step
 from benchmarks.privacy import accounting_tables, users
@@ -303,7 +303,7 @@ def methods_order() -> str:
 def only_d() -> str:
     """Return a table of the steps of DPZero on a pretrained language model to a fixed fall of the loss, by the weights
     that are trained, with the effective rank r, and the slope of log steps against log d."""
-    return steps_table(read_rows(RESULTS / "llm_only_d"), read_rows(RESULTS / "llm_only_d_rank"))
+    return only_d_rows.table(only_d_rows.committed(), read_rows(RESULTS / "llm_only_d_rank"))
 
 
 HEADS = {
