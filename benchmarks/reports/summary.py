@@ -20,7 +20,7 @@ import pandas as pd
 from benchmarks.audits import audit_field, audit_invented
 from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
-from benchmarks.kit.rows import RESULTS, having, read_rows
+from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
 from benchmarks.llm import chat, e2e, last_norm_shaped, owners, rewards
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
@@ -552,6 +552,24 @@ def differences_step() -> str:
     return markdown(["model, trained", "K", "(K + 1)/(2 K)", *methods], lines)
 
 
+def gpu_steps() -> str:
+    """Return a table of the time of a step on RoBERTa-large and its peak memory on one H100, in units of two plain
+    forward passes and of one inference, by method and type of the weights."""
+    rows = read_rows(RESULTS / "gpu" / "h100-80gb" / "optimizer_step", failed=True)
+    kinds = list(rows["dtype"].unique())
+
+    def cell(row: pd.Series) -> str:
+        if row["status"] != OK:
+            return str(row["status"])
+        return f"{row['ratio']:.2f} ({1e3 * row['seconds']:.0f} ms); {row['peak_to_inference']:.2f}"
+
+    lines = []
+    for method, part in rows.groupby("method", sort=False):
+        by_kind = part.set_index("dtype")
+        lines.append([str(method), *(cell(by_kind.loc[kind]) for kind in kinds)])
+    return markdown(["method", *(f"{kind}: time; memory" for kind in kinds)], lines)
+
+
 def gpu_plans() -> str:
     """Return a table for each GPU model of the planned jobs, and of when each would begin within the available
     minutes, or why it would not."""
@@ -620,6 +638,7 @@ FULL: dict[str, Callable[[], str]] = {
     "one_pass": one_pass,
     "differences_step": differences_step,
     "gpu_plans": gpu_plans,
+    "gpu_steps": gpu_steps,
     "step_lengths": step_lengths,
     "newcomer": newcomer.table,
     "audit_invented": audit_invented.table,

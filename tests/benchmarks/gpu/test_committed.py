@@ -3,7 +3,7 @@
 import re
 
 from benchmarks.gpu.jobs import JOBS
-from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
+from benchmarks.kit.rows import OK, RESULTS, read_manifest, read_rows
 
 
 def test_killed_fifty_times_the_whole_list_gives_the_rows_of_a_run_that_was_not() -> None:
@@ -24,9 +24,27 @@ def test_the_whole_list_takes_three_minutes_made_small() -> None:
     assert jobs["wall_s"].sum() <= 180
 
 
-def _said(pattern: str) -> list[int]:
+def test_what_a_card_has_shown_is_what_its_rows_say() -> None:
+    """Directions and replays have the CPU's bits; a private step in float32 has the memory of inference."""
+    card = RESULTS / "gpu" / "h100-80gb"
+    tests = read_rows(card / "tests", failed=True).query("test != 'all of them'")
+    passed = tests["status"] == OK
+    assert _said(r"(\d+) of (\d+) tests for a GPU passed") == [passed.sum(), len(tests)]
+    assert set(tests[~passed]["file"]) == {"tests/curvature/test_spectrum.py"}
+    steps = read_rows(card / "optimizer_step").set_index(["dtype", "method"])
+    private = steps.loc["float32", "private-rademacher"]
+    assert private["peak_to_inference"] <= 1
+    assert private["ratio"] < steps.loc["float32", "four-pass"]["ratio"]
+    assert steps.loc["bfloat16", "private-rademacher"]["ratio"] > 5
+    assert f"In float32 a private step takes {private['ratio']:.2f} times" in _pages()
+
+
+def _pages() -> str:
     pages = (RESULTS.parents[1] / "docs" / "results" / "gpu.md", RESULTS / "gpu_kills" / "NOTES.md")
-    text = " ".join(word for page in pages for word in page.read_text().split())
-    found = re.search(pattern, text)
+    return " ".join(word for page in pages for word in page.read_text().split())
+
+
+def _said(pattern: str) -> list[int]:
+    found = re.search(pattern, _pages())
     assert found, pattern
     return [int(number.replace(",", "")) for number in found.groups()]
