@@ -82,5 +82,7 @@ def test_the_page_says_what_the_committed_rows_say() -> None:
     text = " ".join((RESULTS.parents[1] / "docs/howto/difference.md").read_text().split())
     assert f"by {gains[:, 0].min():.1f} to {gains[:, 0].max():.1f} points in the {len(rows)} rows" in text
     assert f"in {sure} of them by more than the interval" in text
-    chosen = [best(cells, *DIFFERENCES) for cells in rows.values()]
-    assert f"chosen in {sum(one is not None and one.difference != 'central' for one in chosen)} of them" in text
+    chosen = [one.difference for cells in rows.values() if (one := best(cells, *DIFFERENCES))]
+    others = len(chosen) - chosen.count("central")
+    assert f"chosen in {others} of them: forward in {chosen.count('forward')}, and exact in the three" in text
+    assert chosen.count("exact") == 3
