@@ -21,7 +21,7 @@ from dpzero_theory.privacy.answers import answer
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN
 from dpzero_theory.privacy.certified.laws.concentrated import MOST_RHO, concentrated_pair
-from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair
 from dpzero_theory.privacy.certified.router import CLOSED
 from dpzero_theory.privacy.composition import Composition, Concentrated, FinitePairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
@@ -173,11 +173,13 @@ def delta_of_history(history: Steps, epsilon: float, *, near: float | None = Non
     return _history_delta(history, epsilon, near, _resolved)
 
 
-def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Answer") -> Bracket:
+def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Answer", ends: Ends = "both") -> Bracket:
+    """The bracket of delta of a history at `epsilon`. near: as in `delta_of_history`. of: what answers for one
+    composition. ends: which ends are wanted; if it is "upper", the lower end may be 0."""
     eps = check.real("epsilon", epsilon, at_least=0)
     made = releases_of(history)
     reductions = _reductions(made, 0.0)
-    brackets = [_reduced_delta(reduced, eps, notes(made), near, of) for reduced in _telling(reductions)]
+    brackets = [_reduced_delta(reduced, eps, notes(made), near, of, ends) for reduced in _telling(reductions)]
     lower, upper = max(bracket.lower for bracket in brackets), min(bracket.upper for bracket in brackets)
     upper = max(min(upper, _near_pure(reductions, eps)), lower)
     return replace(brackets[0], lower=lower, value=min(max(brackets[0].value, lower), upper), upper=upper)
@@ -193,27 +195,30 @@ def wide_delta(history: Steps, epsilon: float) -> float:
     return min(_reduced_delta(reduced, epsilon, of=_wide).upper for reduced in reductions)
 
 
-_Answer = Callable[[Composition, float, float | None], Bracket]
-"""A function that gives the bracket of delta of a composition at an epsilon. Its last argument is the delta `near` of
-`delta_of_history`, with which the caller compares the answer, or None."""
+_Answer = Callable[[Composition, float, float | None, Ends], Bracket]
+"""A function that gives the bracket of delta of a composition at an epsilon. Its third argument is the delta `near` of
+`delta_of_history`, with which the caller compares the answer, or None; the fourth says which ends are wanted, and the
+other one may be 0 or 1."""
 
 
-def _sharp(composition: Composition, epsilon: float, near: float | None) -> Bracket:
-    return answer(composition).delta(epsilon, near)
+def _sharp(composition: Composition, epsilon: float, near: float | None, ends: Ends) -> Bracket:
+    return answer(composition).delta(epsilon, near, ends=ends)
 
 
-def _wide(composition: Composition, epsilon: float, near: float | None) -> Bracket:
+def _wide(composition: Composition, epsilon: float, near: float | None, ends: Ends) -> Bracket:
     upper = moment_delta(composition, epsilon)
     return Bracket(0.0, upper, upper, _MOMENTS)
 
 
-def _resolved(composition: Composition, epsilon: float, near: float | None) -> Bracket:
+def _resolved(composition: Composition, epsilon: float, near: float | None, ends: Ends) -> Bracket:
     """The certified bracket of delta of a composition at `epsilon`.
 
     If delta is so small that rounding hides it, or a zCDP step is among the releases, the upper end may be a bound by
-    exponential moments. near: a delta with which the caller compares the answer, or None.
+    exponential moments. near, ends: as in `_Answer`.
     """
-    bracket = _sharp(composition, epsilon, near)
+    bracket = _sharp(composition, epsilon, near, ends)
+    if ends == "upper" and 0 < bracket.upper <= _HIDDEN:
+        bracket = _sharp(composition, epsilon, near, "both")
     resolved = bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0
     if resolved and not composition.concentrated:
         return bracket
@@ -227,6 +232,7 @@ def _reduced_delta(
     notes: tuple[str, ...] = (),
     near: float | None = None,
     of: _Answer = _resolved,
+    ends: Ends = "both",
 ) -> Bracket:
     beyond, ratio = reduced.epsilon, reduced.ratio
     # Let delta' be the delta of the composition without the factor e^G, G = `ratio`, between the probabilities of the
@@ -240,13 +246,16 @@ def _reduced_delta(
     if reduced.above.empty:
         return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
 
-    bracket = of(reduced.above, max(_down(left - beyond) if beyond else left, 0.0), near)
+    at = max(_down(left - beyond) if beyond else left, 0.0)
     if ratio + beyond == 0 and reduced.below is reduced.above:
-        return replace(bracket, notes=notes)
+        return replace(of(reduced.above, at, near, ends), notes=notes)
+    bracket = of(reduced.above, at, near, "upper")
     upper = min(_up((bracket.upper + pure) * math.exp(ratio)), 1.0)
-    at_least = 0.0 if reduced.below.empty else of(reduced.below, _up(eps + 2 * ratio), near).lower
-    lower = min(at_least * math.exp(-ratio), upper)
-    return Bracket(_down(lower), min(bracket.value + pure, upper), upper, bracket.method, notes)
+    if ends == "upper" or reduced.below.empty:
+        return Bracket(0.0, min(bracket.value + pure, upper), upper, bracket.method, notes)
+    at_least = of(reduced.below, _up(eps + 2 * ratio), near, "lower").lower
+    lower = _down(min(at_least * math.exp(-ratio), upper))
+    return Bracket(lower, min(max(bracket.value + pure, lower), upper), upper, bracket.method, notes)
 
 
 def _near_pure(reductions: Sequence[_Reduced], eps: float) -> float:
@@ -307,7 +316,8 @@ def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
     """
     beyond = [_history_epsilon(history, target_delta, below=False).upper / target_epsilon - 1]
     if target_delta > 0:
-        beyond.append(delta_of_history(history, target_epsilon).upper / target_delta - 1)
+        delta = _history_delta(history, target_epsilon, None, _resolved, "upper").upper
+        beyond.append(delta / target_delta - 1)
     return max(beyond)
 
 

@@ -30,6 +30,7 @@ from dpzero_theory.privacy.certified.allocations.mixture import (
     rough_start,
 )
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
+from dpzero_theory.privacy.certified.laws.finite import Ends
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
 from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta
@@ -93,7 +94,7 @@ class NoiseQuestion:
         gdp = 2 * self.epsilon / (root + z) if z > 0 else root - z
         rate, steps = self.batches
         noise = self.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / steps))
-        slope = -1 - abs((self.epsilon / gdp) ** 2 - gdp**2 / 4)
+        slope = central_slope(self.epsilon, gdp)
         if not self.at(1.0).central:
             return noise, slope
         search, steep = LogSecant(noise, -1.0), 0.0
@@ -123,15 +124,15 @@ class Answer(ABC):
         epsilon: float,
         near: float | None = None,
         *,
-        above: bool = False,
+        ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
         """The bracket of delta at `epsilon`.
 
         near: a delta that the caller compares the answer with, or None. If delta is more than 10 times larger or
-        smaller, the upper end may be many times the lower end; both still hold. above: whether the caller uses the
-        upper end only, so that the lower end may be far below delta. router: an object that remembers which methods
+        smaller, the upper end may be many times the lower end; both still hold. ends: which ends of the bracket the
+        caller uses; the other one may be 0 or 1. router: an object that remembers which methods
         were of no use; similar questions share it to save time. None makes a new one. small: a bracket whose upper end
         is below this number is not narrowed further, however small its lower end is.
         """
@@ -172,6 +173,11 @@ def bracket_curve(bracket: Callable[[float], Bracket]) -> Curve:
     return Curve(lambda x, _: bracket(x), lambda x, _: (bracket(x).log_value, None))
 
 
+def central_slope(epsilon: float, gdp: float) -> float:
+    """About d log delta / d log x at the noise x with which many releases are `gdp`-GDP, at this epsilon."""
+    return -1 - abs((epsilon / gdp) ** 2 - gdp**2 / 4)
+
+
 def _capped(bracket: Bracket, upper: float) -> Bracket:
     """The bracket with its ends and its value at most `upper`, which is an upper end too."""
     lower, value, top = (min(number, upper) for number in (bracket.lower, bracket.value, bracket.upper))
@@ -192,7 +198,7 @@ class Told(Answer):
         epsilon: float,
         near: float | None = None,
         *,
-        above: bool = False,
+        ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
@@ -200,7 +206,7 @@ class Told(Answer):
         return mixed_delta(
             self.composition,
             epsilon,
-            lambda known, at, small: answer(known).delta(at, above=True, router=shared, small=small),
+            lambda known, at, small: answer(known).delta(at, ends="upper", router=shared, small=small),
         )
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
@@ -247,16 +253,16 @@ class Grid(Answer):
         epsilon: float,
         near: float | None = None,
         *,
-        above: bool = False,
+        ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
-        bracket = mixture_delta(epsilon, self.mixture, target=near, ends="upper" if above else "both")
+        bracket = mixture_delta(epsilon, self.mixture, target=near, ends=ends)
         plain = self._plain(self.composition)
         return _capped(bracket, float(delta_from_gdp(epsilon, plain)) * _UP + math.ulp(0.0)) if plain else bracket
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
-        at_zero = self.delta(0.0, target)
+        at_zero = self.delta(0.0, target, ends="upper")
         if at_zero.upper <= target:
             return Bracket(0.0, 0.0, 0.0, at_zero.method)
         start, slope = rough_start(self.mixture, target) if at_zero.value > target else (0.0, _STEEP)
@@ -303,7 +309,7 @@ class Directions(Answer):
         epsilon: float,
         near: float | None = None,
         *,
-        above: bool = False,
+        ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
@@ -314,7 +320,7 @@ class Directions(Answer):
             brackets.append((router or Router()).delta(epsilon, parts, gdp, small=known))
         top = max(brackets, key=lambda b: b.upper)
         lower = max(b.lower for b in brackets)
-        if not above and (attained := self.composition.directions(attained=True)) != dominating:
+        if ends != "upper" and (attained := self.composition.directions(attained=True)) != dominating:
             lower = max(direction_delta(epsilon, parts, gdp).lower for parts in attained)
         return Bracket(lower, max(lower, top.value), top.upper, top.method)
 

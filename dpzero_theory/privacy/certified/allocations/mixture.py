@@ -143,12 +143,14 @@ def _on_grid(
     accuracy: Accuracy,
     ends: Ends = "both",
     directions: Sequence[int] = (0, 1),
+    *,
+    guided: bool = False,
 ) -> Bracket:
     """The bracket of delta(epsilon) of the history `mixture` on a grid of losses: the larger of those of `directions`.
 
     directions: 0 is (P, Q), with the record under P, and 1 is (Q, P). delta: a rough delta; outputs whose probability
     is the share `_LEFT_OUT_SHARE` of it are left out. accuracy: how fine the grid is. ends: which ends of the bracket
-    are wanted.
+    are wanted. guided: whether the other end is needed too, as an estimate that is no bound.
     """
     steps = max(math.fsum(run.steps for run in mixture.runs), 1)
     log_cut = math.log(delta) + math.log(_LEFT_OUT_SHARE)
@@ -166,13 +168,15 @@ def _on_grid(
         own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
         finite = (*epochs[index], *own)
         try:
-            bracket = _composed(epsilon, finite, others if ends != "lower" else below, mixture.gdp, log_cut, accuracy)
+            told = others if ends != "lower" else below
+            needed: Ends = "both" if guided else "upper" if ends == "both" and below != others else ends
+            bracket = _composed(epsilon, finite, told, mixture.gdp, log_cut, accuracy, needed)
         except OverflowError:
             most = _chernoff(epsilon, finite, others, mixture.gdp)
             bracket = _bracket(0.0, most, most)
         upper = max(upper, bracket.upper)
         if below != others and ends == "both":
-            bracket = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy)
+            bracket = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy, "lower")
         lower, value = max(lower, bracket.lower), max(value, bracket.value)
     return _bracket(lower, value, upper)
 
@@ -184,6 +188,7 @@ def _composed(
     gdp: float,
     log_cut: float,
     accuracy: Accuracy,
+    ends: Ends,
 ) -> Bracket:
     """The bracket of delta(epsilon) on a grid of losses for pairs that all have one direction.
 
@@ -197,6 +202,7 @@ def _composed(
     log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; twice that probability
         is added to the upper end.
     accuracy: how fine the grid is.
+    ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
@@ -205,7 +211,7 @@ def _composed(
     if steps == 1 and gdp == 0 and finite:
         return _bracket(*finite[0][0].delta(epsilon))
     points = min(max(2 ** math.ceil(math.log2(accuracy.points * math.sqrt(steps))), _FEWEST_POINTS), _MOST_POINTS)
-    return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points)
+    return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points, ends=ends)
 
 
 def _bracket(lower: float, value: float, upper: float) -> Bracket:
@@ -236,7 +242,7 @@ def mixture_delta(
         ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """
     if not mixture.runs:
-        return replace(_delta(epsilon, mixture, target, accuracy, "both"), method="grid")
+        return replace(_delta(epsilon, mixture, target, accuracy, ends), method="grid")
     if ends == "both":
         above, below = (mixture_delta(epsilon, mixture, target=target, accuracy=accuracy, ends=end) for end in APART)
         return _bracket(min(max(above.lower, below.lower), above.upper), above.value, above.upper)
@@ -324,7 +330,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     tried = COARSE if mixture.runs and not target else accuracy
     try:
         while True:
-            bracket = _on_grid(epsilon, mixture, guess, tried, ends)
+            bracket = _on_grid(epsilon, mixture, guess, tried, ends, guided=not target)
             if tried is accuracy:
                 lower, upper = _within(bracket, lower, upper, ends)
             if target or bracket.lower > guess / 10:
@@ -336,7 +342,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
         # as far as they do, became too coarse.
         while not target and min(upper, bracket.upper) > 10 * max(guess, _LEAST_DELTA):
             guess = min(upper, bracket.upper)
-            bracket = _on_grid(epsilon, mixture, guess, tried, ends)
+            bracket = _on_grid(epsilon, mixture, guess, tried, ends, guided=True)
             if tried is accuracy:
                 lower, upper = _within(bracket, lower, upper, ends)
             if min(upper, bracket.upper) > guess / 2:
