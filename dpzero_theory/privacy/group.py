@@ -41,7 +41,7 @@ from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess, upper_delta
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated, settled
 from dpzero_theory.privacy.certified.laws.exponential import MOST_IN_LAPLACE_GROUP
@@ -348,7 +348,7 @@ def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
     epsilon: that of each change of one record. history: the releases, with the sample rates that one change of a record
     counts with.
     """
-    each = delta_of_history(history, epsilon).upper
+    each = upper_delta(history, epsilon)
     if each == 0:
         return 0.0
     more = (size - 1) * epsilon

@@ -55,6 +55,8 @@ delta's bracket there is below this share of its upper end: such a bracket is wi
 _TELLING = 0.1
 """If the lower end of delta's bracket at the upper end of x is below this share of its upper end, it says nothing, and
 the search for the lower end of x begins there."""
+_SAYS_NOTHING = 1.0
+"""The excess of an x as a lower end whose bracket of delta begins at 0. The moves away from such x double in length."""
 _SAME_X = 1e-11
 """If one x can be an end and another x this near to it, relative, cannot, the curve jumps there and the search ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
@@ -211,7 +213,7 @@ def _end(
             if abs(good[0] / bad - 1) < _SAME_X:
                 return good
         if failed > 0:
-            least, factor = 2 * least, 1.0 if measured else 1.3 * factor
+            least, factor = 2 * least, 1.0 if measured else factor * (2.0 if failed == _SAYS_NOTHING else 1.3)
         x = new
     return good
 
@@ -314,7 +316,7 @@ def _short(point: Bracket, target: float) -> float:
     """The amount, in log delta, by which the lower end of the bracket `point` fails to exceed `target`; at most 0 if it
     exceeds it."""
     if point.lower <= 0:
-        return 1.0
+        return _SAYS_NOTHING
     enough = point.lower > target * (1 + MARGIN)
     return max(math.log(target) - math.log(point.lower), -math.inf if enough else 1e-15)
 
