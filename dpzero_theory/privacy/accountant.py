@@ -222,7 +222,9 @@ def _resolved(composition: Composition, epsilon: float, near: float | None, ends
     exponential moments. near, ends: as in `_Answer`.
     """
     bracket = _sharp(composition, epsilon, near, ends)
-    if ends == "upper" and 0 < bracket.upper <= _HIDDEN:
+    if ends == "upper" and 0 < bracket.upper <= _HIDDEN and not composition.concentrated:
+        if moment_delta(composition, epsilon) >= bracket.upper:
+            return bracket
         bracket = _sharp(composition, epsilon, near, "both")
     resolved = bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0
     if resolved and not composition.concentrated:

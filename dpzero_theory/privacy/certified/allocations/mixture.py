@@ -49,12 +49,15 @@ _NARROW = 0.03
 tried."""
 _RESOLVED = 1e-8
 """The least target delta for which the module `allocation` is tried: its rounding errors do not shrink with delta."""
+_GUESSED = 5.0
+"""If delta of a history with random allocations is below the guess of it by more than this factor, it is computed once
+more with the better guess."""
 _FAR_FROM_TARGET = 10.0
 """A search is content with any bracket that puts delta more than this factor above or below its target."""
 _LEAST_DELTA = 1e-280
 """If delta is below this, no grid is tried, and the upper end of its bracket is the bound without amplification by
 allocation."""
-_SHARE, _TRIES, _COARSE_MISS = 0.3, 8, 0.1
+_SHARE, _TRIES, _COARSE_MISS = 0.3, 8, 0.3
 """`Curve.share`, `Curve.tries` and `Curve.miss` of a search for noise with random allocations, in which an evaluation
 takes long and the error of an estimate of log delta is about the third number."""
 _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
@@ -106,12 +109,13 @@ class Accuracy:
     sums: int = 2**14
 
 
-_MOST_WORK, _LESS_WORK = 2.5e7, 6e6
-"""The most additions of two weights of laws on a grid, for an answer, where they take about 0.4 s of one core, and for
-the lower end of a noise multiplier."""
-FINE, COARSE, ROUGH = Accuracy(0.06, 4e-3, work=_MOST_WORK), Accuracy(0.15, 1e-2, sums=2**12), Accuracy(0.15, 1e-2, 100)
-"""How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), and for
-estimates in one with finite pairs alone (ROUGH)."""
+_MOST_WORK, _LESS_WORK, _LITTLE_WORK = 2.5e7, 6e6, 1e7
+"""The most additions of two weights of laws on a grid: for an answer, where they take about 0.4 s of one core; for the
+lower end of a noise multiplier; and for estimates, whose grids are coarser."""
+FINE, ROUGH = Accuracy(0.06, 4e-3, work=_MOST_WORK), Accuracy(0.15, 1e-2, 100)
+COARSE, GUESS = Accuracy(0.15, 1e-2, work=_LITTLE_WORK, sums=2**12), Accuracy(0.3, 1e-2, work=_LITTLE_WORK, sums=2**12)
+"""How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), for estimates
+in one with finite pairs alone (ROUGH), and for a first guess of delta with random allocations (GUESS)."""
 
 
 @lru_cache(maxsize=8)
@@ -327,7 +331,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     if upper < _LEAST_DELTA:
         return _bracket(lower, upper, upper)
     guess = target or max(lower, min(upper, 1e-6))
-    tried = COARSE if mixture.runs and not target else accuracy
+    tried = GUESS if mixture.runs and not target else accuracy
     try:
         while True:
             bracket = _on_grid(epsilon, mixture, guess, tried, ends, guided=not target)
@@ -348,8 +352,12 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
             if min(upper, bracket.upper) > guess / 2:
                 break
         if tried is not accuracy:
-            bracket = _on_grid(epsilon, mixture, max(min(bracket.value, upper), _LEAST_DELTA), accuracy, ends)
+            guess = max(min(bracket.value, upper), _LEAST_DELTA)
+            bracket = _on_grid(epsilon, mixture, guess, accuracy, ends)
             lower, upper = _within(bracket, lower, upper, ends)
+            if _LEAST_DELTA < bracket.value < guess / _GUESSED:
+                bracket = _on_grid(epsilon, mixture, bracket.value, accuracy, ends)
+                lower, upper = _within(bracket, lower, upper, ends)
         return _bracket(lower, bracket.value, upper)
     except OverflowError:
         if not mixture.runs:
@@ -406,7 +414,7 @@ def mixture_curve(
     curve = Curve(
         bracket=lambda x, _: known(x, "upper"),
         estimate=lambda x, _: (known(x, end, rough).log_value, None),
-        nearby=lambda x, tau, _: known(x, "lower", less),
+        nearby=lambda x, tau, _: replace(known(x, "lower", less), upper=1.0),
     )
     if rough is COARSE:
         curve = replace(curve, share=_SHARE, tries=_TRIES, miss=_COARSE_MISS if end == "upper" else curve.miss)
