@@ -20,10 +20,10 @@ from dpzero_theory.bisection import LogSecant, outward
 from dpzero_theory.privacy.answers import answer
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN
-from dpzero_theory.privacy.certified.laws.concentrated import MOST_RHO, concentrated_pair
+from dpzero_theory.privacy.certified.laws.concentrated import MOST_RHO, concentrated_pair, curve_pair, summed
 from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair
 from dpzero_theory.privacy.certified.router import CLOSED
-from dpzero_theory.privacy.composition import Composition, Concentrated, FinitePairs
+from dpzero_theory.privacy.composition import Composition, Concentrated, Curved, FinitePairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.moments import moment_delta, moment_epsilon
 from dpzero_theory.privacy.relation import Relation
@@ -67,7 +67,7 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     """The history in one or two forms that can be computed (`_Reduced`), each of which gives a valid upper bound.
 
     In the first form every noise law that has a dominating pair of finite laws counts by that pair, and all releases of
-    which only zero-concentrated differential privacy is known count by one pair for their sum. In the last form every
+    which only Renyi divergences or zCDP are known count by one pair for their sum. In the last form every
     law that has no Gaussian form counts by its pure epsilon. If no law has a pair there is one form. delta: at
     which the lower bounds `_Reduced.least` on epsilon hold.
     """
@@ -99,9 +99,12 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     reductions = [reduced((), lambda cost: cost.gaussian)]
     finite = [FinitePairs(pairs, count) for pairs, count in paired.items()]
     rho, xi = (_up(math.fsum(cost.concentrated[i] for _, cost in costs)) for i in (0, 1))
-    if rho > 0:
-        if not rho <= MOST_RHO:
-            raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
+    if not rho <= MOST_RHO:
+        raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
+    if curves := [cost.renyi for _, cost in costs if cost.renyi]:
+        curve = summed(curves, rho, xi)
+        finite.append(Curved((curve_pair(curve),) * 2, 1, curve=curve))
+    elif rho > 0:
         finite.append(Concentrated((concentrated_pair(rho, xi),) * 2, 1, rho=rho, xi=xi))
     if finite:
         reductions.insert(0, reduced(finite, lambda cost: cost.composed))
@@ -185,9 +188,14 @@ def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Ans
     return replace(brackets[0], lower=lower, value=min(max(brackets[0].value, lower), upper), upper=upper)
 
 
-def upper_delta(history: Steps, epsilon: float) -> float:
+def upper_delta(history: Steps, epsilon: float, *, near: float | None = None) -> float:
     """The upper end of `delta_of_history` at `epsilon`, in less time, as the lower end is not computed."""
-    return _history_delta(history, epsilon, None, _resolved, "upper").upper
+    return _history_delta(history, epsilon, near, _resolved, "upper").upper
+
+
+def upper_epsilon(history: Steps, delta: float) -> Bracket:
+    """The bracket of `epsilon_of_history` at `delta` with 0 as its lower end, in less time."""
+    return replace(_history_epsilon(history, delta, below=False), lower=0.0)
 
 
 def wide_delta(history: Steps, epsilon: float) -> float:
@@ -321,7 +329,7 @@ def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
     Raises:
         ValueError: an argument outside its range.
     """
-    beyond = [_history_epsilon(history, target_delta, below=False).upper / target_epsilon - 1]
+    beyond = [upper_epsilon(history, target_delta).upper / target_epsilon - 1]
     if target_delta > 0:
         beyond.append(upper_delta(history, target_epsilon) / target_delta - 1)
     return max(beyond)

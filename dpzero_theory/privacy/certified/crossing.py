@@ -57,6 +57,8 @@ _TELLING = 0.1
 the search for the lower end of x begins there."""
 _SAYS_NOTHING = 1.0
 """The excess of an x as a lower end whose bracket of delta begins at 0. The moves away from such x double in length."""
+_SAME_X_AT_NOTHING = 1e-3
+"""As `_SAME_X`, where the bracket of delta at the other x begins at 0: such curves jump often, and are far from sharp."""
 _SAME_X = 1e-11
 """If one x can be an end and another x this near to it, relative, cannot, the curve jumps there and the search ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
@@ -185,7 +187,7 @@ def _end(
     """
     # The functions of `bisection` are not used here: the width of delta's bracket at x decides how far beyond the root
     # to aim.
-    x, good, bad = start, None, None
+    x, good, bad, jump = start, None, None, _SAME_X
     least, factor, mends = 1e-10, 1.0, 0
     previous: tuple[float, float] | None = None
     for _ in range(curve.tries):
@@ -201,7 +203,7 @@ def _end(
             if failed >= -near or mends >= _MOST_MENDS:
                 return good
         else:
-            bad = x
+            bad, jump = x, _SAME_X_AT_NOTHING if failed == _SAYS_NOTHING else _SAME_X
         previous = (x, failed)
         # The next x aims a little past the x where the excess is 0, and farther past it each time that the bracket
         # showed the x not to be a valid end.
@@ -210,7 +212,7 @@ def _end(
         new = x * math.exp(min(max(change, -1.0), 1.0))
         if good is not None and bad is not None and not min(good[0], bad) < new < max(good[0], bad):
             new = math.sqrt(good[0] * bad)
-            if abs(good[0] / bad - 1) < _SAME_X:
+            if abs(good[0] / bad - 1) < jump:
                 return good
         if failed > 0:
             least, factor = 2 * least, 1.0 if measured else factor * (2.0 if failed == _SAYS_NOTHING else 1.3)

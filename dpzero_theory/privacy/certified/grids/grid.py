@@ -206,7 +206,7 @@ def grid_delta_beside(
     whole = everything(parts, gdp)
     reach = reach_of(log_cut, max(sum(count for _, count in whole), 1))
     slices = [Slice(pair, count, Span(reach, reach)) for pair, count in whole]
-    releases = [*(_Finite(pair, count) for pair, count in finite), *slices]
+    releases: list[Slice | _Finite] = [*(_Finite(pair, count) for pair, count in finite), *slices]
     left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
     bracket = _total([_bracket(epsilon, releases, points, ends)], left_out)
     if (ends == "upper" and bracket.upper <= _RARE_DELTA) or (ends == "lower" and bracket.lower <= _RARE_DELTA):
@@ -464,8 +464,10 @@ def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
     rounding = [np.sqrt(np.cumsum((law.error * fall)[::-1] ** 2))[::-1] for law, fall in ((p, fall_p), (q, fall_q))]
     wrong = slack + 1.01 * (rounding[0] + rounding[1] + p.tail * fall_p)
     sure = kept - lost - wrong
-    best = int(np.argmax(sure))
-    return max(float(sure[best]), 0.0), float(wrong[best] / max(kept[best] - lost[best], 1e-300))
+    best, middle = int(np.argmax(sure)), int(np.argmax(beyond >= 0))
+    # If the difference at the loss epsilon is certainly negative, more exact sums would not make it positive.
+    shares = [float(wrong[k] / max(abs(kept[k] - lost[k]), 1e-300)) for k in (best, middle)]
+    return max(float(sure[best]), 0.0), min(shares)
 
 
 def _lower_of_few(grid: _Grid, p: _Sum, q: _Sum, offset: float) -> tuple[float, float]:
@@ -486,14 +488,15 @@ def _lower_of_few(grid: _Grid, p: _Sum, q: _Sum, offset: float) -> tuple[float, 
         (mass_p, wrong_p), (mass_q, wrong_q) = p.falling(k, tau * width), q.falling(k, (1 + tau) * width)
         gained = fall_p * mass_p * (1 - grid.error) - fall_q * mass_q * (1 + grid.error)
         wrong = 1.01 * (fall_p * (wrong_p + p.tail) + fall_q * wrong_q) + 8 * UNIT * (fall_p * mass_p + fall_q * mass_q)
-        return gained - wrong, wrong / max(gained, 1e-300)
+        return gained - wrong, wrong / max(abs(gained), 1e-300)
 
     best = max(math.ceil((grid.epsilon - offset) / width), p.first)
     if best >= p.first + grid.points:
         return 0.0, 0.0
     found = bound(best)
+    share = found[1]
     for way in (1, -1):
         step = way
         while p.first <= best + step < p.first + grid.points and (other := bound(best + step))[0] > found[0]:
             best, found, step = best + step, other, 2 * step
-    return max(found[0], 0.0), found[1]
+    return max(found[0], 0.0), min(share, found[1])
