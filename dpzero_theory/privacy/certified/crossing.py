@@ -58,7 +58,7 @@ the search for the lower end of x begins there."""
 _SAYS_NOTHING = 1.0
 """The excess of an x as a lower end whose bracket of delta begins at 0. The moves away from such x double in length."""
 _SAME_X_AT_NOTHING = 1e-3
-"""As `_SAME_X`, where the bracket of delta at the other x begins at 0: such curves jump often, and are far from sharp."""
+"""As `_SAME_X`, where the bracket of delta at the other x begins at 0: such curves jump, and are far from sharp."""
 _SAME_X = 1e-11
 """If one x can be an end and another x this near to it, relative, cannot, the curve jumps there and the search ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02

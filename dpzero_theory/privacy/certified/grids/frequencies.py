@@ -22,12 +22,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import fft
 
 from dpzero_theory.bisection import halved, integer_between
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.grids.convolution import (
     NEGLIGIBLE,
     Spectrum,
+    error_of_transform,
+    norm,
     product_of_powers,
     telling,
     transform,
@@ -54,6 +57,9 @@ _SMALL, _LOG_ERROR = 0.5, 240
 """Where a transform is 1 + w with |w| at most the first number, its power is computed by the logarithm log(1 + w). The
 second number bounds the error of the logarithm, in units of rounding, as `_SUM_ERROR` bounds that of w: twice that of
 w, and 32 |w| for the logarithm itself."""
+_RARE, _MOST_WRONG = 0.2, 0.01
+"""A value is one that a variable hardly ever differs from if it does so with at most the first probability. A sum of
+such variables is not computed from logarithms whose errors add up to more than the second number."""
 _TAIL_ERROR = 64
 """A bound, in units of rounding, on the errors of a geometric sum over the grid, as a share of its absolute terms."""
 
@@ -139,6 +145,49 @@ def frequencies(laws: Sequence[Law], size: int) -> Frequencies | None:
     if len(kept) * terms > _MOST_SUMMED or kept[-1] >= size // 4:
         return None
     return Frequencies(size, kept, *_product(laws, kept, size))
+
+
+def compose_rare(laws: Sequence[Law], first: int, size: int) -> tuple[Array, float] | None:
+    """The law of the sum of all variables modulo `size`, a power of two, where each variable has one value that it
+    hardly ever differs from; None for other laws.
+
+    Let r be the probability of a law's other values. Their transform R is off by at most beta r (`convolution`), so the
+    law's transform, which is 1 - r + R up to a turn, has a logarithm with an error of about beta r. A power multiplies
+    it by the number T of variables, and T r is far smaller than T. first: the integer at which the returned weights
+    begin. Returns the weights and a bound on the sum of the absolute errors, as `convolution.compose`.
+    """
+    half = size // 2 + 1
+    exponent, factor, wrong = np.zeros(half, dtype=np.complex128), np.ones(half, dtype=np.complex128), 0.0
+    spread: Array = np.zeros(half)
+    for law, start, count in laws:
+        peak = int(np.argmax(law))
+        rest = law.copy()
+        rest[peak] = 0.0
+        rare = float(rest.sum())
+        if count == 1:
+            one = transform(law, start, size, extended=False)
+            beta = error_of_transform(one)
+            spread = spread * (np.abs(one) + beta) + 1.1 * beta * np.abs(factor)
+            factor = factor * one
+            continue
+        if rare > _RARE:
+            return None
+        w = transform(rest, start, size, extended=False)
+        wrong += 5 * error_of_transform(w) * rare * count
+        if (start + peak) % size:
+            turns = np.arange(half) * ((start + peak) % size) % size
+            w = w * np.exp(2j * math.pi / size * np.where(turns > size // 2, turns - size, turns))
+            exponent -= 2j * math.pi / size * (turns * (count % size) % size)
+        w -= math.fsum([1.0, -float(law[peak])])
+        exponent += count * (0.5 * np.log1p(w.real * (2 + w.real) + w.imag**2) + 1j * np.arctan2(w.imag, 1 + w.real))
+    if wrong > _MOST_WRONG:
+        return None
+    power = np.exp(exponent)
+    product = power * factor
+    relative = np.expm1(wrong + 16 * UNIT * (1 + np.abs(exponent)))
+    errors = np.abs(product) * relative + np.abs(power) * spread * (1 + relative)
+    error = math.sqrt(2) * (norm(errors) + error_of_transform(product) * norm(np.abs(product)))
+    return np.roll(np.maximum(fft.irfft(product, size), 0), -(first % size)), error
 
 
 def _first_negligible(laws: Sequence[Law], size: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.grids.convolution import best_rate, compose, dot, norm, transform
-from dpzero_theory.privacy.certified.grids.frequencies import Frequencies, frequencies
+from dpzero_theory.privacy.certified.grids.frequencies import Frequencies, compose_rare, frequencies
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c, log_law, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span
 from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair
@@ -48,6 +48,8 @@ tilt suits both of them."""
 _RARE_DELTA, _UNSHARP = 1e-10, 1.1
 """Large losses of finite pairs are counted apart if delta is at most the first number and the upper end of its bracket
 is more than the second number times the lower end. For larger delta the bracket is narrow enough without that."""
+_FEW_JUMPS = 30.0
+"""If on average fewer releases than this have another cell than the likeliest, many frequencies matter."""
 _LEAST_MASS = 1e-250
 """If the weights of a tilted law (without its factor e^log_scale) sum to less than this, the tilt is refused, because
 many of them have underflowed to 0."""
@@ -336,9 +338,13 @@ class _Grid:
         if not min(total for _, _, total, _ in laws) > _LEAST_MASS:
             raise OverflowError("a tilt at which a law underflows")
         ones = [(mass / total, c.first, count) for c, mass, total, count in laws]
-        few = None if extended or whole else frequencies(ones, self.points)
+        seldom = math.fsum(count * (1 - float(np.max(mass))) for mass, _, count in ones) < _FEW_JUMPS
+        few = None if extended or whole or seldom else frequencies(ones, self.points)
         law, error = np.zeros(0), 0.0
-        if few is None:
+        rare = compose_rare(ones, start, self.points) if few is None and not extended else None
+        if rare is not None:
+            law, error = rare
+        elif few is None:
             spectra = [(transform(mass, first, self.points, extended=extended), count) for mass, first, count in ones]
             law, error = compose(spectra, start)
         up, down = (float(rate) for rate in self.rates)
