@@ -36,13 +36,14 @@ from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
 from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta
 from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
-from dpzero_theory.privacy.truncation import mixed_delta
+from dpzero_theory.privacy.truncation import EXCESS, mixed_delta
 
 _MOST_GUESSES, _ROUGH_MISS = 12, 1e-3
 """The search for a first guess of the noise ends after 12 guesses, or at one whose epsilon is within this share (1e-3)
 of the target."""
-_SHARE, _MISS = 0.3, 0.3
-"""`Curve.share` and `Curve.miss` of a search for the noise of mixed parts, in which an evaluation takes long."""
+_SHARE, _MISS, _ROUGH_EXCESS = 0.3, 0.3, 0.1
+"""`Curve.share` and `Curve.miss` of a search for the noise of mixed parts, in which an evaluation takes long, and the
+share of delta by which an estimate in such a search may be too large."""
 _UP = 1 + GDP_ACCURACY
 """An upper bound: this times a delta, an epsilon or a noise multiplier that is computed from a mu."""
 _STEEP = -10.0
@@ -202,12 +203,28 @@ class Told(Answer):
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
+        return self._mixed(epsilon, EXCESS)
+
+    def _mixed(self, epsilon: float, excess: float) -> Bracket:
+        """The bracket of delta at `epsilon`; the argument `excess` is that of `mixed_delta`, and `_ROUGH_EXCESS` saves
+        time where an estimate is wanted."""
         shared = Router()
-        return mixed_delta(
-            self.composition,
-            epsilon,
-            lambda known, at, small: answer(known).delta(at, ends="upper", router=shared, small=small),
-        )
+
+        def of(known: Composition, at: float, small: float, near: float | None) -> Bracket:
+            return answer(known).delta(at, near, ends="upper", router=shared, small=small)
+
+        return mixed_delta(self.composition, epsilon, of, excess)
+
+    @staticmethod
+    def _roughly(curve: Curve, told: Callable[[float], tuple["Told", float]]) -> Curve:
+        """The curve with estimates that count many numbers of truncated steps together. told: a function from x to the
+        composition and to epsilon."""
+
+        def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
+            one, epsilon = told(x)
+            return one._mixed(epsilon, _ROUGH_EXCESS).log_value, None
+
+        return replace(curve, estimate=estimate, miss=_MISS)
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
         rarely = answer(self.composition.attained).epsilon(target, below=below)
@@ -216,7 +233,8 @@ class Told(Answer):
             return Bracket(0.0, 0.0, 0.0, at_zero.method)
         typical = answer(self.composition.typical).epsilon(target, below=False)
         start = max(rarely.upper, typical.upper) or _above_zero(at_zero, target)
-        upper, point, _ = upper_crossing([replace(bracket_curve(self.delta), miss=_MISS)], start, _STEEP, target)
+        curve = replace(self._roughly(bracket_curve(self.delta), lambda x: (self, x)), share=_SHARE)
+        upper, point, _ = upper_crossing([curve], start, _STEEP, target)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 
     @staticmethod
@@ -226,7 +244,8 @@ class Told(Answer):
         typical = replace(question, at=lambda noise: question.at(noise).typical)
         typical = replace(typical, bracket=lambda noise, near: answer(typical.at(noise)).delta(question.epsilon, near))
         start = max(rarely.upper, answer(typical.at(1.0)).noise(typical).upper)
-        curve = replace(question.curve(), share=_SHARE, miss=_MISS)
+        curve = Told._roughly(question.curve(), lambda noise: (Told(question.at(noise)), question.epsilon))
+        curve = replace(curve, share=_SHARE)
         upper, point, _ = upper_crossing([curve], start, slope, question.delta, roomy=True)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 

@@ -50,6 +50,8 @@ _RARE_DELTA, _UNSHARP = 1e-10, 1.1
 is more than the second number times the lower end. For larger delta the bracket is narrow enough without that."""
 _FEW_JUMPS = 30.0
 """If on average fewer releases than this have another cell than the likeliest, many frequencies matter."""
+_FINEST_MOVE = 64
+"""The search for the integer with the largest lower bound ends with steps of its longest step over this number."""
 _LEAST_MASS = 1e-250
 """If the weights of a tilted law (without its factor e^log_scale) sum to less than this, the tilt is refused, because
 many of them have underflowed to 0."""
@@ -480,7 +482,8 @@ def _lower_of_few(grid: _Grid, p: _Sum, q: _Sum, offset: float) -> tuple[float, 
     """The lower bound of `_lower`, and its share of rounding error, where the laws p and q of the sum S under P and
     under Q are known at few frequencies.
 
-    The integers k are tried from where the loss is epsilon on, as long as the bound rises. offset: as in `_lower`.
+    The integers k are tried from where the loss is epsilon on, in steps that double as long as the bound rises and are
+    halved then. offset: as in `_lower`.
     """
     tau, width = grid.tau, grid.width
 
@@ -501,8 +504,22 @@ def _lower_of_few(grid: _Grid, p: _Sum, q: _Sum, offset: float) -> tuple[float, 
         return 0.0, 0.0
     found = bound(best)
     share = found[1]
+
+    def rises(step: int) -> bool:
+        """Move `best` by `step` if the bound is larger there, and return whether it is."""
+        nonlocal best, found
+        there = min(max(best + step, p.first), p.first + grid.points - 1)
+        other = bound(there)
+        if other[0] <= found[0]:
+            return False
+        best, found = there, other
+        return True
+
+    step = 1
     for way in (1, -1):
-        step = way
-        while p.first <= best + step < p.first + grid.points and (other := bound(best + step))[0] > found[0]:
-            best, found, step = best + step, other, 2 * step
+        while rises(way * step):
+            step *= 2
+    longest = step
+    while (step := step // 2) * _FINEST_MOVE > longest:
+        rises(step) or rises(-step)
     return max(found[0], 0.0), min(share, found[1])
