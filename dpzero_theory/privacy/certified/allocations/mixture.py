@@ -50,8 +50,8 @@ tried."""
 _RESOLVED = 1e-8
 """The least target delta for which the module `allocation` is tried: its rounding errors do not shrink with delta."""
 _GUESSED = 5.0
-"""If delta of a history with random allocations is below the guess of it by more than this factor, it is computed once
-more with the better guess."""
+"""A first estimate of delta of a history with random allocations may be too large; divided by this it is the guess of
+delta. If delta is below the guess by more than this factor, it is computed once more with the better guess."""
 _FAR_FROM_TARGET = 10.0
 """A search is content with any bracket that puts delta more than this factor above or below its target."""
 _LEAST_DELTA = 1e-280
@@ -352,7 +352,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
             if min(upper, bracket.upper) > guess / 2:
                 break
         if tried is not accuracy:
-            guess = max(min(bracket.value, upper), _LEAST_DELTA)
+            guess = max(min(bracket.value, upper) / _GUESSED, _LEAST_DELTA)
             bracket = _on_grid(epsilon, mixture, guess, accuracy, ends)
             lower, upper = _within(bracket, lower, upper, ends)
             if _LEAST_DELTA < bracket.value < guess / _GUESSED:
