@@ -94,10 +94,14 @@ class Frequencies:
         """
         one, other = self._one_minus(rate, 1), self._one_minus(rate + width, 1)
         # With r = e^{-rate + i w} the sum of the geometric sequences without end is (1 - E + r (E - e^{-width}))/((1 -
-        # r)(1 - r e^{-width})), E = e^{-over}; what follows after `count` terms is such a sum too.
-        first, last = math.exp(-over), math.exp(-over - width * count)
-        beside = -math.expm1(over - width) * first if over <= width else first - math.exp(-width)
-        terms = [(-math.expm1(-over), beside), (-math.expm1(-over - width * count), last - math.exp(-width))]
+        # r)(1 - r e^{-width})), E = e^{-over}; what follows after `count` terms is such a sum too. No difference here
+        # is taken between numbers that are nearly the same.
+        beyond = over + width * (count - 1)
+        if over <= width:
+            beside = -math.expm1(over - width) * math.exp(-over)
+        else:
+            beside = math.exp(-width) * math.expm1(width - over)
+        terms = [(-math.expm1(-over), beside), (-math.expm1(-beyond - width), math.exp(-width) * math.expm1(-beyond))]
         turn = math.exp(-rate) * np.exp(1j * self._angles(1))
         end, size = self._end(rate, count)
         top = terms[0][0] + turn * terms[0][1] - end * (terms[1][0] + turn * terms[1][1])
