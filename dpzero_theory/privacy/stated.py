@@ -34,7 +34,7 @@ _MOST_COMPOSED = 2**24
 _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step that a user may state."""
 _NUMBER = r"[0-9.eE+-]+"
-_MOST_ORDERS, _LARGEST_ORDER, _LARGEST_DIVERGENCE = 1000, 1e4, 1e4
+_MOST_STATED_ORDERS, _LARGEST_ORDER, _LARGEST_DIVERGENCE = 1000, 1e4, 1e4
 """The most orders of a curve of Renyi divergences, the largest order, and the largest divergence of one step."""
 _TOTAL_ERROR, _ERROR = 1e-9, 1e-13
 """The absolute amount by which the probabilities that a user gives may sum to more than 1, and those of a mixture also
@@ -134,8 +134,8 @@ class Renyi(_Stated):
     family = "rdp"
 
     def __init__(self, orders: Sequence[float], divergences: Sequence[float]) -> None:
-        if not 1 <= len(orders) <= _MOST_ORDERS:
-            raise ValueError(f"orders must be from 1 to {_MOST_ORDERS:,} numbers; got {len(orders)}")
+        if not 1 <= len(orders) <= _MOST_STATED_ORDERS:
+            raise ValueError(f"orders must be from 1 to {_MOST_STATED_ORDERS:,} numbers; got {len(orders)}")
         if len(orders) != len(divergences):
             raise ValueError(f"divergences must be as many as the {len(orders)} orders; got {len(divergences)}")
         a = [check.real("orders", order, above=1, at_most=_LARGEST_ORDER) for order in orders]
