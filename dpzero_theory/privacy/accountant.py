@@ -20,10 +20,10 @@ from dpzero_theory.bisection import LogSecant, outward
 from dpzero_theory.privacy.answers import answer
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN
-from dpzero_theory.privacy.certified.laws.concentrated import MOST_RHO, concentrated_pair
-from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.concentrated import MOST_RHO, concentrated_pair, curve_pair, summed
+from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair
 from dpzero_theory.privacy.certified.router import CLOSED
-from dpzero_theory.privacy.composition import Composition, Concentrated, FinitePairs
+from dpzero_theory.privacy.composition import Composition, Concentrated, Curved, FinitePairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.moments import moment_delta, moment_epsilon
 from dpzero_theory.privacy.relation import Relation
@@ -67,7 +67,7 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     """The history in one or two forms that can be computed (`_Reduced`), each of which gives a valid upper bound.
 
     In the first form every noise law that has a dominating pair of finite laws counts by that pair, and all releases of
-    which only zero-concentrated differential privacy is known count by one pair for their sum. In the last form every
+    which only Renyi divergences or zCDP are known count by one pair for their sum. In the last form every
     law that has no Gaussian form counts by its pure epsilon. If no law has a pair there is one form. delta: at
     which the lower bounds `_Reduced.least` on epsilon hold.
     """
@@ -99,9 +99,12 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     reductions = [reduced((), lambda cost: cost.gaussian)]
     finite = [FinitePairs(pairs, count) for pairs, count in paired.items()]
     rho, xi = (_up(math.fsum(cost.concentrated[i] for _, cost in costs)) for i in (0, 1))
-    if rho > 0:
-        if not rho <= MOST_RHO:
-            raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
+    if not rho <= MOST_RHO:
+        raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
+    if curves := [cost.renyi for _, cost in costs if cost.renyi]:
+        curve = summed(curves, rho, xi)
+        finite.append(Curved((curve_pair(curve),) * 2, 1, curve=curve))
+    elif rho > 0:
         finite.append(Concentrated((concentrated_pair(rho, xi),) * 2, 1, rho=rho, xi=xi))
     if finite:
         reductions.insert(0, reduced(finite, lambda cost: cost.composed))
@@ -173,14 +176,26 @@ def delta_of_history(history: Steps, epsilon: float, *, near: float | None = Non
     return _history_delta(history, epsilon, near, _resolved)
 
 
-def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Answer") -> Bracket:
+def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Answer", ends: Ends = "both") -> Bracket:
+    """The bracket of delta of a history at `epsilon`. near: as in `delta_of_history`. of: what answers for one
+    composition. ends: which ends are wanted; if it is "upper", the lower end may be 0."""
     eps = check.real("epsilon", epsilon, at_least=0)
     made = releases_of(history)
     reductions = _reductions(made, 0.0)
-    brackets = [_reduced_delta(reduced, eps, notes(made), near, of) for reduced in _telling(reductions)]
+    brackets = [_reduced_delta(reduced, eps, notes(made), near, of, ends) for reduced in _telling(reductions)]
     lower, upper = max(bracket.lower for bracket in brackets), min(bracket.upper for bracket in brackets)
     upper = max(min(upper, _near_pure(reductions, eps)), lower)
     return replace(brackets[0], lower=lower, value=min(max(brackets[0].value, lower), upper), upper=upper)
+
+
+def upper_delta(history: Steps, epsilon: float, *, near: float | None = None) -> float:
+    """The upper end of `delta_of_history` at `epsilon`, in less time, as the lower end is not computed."""
+    return _history_delta(history, epsilon, near, _resolved, "upper").upper
+
+
+def upper_epsilon(history: Steps, delta: float) -> Bracket:
+    """The bracket of `epsilon_of_history` at `delta` with 0 as its lower end, in less time."""
+    return replace(_history_epsilon(history, delta, below=False), lower=0.0)
 
 
 def wide_delta(history: Steps, epsilon: float) -> float:
@@ -193,27 +208,32 @@ def wide_delta(history: Steps, epsilon: float) -> float:
     return min(_reduced_delta(reduced, epsilon, of=_wide).upper for reduced in reductions)
 
 
-_Answer = Callable[[Composition, float, float | None], Bracket]
-"""A function that gives the bracket of delta of a composition at an epsilon. Its last argument is the delta `near` of
-`delta_of_history`, with which the caller compares the answer, or None."""
+_Answer = Callable[[Composition, float, float | None, Ends], Bracket]
+"""A function that gives the bracket of delta of a composition at an epsilon. Its third argument is the delta `near` of
+`delta_of_history`, with which the caller compares the answer, or None; the fourth says which ends are wanted, and the
+other one may be 0 or 1."""
 
 
-def _sharp(composition: Composition, epsilon: float, near: float | None) -> Bracket:
-    return answer(composition).delta(epsilon, near)
+def _sharp(composition: Composition, epsilon: float, near: float | None, ends: Ends) -> Bracket:
+    return answer(composition).delta(epsilon, near, ends=ends)
 
 
-def _wide(composition: Composition, epsilon: float, near: float | None) -> Bracket:
+def _wide(composition: Composition, epsilon: float, near: float | None, ends: Ends) -> Bracket:
     upper = moment_delta(composition, epsilon)
     return Bracket(0.0, upper, upper, _MOMENTS)
 
 
-def _resolved(composition: Composition, epsilon: float, near: float | None) -> Bracket:
+def _resolved(composition: Composition, epsilon: float, near: float | None, ends: Ends) -> Bracket:
     """The certified bracket of delta of a composition at `epsilon`.
 
     If delta is so small that rounding hides it, or a zCDP step is among the releases, the upper end may be a bound by
-    exponential moments. near: a delta with which the caller compares the answer, or None.
+    exponential moments. near, ends: as in `_Answer`.
     """
-    bracket = _sharp(composition, epsilon, near)
+    bracket = _sharp(composition, epsilon, near, ends)
+    if ends == "upper" and 0 < bracket.upper <= _HIDDEN and not composition.concentrated:
+        if moment_delta(composition, epsilon) >= bracket.upper:
+            return bracket
+        bracket = _sharp(composition, epsilon, near, "both")
     resolved = bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0
     if resolved and not composition.concentrated:
         return bracket
@@ -227,6 +247,7 @@ def _reduced_delta(
     notes: tuple[str, ...] = (),
     near: float | None = None,
     of: _Answer = _resolved,
+    ends: Ends = "both",
 ) -> Bracket:
     beyond, ratio = reduced.epsilon, reduced.ratio
     # Let delta' be the delta of the composition without the factor e^G, G = `ratio`, between the probabilities of the
@@ -240,13 +261,16 @@ def _reduced_delta(
     if reduced.above.empty:
         return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
 
-    bracket = of(reduced.above, max(_down(left - beyond) if beyond else left, 0.0), near)
+    at = max(_down(left - beyond) if beyond else left, 0.0)
     if ratio + beyond == 0 and reduced.below is reduced.above:
-        return replace(bracket, notes=notes)
+        return replace(of(reduced.above, at, near, ends), notes=notes)
+    bracket = of(reduced.above, at, near, "upper")
     upper = min(_up((bracket.upper + pure) * math.exp(ratio)), 1.0)
-    at_least = 0.0 if reduced.below.empty else of(reduced.below, _up(eps + 2 * ratio), near).lower
-    lower = min(at_least * math.exp(-ratio), upper)
-    return Bracket(_down(lower), min(bracket.value + pure, upper), upper, bracket.method, notes)
+    if ends == "upper" or reduced.below.empty:
+        return Bracket(0.0, min(bracket.value + pure, upper), upper, bracket.method, notes)
+    at_least = of(reduced.below, _up(eps + 2 * ratio), near, "lower").lower
+    lower = _down(min(at_least * math.exp(-ratio), upper))
+    return Bracket(lower, min(max(bracket.value + pure, lower), upper), upper, bracket.method, notes)
 
 
 def _near_pure(reductions: Sequence[_Reduced], eps: float) -> float:
@@ -305,9 +329,9 @@ def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
     Raises:
         ValueError: an argument outside its range.
     """
-    beyond = [_history_epsilon(history, target_delta, below=False).upper / target_epsilon - 1]
+    beyond = [upper_epsilon(history, target_delta).upper / target_epsilon - 1]
     if target_delta > 0:
-        beyond.append(delta_of_history(history, target_epsilon).upper / target_delta - 1)
+        beyond.append(upper_delta(history, target_epsilon) / target_delta - 1)
     return max(beyond)
 
 

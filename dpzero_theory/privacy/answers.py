@@ -30,18 +30,20 @@ from dpzero_theory.privacy.certified.allocations.mixture import (
     rough_start,
 )
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
+from dpzero_theory.privacy.certified.laws.finite import Ends
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
 from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta
 from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
-from dpzero_theory.privacy.truncation import mixed_delta
+from dpzero_theory.privacy.truncation import EXCESS, mixed_delta
 
 _MOST_GUESSES, _ROUGH_MISS = 12, 1e-3
 """The search for a first guess of the noise ends after 12 guesses, or at one whose epsilon is within this share (1e-3)
 of the target."""
-_SHARE, _MISS = 0.3, 0.3
-"""`Curve.share` and `Curve.miss` of a search for the noise of mixed parts, in which an evaluation takes long."""
+_SHARE, _MISS, _ROUGH_EXCESS = 0.3, 0.3, 0.1
+"""`Curve.share` and `Curve.miss` of a search for the noise of mixed parts, in which an evaluation takes long, and the
+share of delta by which an estimate in such a search may be too large."""
 _UP = 1 + GDP_ACCURACY
 """An upper bound: this times a delta, an epsilon or a noise multiplier that is computed from a mu."""
 _STEEP = -10.0
@@ -93,7 +95,7 @@ class NoiseQuestion:
         gdp = 2 * self.epsilon / (root + z) if z > 0 else root - z
         rate, steps = self.batches
         noise = self.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / steps))
-        slope = -1 - abs((self.epsilon / gdp) ** 2 - gdp**2 / 4)
+        slope = central_slope(self.epsilon, gdp)
         if not self.at(1.0).central:
             return noise, slope
         search, steep = LogSecant(noise, -1.0), 0.0
@@ -123,15 +125,15 @@ class Answer(ABC):
         epsilon: float,
         near: float | None = None,
         *,
-        above: bool = False,
+        ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
         """The bracket of delta at `epsilon`.
 
         near: a delta that the caller compares the answer with, or None. If delta is more than 10 times larger or
-        smaller, the upper end may be many times the lower end; both still hold. above: whether the caller uses the
-        upper end only, so that the lower end may be far below delta. router: an object that remembers which methods
+        smaller, the upper end may be many times the lower end; both still hold. ends: which ends of the bracket the
+        caller uses; the other one may be 0 or 1. router: an object that remembers which methods
         were of no use; similar questions share it to save time. None makes a new one. small: a bracket whose upper end
         is below this number is not narrowed further, however small its lower end is.
         """
@@ -172,6 +174,11 @@ def bracket_curve(bracket: Callable[[float], Bracket]) -> Curve:
     return Curve(lambda x, _: bracket(x), lambda x, _: (bracket(x).log_value, None))
 
 
+def central_slope(epsilon: float, gdp: float) -> float:
+    """About d log delta / d log x at the noise x with which many releases are `gdp`-GDP, at this epsilon."""
+    return -1 - abs((epsilon / gdp) ** 2 - gdp**2 / 4)
+
+
 def _capped(bracket: Bracket, upper: float) -> Bracket:
     """The bracket with its ends and its value at most `upper`, which is an upper end too."""
     lower, value, top = (min(number, upper) for number in (bracket.lower, bracket.value, bracket.upper))
@@ -192,16 +199,32 @@ class Told(Answer):
         epsilon: float,
         near: float | None = None,
         *,
-        above: bool = False,
+        ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
+        return self._mixed(epsilon, EXCESS)
+
+    def _mixed(self, epsilon: float, excess: float) -> Bracket:
+        """The bracket of delta at `epsilon`; the argument `excess` is that of `mixed_delta`, and `_ROUGH_EXCESS` saves
+        time where an estimate is wanted."""
         shared = Router()
-        return mixed_delta(
-            self.composition,
-            epsilon,
-            lambda known, at, small: answer(known).delta(at, above=True, router=shared, small=small),
-        )
+
+        def of(known: Composition, at: float, small: float, near: float | None) -> Bracket:
+            return answer(known).delta(at, near, ends="upper", router=shared, small=small)
+
+        return mixed_delta(self.composition, epsilon, of, excess)
+
+    @staticmethod
+    def _roughly(curve: Curve, told: Callable[[float], tuple["Told", float]]) -> Curve:
+        """The curve with estimates that count many numbers of truncated steps together. told: a function from x to the
+        composition and to epsilon."""
+
+        def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
+            one, epsilon = told(x)
+            return one._mixed(epsilon, _ROUGH_EXCESS).log_value, None
+
+        return replace(curve, estimate=estimate, miss=_MISS)
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
         rarely = answer(self.composition.attained).epsilon(target, below=below)
@@ -210,7 +233,8 @@ class Told(Answer):
             return Bracket(0.0, 0.0, 0.0, at_zero.method)
         typical = answer(self.composition.typical).epsilon(target, below=False)
         start = max(rarely.upper, typical.upper) or _above_zero(at_zero, target)
-        upper, point, _ = upper_crossing([replace(bracket_curve(self.delta), miss=_MISS)], start, _STEEP, target)
+        curve = replace(self._roughly(bracket_curve(self.delta), lambda x: (self, x)), share=_SHARE)
+        upper, point, _ = upper_crossing([curve], start, _STEEP, target)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 
     @staticmethod
@@ -220,7 +244,8 @@ class Told(Answer):
         typical = replace(question, at=lambda noise: question.at(noise).typical)
         typical = replace(typical, bracket=lambda noise, near: answer(typical.at(noise)).delta(question.epsilon, near))
         start = max(rarely.upper, answer(typical.at(1.0)).noise(typical).upper)
-        curve = replace(question.curve(), share=_SHARE, miss=_MISS)
+        curve = Told._roughly(question.curve(), lambda noise: (Told(question.at(noise)), question.epsilon))
+        curve = replace(curve, share=_SHARE)
         upper, point, _ = upper_crossing([curve], start, slope, question.delta, roomy=True)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 
@@ -247,16 +272,16 @@ class Grid(Answer):
         epsilon: float,
         near: float | None = None,
         *,
-        above: bool = False,
+        ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
-        bracket = mixture_delta(epsilon, self.mixture, target=near, ends="upper" if above else "both")
+        bracket = mixture_delta(epsilon, self.mixture, target=near, ends=ends)
         plain = self._plain(self.composition)
         return _capped(bracket, float(delta_from_gdp(epsilon, plain)) * _UP + math.ulp(0.0)) if plain else bracket
 
     def epsilon(self, target: float, *, below: bool = True) -> Bracket:
-        at_zero = self.delta(0.0, target)
+        at_zero = self.delta(0.0, target, ends="upper")
         if at_zero.upper <= target:
             return Bracket(0.0, 0.0, 0.0, at_zero.method)
         start, slope = rough_start(self.mixture, target) if at_zero.value > target else (0.0, _STEEP)
@@ -303,7 +328,7 @@ class Directions(Answer):
         epsilon: float,
         near: float | None = None,
         *,
-        above: bool = False,
+        ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
     ) -> Bracket:
@@ -314,7 +339,7 @@ class Directions(Answer):
             brackets.append((router or Router()).delta(epsilon, parts, gdp, small=known))
         top = max(brackets, key=lambda b: b.upper)
         lower = max(b.lower for b in brackets)
-        if not above and (attained := self.composition.directions(attained=True)) != dominating:
+        if ends != "upper" and (attained := self.composition.directions(attained=True)) != dominating:
             lower = max(direction_delta(epsilon, parts, gdp).lower for parts in attained)
         return Bracket(lower, max(lower, top.value), top.upper, top.method)
 

@@ -8,7 +8,7 @@ from typing import Unpack
 from dpzero_theory import check
 from dpzero_theory.bisection import halved, outward, smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, excess, notes, sharp_delta, wide_delta
-from dpzero_theory.privacy.answers import NoiseQuestion, answer, bracket_curve
+from dpzero_theory.privacy.answers import NoiseQuestion, answer, bracket_curve, central_slope
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import crossing
 from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE
@@ -178,15 +178,19 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
     less = multiplier * (1 - _CLOSE)
     if MECHANISMS[unit.mechanism].cost(unit.with_noise(less), delta).least > epsilon:
         return replace(closed, lower=less)
-    least = delta_of_history([unit.with_noise(LEAST_LAPLACE)], epsilon)
-    if least.upper <= delta:
-        return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
+    question = _question(unit, epsilon, delta)
+    start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)
+    # Delta falls as the noise grows, so that the least noise need not be asked about where half the guess misses.
+    half = max(start / 2, LEAST_LAPLACE)
+    if half == LEAST_LAPLACE or question.bracket(half, delta).lower <= delta:
+        least = delta_of_history([unit.with_noise(LEAST_LAPLACE)], epsilon)
+        if least.upper <= delta:
+            return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
     # Where the noise is below the least that is accounted, the curve has the delta of that least noise, which is
     # smaller than the exact delta.
-    bracket = _question(unit, epsilon, delta).bracket
-    curve = bracket_curve(lambda noise: bracket(max(noise, LEAST_LAPLACE), delta))
-    start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)
-    lower, upper, point = crossing([curve], start, -10.0, delta, roomy=True)
+    curve = bracket_curve(lambda noise: question.bracket(max(noise, LEAST_LAPLACE), delta))
+    slope = central_slope(epsilon, float(gdp_from_epsilon(epsilon, delta)))
+    lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
     if upper < multiplier:
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     return replace(closed, lower=min(lower, closed.lower))

@@ -71,7 +71,8 @@ def _part(release: Release) -> dict[str, Any]:
     name = release.sampling.partition(":")[0]
     if name not in _BATCHES or release.mechanism not in _NOISE_LAWS:
         rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"
-        raise ValueError(f"{rule}; got {release.sampling} and {release.mechanism}")
+        other = "(epsilon_of_history states the cost of any history, without a certificate)"
+        raise ValueError(f"{rule} {other}; got {release.sampling} and {release.mechanism}")
     check.real("noise_multiplier", release.noise_multiplier, above=LEAST_NOISE, at_most=1e6)
     return {
         "steps": release.steps,

@@ -27,11 +27,14 @@ from dpzero_theory.bisection import largest_integer, last_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.allocations.mixture import Finite, Mixture
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
+from dpzero_theory.privacy.certified.laws.concentrated import Curve, log_moment
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 
 _BINOMIAL = 1e-9
 """A bound on the relative error of scipy's binomial tail probability."""
+_UNKNOWN_MOMENT = 1e250
+"""So much, times t, stands for the log moment of order t of a release where it is not known."""
 _MOMENT_ROUNDING = 1e-14
 """A bound on the absolute rounding error of the logarithm of a sum of two exponentials."""
 
@@ -205,6 +208,22 @@ class Concentrated(FinitePairs):
 
 
 @dataclass(frozen=True)
+class Curved(Concentrated):
+    """Releases of which only Renyi divergences at some orders are known: those of all of them together are `curve`.
+
+    pairs: those of `certified.laws.concentrated`. count: 1.
+    """
+
+    curve: Curve = ()
+
+    def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
+        # Beyond the largest order the moment is not known. There a number stands for infinity that rises with t, so
+        # that a search for the best t turns back.
+        known = log_moment(self.curve, t)
+        return 0.0, known if known < math.inf else _UNKNOWN_MOMENT * t
+
+
+@dataclass(frozen=True)
 class Epochs(Part):
     """Random allocations: each record is in a few uniformly random steps of every epoch.
 
@@ -335,11 +354,16 @@ class Composition:
 
     @property
     def concentrated(self) -> bool:
-        """Whether zero-concentrated differential privacy is all that is known of some part.
+        """Whether Renyi divergences, or zero-concentrated differential privacy, are all that is known of some part.
 
         A bound by exponential moments may then be sharper than the composition of pairs.
         """
         return any(isinstance(part, Concentrated) for part in self.parts)
+
+    @property
+    def orders(self) -> tuple[float, ...]:
+        """The values t of the orders 1 + t at which Renyi divergences of some part are stated."""
+        return tuple(t for part in self.parts if isinstance(part, Curved) for t, _ in part.curve)
 
     @property
     def batches(self) -> tuple[float, int] | None:

@@ -2,8 +2,9 @@
 
 The function delta(epsilon) determines the exact cost of a history, and the trade-off curve holds the same information.
 The others are for results that are stated in them. They hold less: whoever converts them back to (epsilon, delta) needs
-more noise for the same guarantee. A zCDP statement of somebody else's is part of a history by `stated.concentrated`,
-and mu-GDP is a release of full batches with noise multiplier 1/mu under add-remove (2/mu under replace-one).
+more noise for the same guarantee. A statement of somebody else's is part of a history by `stated.concentrated` or
+`stated.renyi`, and mu-GDP is a release of full batches with noise multiplier 1/mu under add-remove (2/mu under
+replace-one).
 """
 
 import math
@@ -20,7 +21,7 @@ from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.stated import GaussianMixture, Zcdp
+from dpzero_theory.privacy.stated import GaussianMixture, Renyi, Zcdp
 from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 _MOMENT_ROUNDING = 1e-14
@@ -46,8 +47,8 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     the upper end, which is the one to rely on.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation and Gaussian noise, or with a zCDP statement of
-            their own (`stated.concentrated`), which counts in the upper end.
+        history: steps, such as `step * 1000`, all with one relation and Gaussian noise, or with a statement of
+            their own (`stated.concentrated`, `stated.renyi`), which counts in the upper end.
         order: a > 1.
 
     Returns:
@@ -55,14 +56,15 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
 
     Raises:
         ValueError: an argument outside its range; steps of other kinds than those above, or of several relations; an
-            order so large, for the noise, that the divergence needs too many quadrature nodes.
+            order so large, for the noise, that the divergence needs too many quadrature nodes, or above the largest one
+            that a step states.
     """
     a = check.real("order", order, above=1)
     tau = a - 1
     made = releases_of(history)
     require_one_relation(made)
-    told = [(r.steps, law) for r in made if isinstance(law := MECHANISMS[r.mechanism], Zcdp)]
-    above, below, ratio = gaussian_part([r for r in made if not isinstance(MECHANISMS[r.mechanism], Zcdp)])
+    told = [(r.steps, law) for r in made if isinstance(law := MECHANISMS[r.mechanism], Zcdp | Renyi)]
+    above, below, ratio = gaussian_part([r for r in made if not isinstance(MECHANISMS[r.mechanism], Zcdp | Renyi)])
     apart = ratio * (2 * a - 1) / tau
 
     def bounds(pair: Pair) -> tuple[float, float]:
@@ -77,7 +79,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     lower = max(below.log_moment(tau, index, bounds)[0] for index in (0, 1)) / tau
     upper = max(above.log_moment(tau, index, bounds)[1] for index in (0, 1)) / tau
     lower = max(lower + a * below.plain**2 / 2 - apart, 0.0)
-    stated = math.fsum(steps * (law.xi + a * law.rho) for steps, law in told)
+    stated = math.fsum(steps * law.divergence(a) for steps, law in told)
     upper = (upper + a * above.gdp**2 / 2 + apart + stated) * (1 + _MOMENT_ROUNDING)
     return Bracket(min(lower, upper), upper, upper, "quadrature" if above.sampled else "closed form")
 

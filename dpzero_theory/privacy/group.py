@@ -41,7 +41,7 @@ from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess, upper_delta, upper_epsilon
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated, settled
 from dpzero_theory.privacy.certified.laws.exponential import MOST_IN_LAPLACE_GROUP
@@ -167,7 +167,8 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
         return one
     least_of_one = one.lower
     together, attained = _together(made, k), _attained(made, k, n)
-    bracket = epsilon_of_history(together, delta) if together is not None else _NOTHING
+    ask = epsilon_of_history if together == attained else upper_epsilon
+    bracket = ask(together, delta) if together is not None else _NOTHING
     if together is not None and together == attained and bracket.upper <= _ABOUT_EXACT * bracket.lower:
         return _warned(k, bracket)
     if attained is not None:
@@ -175,7 +176,9 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
             one = replace(one, lower=max(one.lower, epsilon_of_history(attained, delta).lower))
     most = min(bracket.upper / k, _MOST_EPSILON)
     least = max(least_of_one, 1e-6)
-    share = smallest_real(lambda x: _one_by_one(links, x, k) <= delta, least, most, 1e-3) if least <= most else None
+    share = (
+        smallest_real(lambda x: _one_by_one(links, x, k, delta) <= delta, least, most, 1e-3) if least <= most else None
+    )
     if share is not None:
         upper = share * k * (1 + _BOUND_ROUNDING)
         bracket = Bracket(0.0, upper, upper, _ONE_BY_ONE)
@@ -341,20 +344,22 @@ def _attained(history: Sequence[Release], size: int, n: int | None) -> list[Rele
     return releases
 
 
-def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
+def _one_by_one(history: Sequence[Release], epsilon: float, size: int, near: float | None = None) -> float:
     """An upper bound on delta for a group of `size` records, by changing one record after another: delta at `size`
     times `epsilon`.
 
     epsilon: that of each change of one record. history: the releases, with the sample rates that one change of a record
-    counts with.
+    counts with. near: a delta with which the caller compares the bound, or None; the bound may be far above it where it
+    is not met.
     """
-    each = delta_of_history(history, epsilon).upper
+    far = size * epsilon > _MOST_EPSILON
+    times = size if epsilon == 0 else 1.0 if far else math.expm1(size * epsilon) / math.expm1(epsilon)
+    each = upper_delta(history, epsilon, near=None if far or near is None else near / times)
     if each == 0:
         return 0.0
     more = (size - 1) * epsilon
-    if size * epsilon > _MOST_EPSILON:
+    if far:
         return math.exp(min(math.log(each) + more - math.log(-math.expm1(-epsilon)) + 1e-12 * more, 0.0))
-    times = math.expm1(size * epsilon) / math.expm1(epsilon) if epsilon > 0 else size
     return min(each * times * (1 + 1e-12), 1.0)
 
 

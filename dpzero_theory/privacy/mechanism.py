@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.laws.concentrated import Curve
 from dpzero_theory.privacy.certified.laws.exponential import (
     LEAST_LAPLACE,
     MOST_IN_LAPLACE_GROUP,
@@ -42,7 +43,8 @@ class Cost:
     of those Gaussian releases or pairs. epsilon: the pure epsilon of all the releases, without that factor; 0 for
     Gaussian releases, infinite for a law that has none. least: a lower bound on epsilon of these releases alone, at the
     delta that was asked for. concentrated: (rho, xi) of all the releases, of which nothing else is known: their Renyi
-    divergence of order a is at most xi + rho a; (0, 0) for other releases.
+    divergence of order a is at most xi + rho a; (0, 0) for other releases. renyi: of releases of which only Renyi
+    divergences at some orders are known, those of all of them, as `certified.laws.concentrated.Curve`.
     """
 
     gaussian: bool
@@ -52,12 +54,13 @@ class Cost:
     pairs: tuple[FinitePair, FinitePair] | None = None
     multipliers: tuple[float, float] | None = None
     concentrated: tuple[float, float] = (0.0, 0.0)
+    renyi: Curve = ()
 
     @property
     def composed(self) -> bool:
         """Whether the releases have a privacy loss that composes with others, so that their pure epsilon (`epsilon`)
         need not be added to the cost."""
-        return self.gaussian or self.pairs is not None or self.concentrated[0] > 0
+        return self.gaussian or self.pairs is not None or self.concentrated[0] > 0 or bool(self.renyi)
 
 
 _UNKNOWN = Cost(gaussian=False, epsilon=math.inf)

@@ -8,7 +8,7 @@ that rounding hides it from the sharper methods, and beside steps of which only 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from scipy.optimize import minimize_scalar
 
@@ -30,7 +30,7 @@ def moment_delta(composition: Composition, epsilon: float) -> float:
     loss L over orders t. It is above 0 and at most 1."""
 
     def upper(log_moment: Callable[[float], float], lost: float) -> float:
-        exponent = _least(lambda t: log_moment(t) + log_c(t) - t * epsilon)
+        exponent = _least(lambda t: log_moment(t) + log_c(t) - t * epsilon, composition.orders)
         return min(math.exp(min(exponent, 0.0)) + lost + 5e-324, 1.0)
 
     return _worst(composition, upper)
@@ -44,7 +44,7 @@ def moment_epsilon(composition: Composition, delta: float) -> float:
         if delta <= lost:
             return math.inf
         level = math.log(delta - lost)
-        return max(_least(lambda t: (log_moment(t) + log_c(t) - level) / t), 0.0)
+        return max(_least(lambda t: (log_moment(t) + log_c(t) - level) / t, composition.orders), 0.0)
 
     return _worst(composition, upper)
 
@@ -63,11 +63,12 @@ def _worst(composition: Composition, upper: Callable[[Callable[[float], float], 
     return max(upper(lambda t, index=index: log_moment(t, index), composition.lost[index]) for index in (0, 1))  # type: ignore[misc]
 
 
-def _least(value: Callable[[float], float]) -> float:
+def _least(value: Callable[[float], float], orders: Sequence[float]) -> float:
+    """About the least value over t > 0. orders: values of t at which the function may have a kink."""
     found = minimize_scalar(
         lambda log_t: value(math.exp(log_t)), bounds=_LOG_T, method="bounded", options={"xatol": 1e-3}
     )
-    return float(found.fun)
+    return min([float(found.fun), *map(value, orders)])
 
 
 def _bounds(pair: Pair, t: float) -> tuple[float, float]:

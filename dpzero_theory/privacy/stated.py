@@ -1,5 +1,5 @@
-"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, mixtures of Gaussians,
-randomised response, and steps with a privacy-loss distribution of the user's own.
+"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private, zCDP and RDP steps, mixtures of
+Gaussians, randomised response, and steps with a privacy-loss distribution of the user's own.
 
     history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), randomised_response(4, 0.7, steps=10)]
     epsilon_of_history(history, delta=1e-5)
@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.certified.laws.concentrated import LEAST_RHO, MOST_RHO
+from dpzero_theory.privacy.certified.laws.concentrated import LEAST_RHO, MOST_RHO, Curve, log_moment
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.groups import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, mixture_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
@@ -33,6 +34,8 @@ _MOST_COMPOSED = 2**24
 _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step that a user may state."""
 _NUMBER = r"[0-9.eE+-]+"
+_MOST_STATED_ORDERS, _LARGEST_ORDER, _LARGEST_DIVERGENCE = 1000, 1e4, 1e4
+"""The most orders of a curve of Renyi divergences, the largest order, and the largest divergence of one step."""
 _TOTAL_ERROR, _ERROR = 1e-9, 1e-13
 """The absolute amount by which the probabilities that a user gives may sum to more than 1, and those of a mixture also
 to less than 1; and a bound on the relative rounding error of one of them."""
@@ -112,9 +115,52 @@ class Zcdp(_Stated):
         self.xi = check.real("xi", xi, at_least=0, at_most=_LARGEST_EPSILON)
         self.name = f"{self.family}:{self.rho!r},{self.xi!r}"
 
+    def divergence(self, order: float) -> float:
+        """An upper bound on the Renyi divergence of this order of one step."""
+        return self.xi + order * self.rho
+
     def cost(self, releases: Counted, delta: float) -> Cost:
         steps = releases.steps
         return Cost(gaussian=False, epsilon=math.inf, concentrated=(steps * self.rho, steps * self.xi))
+
+
+class Renyi(_Stated):
+    """A step whose Renyi divergences at some orders are known, and of which nothing else is known
+    (`certified.laws.concentrated`).
+
+    curve: pairs (order a, divergence of order a), by rising order. The divergences of several steps add up.
+    """
+
+    family = "rdp"
+
+    def __init__(self, orders: Sequence[float], divergences: Sequence[float]) -> None:
+        if not 1 <= len(orders) <= _MOST_STATED_ORDERS:
+            raise ValueError(f"orders must be from 1 to {_MOST_STATED_ORDERS:,} numbers; got {len(orders)}")
+        if len(orders) != len(divergences):
+            raise ValueError(f"divergences must be as many as the {len(orders)} orders; got {len(divergences)}")
+        a = [check.real("orders", order, above=1, at_most=_LARGEST_ORDER) for order in orders]
+        if any(second <= first for first, second in pairwise(a)):
+            raise ValueError(f"orders must rise; got {', '.join(f'{order:g}' for order in a)}")
+        costs = [check.real("divergences", cost, above=0, at_most=_LARGEST_DIVERGENCE) for cost in divergences]
+        # The divergence rises with the order, so that a bound at a larger order holds at the smaller ones too.
+        least = list(accumulate(reversed(costs), min))[::-1]
+        self.curve = tuple(zip(a, least, strict=True))
+        self.name = f"{self.family}:{';'.join(f'{order!r},{cost!r}' for order, cost in self.curve)}"
+
+    def moments(self, steps: int) -> Curve:
+        """The log moments of `steps` steps, in the form of `certified.laws.concentrated`."""
+        return tuple((order - 1, steps * (order - 1) * cost) for order, cost in self.curve)
+
+    def divergence(self, order: float) -> float:
+        """An upper bound on the Renyi divergence of this order of one step. Raises ValueError above the largest order
+        that is known."""
+        known = log_moment(self.moments(1), order - 1)
+        if known == math.inf:
+            raise ValueError(f"order must be at most {self.curve[-1][0]:g}, the largest that is stated; got {order!r}")
+        return known / (order - 1)
+
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        return Cost(gaussian=False, epsilon=math.inf, renyi=self.moments(releases.steps))
 
 
 class GaussianMixture(_Stated):
@@ -288,6 +334,21 @@ def _mixture(arguments: str) -> Mechanism:
 MECHANISMS.register_family(GaussianMixture.family, _mixture, listed=False)
 
 
+def _renyi(arguments: str) -> Mechanism:
+    """The mechanism `Renyi` for the text after the colon of its name. Raises ValueError for a text that is not such a
+    name's."""
+    if not re.fullmatch(f"{_NUMBER},{_NUMBER}(;{_NUMBER},{_NUMBER})*", arguments):
+        raise ValueError(f"mechanism must be {Renyi.family}:A,D;A,D... with orders and divergences; got {arguments!r}")
+    try:
+        orders, divergences = zip(*(map(float, part.split(",")) for part in arguments.split(";")), strict=True)
+        return Renyi(orders, divergences)
+    except ValueError as error:
+        raise ValueError(f"mechanism must be {Renyi.family} with its numbers; {error}") from None
+
+
+MECHANISMS.register_family(Renyi.family, _renyi, listed=False)
+
+
 def _own(name: str) -> Mechanism:
     if name not in _OWN:
         raise ValueError(
@@ -338,6 +399,29 @@ def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) 
         ValueError: an argument outside its range.
     """
     return _release(Zcdp(rho, xi), steps, relation)
+
+
+def renyi(orders: Sequence[float], divergences: Sequence[float], *, steps: int = 1, relation: str) -> Release:
+    """Return steps of which Renyi differential privacy is known at some orders, as part of a history.
+
+    Args:
+        orders: the orders a, rising, in (1, 10^4], at most 1,000.
+        divergences: for each order an upper bound on the Renyi divergence of one step, in (0, 10^4], between any two
+            neighbouring data sets in both directions.
+        steps: their number, >= 1; each may depend on what was released before. The divergences of equal order of all
+            such steps of a history add up; between two orders, (a - 1) times the divergence is taken from the straight
+            line between them, which is an upper bound.
+        relation: which data sets are neighbours in that statement; it must be the history's.
+
+    Returns:
+        A release with all records in each step. Its cost is a bound that holds for every such mechanism (Canonne,
+        Kamath and Steinke, arXiv 2004.00010, proposition 12), and it composes with other steps by a pair of laws that
+        dominates all such mechanisms. The lower end of a bracket counts these steps as nothing.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    return _release(Renyi(orders, divergences), steps, relation)
 
 
 def gaussian_mixture(

@@ -30,7 +30,7 @@ r_{k-1} exceeds _LIKELY, and then at most _FAR times it."""
 _LEFT = 1e-7
 """The sum over numbers of truncated steps ends where the remaining probability r_k is at most this share of a lower
 bound on delta."""
-_EXCESS = 1e-3
+EXCESS = 1e-3
 """Several numbers of truncated steps are counted together if that adds at most this share of delta."""
 LEAST_CHANCE = 1e-280
 """The sum over numbers of truncated steps ends at the latest where the remaining probability, which is added to the
@@ -65,17 +65,23 @@ def numbers(composition: Composition, left: float) -> tuple[list[int], list[tupl
 
 
 def mixed_delta(
-    composition: Composition, epsilon: float, of: Callable[[Composition, float, float], Bracket]
+    composition: Composition,
+    epsilon: float,
+    of: Callable[[Composition, float, float, float | None], Bracket],
+    excess: float = EXCESS,
 ) -> Bracket:
     """The bracket of delta(epsilon) for a composition with mixed parts, whose releases are of one of two kinds by
     chance.
 
-    of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. Its last
-    argument is a delta; where the upper end of the bracket is below that, its lower end may be any lower bound. The
-    lower end of the result is delta of pairs of laws that data attain at every release. The upper end is the sum, over
-    numbers of releases of the second kind, of their probability times a bound on delta with so many.
+    of: a function that gives the bracket of delta for a composition without mixed parts, at an epsilon. Its third
+    argument is a delta; where the upper end of the bracket is below that, its lower end may be any lower bound. Its
+    last one is a delta too, or None: an error of a small share of that does not matter. excess: several numbers of
+    truncated steps are counted together if that adds at most this share of delta.
+
+    The lower end of the result is delta of pairs of laws that data attain at every release. The upper end is the sum,
+    over numbers of releases of the second kind, of their probability times a bound on delta with so many.
     """
-    attained = of(composition.attained, epsilon, 0.0)
+    attained = of(composition.attained, epsilon, 0.0, None)
     left = max(_LEFT * attained.lower, LEAST_CHANCE)
     least, kept = numbers(composition, left)
 
@@ -85,8 +91,8 @@ def mixed_delta(
         fewest = least if first < 0 or len(least) > 1 else [kept[first][1][0] + 1]
         # A bracket below `small` need not be narrow: times the bound on the probability that some part has more
         # truncated steps than the number of the cut `first`, it adds at most 1e-4 of the lower end of delta to the sum.
-        small = _EXCESS / 10 * attained.lower / (1.0 if first < 0 else kept[first][0])
-        return of(composition.told(fewest, kept[last][1]), epsilon, min(small, 1.0))
+        small = EXCESS / 10 * attained.lower / (1.0 if first < 0 else kept[first][0])
+        return of(composition.told(fewest, kept[last][1]), epsilon, min(small, 1.0), attained.lower or None)
 
     def share(first: int, last: int) -> float:
         return (1.0 if first < 0 else kept[first][0]) - kept[last][0]
@@ -101,7 +107,7 @@ def mixed_delta(
         for (first, last, found), before, top in zip(blocks, [0.0, *tops], tops, strict=False):
             # This block's bound also counts for later blocks, up to the next one with a larger bound.
             chance = math.fsum(share(*block[:2]) for block, other in zip(blocks, tops, strict=True) if other == top)
-            if last - first > 1 and chance * (top - before) > _EXCESS * upper:
+            if last - first > 1 and chance * (top - before) > excess * upper:
                 middle = (first + last) // 2
                 halved += [(first, middle, bound(first, middle)), (middle, last, bound(middle, last))]
             else:

@@ -55,6 +55,10 @@ delta's bracket there is below this share of its upper end: such a bracket is wi
 _TELLING = 0.1
 """If the lower end of delta's bracket at the upper end of x is below this share of its upper end, it says nothing, and
 the search for the lower end of x begins there."""
+_SAYS_NOTHING = 1.0
+"""The excess of an x as a lower end whose bracket of delta begins at 0. The moves away from such x double in length."""
+_SAME_X_AT_NOTHING = 1e-3
+"""As `_SAME_X`, where the bracket of delta at the other x begins at 0: such curves jump, and are far from sharp."""
 _SAME_X = 1e-11
 """If one x can be an end and another x this near to it, relative, cannot, the curve jumps there and the search ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
@@ -183,7 +187,7 @@ def _end(
     """
     # The functions of `bisection` are not used here: the width of delta's bracket at x decides how far beyond the root
     # to aim.
-    x, good, bad = start, None, None
+    x, good, bad, jump = start, None, None, _SAME_X
     least, factor, mends = 1e-10, 1.0, 0
     previous: tuple[float, float] | None = None
     for _ in range(curve.tries):
@@ -199,7 +203,7 @@ def _end(
             if failed >= -near or mends >= _MOST_MENDS:
                 return good
         else:
-            bad = x
+            bad, jump = x, _SAME_X_AT_NOTHING if failed == _SAYS_NOTHING else _SAME_X
         previous = (x, failed)
         # The next x aims a little past the x where the excess is 0, and farther past it each time that the bracket
         # showed the x not to be a valid end.
@@ -208,10 +212,10 @@ def _end(
         new = x * math.exp(min(max(change, -1.0), 1.0))
         if good is not None and bad is not None and not min(good[0], bad) < new < max(good[0], bad):
             new = math.sqrt(good[0] * bad)
-            if abs(good[0] / bad - 1) < _SAME_X:
+            if abs(good[0] / bad - 1) < jump:
                 return good
         if failed > 0:
-            least, factor = 2 * least, 1.0 if measured else 1.3 * factor
+            least, factor = 2 * least, 1.0 if measured else factor * (2.0 if failed == _SAYS_NOTHING else 1.3)
         x = new
     return good
 
@@ -314,7 +318,7 @@ def _short(point: Bracket, target: float) -> float:
     """The amount, in log delta, by which the lower end of the bracket `point` fails to exceed `target`; at most 0 if it
     exceeds it."""
     if point.lower <= 0:
-        return 1.0
+        return _SAYS_NOTHING
     enough = point.lower > target * (1 + MARGIN)
     return max(math.log(target) - math.log(point.lower), -math.inf if enough else 1e-15)
 

@@ -49,12 +49,15 @@ _NARROW = 0.03
 tried."""
 _RESOLVED = 1e-8
 """The least target delta for which the module `allocation` is tried: its rounding errors do not shrink with delta."""
+_GUESSED = 5.0
+"""A first estimate of delta of a history with random allocations may be too large; divided by this it is the guess of
+delta. If delta is below the guess by more than this factor, it is computed once more with the better guess."""
 _FAR_FROM_TARGET = 10.0
 """A search is content with any bracket that puts delta more than this factor above or below its target."""
 _LEAST_DELTA = 1e-280
 """If delta is below this, no grid is tried, and the upper end of its bracket is the bound without amplification by
 allocation."""
-_SHARE, _TRIES, _COARSE_MISS = 0.3, 8, 0.1
+_SHARE, _TRIES, _COARSE_MISS = 0.3, 8, 0.3
 """`Curve.share`, `Curve.tries` and `Curve.miss` of a search for noise with random allocations, in which an evaluation
 takes long and the error of an estimate of log delta is about the third number."""
 _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
@@ -106,12 +109,13 @@ class Accuracy:
     sums: int = 2**14
 
 
-_MOST_WORK, _LESS_WORK = 2.5e7, 6e6
-"""The most additions of two weights of laws on a grid, for an answer, where they take about 0.4 s of one core, and for
-the lower end of a noise multiplier."""
-FINE, COARSE, ROUGH = Accuracy(0.06, 4e-3, work=_MOST_WORK), Accuracy(0.15, 1e-2, sums=2**12), Accuracy(0.15, 1e-2, 100)
-"""How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), and for
-estimates in one with finite pairs alone (ROUGH)."""
+_MOST_WORK, _LESS_WORK, _LITTLE_WORK = 2.5e7, 6e6, 1e7
+"""The most additions of two weights of laws on a grid: for an answer, where they take about 0.4 s of one core; for the
+lower end of a noise multiplier; and for estimates, whose grids are coarser."""
+FINE, ROUGH = Accuracy(0.06, 4e-3, work=_MOST_WORK), Accuracy(0.15, 1e-2, 100)
+COARSE, GUESS = Accuracy(0.15, 1e-2, work=_LITTLE_WORK, sums=2**12), Accuracy(0.3, 1e-2, work=_LITTLE_WORK, sums=2**12)
+"""How fine grids are for answers (FINE), for estimates in a root search with random allocations (COARSE), for estimates
+in one with finite pairs alone (ROUGH), and for a first guess of delta with random allocations (GUESS)."""
 
 
 @lru_cache(maxsize=8)
@@ -143,12 +147,14 @@ def _on_grid(
     accuracy: Accuracy,
     ends: Ends = "both",
     directions: Sequence[int] = (0, 1),
+    *,
+    guided: bool = False,
 ) -> Bracket:
     """The bracket of delta(epsilon) of the history `mixture` on a grid of losses: the larger of those of `directions`.
 
     directions: 0 is (P, Q), with the record under P, and 1 is (Q, P). delta: a rough delta; outputs whose probability
     is the share `_LEFT_OUT_SHARE` of it are left out. accuracy: how fine the grid is. ends: which ends of the bracket
-    are wanted.
+    are wanted. guided: whether the other end is needed too, as an estimate that is no bound.
     """
     steps = max(math.fsum(run.steps for run in mixture.runs), 1)
     log_cut = math.log(delta) + math.log(_LEFT_OUT_SHARE)
@@ -166,13 +172,15 @@ def _on_grid(
         own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
         finite = (*epochs[index], *own)
         try:
-            bracket = _composed(epsilon, finite, others if ends != "lower" else below, mixture.gdp, log_cut, accuracy)
+            told = others if ends != "lower" else below
+            needed: Ends = "both" if guided else "upper" if ends == "both" and below != others else ends
+            bracket = _composed(epsilon, finite, told, mixture.gdp, log_cut, accuracy, needed)
         except OverflowError:
             most = _chernoff(epsilon, finite, others, mixture.gdp)
             bracket = _bracket(0.0, most, most)
         upper = max(upper, bracket.upper)
         if below != others and ends == "both":
-            bracket = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy)
+            bracket = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy, "lower")
         lower, value = max(lower, bracket.lower), max(value, bracket.value)
     return _bracket(lower, value, upper)
 
@@ -184,6 +192,7 @@ def _composed(
     gdp: float,
     log_cut: float,
     accuracy: Accuracy,
+    ends: Ends,
 ) -> Bracket:
     """The bracket of delta(epsilon) on a grid of losses for pairs that all have one direction.
 
@@ -197,6 +206,7 @@ def _composed(
     log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; twice that probability
         is added to the upper end.
     accuracy: how fine the grid is.
+    ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
@@ -205,7 +215,7 @@ def _composed(
     if steps == 1 and gdp == 0 and finite:
         return _bracket(*finite[0][0].delta(epsilon))
     points = min(max(2 ** math.ceil(math.log2(accuracy.points * math.sqrt(steps))), _FEWEST_POINTS), _MOST_POINTS)
-    return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points)
+    return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points, ends=ends)
 
 
 def _bracket(lower: float, value: float, upper: float) -> Bracket:
@@ -236,7 +246,7 @@ def mixture_delta(
         ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """
     if not mixture.runs:
-        return replace(_delta(epsilon, mixture, target, accuracy, "both"), method="grid")
+        return replace(_delta(epsilon, mixture, target, accuracy, ends), method="grid")
     if ends == "both":
         above, below = (mixture_delta(epsilon, mixture, target=target, accuracy=accuracy, ends=end) for end in APART)
         return _bracket(min(max(above.lower, below.lower), above.upper), above.value, above.upper)
@@ -321,10 +331,10 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     if upper < _LEAST_DELTA:
         return _bracket(lower, upper, upper)
     guess = target or max(lower, min(upper, 1e-6))
-    tried = COARSE if mixture.runs and not target else accuracy
+    tried = GUESS if mixture.runs and not target else accuracy
     try:
         while True:
-            bracket = _on_grid(epsilon, mixture, guess, tried, ends)
+            bracket = _on_grid(epsilon, mixture, guess, tried, ends, guided=not target)
             if tried is accuracy:
                 lower, upper = _within(bracket, lower, upper, ends)
             if target or bracket.lower > guess / 10:
@@ -336,14 +346,18 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
         # as far as they do, became too coarse.
         while not target and min(upper, bracket.upper) > 10 * max(guess, _LEAST_DELTA):
             guess = min(upper, bracket.upper)
-            bracket = _on_grid(epsilon, mixture, guess, tried, ends)
+            bracket = _on_grid(epsilon, mixture, guess, tried, ends, guided=True)
             if tried is accuracy:
                 lower, upper = _within(bracket, lower, upper, ends)
             if min(upper, bracket.upper) > guess / 2:
                 break
         if tried is not accuracy:
-            bracket = _on_grid(epsilon, mixture, max(min(bracket.value, upper), _LEAST_DELTA), accuracy, ends)
+            guess = max(min(bracket.value, upper) / _GUESSED, _LEAST_DELTA)
+            bracket = _on_grid(epsilon, mixture, guess, accuracy, ends)
             lower, upper = _within(bracket, lower, upper, ends)
+            if _LEAST_DELTA < bracket.value < guess / _GUESSED:
+                bracket = _on_grid(epsilon, mixture, bracket.value, accuracy, ends)
+                lower, upper = _within(bracket, lower, upper, ends)
         return _bracket(lower, bracket.value, upper)
     except OverflowError:
         if not mixture.runs:
@@ -400,7 +414,7 @@ def mixture_curve(
     curve = Curve(
         bracket=lambda x, _: known(x, "upper"),
         estimate=lambda x, _: (known(x, end, rough).log_value, None),
-        nearby=lambda x, tau, _: known(x, "lower", less),
+        nearby=lambda x, tau, _: replace(known(x, "lower", less), upper=1.0),
     )
     if rough is COARSE:
         curve = replace(curve, share=_SHARE, tries=_TRIES, miss=_COARSE_MISS if end == "upper" else curve.miss)

@@ -7,6 +7,9 @@ is then off by sum_i 1.1 beta prod_{j != i} (|F_j| + beta) at each frequency (0.
 product, a few u each and beta >= 96 u). The transform of that product back to a law is off by 1/sqrt(N) times the
 Euclidean norm of these errors in Euclidean norm, and hence by at most that norm in total absolute value (Cauchy and
 Schwarz).
+
+The transform of the sum of many variables is all but 0 except at few frequencies. Where its modulus is certainly below
+e^{NEGLIGIBLE} it is taken for 0, and no power is computed there.
 """
 
 import math
@@ -27,6 +30,9 @@ Spectrum = NDArray[Any]
 _LONGEST_EXTENDED = 2**19
 """The longest transform that is done in extended precision (numpy's longdouble, five times slower); longer ones are in
 double precision."""
+NEGLIGIBLE = -80.0
+"""Where the transform of a sum is certainly below e to this power, it is taken for 0. That is a rounding error of 1e-34
+at most, far below those of the transforms themselves."""
 
 
 def transform(law: Array, first: int, size: int, *, extended: bool = True) -> Spectrum:
@@ -68,20 +74,47 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array,
     """
     spectra = [(spectrum, count) for spectrum, count in spectra if count > 0]
     size = 2 * (len(spectra[0][0]) - 1)
-    unit = float(np.finfo(spectra[0][0].real.dtype).eps) / 2
-    beta = 16 * unit * math.log2(size)
-    product = math.prod((power(*pair) for pair in spectra[1:]), start=power(*spectra[0]))
-    law = np.maximum(fft.irfft(product, size), 0)
-    moduli = [np.abs(spectrum.astype(np.complex128)) + beta for spectrum, _ in spectra]
-    spread = 0.0
-    for one, (_, count) in enumerate(spectra):
+    beta = error_of_transform(spectra[0][0])
+    kept = telling(spectra)
+    product, spread = product_of_powers([(spectrum[kept], beta, count) for spectrum, count in spectra])
+    whole = np.zeros_like(spectra[0][0])
+    whole[kept] = product
+    law = np.maximum(fft.irfft(whole, size), 0)
+    left_out = math.sqrt(len(whole) - len(kept)) * math.exp(NEGLIGIBLE + 1)
+    wrong = norm(spread) + left_out + beta * norm(np.abs(product.astype(np.complex128)))
+    return np.roll(law, -(first % size)).astype(np.float64), math.sqrt(2) * wrong
+
+
+def error_of_transform(spectrum: Spectrum) -> float:
+    """The bound beta (module's docstring) on the errors of the transform `spectrum`, in the precision that it has."""
+    return 8 * float(np.finfo(spectrum.real.dtype).eps) * math.log2(2 * (len(spectrum) - 1))
+
+
+def telling(spectra: Sequence[tuple[Spectrum, int]]) -> NDArray[np.int64]:
+    """The frequencies at which the product of transforms, each to the power of its number of copies, may be as large
+    as e^NEGLIGIBLE."""
+    log_product = np.zeros(len(spectra[0][0]))
+    for spectrum, count in spectra:
+        log_product += count * np.log(np.abs(spectrum.astype(np.complex128)) + error_of_transform(spectrum))
+    return np.flatnonzero(log_product > NEGLIGIBLE)
+
+
+def product_of_powers(factors: Sequence[tuple[Spectrum, Array | float, int]]) -> tuple[Spectrum, Array]:
+    """The product of powers of transforms at some frequencies, and a bound on its error at each of them.
+
+    factors: each transform at those frequencies, a bound on its errors there, and the exponent. A bound must be at
+    least 30 times the unit of rounding, or 8 times it where the roundings of the product are in it already.
+    """
+    product = math.prod((power(spectrum, count) for spectrum, _, count in factors[1:]), start=power(*factors[0][::2]))
+    moduli = [np.abs(spectrum.astype(np.complex128)) + error for spectrum, error, _ in factors]
+    spread: Array = np.zeros(len(product))
+    for one, (_, error, count) in enumerate(factors):
         others = [
             power(modulus, copies - (k == one))
-            for k, (modulus, (_, copies)) in enumerate(zip(moduli, spectra, strict=True))
+            for k, (modulus, (_, _, copies)) in enumerate(zip(moduli, factors, strict=True))
         ]
-        spread += 1.1 * count * beta * norm(math.prod(others[1:], start=others[0]))
-    error = math.sqrt(2) * (spread + beta * norm(np.abs(product.astype(np.complex128))))
-    return np.roll(law, -(first % size)).astype(np.float64), error
+        spread += 1.1 * count * error * math.prod(others[1:], start=others[0])
+    return product, spread
 
 
 def norm(x: Array) -> float:

@@ -10,16 +10,17 @@ bracket falls as H^2. Derived in derivation.md, section 5.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.grids.convolution import best_rate, compose, dot, norm, transform
+from dpzero_theory.privacy.certified.grids.frequencies import Frequencies, compose_rare, frequencies
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c, log_law, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span
-from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.certified.laws.sketch import (
     FAR,
@@ -47,6 +48,10 @@ tilt suits both of them."""
 _RARE_DELTA, _UNSHARP = 1e-10, 1.1
 """Large losses of finite pairs are counted apart if delta is at most the first number and the upper end of its bracket
 is more than the second number times the lower end. For larger delta the bracket is narrow enough without that."""
+_FEW_JUMPS = 30.0
+"""If on average fewer releases than this have another cell than the likeliest, many frequencies matter."""
+_FINEST_MOVE = 64
+"""The search for the integer with the largest lower bound ends with steps of its longest step over this number."""
 _LEAST_MASS = 1e-250
 """If the weights of a tilted law (without its factor e^log_scale) sum to less than this, the tilt is refused, because
 many of them have underflowed to 0."""
@@ -118,6 +123,7 @@ class _Sum:
 
     All mass[k] sum to 1. error: a bound on the Euclidean norm of the rounding errors of `mass`.
     tail: a bound on the part of `mass` at losses beyond the range of the transform, which is folded into the range.
+    few: the law by its transform at few frequencies; where that is known, `mass` is empty and `error` is 0.
     """
 
     first: int
@@ -125,6 +131,18 @@ class _Sum:
     log_scale: float
     error: float
     tail: float
+    few: Frequencies | None = None
+
+    def falling(self, start: int, rate: float) -> tuple[float, float]:
+        """The sum over l >= 0 of the mass at the loss (start + l) H times e^{-rate l}, and a bound on its error.
+
+        The law must be one with `few`.
+
+        start: `first` or a larger integer; sums beyond the range are 0.
+        """
+        assert self.few is not None
+        count = self.first + self.few.size - start
+        return self.few.falling(start, count, rate) if count > 0 else (0.0, 0.0)
 
 
 def grid_delta(
@@ -171,6 +189,7 @@ def grid_delta_beside(
     log_cut: float,
     *,
     points: int,
+    ends: Ends = "both",
 ) -> Bracket:
     """Certified bracket of delta(epsilon) of a composition with finite pairs, subsampled releases and a `gdp`-GDP
     mechanism.
@@ -183,6 +202,7 @@ def grid_delta_beside(
         log_cut: outputs of `parts` with about the probability e^{log_cut} are left out of the sums; twice that
             probability is added to the upper end.
         points: the length of the Fourier transforms, a power of two; the width upper - lower falls about as points^-2.
+        ends: which ends of the bracket are wanted. The other one may be 0 or 1.
 
     Raises:
         OverflowError: rounding errors exceed the answer, or the losses are not resolved by floats.
@@ -190,9 +210,13 @@ def grid_delta_beside(
     whole = everything(parts, gdp)
     reach = reach_of(log_cut, max(sum(count for _, count in whole), 1))
     slices = [Slice(pair, count, Span(reach, reach)) for pair, count in whole]
-    term = _bracket(epsilon, [*(_Finite(pair, count) for pair, count in finite), *slices], points)
+    releases: list[Slice | _Finite] = [*(_Finite(pair, count) for pair, count in finite), *slices]
     left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
-    bracket = _total([term], left_out)
+    bracket = _total([_bracket(epsilon, releases, points, ends)], left_out)
+    if (ends == "upper" and bracket.upper <= _RARE_DELTA) or (ends == "lower" and bracket.lower <= _RARE_DELTA):
+        bracket = _total([_bracket(epsilon, releases, points)], left_out)
+    elif ends != "both":
+        return replace(bracket, value=bracket.upper if ends == "upper" else bracket.lower)
     if bracket.upper > _RARE_DELTA or bracket.upper <= _UNSHARP * bracket.lower:
         return bracket
     try:
@@ -303,21 +327,28 @@ class _Grid:
     error: float
     shift: float
 
-    def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool) -> _Sum:
+    def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool, whole: bool = False) -> _Sum:
         """The tilted law of the total loss, on the grid from the loss `bottom` on. A slice stands for several releases
         that have the same law, and the laws of all releases are composed.
 
         masses[j] has the weights of the law of one release of slice j on the cells of `laws`. extended: whether to
-        compute in extended precision. Raises OverflowError if the weights of a slice underflow.
+        compute in extended precision. whole: whether all masses on the grid are wanted; if not, the law may be given by
+        its transform at few frequencies, in double precision. Raises OverflowError if the weights of a slice underflow.
         """
         start = math.floor(bottom / self.width)
         laws = [(c, mass, float(np.sum(mass)), count) for (c, count), mass in zip(self.laws, masses, strict=True)]
         if not min(total for _, _, total, _ in laws) > _LEAST_MASS:
             raise OverflowError("a tilt at which a law underflows")
-        spectra = [
-            (transform(mass / total, c.first, self.points, extended=extended), count) for c, mass, total, count in laws
-        ]
-        law, error = compose(spectra, start)
+        ones = [(mass / total, c.first, count) for c, mass, total, count in laws]
+        seldom = math.fsum(count * (1 - float(np.max(mass))) for mass, _, count in ones) < _FEW_JUMPS
+        few = None if extended or whole or seldom else frequencies(ones, self.points)
+        law, error = np.zeros(0), 0.0
+        rare = compose_rare(ones, start, self.points) if few is None and not extended else None
+        if rare is not None:
+            law, error = rare
+        elif few is None:
+            spectra = [(transform(mass, first, self.points, extended=extended), count) for mass, first, count in ones]
+            law, error = compose(spectra, start)
         up, down = (float(rate) for rate in self.rates)
         tails = [-up * self.width * (start + self.points), down * self.width * start]
         for c, mass, total, count in laws:
@@ -326,7 +357,7 @@ class _Grid:
                 tails[k] += count * log_sum(log_law(mass / total), rate, points)
         log_scale = math.fsum(count * (math.log(total) + c.log_scale) for c, _, total, count in laws)
         tail = sum(math.exp(min(tail, 0.0)) for tail in tails)
-        return _Sum(start, law, log_scale, error / math.sqrt(self.points), tail)
+        return _Sum(start, law, log_scale, error / math.sqrt(self.points), tail, few)
 
 
 def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Grid:
@@ -354,17 +385,24 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
     return _Grid(epsilon, tau, sketches, laws, bottom, width, points, rates, common, shift)
 
 
-def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Term:
+def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int, ends: Ends = "both") -> _Term:
     """The bracket of the part of delta(epsilon) from runs in which every output is among those of its slice.
 
-    slices: the releases, each kind with the outputs that count. points: the number of losses on the grid.
+    slices: the releases, each kind with the outputs that count. points: the number of losses on the grid. ends: which
+    ends of the bracket are wanted; the other one is 0 or 1.
     """
     if math.fsum(part.steps * part.largest_loss for part in slices) <= epsilon:
         return _Term(0.0, 0.0)
     grid = _grid(epsilon, slices, points)
+    upper, lower = 1.0, 0.0
     for extended in (False, True):
-        upper, rounded = _upper(grid, extended=extended)
-        lower, lost = _lower(grid, extended=extended) if extended or rounded <= _MOST_ROUNDED else (0.0, 1.0)
+        rounded = lost = 0.0
+        if ends != "lower":
+            upper, rounded = _upper(grid, extended=extended)
+        if rounded > _MOST_ROUNDED and not extended:
+            continue
+        if ends != "upper":
+            lower, lost = _lower(grid, extended=extended)
         if lost <= _MOST_LOST:
             break
     return _Term(min(lower, upper), upper)
@@ -377,11 +415,20 @@ def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
     """
     tau, moved = grid.tau, grid.epsilon - grid.shift
     above = grid.composed([c.dominating for c, _ in grid.laws], grid.bottom, extended=extended)
-    beyond = (above.first + np.arange(grid.points)) * grid.width - moved
-    positive = beyond > 0
-    gain = np.exp(-tau * beyond[positive]) * -np.expm1(-beyond[positive])
-    lost = above.error * norm(gain) + above.tail * math.exp(log_c(tau))
-    gained = dot(above.mass[positive], gain) * (1 + 1e-9) + 1.01 * lost
+    if above.few:
+        start = max(math.floor(moved / grid.width) + 1, above.first)
+        over = start * grid.width - moved
+        count = above.first + grid.points - start
+        fall = math.exp(-tau * over)
+        sums = above.few.gain(start, count, tau * grid.width, over, grid.width) if count > 0 else (0.0, 0.0)
+        gained, lost = fall * sums[0], fall * sums[1]
+    else:
+        beyond = (above.first + np.arange(grid.points)) * grid.width - moved
+        positive = beyond > 0
+        gain = np.exp(-tau * beyond[positive]) * -np.expm1(-beyond[positive])
+        gained, lost = dot(above.mass[positive], gain), above.error * norm(gain)
+    lost += above.tail * math.exp(log_c(tau))
+    gained = gained * (1 + 1e-9) + 1.01 * lost
     if not gained > 0:
         return 0.0, 0.0
     log_upper = above.log_scale - tau * moved + math.log(gained)
@@ -403,10 +450,12 @@ def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
     for sketch, (c, count) in zip(grid.sketches, grid.laws, strict=True):
         at: Array = (c.first + np.arange(float(len(c.nearest_p)))) * width
         offset += count * (sketch.tilted(tau)[0] - dot(at, c.nearest_p) / float(np.sum(c.nearest_p)))
-    p, q = (
-        grid.composed(masses, grid.bottom - offset, extended=extended)
-        for masses in ([c.nearest_p for c, _ in grid.laws], [c.nearest_q for c, _ in grid.laws])
-    )
+    both = [c.nearest_p for c, _ in grid.laws], [c.nearest_q for c, _ in grid.laws]
+    p, q = (grid.composed(masses, grid.bottom - offset, extended=extended) for masses in both)
+    if p.few and q.few:
+        return _lower_of_few(grid, p, q, offset)
+    if p.few or q.few:
+        p, q = (grid.composed(masses, grid.bottom - offset, extended=extended, whole=True) for masses in both)
     beyond = (p.first + np.arange(grid.points)) * width + offset - epsilon
     near = beyond > -20 / (1 + tau)
     if not near.any():
@@ -423,5 +472,54 @@ def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
     rounding = [np.sqrt(np.cumsum((law.error * fall)[::-1] ** 2))[::-1] for law, fall in ((p, fall_p), (q, fall_q))]
     wrong = slack + 1.01 * (rounding[0] + rounding[1] + p.tail * fall_p)
     sure = kept - lost - wrong
-    best = int(np.argmax(sure))
-    return max(float(sure[best]), 0.0), float(wrong[best] / max(kept[best] - lost[best], 1e-300))
+    best, middle = int(np.argmax(sure)), int(np.argmax(beyond >= 0))
+    # If the difference at the loss epsilon is certainly negative, more exact sums would not make it positive.
+    shares = [float(wrong[k] / max(abs(kept[k] - lost[k]), 1e-300)) for k in (best, middle)]
+    return max(float(sure[best]), 0.0), min(shares)
+
+
+def _lower_of_few(grid: _Grid, p: _Sum, q: _Sum, offset: float) -> tuple[float, float]:
+    """The lower bound of `_lower`, and its share of rounding error, where the laws p and q of the sum S under P and
+    under Q are known at few frequencies.
+
+    The integers k are tried from where the loss is epsilon on, in steps that double as long as the bound rises and are
+    halved then. offset: as in `_lower`.
+    """
+    tau, width = grid.tau, grid.width
+
+    def bound(k: int) -> tuple[float, float]:
+        beyond = k * width + offset - grid.epsilon
+        log_fall_p = p.log_scale + tau * (offset - grid.epsilon - beyond)
+        log_fall_q = q.log_scale + (1 + tau) * (offset - beyond) - tau * grid.epsilon
+        if max(log_fall_p, log_fall_q) > _LARGEST_LOG:
+            return 0.0, 1.0
+        fall_p, fall_q = math.exp(log_fall_p), math.exp(log_fall_q)
+        (mass_p, wrong_p), (mass_q, wrong_q) = p.falling(k, tau * width), q.falling(k, (1 + tau) * width)
+        gained = fall_p * mass_p * (1 - grid.error) - fall_q * mass_q * (1 + grid.error)
+        wrong = 1.01 * (fall_p * (wrong_p + p.tail) + fall_q * wrong_q) + 8 * UNIT * (fall_p * mass_p + fall_q * mass_q)
+        return gained - wrong, wrong / max(abs(gained), 1e-300)
+
+    best = max(math.ceil((grid.epsilon - offset) / width), p.first)
+    if best >= p.first + grid.points:
+        return 0.0, 0.0
+    found = bound(best)
+    share = found[1]
+
+    def rises(step: int) -> bool:
+        """Move `best` by `step` if the bound is larger there, and return whether it is."""
+        nonlocal best, found
+        there = min(max(best + step, p.first), p.first + grid.points - 1)
+        other = bound(there)
+        if other[0] <= found[0]:
+            return False
+        best, found = there, other
+        return True
+
+    step = 1
+    for way in (1, -1):
+        while rises(way * step):
+            step *= 2
+    longest = step
+    while (step := step // 2) * _FINEST_MOVE > longest:
+        rises(step) or rises(-step)
+    return max(found[0], 0.0), min(share, found[1])
