@@ -108,7 +108,7 @@ def started(work: Sentences, trained: Trained, method: str) -> Prepared:
     for part in top.modules():
         if isinstance(part, Adapted) and method != "dpzero":
             with torch.no_grad():
-                part.down /= math.sqrt(part.down.shape[1])
+                part.down.div_(math.sqrt(part.down.shape[1]))
     return Prepared(top, work.losses, work.words, work.options, states)
 
 
