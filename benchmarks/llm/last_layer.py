@@ -29,6 +29,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, read_rows
@@ -140,7 +141,8 @@ def clipped(work: Prepared, batch: Mapping[str, Tensor], clip: float) -> list[Te
 
     each: Callable[..., dict[str, Tensor]] = vmap(grad(loss), in_dims=(None, 0))
     for rows in torch.split(torch.arange(len(batch["labels"])), AT_ONCE):
-        found = [*each(weights, {name: value[rows] for name, value in batch.items()}).values()]
+        with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the other kernels of attention
+            found = [*each(weights, {name: value[rows] for name, value in batch.items()}).values()]
         norms = torch.stack([gradients.flatten(1).square().sum(1) for gradients in found]).sum(0).sqrt()
         for total, gradients in zip(sums, found, strict=True):
             total += torch.tensordot((clip / norms).clamp(max=1.0), gradients, 1)

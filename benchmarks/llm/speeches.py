@@ -42,7 +42,7 @@ from dpzero_theory.optim.losses.starting import public_clip
 
 FILE = "tinyshakespeare.txt"
 N, DEV, TEST, LENGTH = 1500, 200, 300, 24
-STEPS, BATCH, DIRECTIONS, SMOOTHING = 100, 250, 16, 1e-2
+STEPS, BATCH, DIRECTIONS, SMOOTHING = 60, 200, 16, 1e-2
 SETTINGS = {"zero-shot": (0.0,), "dpzero": (0.05, 0.1), "mezo": (0.05, 0.1), "adamw": (0.03, 0.1)}
 """What is compared, by method: s, in units of K/G^2, or AdamW's step sizes."""
 RUNS = (("zero-shot", NONE), ("dpzero", "2"), ("dpzero", "8"), ("mezo", NONE), ("adamw", NONE))
@@ -146,7 +146,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
     step_size = size if method == "adamw" else size * DIRECTIONS / norm**2
     run = {
         **at, "n": N, "steps": STEPS, "batch": BATCH, "clip": math.sqrt(DIRECTIONS) * norm, "directions": DIRECTIONS,
-        "smoothing": SMOOTHING, "points_at_once": 1,
+        "smoothing": SMOOTHING,
     }  # fmt: skip
     cost = trained(work, run, step_size, lambda step: None)
     count = sum(p.numel() for p in work.tail.parameters())
