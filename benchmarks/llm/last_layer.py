@@ -99,7 +99,7 @@ class Sentences(Work):
         test = padded(prompter, self.options, found.test, self.model.pad, LONG)
         self._texts = {"train": phrases[:N], "public": phrases[N : N + DEV], "test": test}
         self._states: dict[int, dict[str, States]] = {}
-        self._norms: dict[Trained, float] = {}
+        self.norms: dict[tuple[str, bool], float] = {}
 
 
 def started(work: Sentences, trained: Trained, method: str) -> Prepared:
@@ -172,6 +172,15 @@ class Ghosts:
         return [*found]
 
 
+def _gradient_norm(work: Sentences, run: Prepared, name: str, method: str) -> float:
+    """Return G for a run that has not begun, where the weights `name` are trained by `method`. It is kept in `work`."""
+    public, train = run.parts["public"], run.parts["train"]
+    key = name, method == "dpzero"
+    if key not in work.norms:
+        work.norms[key] = public_clip(run.tail, run.losses, public, train, smoothing=SMOOTHING)
+    return work.norms[key]
+
+
 def _settings(name: str, method: str) -> tuple[float, ...]:
     """Return the step sizes, or for DPZero the factors s, that are compared where the weights `name` are trained."""
     return {"zero-shot": (0.0,), "dpzero": SCALES}.get(method) or RATES[name, method]
@@ -188,7 +197,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
     found: dict[str, Any] = {}
     begun = time.perf_counter()
     if method != "zero-shot":
-        norm = public_clip(run.tail, run.losses, run.parts["public"], run.parts["train"], smoothing=SMOOTHING)
+        norm = _gradient_norm(work, run, name, method)
         directions = DIRECTIONS[name] if method == "dpzero" else 1
         steps, batch = SIZES[method]
         given = {

@@ -49,7 +49,7 @@ def _moved(work: last_layer.Sentences, name: str) -> Prepared:
     with torch.no_grad():
         for weight in run.tail.parameters():
             if weight.requires_grad:
-                weight += 0.1 * torch.randn_like(weight)
+                weight.add_(0.1 * torch.randn_like(weight))
     return run
 
 

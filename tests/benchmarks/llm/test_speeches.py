@@ -33,7 +33,7 @@ def test_the_loss_is_that_of_the_whole_model_with_numbers_added(data: Path) -> N
     said = speeches.speeches(data)
     texts = [whole.tokenizer(text)["input_ids"][: speeches.LENGTH] for _, text in said]
     numbered = sorted({token for text in texts[24:30] for token in text})
-    added = torch.zeros(whole.module.config.vocab_size)
+    added = torch.zeros(len(whole.tokenizer))
     added[numbered] = torch.linspace(-2, 2, len(numbered))
     with torch.no_grad():
         work.tail.added.copy_(added[numbered])  # type: ignore[operator]
