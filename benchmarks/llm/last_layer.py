@@ -55,6 +55,7 @@ SMOOTHING = 1e-3
 AT_ONCE = 16
 """The number of records whose gradients `clipped` holds at one time."""
 NORM, ADAPTERS, LAYER = "last normalisation", "LoRA of rank 8, last layer", "last layer"
+NOTHING = "nothing"
 TRAINED = {NORM: Trained(0, "norms"), ADAPTERS: Trained(1, "adapters", 8), LAYER: Trained(1, "all")}
 EPSILONS = ("0.5", "2", "6")
 
@@ -193,7 +194,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
     chosen = at["setting"] == CHOSEN
     number = best(read_rows(options.out), trained=name, method=method) if chosen and len(sizes) > 1 else 0
     size = sizes[number] if chosen else sizes[int(at["setting"])]
-    run = started(work, TRAINED[name], method)
+    run = started(work, TRAINED[LAYER if name == NOTHING else name], method)
     found: dict[str, Any] = {}
     begun = time.perf_counter()
     if method != "zero-shot":
@@ -217,7 +218,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
-    yield from reported({"trained": NORM, "method": "zero-shot", "epsilon": NONE}, 1)
+    yield from reported({"trained": NOTHING, "method": "zero-shot", "epsilon": NONE}, 1)
     for name in options.trained:
         for method in options.methods:
             epsilons = [NONE] if method == "adamw" else sorted(options.epsilons, key=lambda at: at != "2")
@@ -251,8 +252,8 @@ def table(folder: Path = RESULTS / "llm_last_layer") -> str:
     """Return a table of test accuracies by trained weights, method and epsilon."""
     rows = read_rows(folder)
     found = ends(rows)
-    start, _, _ = found[NORM, "zero-shot", NONE]
-    lines = [["nothing", "zero-shot", "-", *("-" for _ in EPSILONS), f"{start:.1f}"]]
+    start, _, _ = found[NOTHING, "zero-shot", NONE]
+    lines = [[NOTHING, "zero-shot", "-", *("-" for _ in EPSILONS), f"{start:.1f}"]]
     for name in TRAINED:
         for method in SIZES:
             mine = rows[(rows["trained"] == name) & (rows["method"] == method)]
