@@ -284,7 +284,8 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
 
 
 FIELDS = (
-    "clip", "step_size", "dev_match", "test_match", "answered_match", "answered_f1", "epsilon_upper", "noise_multiplier",
+    "clip", "step_size", "dev_match", "test_match", "answered_match", "answered_f1", "epsilon_upper",
+    "noise_multiplier",
 )  # fmt: skip
 EXPERIMENT = Experiment(
     name="llm.exact_match",

@@ -117,12 +117,15 @@ def table_of_tasks(folder: Path = RESULTS / "llm_rewards_tasks") -> str:
     rows = read_rows(folder).astype({"setting": str})
     lines = []
     for name in BESIDE:
-        if not len(having(rows, task=name, loss=LOSSES[-1], setting=CHOSEN)):
+        if not len(having(rows, task=name, loss="error", setting=CHOSEN)):
             continue
         before = 100 * having(rows, task=name, loss="none")["test_accuracy"].iloc[0]
         found = {loss: having(rows, task=name, loss=loss, setting=CHOSEN)["test_accuracy"] for loss in LOSSES}
         crossed = found[LOSSES[0]]
-        cells = [f"{percent(found[loss])} ({100 * (found[loss].mean() - crossed.mean()):+.1f})" for loss in LOSSES[1:]]
+        cells = [
+            f"{percent(found[loss])} ({100 * (found[loss].mean() - crossed.mean()):+.1f})" if len(found[loss]) else "-"
+            for loss in LOSSES[1:]
+        ]
         n = int(having(rows, task=name)["n"].iloc[0])
         lines.append([task(name).title, f"{n:,}", f"{before:.1f}", percent(crossed), *cells])
     return markdown(["task", "records", "before", "cross-entropy", "0-1 error", "expected 0-1 error"], lines)
