@@ -20,10 +20,12 @@ runs with seed 1, ANSWERED of the answers are generated: their exact match and F
 lower case, without punctuation and articles.
 
 Each loss has the clip and step size of `SETTINGS` that give the highest exact match on dev records, which are taken to
-be public like the list of names, in one run with seed 0 at epsilon = 2. No two splits share a restaurant's attributes,
-but they do share names. "none" is not private: no clip, no noise, the same step size.
+be public like the list of names, in one run with seed 0 at epsilon = 2. Runs that are not private have no clip and no
+noise, and by the same rule a step size of `STEP_SIZES`. No two splits share a restaurant's attributes, but they do
+share names.
 """
 
+import math
 import re
 import sys
 from argparse import Namespace
@@ -65,7 +67,10 @@ SETTINGS = {
     "cross-entropy": ((4.0, 1.0), (8.0, 1.0)),
 }
 """The clips and step sizes that are compared, by loss."""
-EPSILONS = ("2", "8", "none")
+STEP_SIZES = {"exact-match": (0.3, 1.0), "expected-exact-match": (1.0, 3.0), "cross-entropy": (0.1, 0.3)}
+"""The step sizes of runs that are not private."""
+OPEN = "not-private"
+EPSILONS = ("2", "8", OPEN)
 
 
 class Prepared(NamedTuple):
@@ -214,7 +219,7 @@ def trained(work: Prepared, at: Cell, clip: float, step_size: float) -> dict[str
     }  # fmt: skip
     cost = {}
     with TemporaryDirectory() as folder:
-        if at["epsilon"] == "none":
+        if at["epsilon"] == OPEN:
             plan = Plan.without_privacy(n=len(data), **law)
             seed: dict[str, Any] = {"seed": at["seed"], "folder": folder, "micro_batch": 2 * BATCH}
             run = make_from_seed_not_private(top, loss, data, plan, **seed)
@@ -253,7 +258,7 @@ def table(folder: Path = RESULTS / "llm_exact_match") -> str:
             part = having(rows, loss=name, epsilon=epsilon)
             lines.append(
                 [
-                    "not private" if epsilon == "none" else epsilon, name.replace("-", " ").replace("cross ", "cross-"),
+                    epsilon.replace("-", " "), name.replace("-", " ").replace("cross ", "cross-"),
                     f"{100 * before['test_match']:.1f}", percent(part["test_match"]), f"{len(part)}",
                     *(f"{100 * before[one]:.0f}, {100 * part[one].mean():.0f}" for one in FIELDS[4:6]),
                 ]
@@ -265,9 +270,15 @@ def table(folder: Path = RESULTS / "llm_exact_match") -> str:
 def _cells(options: Namespace) -> Iterator[Cell]:
     yield {"loss": "none", "epsilon": "none", "setting": CHOSEN, "seed": 0}
     for name in options.losses:
-        yield from tried({"loss": name, "epsilon": EPSILONS[0]}, len(SETTINGS[name]))
         for epsilon in EPSILONS:
+            if epsilon in (EPSILONS[0], OPEN):
+                yield from tried({"loss": name, "epsilon": epsilon}, len(_settings(name, epsilon)))
             yield from reported({"loss": name, "epsilon": epsilon}, options.seeds)
+
+
+def _settings(name: str, epsilon: str) -> Sequence[tuple[float, float]]:
+    """Return the clips (NaN where there is none) and step sizes that are compared for the loss `name`."""
+    return [(math.nan, size) for size in STEP_SIZES[name]] if epsilon == OPEN else SETTINGS[name]
 
 
 def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
@@ -279,8 +290,9 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
         return {"dev_match": evaluated(top, work.parts["dev"]), **_reported(work, at, top)}
     setting = at["setting"]
     if setting == CHOSEN:
-        setting = best(read_rows(options.out), "dev_match", loss=at["loss"])
-    return trained(work, at, *SETTINGS[at["loss"]][int(setting)])
+        epsilon = OPEN if at["epsilon"] == OPEN else EPSILONS[0]
+        setting = best(read_rows(options.out), "dev_match", loss=at["loss"], epsilon=epsilon)
+    return trained(work, at, *_settings(at["loss"], at["epsilon"])[int(setting)])
 
 
 FIELDS = (

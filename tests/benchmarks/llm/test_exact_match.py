@@ -20,7 +20,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(chat, "pretrained_folder", lambda name: tmp_path)
     monkeypatch.setattr(exact_match, "cache", lambda: tmp_path / "cache")
     small = {"SIZES": {"train": 16, "dev": 8, "test": 8}, "ANSWERED": 8, "STEPS": 3, "BATCH": 8, "DIRECTIONS": 2,
-             "LIKELIEST": 2, "SETTINGS": dict.fromkeys(exact_match.SETTINGS, ((1.0, 1.0), (1.0, 0.0)))}  # fmt: skip
+             "LIKELIEST": 2, "STEP_SIZES": dict.fromkeys(exact_match.SETTINGS, (1.0, 0.0)),
+             "SETTINGS": dict.fromkeys(exact_match.SETTINGS, ((1.0, 1.0), (1.0, 0.0)))}  # fmt: skip
     for name, value in small.items():
         monkeypatch.setattr(exact_match, name, value)
     lines = [f'"name[{"fine" if i % 2 else "bad film"}], area[{chr(97 + i)}]",a {"fine" if i % 2 else "bad"} film {j}'
@@ -86,12 +87,13 @@ def test_every_loss_is_reported_at_its_best_setting(data: Path) -> None:
     out = data / "rows"
     assert exact_match.EXPERIMENT.main([f"--data={data}", "--seeds=1", f"--out={out}"]) == 0
     rows = read_rows(out).astype({"setting": str, "epsilon": str})
-    assert len(rows) == 1 + 3 * (2 + 3)
-    private = rows[rows["epsilon"] != "none"]
+    assert len(rows) == 1 + 3 * (2 + 2 + 2 + 1)
+    private = rows[rows["epsilon"].isin(["2", "8"])]
     assert (private["epsilon_upper"] <= private["epsilon"].astype(float)).all()
     for name in exact_match.SETTINGS:
-        own = rows[rows["loss"] == name]
-        best = own[own["seed"] == 0].sort_values(["dev_match", "setting"], ascending=[False, True])
-        assert (own[own["seed"] == 1]["step_size"] == best["step_size"].iloc[0]).all()
+        for kinds in (["2", "8"], ["not-private"]):
+            own = rows[(rows["loss"] == name) & rows["epsilon"].isin(kinds)]
+            best = own[own["seed"] == 0].sort_values(["dev_match", "setting"], ascending=[False, True])
+            assert (own[own["seed"] == 1]["step_size"] == best["step_size"].iloc[0]).all()
     assert (rows["answered_f1"].dropna() >= rows["answered_match"].dropna()).all()
     assert exact_match.table(out).count("\n") == 10

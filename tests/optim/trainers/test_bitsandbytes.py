@@ -36,7 +36,14 @@ def trainer(folder: Path, **bits: Any) -> DPZeroSFTTrainer:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("bits", [{"load_in_4bit": True}, {"load_in_8bit": True, "llm_int8_threshold": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "bits",
+    [
+        {"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.float32},
+        {"load_in_8bit": True, "llm_int8_threshold": 0.0},
+    ],
+    ids=str,
+)
 def test_adapters_on_a_quantised_base_are_trained_and_saved(bits: dict[str, Any], tmp_path: Path) -> None:
     made = trainer(tmp_path, **bits)
     kinds = {type(part).__name__ for part in made.model.modules()}
