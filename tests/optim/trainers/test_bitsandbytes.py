@@ -23,15 +23,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is d
 def trainer(folder: Path, **bits: Any) -> DPZeroSFTTrainer:
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), num_key_value_heads=2, **sizes)).save_pretrained(
-        folder / "base"
-    )
+    dense = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), num_key_value_heads=2, **sizes))
+    dense.save_pretrained(folder / "base")
+    config = BitsAndBytesConfig(**bits)
     base = AutoModelForCausalLM.from_pretrained(
-        folder / "base", quantization_config=BitsAndBytesConfig(**bits), device_map="cpu", dtype=torch.float32
+        folder / "base", quantization_config=config, device_map="cpu", dtype=torch.float32
     )
+    with torch.no_grad():  # a layer in 4 bits repacks itself when it is first run on a processor
+        base.eval()(input_ids=torch.zeros(1, 2, dtype=torch.long))
     return DPZeroSFTTrainer(
         base, DPZeroSFTConfig(str(folder / "run"), **{**ARGUMENTS, "save_strategy": "steps", "save_steps": 2}),
-        train_dataset=Dataset.from_list(TEXTS), processing_class=tokenizer(), private={**PRIVATE, "isolation": "exact", "micro_batch": 1},
+        train_dataset=Dataset.from_list(TEXTS), processing_class=tokenizer(),
+        private={**PRIVATE, "isolation": "exact", "micro_batch": 1},
         peft_config=peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"]),
     )  # fmt: skip
 
@@ -39,7 +42,7 @@ def trainer(folder: Path, **bits: Any) -> DPZeroSFTTrainer:
 @pytest.mark.parametrize(
     "bits",
     [
-        {"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.float32},
+        {"load_in_4bit": True},
         {"load_in_8bit": True, "llm_int8_threshold": 0.0},
     ],
     ids=str,
