@@ -256,6 +256,8 @@ def table(folder: Path = RESULTS / "llm_exact_match") -> str:
     for epsilon in EPSILONS:
         for name in SETTINGS:
             part = having(rows, loss=name, epsilon=epsilon)
+            if not len(part):
+                continue
             lines.append(
                 [
                     epsilon.replace("-", " "), name.replace("-", " ").replace("cross ", "cross-"),

@@ -235,8 +235,10 @@ def table(folder: Path = RESULTS / "llm_speakers") -> str:
         "not private": "not private",
     }
     lines = []
-    for owned, method in product(OWNED, METHODS):
+    for owned, method in product(sorted(set(rows["owned"])), METHODS):
         part = having(rows, setting=CHOSEN, owned=owned, method=method)
+        if not len(part):
+            continue
         multiplier, before, after = part["noise_multiplier"].iloc[0], part["loss_before"].iloc[0], part["test_loss"]
         users = having(rows, setting=CHOSEN, owned=owned, method="users")["noise_multiplier"].iloc[0]
         private = method != "not private"
@@ -255,7 +257,7 @@ def table(folder: Path = RESULTS / "llm_speakers") -> str:
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
-    for owned, method in product(OWNED, METHODS):
+    for owned, method in product(options.owned or OWNED, METHODS):
         common = {"owned": owned, "method": method}
         yield from tried(common, len(SETTINGS[method]))
         yield from reported(common, options.seeds)
@@ -282,6 +284,7 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--data", type=input_folder(), help=f"folder with {FILE}"),
+        flag("--owned", nargs="+", type=integer(1), help="texts of a speaker (default: 10 and 50)"),
         flag("--seeds", type=integer(1, 100), default=5, help="runs of each kind that are reported"),
     ],
     folder="llm_speakers",
