@@ -116,11 +116,12 @@ def losses(name: str) -> Any:
 
     def found(module: nn.Module, batch: Any) -> Tensor:
         loss, right = module(batch)
+        of_record: Tensor = loss.sum(1) / (batch["labels"][:, 1:] != IGNORED).sum(1)
         if name == "exact-match":
-            return (~right.all(1)).float()
+            of_record = (~right.all(1)).float()
         if name == "expected-exact-match":
-            return -torch.expm1(-loss.sum(1))
-        return loss.sum(1) / (batch["labels"][:, 1:] != IGNORED).sum(1)
+            of_record = -torch.expm1(-loss.sum(1))
+        return of_record
 
     return found
 
@@ -180,7 +181,7 @@ def _likeliest(module: Any, states: States) -> list[int]:
     hidden = states.tensors[0][:, :-1][named]
     with torch.no_grad():
         found: Tensor = module.get_output_embeddings()(module.model.norm(hidden)).topk(LIKELIEST).indices
-    return found.flatten().unique().tolist()
+    return [int(token) for token in set(found.flatten().tolist())]
 
 
 def evaluated(top: nn.Module, states: States) -> float:

@@ -91,8 +91,9 @@ def losses(module: nn.Module, batch: Any) -> Tensor:
     which = batch["which"]
     total = batch["others"] + batch[STATES] @ shift.exp()
     own = pad(shift, (0, 1))[torch.where(which < 0, len(shift), which)]
-    lost: Tensor = (total.log() - batch["right"] - own) * (which != ENDED)
-    return lost.sum(1) / (which != ENDED).sum(1)
+    lost = (total.log() - batch["right"] - own) * (which != ENDED)
+    found: Tensor = lost.sum(1) / (which != ENDED).sum(1)
+    return found
 
 
 def speeches(data: Path) -> dict[str, list[str]]:

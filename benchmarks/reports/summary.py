@@ -22,7 +22,7 @@ from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
-from benchmarks.llm import chat, e2e, last_norm_shaped, owners, rewards
+from benchmarks.llm import chat, e2e, exact_match, last_norm_shaped, owners, rewards, speakers
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm.grids import LABELS, table
 from benchmarks.llm.only_d import table as steps_table
@@ -612,7 +612,9 @@ FULL: dict[str, Callable[[], str]] = {
     "llm_e2e": e2e.table,
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
+    "llm_exact_match": exact_match.table,
     "llm_owners": owners.table,
+    "llm_speakers": speakers.table,
     "users": users.table,
     "equal_evaluations": equal_evaluations,
     "equal_points": equal_points,
