@@ -1,4 +1,4 @@
-"""Greedy answers, and the token F1 of SQuAD."""
+"""Greedy answers, and the exact match and token F1 of SQuAD."""
 
 import re
 import string
@@ -16,13 +16,15 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 16) -> list[str]:
+def generate(
+    model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 16, tokens: int | None = None
+) -> list[str]:
     """Return the greedy continuation of each prompt as text. It ends before the first newline or the model's end token,
-    has at most MAX_NEW_TOKENS tokens, and no white space at its ends. rows: how many prompts go through the model at a
-    time."""
+    and has no white space at its ends. rows: how many prompts go through the model at a time. tokens: the most tokens
+    of a continuation, all of which are then made before it is cut at its end; MAX_NEW_TOKENS if None."""
     answers: list[str] = []
     end = model.generation_config.eos_token_id
-    stops = {"stop_strings": ["\n"], "tokenizer": tokenizer} if _has_newlines(tokenizer) else {}
+    stops = {"stop_strings": ["\n"], "tokenizer": tokenizer} if tokens is None and _has_newlines(tokenizer) else {}
     for start in range(0, len(batch), rows):
         chunk = batch[start : start + rows]
         width = max(len(example.ids) for example in chunk)
@@ -35,7 +37,7 @@ def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 1
                 input_ids=torch.tensor(ids, device=model.device),
                 attention_mask=torch.tensor(mask, device=model.device),
                 do_sample=False,
-                max_new_tokens=MAX_NEW_TOKENS,
+                max_new_tokens=tokens or MAX_NEW_TOKENS,
                 use_cache=True,
                 eos_token_id=end,
                 pad_token_id=pad,
@@ -49,6 +51,12 @@ def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 1
 def _has_newlines(tokenizer: Any) -> bool:
     """Return whether the tokenizer tells a newline from a space; WordPiece does not."""
     return "\n" in tokenizer.decode(tokenizer.encode("\n", add_special_tokens=False))
+
+
+def exact(answer: str, gold: Sequence[str]) -> float:
+    """Return 1 if an answer has the same words in the same order as one of the gold answers, else 0. Words are those of
+    `token_f1`."""
+    return float(any(_tokens(answer) == _tokens(text) for text in gold))
 
 
 def token_f1(answer: str, gold: Sequence[str]) -> float:

@@ -88,7 +88,7 @@ class Sentences(Work):
     """
 
     def __init__(self, data: Path | None) -> None:
-        self.model = load(MODEL)
+        self.model, self.device = load(MODEL), "cpu"
         prompter = Prompter(task(TASK), self.model.kind, self.model.tokenizer, LONG)
         self.words, self.options = prompter.prompt.options, tuple(ids[0] for ids in prompter.classes())
         found = splits(task(TASK), Selection(total=2 * (N + DEV), dev=0, test=TEST), 0, data)

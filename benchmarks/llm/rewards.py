@@ -8,11 +8,13 @@ For the last command DIR holds the data sets' files trec_train.label and pubmedq
 
 The model and its 576 trained weights are those of `benchmarks.llm.last_norm`, as are the prompt and the records of
 SST-2; the other tasks have the better of the two prompts of `benchmarks.llm.last_norm_tasks`. A record's loss is 1
-where the likeliest of the answers is a wrong one, else 0: it has no derivative. Both losses are trained privately on
-the same records with as many steps and directions. A loss's clip and step size are the pair of three with the highest
-accuracy on dev records, which are taken to be public, in one run with seed 0 at epsilon = 2; the pairs on SST-2 come
-from four trial runs that were judged by dev accuracy too. With cross-entropy the clip is sqrt(K) times the median
-gradient norm G of the dev records, and the step sizes are s K/G^2.
+where the likeliest of the answers is a wrong one, else 0: it has no derivative. The expected error is the average of
+that loss over answers that are drawn from the model, which is 1 minus the probability of the right answer. All losses
+are trained privately on the same records with as many steps and directions. A loss's clip and step size are the pair of
+three with the highest accuracy on dev records, which are taken to be public, in one run with seed 0 at epsilon = 2; the
+pairs on SST-2 come from four trial runs that were judged by dev accuracy too, and those of the expected error from nine
+on TREC. With cross-entropy the clip is sqrt(K) times the median gradient norm G of the dev records, and the step sizes
+are s K/G^2.
 """
 
 import math
@@ -47,6 +49,8 @@ class Tried(NamedTuple):
 
 
 _PAIRS = ((5.0, 1.0), (10.0, 1.0), (10.0, 3.0))
+EXPECTED = ((1.0, 10.0), (1.0, 30.0), (2.0, 30.0))
+"""The clips and step sizes of the expected error that are compared."""
 TASKS = {
     "sst2": Tried(600, 512.0, ((10.0, 0.5), (10.0, 1.0), (10.0, 2.0))),
     "trec": Tried(220, 512.0, _PAIRS, Size(4096, 300, 500, 40)),
@@ -55,10 +59,11 @@ TASKS = {
 BESIDE = ("trec", "pubmedqa")
 """The tasks that are trained with cross-entropy too."""
 WAY, EPSILONS = "better", ("2", "6")
-LOSSES = ("cross-entropy", "error")
+LOSSES = ("cross-entropy", "error", "expected-error")
 SCALES = (0.03, 0.1, 0.3)
 """The step sizes of cross-entropy that are compared, s in units of K/G^2."""
 SMOOTHINGS = {"cross-entropy": 1e-2, "error": 0.1}
+"""The smoothing of each loss; the expected error has that of cross-entropy, since it too moves with every weight."""
 
 
 def prepared(name: str, data: Path | None) -> Prepared:
@@ -77,10 +82,11 @@ def trained(work: Prepared, name: str, loss: str, epsilon: float, setting: int) 
 
     name: of the task. loss: one of `LOSSES`. setting: the index (0, 1, ...) of the loss's pair of clip and step size.
     """
-    at, train, smoothing, losses = TASKS[name], first(work.parts["train"], LARGE), SMOOTHINGS[loss], work.losses
-    if loss == "error":
-        clip, step_size = at.pairs[setting]
-        losses = losses_for(work.tail, "error", options=work.options)
+    at, train, losses = TASKS[name], first(work.parts["train"], LARGE), work.losses
+    smoothing = SMOOTHINGS.get(loss, SMOOTHINGS["cross-entropy"])
+    if loss != "cross-entropy":
+        clip, step_size = (at.pairs if loss == "error" else EXPECTED)[setting]
+        losses = losses_for(work.tail, loss, options=work.options)
     else:
         norm = public_clip(work.tail, work.losses, work.parts["dev"], train, smoothing=smoothing)
         clip, step_size = math.sqrt(DIRECTIONS) * norm, SCALES[setting] * DIRECTIONS / norm**2
@@ -111,18 +117,18 @@ def table_of_tasks(folder: Path = RESULTS / "llm_rewards_tasks") -> str:
     rows = read_rows(folder).astype({"setting": str})
     lines = []
     for name in BESIDE:
-        if not len(having(rows, task=name, loss=LOSSES[-1], setting=CHOSEN)):
+        if not len(having(rows, task=name, loss="error", setting=CHOSEN)):
             continue
         before = 100 * having(rows, task=name, loss="none")["test_accuracy"].iloc[0]
-        error, crossed = (having(rows, task=name, loss=loss, setting=CHOSEN) for loss in ("error", "cross-entropy"))
-        gap = 100 * (error["test_accuracy"].mean() - crossed["test_accuracy"].mean())
-        lines.append(
-            [
-                task(name).title, f"{int(error['n'].iloc[0]):,}", f"{before:.1f}", percent(error["test_accuracy"]),
-                percent(crossed["test_accuracy"]), f"{gap:+.1f}",
-            ]
-        )  # fmt: skip
-    return markdown(["task", "records", "before", "0-1 error", "cross-entropy", "difference"], lines)
+        found = {loss: having(rows, task=name, loss=loss, setting=CHOSEN)["test_accuracy"] for loss in LOSSES}
+        crossed = found[LOSSES[0]]
+        cells = [
+            f"{percent(found[loss])} ({100 * (found[loss].mean() - crossed.mean()):+.1f})" if len(found[loss]) else "-"
+            for loss in LOSSES[1:]
+        ]
+        n = int(having(rows, task=name)["n"].iloc[0])
+        lines.append([task(name).title, f"{n:,}", f"{before:.1f}", percent(crossed), *cells])
+    return markdown(["task", "records", "before", "cross-entropy", "0-1 error", "expected 0-1 error"], lines)
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:

@@ -22,7 +22,7 @@ from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
-from benchmarks.llm import chat, e2e, last_layer, last_norm_shaped, owners, rewards, speeches
+from benchmarks.llm import chat, e2e, exact_match, last_layer, last_norm_shaped, owners, rewards, speakers, speeches
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm import only_d as only_d_rows
 from benchmarks.llm.grids import LABELS, table
@@ -632,7 +632,9 @@ FULL: dict[str, Callable[[], str]] = {
     "llm_last_layer": last_layer.table,
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
+    "llm_exact_match": exact_match.table,
     "llm_owners": owners.table,
+    "llm_speakers": speakers.table,
     "users": users.table,
     "equal_evaluations": equal_evaluations,
     "equal_points": equal_points,

@@ -41,6 +41,7 @@ publication.
 import warnings
 
 import numpy as np
+from torch import nn
 
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
@@ -89,6 +90,7 @@ def examine(
 
     def look() -> None:
         if isolation:
+            _require_no_shared_columns(weights.module)
             found.append(probe(weights, losses, data, collate, plan, micro_batch, isolation))
         else:
             seen = Look(weights, Evaluation(losses, Alike(data, collate)), plan, exact=False)
@@ -114,6 +116,22 @@ def examine(
         raise
     finally:
         weights.untrained.settle()
+
+
+def _require_no_shared_columns(module: nn.Module) -> None:
+    """Raise ValueError for a layer of bitsandbytes in 8 bits that has a threshold for outliers (LLM.int8's default).
+
+    Such a layer computes a column of its input in half precision for all records of a batch as soon as one record has
+    an entry above the threshold there, so that a record's loss depends on the others, however few batches show it.
+    """
+    for name, part in module.named_modules():
+        threshold = getattr(getattr(part, "state", None), "threshold", 0.0)
+        if type(part).__name__ == "Linear8bitLt" and threshold > 0:
+            raise ValueError(
+                f"module must keep records apart; got {name} in 8 bits with llm_int8_threshold = {threshold:g}, by"
+                " which outliers of one record change the others' products: load it with"
+                " BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
+            )
 
 
 def _require_same_losses(found: list[tuple[Array, float]], *, exact: bool) -> None:

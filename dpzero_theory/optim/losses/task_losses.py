@@ -7,8 +7,8 @@ A batch is what `datasets` and transformers' collators give: the arguments of th
 loss is the mean over its own labelled tokens (or other positions; the label -100 marks those without one), in float32,
 and 0 if it has none. It does not depend on how many tokens other records have, as transformers' own mean over a batch
 does. A record with a label that is none of the model's classes has the cross-entropy NaN, which a run counts as 0; for
-the measure `error` its prediction there is wrong. If the first batch has labels, and none of them is a class,
-ValueError says so.
+the measures `error` and `expected-error` its prediction there is wrong. If the first batch has labels, and none of them
+is a class, ValueError says so.
 """
 
 import math
@@ -23,7 +23,7 @@ from transformers.models.auto import modeling_auto as auto
 from dpzero_theory import check
 from dpzero_theory.optim.losses.evaluation import Losses
 
-MEASURES = ("cross-entropy", "error")
+MEASURES = ("cross-entropy", "error", "expected-error")
 IGNORED = -100
 """The value of the label of a token that is not to be predicted, which torch and transformers ignore."""
 _CLASSIFIERS = (
@@ -53,10 +53,13 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
         measure: `cross-entropy`, which means the mean binary one for labels of several classes, and the squared error
             for a number. Or `error`, the metric itself: the share of a record's labelled tokens whose most likely class
             is wrong. A zeroth-order method needs no derivative of it, but a smoothing lambda that is large enough to
-            change answers, 0.1 to 0.3.
+            change answers, 0.1 to 0.3. Or `expected-error`, the mean over the labelled tokens of 1 - p, where p is the
+            softmax probability of the label's class: the error of answers that are drawn from the model instead of the
+            most likely ones, averaged over the draws. It lies in [0, 1] too, and moves with every change of the
+            weights, so that a smaller lambda (1e-2 to 3e-2) and a smaller clip do.
         options: the numbers of two or more tokens; if given, these alone are the classes of a causal or masked language
             model, such as the words of the answers. A label that is none of them counts as no class: the record's
-            cross-entropy is then NaN, and its `error` counts a wrong prediction.
+            cross-entropy is then NaN, and its `error` and `expected-error` count a wrong prediction.
 
     Raises:
         ValueError: another measure, options that do not fit, or a model whose task is none of these.
@@ -64,19 +67,19 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
     check.choice("measure", measure, MEASURES)
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     name, config = type(bare).__name__, getattr(bare, "config", None)
-    error = measure == "error"
 
     def known(mappings: tuple[Mapping[str, Any], ...]) -> bool:
         return any(name in mapping.values() for mapping in mappings)
 
     if known(_CLASSIFIERS):
         if getattr(config, "problem_type", None) == "multi_label_classification":
-            return _joined(_same, _several_wrong if error else _several)
+            several = {"cross-entropy": _several, "error": _several_wrong, "expected-error": _several_chance_wrong}
+            return _joined(_same, several[measure])
         if getattr(config, "num_labels", 2) == 1:
-            if error:
-                raise ValueError("measure must be 'cross-entropy' where the label is a number; got 'error'")
+            if measure != "cross-entropy":
+                raise ValueError(f"measure must be 'cross-entropy' where the label is a number; got {measure!r}")
             return _joined(_same, _squared)
-    single = _wrong if error else _cross_entropy
+    single = {"cross-entropy": _cross_entropy, "error": _wrong, "expected-error": _chance_wrong}[measure]
     if options is not None:
         causal = known(_CAUSAL) and not getattr(config, "is_encoder_decoder", False)
         if not causal and not known((auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,)):
@@ -139,7 +142,7 @@ def _rows(values: Tensor, which: Sequence[int]) -> Tensor:
 
 def _joined(forward: Forward, measure: Measure) -> Losses:
     # true once the labels of the first batch were looked at; measures without classes need no such look
-    looked = measure not in (_cross_entropy, _wrong)
+    looked = measure not in _SINGLE
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         nonlocal looked
@@ -171,14 +174,14 @@ def _require_fit(logits: Tensor, labels: Tensor, measure: Measure) -> None:
     """Raise ValueError unless `labels` has a label for each position of the logits, and is of the type that `measure`
     takes: integers where a label is a class."""
     shape = tuple(logits.shape)
-    several = measure in (_several, _several_wrong)
+    several = measure in (_several, _several_wrong, _several_chance_wrong)
     wanted = shape if several else shape[:1] if measure is _squared else shape[:-1]
     if tuple(labels.shape) != wanted:
         raise ValueError(
             f"labels must be of shape {wanted} for a model that gives {shape}; got {tuple(labels.shape)}: the collator"
             " and the model must be of one task"
         )
-    if measure in (_cross_entropy, _wrong) and (labels.is_floating_point() or labels.dtype == torch.bool):
+    if measure in _SINGLE and (labels.is_floating_point() or labels.dtype == torch.bool):
         raise ValueError(
             f"labels must be integers, numbers of classes; got {labels.dtype} (a number to predict: num_labels=1;"
             " several classes: problem_type='multi_label_classification')"
@@ -243,6 +246,16 @@ def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
     return _over_places((logits.argmax(-1) != labels).float(), labels)
 
 
+def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    right = logits.softmax(-1).gather(-1, labels.where(known, 0)[..., None]).squeeze(-1)
+    return _over_places(1 - right * known, labels)
+
+
+_SINGLE = (_cross_entropy, _wrong, _chance_wrong)
+"""The measures of tasks in which each labelled position has one class."""
+
+
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
@@ -254,6 +267,10 @@ def _several(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _several_wrong(logits: Tensor, labels: Tensor) -> Tensor:
     return ((logits > 0) != (labels > 0.5)).float().mean(1)
+
+
+def _several_chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.sigmoid() - labels.float()).abs().mean(1)
 
 
 def _squared(logits: Tensor, labels: Tensor) -> Tensor:

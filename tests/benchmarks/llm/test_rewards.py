@@ -56,7 +56,7 @@ def test_both_losses_are_trained_from_the_same_weights_by_their_best_settings(sm
              for i in range(600)]  # fmt: skip
     (small / "trec_train.label").write_text("\n".join(lines) + "\n")
     rows = run_of("rewards_tasks", f"--data={small}", "--tasks=trec", "--seeds=2", f"--out={tmp_path / 'rows'}")
-    assert rows["loss"].tolist() == ["none"] + ["cross-entropy"] * 5 + ["error"] * 5
+    assert rows["loss"].tolist() == ["none", *(loss for loss in rewards.LOSSES for _ in range(5))]
     assert all(reports_the_best(rows[rows["loss"] == loss]) for loss in rewards.LOSSES)
     assert (rows[rows["loss"] != "none"]["epsilon_upper"] <= 2).all()
     assert "| TREC | 24 |" in rewards.table_of_tasks(tmp_path / "rows")

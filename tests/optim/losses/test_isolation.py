@@ -7,6 +7,7 @@ bit.
 import copy
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,24 @@ def test_losses_that_mix_records_are_refused_before_anything_is_there(tmp_path: 
     with pytest.raises(ValueError, match=r"^losses must (give each record a number of its own|not change)") as found:
         started(COUPLED[name], tmp_path / "run")
     assert "\n" not in str(found.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Linear8bitLt(nn.Linear):
+    """Has of bitsandbytes' layer of this name the threshold; `test_bitsandbytes` looks at the layer itself."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__(D, 1)
+        self.state = SimpleNamespace(threshold=threshold)
+
+
+def test_eight_bits_with_a_threshold_for_outliers_are_refused_though_no_record_shows_it(tmp_path: Path) -> None:
+    _, losses, data, collate = SOUND["linear"]
+    case = (lambda: nn.Sequential(net(), Linear8bitLt(6.0)), losses, data, collate)
+    with pytest.raises(
+        ValueError, match=r"^module must keep records apart; got 1 in 8 bits .* = 6, by .*threshold=0.0"
+    ):
+        started(case, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
 from dpzero_theory.optim.losses.identity import of_losses  # noqa: E402
-from dpzero_theory.optim.losses.task_losses import losses_for  # noqa: E402
+from dpzero_theory.optim.losses.task_losses import MEASURES, losses_for  # noqa: E402
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 BERT = {"vocab_size": 20, "max_position_embeddings": 12, **SIZES}
@@ -91,27 +92,38 @@ def test_a_record_without_a_labelled_place_loses_nothing(name: str) -> None:
     given["labels"][1] = -100
     with torch.no_grad():
         assert float(losses_for(module)(module, given)[1]) == 0
-        assert float(losses_for(module, "error")(module, given)[1]) == 0
+        for measure in MEASURES[1:]:
+            assert float(losses_for(module, measure)(module, given)[1]) == 0
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "a number"])
-def test_the_error_is_the_share_of_wrong_answers(name: str) -> None:
+def test_the_error_is_the_share_of_wrong_answers_and_the_expected_one_their_mean_chance(name: str) -> None:
     module, given = model(name), batch(name)
     inputs = {key: value for key, value in given.items() if key != "labels"}
     if name.startswith("seq2seq"):
         inputs["decoder_input_ids"] = module.prepare_decoder_input_ids_from_labels(labels=given["labels"])
     with torch.no_grad():
         found, logits = losses_for(module, "error")(module, given), module(**inputs).logits
+        expected = losses_for(module, "expected-error")(module, given)
+
+    def missed(scores: torch.Tensor, label: int) -> float:
+        chances = np.exp(scores.double().numpy())
+        return float(1 - chances[label] / chances.sum())
+
     for i, labels in enumerate(given["labels"]):
         if name == "several of three":
             wrong = [(float(logits[i, k]) > 0) != (float(labels[k]) == 1) for k in range(3)]
+            two = torch.stack([0 * logits[i], logits[i]], 1)
+            chances = [missed(two[k], int(labels[k])) for k in range(3)]
         elif labels.dim() == 0:
-            wrong = [int(logits[i].argmax()) != int(labels)]
+            wrong, chances = [int(logits[i].argmax()) != int(labels)], [missed(logits[i], int(labels))]
         else:
             ahead = int(name == "causal")
             places = [k for k in range(ahead, 6) if int(labels[k]) != -100]
             wrong = [int(logits[i, k - ahead].argmax()) != int(labels[k]) for k in places]
+            chances = [missed(logits[i, k - ahead], int(labels[k])) for k in places]
         assert float(found[i]) == pytest.approx(sum(wrong) / max(len(wrong), 1))
+        assert float(expected[i]) == pytest.approx(sum(chances) / max(len(chances), 1), rel=1e-5)
 
 
 # This ignores a warning of peft, which reads an attribute that transformers renames.
@@ -130,12 +142,8 @@ def test_a_model_of_peft_is_known_by_what_it_wraps() -> None:
 
 
 def test_measures_and_tasks_are_told_apart_when_a_run_is_resumed() -> None:
-    kinds = [
-        of_losses(losses_for(model(name), measure))
-        for name in ("tags", "causal")
-        for measure in ("cross-entropy", "error")
-    ]
-    assert len(set(kinds)) == 4
+    kinds = [of_losses(losses_for(model(name), measure)) for name in ("tags", "causal") for measure in MEASURES]
+    assert len(set(kinds)) == 6
 
 
 @pytest.mark.parametrize("name", ["one of three", "tags", "causal"])
@@ -152,6 +160,12 @@ def test_a_label_that_is_no_class_is_its_own_records_alone(name: str, wrong: int
         found = losses_for(module)(module, given)
     assert found.isnan().tolist() == [False, True, False]
     assert torch.equal(found[::2], whole[::2])
+    with torch.no_grad():
+        chance = losses_for(module, "expected-error")(module, given)
+        given["labels"].view(3, -1)[1, -3 if name != "one of three" else 0] = 0
+        known = losses_for(module, "expected-error")(module, given)
+    assert float(chance[1]) > float(known[1])
+    assert torch.equal(chance[::2], known[::2])
 
 
 def test_batches_and_labels_that_do_not_fit_are_said() -> None:
