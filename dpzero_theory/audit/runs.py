@@ -71,10 +71,15 @@ class LoopRuns:
         except LoopFailed:
             return None
 
-    @property
+    @cached_property
     def all_records(self) -> Changes:
-        """The changes of the loop's settings that put every record into every batch."""
-        return {"batch": self.claim.n}
+        """The changes of the loop's settings that put every record into every batch.
+
+        A batch of n records is enough, except where batches drawn as claimed cannot have all records, since groups take
+        turns or a largest size is kept. There the setting `sampling` becomes "full" too.
+        """
+        others = {} if self.claim.drawn(1.0) else {"sampling": "full"}
+        return {"batch": self.claim.n, **others}
 
     @property
     def unit_of_all(self) -> float:
