@@ -58,7 +58,7 @@ CANARIES, OTHERS, HELD_OUT, GUESSES = 512, 1536, 256, 128
 POOL, LENGTH = 8192, 16
 """So many phrases are read, of which those shorter than LENGTH tokens with the prompt are used."""
 STEPS, DIRECTIONS, SMOOTHING = 200, 16, 1e-2
-STEP_SIZES, ADAMW_STEPS = {"dpzero": 3.0, "mezo": 3.0, "adamw": 0.03}, 2000
+STEP_SIZES, ADAMW_STEPS = {"dpzero": 3.0, "mezo": 0.3, "adamw": 0.03}, 2000
 CONFIDENCE, RATES = 0.95, (0.01, 0.1)
 RUNS = (("dpzero", "2"), ("dpzero", "8"), ("mezo", NONE), ("adamw", NONE))
 """The runs that are attacked, each with its method and its epsilon."""
