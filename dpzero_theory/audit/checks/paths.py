@@ -59,10 +59,12 @@ class _Runs(NamedTuple):
     Args:
         releases: the numbers of all releases, of shape (runs, numbers).
         shown: numbers in the outputs, of shape (runs, positions); NaN where a run has none.
+        steps: the steps of numbers that are rounded, of shape (positions,): the smallest difference of two values.
     """
 
     releases: Array
     shown: Array
+    steps: Array
 
 
 def beside_releases(lab: Lab, level: float) -> str | None:
@@ -94,7 +96,7 @@ def beside_releases(lab: Lab, level: float) -> str | None:
     )
     if quiet is None:
         return None
-    moved, shown = (part[1] - part[0] for part in quiet)
+    moved, shown = (part[1] - part[0] for part in quiet[:2])
     # The first and the third quiet run have the same data and almost no noise. A number by which they differ more than
     # by rounding (`most`, a share of its largest value) has noise of its own, and is left to other tests.
     most = _REPEATS * np.abs(np.nan_to_num(quiet.shown)).max(axis=0)
@@ -137,7 +139,7 @@ class _Compared(NamedTuple):
         shown: what it does in all.
         through: what it does through the releases.
         left: the root mean square of what the releases do not explain in runs with other noise.
-        steps: the smallest differences of two values in these runs, which are the steps of numbers that are rounded.
+        steps: the steps of numbers that are rounded, as in `_Runs`.
     """
 
     shown: Array
@@ -156,7 +158,7 @@ def _effects(
     two, many = _read(quiet, places), _read(noisy, places)
     if two is None or many is None or two.releases.shape[1] != many.releases.shape[1]:
         return None
-    moved, shown = (part[1] - part[0] for part in two)
+    moved, shown = (part[1] - part[0] for part in two[:2])
     table, effects, _ = _with_sums(many, shown, places)
     return _compared(table, moved, effects)
 
@@ -169,8 +171,7 @@ def _compared(noisy: _Runs, moved: Array, shown: Array) -> _Compared:
     values = np.nan_to_num(noisy.shown - noisy.shown.mean(axis=0))
     gains = np.linalg.lstsq(releases, values, rcond=None)[0]
     left = np.sqrt(((values - releases @ gains) ** 2).mean(axis=0))
-    steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in values.T])
-    return _Compared(shown, moved @ gains, left, steps)
+    return _Compared(shown, moved @ gains, left, noisy.steps)
 
 
 def _confirmed(before: _Compared, nearby: _Compared, suspects: Columns) -> int | None:
@@ -193,7 +194,7 @@ def _with_sums(noisy: _Runs, shown: Array, places: list[Position]) -> tuple[_Run
     """Returns the runs, what a record does, and names, with one column more for each output.
 
     The further column is the sum of the output's numbers, each times what the record does to it, so that what it does
-    shows the most beside independent noise.
+    shows the most beside independent noise. Its step is what the steps of all rounded numbers in it can add up to.
 
     Args:
         noisy: the runs.
@@ -204,7 +205,8 @@ def _with_sums(noisy: _Runs, shown: Array, places: list[Position]) -> tuple[_Run
     each = np.where(np.isfinite(shown) & np.isfinite(noisy.shown).all(axis=0), shown, 0.0)
     of = np.array([[each[k] if name == output else 0.0 for k, (name, _) in enumerate(places)] for output in outputs])
     values = np.nan_to_num(noisy.shown)
-    table = _Runs(noisy.releases, np.hstack([noisy.shown, values @ of.T]))
+    steps = np.append(noisy.steps, np.abs(of) @ np.where(np.isfinite(noisy.steps), noisy.steps, 0.0))
+    table = _Runs(noisy.releases, np.hstack([noisy.shown, values @ of.T]), steps)
     return table, np.append(shown, of @ each), [*map(where, places), *outputs]
 
 
@@ -253,7 +255,9 @@ def _read(outputs: list[LoopOutput | None], places: list[Position]) -> _Runs | N
         return None
     shown = [tokens(run) for run in outputs if run is not None]
     cells = [[token if isinstance(token := one.get(at), float) else np.nan for at in places] for one in shown]
-    return _Runs(np.array([row.ravel() for row in rows]), np.array(cells, dtype=np.float64))
+    values = np.array(cells, dtype=np.float64).reshape(len(cells), len(places))
+    steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in np.nan_to_num(values).T])
+    return _Runs(np.array([row.ravel() for row in rows]), values, steps)
 
 
 def _unlike(noisy: _Runs, moved: Array, shown: Array, level: float) -> tuple[Columns, float]:
@@ -281,7 +285,7 @@ def _unlike(noisy: _Runs, moved: Array, shown: Array, level: float) -> tuple[Col
     freedom = len(values) - int(rank) - 1
     spread = float(moved @ np.linalg.pinv(releases.T @ releases) @ moved)
     rest, errors = np.abs(shown[columns] - through), np.sqrt(left / freedom * spread)
-    steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in values.T])
+    steps = noisy.steps[columns]
     large = (rest > _SMALL_SHARE * np.abs(shown[columns])) & (np.abs(shown[columns]) > np.abs(through) / 2)
     varied = np.isfinite(steps) & (np.abs(shown[columns]) > _STEPS_OF_ROUNDING * steps)
     chances = 2 * stats.t.sf(rest / np.maximum(errors, 1e-300), freedom) * columns.size
@@ -321,7 +325,7 @@ def _additive(
         pair = _read([lab.runs.attempt(data, **same, **changes) for data in worlds], places)
         if pair is None:
             return suspects[:0]
-        effects.append(_with_sums(_Runs(pair.releases, pair.shown), shown, places)[0].shown)
+        effects.append(_with_sums(pair, shown, places)[0].shown)
     each = np.array([two[1] - two[0] for two in effects])[:, suspects]
     middle = np.abs(np.median(each, axis=0))
     apart = np.abs(each - np.median(each, axis=0)).max(axis=0)
