@@ -10,7 +10,8 @@ its share in a folder of its own, and then the folders are merged. With a Slurm 
 
 The rows of each folder are checked against its manifest. Columns, settings and dtype must be the same in all folders. A
 row that several folders have must be the same in all of them, except that a row that is ok replaces one that failed.
-With --first the row of the folder that is named first counts, as where some rows were made again. The merged manifest lists the runs of all folders.
+With --first the row of the folder that is named first counts, as where some rows were made again. The merged manifest
+lists the runs of all folders.
 """
 
 import csv
