@@ -92,6 +92,8 @@ def _body(parser: Parser, options: Namespace) -> int:
         for folder in options.folders:
             results.inherit(read_manifest(folder))
             print(f"{shown(folder)}: merged", flush=True)
+        column, value = options.without or ("", "")
+        rows = [row for row in rows if not column or row[column] != value]
         results.add(row for row in rows if not results.done(**{name: row[name] for name in results.key}))
     return 0
 
@@ -102,6 +104,7 @@ EXPERIMENT = Command(
     _body,
     [
         flag("folders", nargs="+", type=input_folder("manifest.json"), help="folders of rows"),
+        flag("--without", nargs=2, metavar=("COLUMN", "VALUE"), help="leave out the rows with this value"),
         flag("--first", action="store_true", help="of rows that differ, take that of the folder named first"),
         flag("--out", type=output_folder, required=True, help="folder of the merged rows"),
     ],

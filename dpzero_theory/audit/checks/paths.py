@@ -42,6 +42,7 @@ _OWN_NOISE = 0.1
 this share of what it was before."""
 _CLEAN = 0.01  # It has none if that is below this share of what the record does to it
 _STEPS_OF_ROUNDING = 4  # What a record does to an output must be at least so many steps to which the output is rounded
+_STEPS_OF_DIFFERENCE = 2  # A difference of two effects on it can come from rounding up to so many of these steps
 _DRAWS = 6  # Whether a record's effect adds to that of the noise is looked at under this many draws of the noise
 _SAME_EFFECT = 0.05  # It does if its effect is the same in all draws up to this share
 _REPEATS = 1e-6  # Two runs almost without noise agree up to this share of the largest number
@@ -185,7 +186,8 @@ def _confirmed(before: _Compared, nearby: _Compared, suspects: Columns) -> int |
     was_large = np.abs(before.shown - before.through) > _SHARE * was
     clean = nearby.left < _CLEAN * size
     told = size > _STEPS_OF_ROUNDING * nearby.steps
-    sure = told & ((was_large & own) | (clean & (rest > _SMALL_SHARE * size)))
+    beyond = rest > np.maximum(_SMALL_SHARE * size, _STEPS_OF_DIFFERENCE * nearby.steps)
+    sure = told & ((was_large & own) | (clean & beyond))
     found = suspects[sure[suspects]]
     return int(found[0]) if found.size else None
 
