@@ -185,9 +185,8 @@ def _confirmed(before: _Compared, nearby: _Compared, suspects: Columns) -> int |
     own = (nearby.left * was > _OWN_NOISE * before.left * size) & (before.left > _CLEAN * was)
     was_large = np.abs(before.shown - before.through) > _SHARE * was
     clean = nearby.left < _CLEAN * size
-    told = size > _STEPS_OF_ROUNDING * nearby.steps
-    beyond = rest > np.maximum(_SMALL_SHARE * size, _STEPS_OF_DIFFERENCE * nearby.steps)
-    sure = told & ((was_large & own) | (clean & beyond))
+    told = size > _STEPS_OF_DIFFERENCE / _SMALL_SHARE * nearby.steps
+    sure = told & ((was_large & own) | (clean & (rest > _SMALL_SHARE * size)))
     found = suspects[sure[suspects]]
     return int(found[0]) if found.size else None
 
