@@ -10,7 +10,8 @@ its share in a folder of its own, and then the folders are merged. With a Slurm 
 
 The rows of each folder are checked against its manifest. Columns, settings and dtype must be the same in all folders. A
 row that several folders have must be the same in all of them, except that a row that is ok replaces one that failed.
-The merged manifest lists the runs of all folders.
+With --first the row of the folder that is named first counts, as where some rows were made again. The merged manifest
+lists the runs of all folders.
 """
 
 import csv
@@ -62,9 +63,10 @@ def _table(folder: Path) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text.decode(), newline="")))
 
 
-def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _rows(folders: Sequence[Path], key: Sequence[str], *, first: bool = False) -> Iterator[dict[str, Any]]:
     """Yield every row of the folders once, where the columns in `key` tell rows apart. If several folders have a row,
-    one that is ok replaces one that failed. Raises ValueError if two that are ok differ."""
+    one that is ok replaces one that failed. Raises ValueError if two that are ok differ, unless `first` says
+    that the row of the earlier folder counts."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for folder in folders:
         header, *lines = _table(folder)
@@ -74,7 +76,7 @@ def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any
             other = found.get(name)
             if other is None or other["status"] != OK:
                 found[name] = row
-            elif row["status"] == OK and row != other:
+            elif row["status"] == OK and row != other and not first:
                 named = dict(zip(key, name, strict=True))
                 raise ValueError(f"{folder} has another row {named} than the folders before it")
     for row in found.values():
@@ -85,11 +87,13 @@ def _body(parser: Parser, options: Namespace) -> int:
     """Merge the given folders into --out, which keeps the rows that it has, and return the exit status 0."""
     with parser.refusals("folders"):
         results = merge(options.folders, options.out)
-        rows = list(_rows(options.folders, results.key))
+        rows = list(_rows(options.folders, results.key, first=options.first))
     with parser.opened("--out", results):
         for folder in options.folders:
             results.inherit(read_manifest(folder))
             print(f"{shown(folder)}: merged", flush=True)
+        column, value = options.without or ("", "")
+        rows = [row for row in rows if not column or row[column] != value]
         results.add(row for row in rows if not results.done(**{name: row[name] for name in results.key}))
     return 0
 
@@ -100,6 +104,8 @@ EXPERIMENT = Command(
     _body,
     [
         flag("folders", nargs="+", type=input_folder("manifest.json"), help="folders of rows"),
+        flag("--without", nargs=2, metavar=("COLUMN", "VALUE"), help="leave out the rows with this value"),
+        flag("--first", action="store_true", help="of rows that differ, take that of the folder named first"),
         flag("--out", type=output_folder, required=True, help="folder of the merged rows"),
     ],
 )

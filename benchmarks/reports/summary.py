@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.audits import audit_field, audit_invented
+from benchmarks.audits import audit_field, audit_field_sound, audit_invented, membership
 from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
@@ -646,6 +646,8 @@ FULL: dict[str, Callable[[], str]] = {
     "step_lengths": step_lengths,
     "newcomer": newcomer.table,
     "audit_invented": audit_invented.table,
+    "audit_field_sound": audit_field_sound.table,
+    "membership": membership.table,
     **rank_tables.TABLES,
     **synthetic_tables.TABLES,
 }

@@ -258,8 +258,9 @@ SOUND = (
     Specimen(sound.CleanGiven, repeats=20, title="dp-sgd, sums before noise given"),
     Specimen(sound.WeightsInDoublePrecision, repeats=20, title="dp-sgd, weights and their digests are seen"),
     Specimen(sound.FromRandomWeights, repeats=20, title="dp-sgd, weights from a random start are seen"),
-    Specimen(sound.InSinglePrecision, repeats=20, title="dp-sgd, weights of single precision are seen"),
+    Specimen(sound.InSinglePrecision, runs=200, repeats=20, title="dp-sgd, weights of single precision are seen"),
     Specimen(sound.AdaptiveClip, adaptive=("clips",), repeats=20, title="dp-sgd, an adaptive clip that is paid for"),
+    Specimen(sound.StopsByNoisedCount, repeats=20, title="dp-sgd, ends by a noised count that is paid for"),
     Specimen(sound.Momentum, repeats=20, title="dp-sgd, momentum and a falling step size"),
     Specimen(sound.CorrelatedNoise, claimed=_one_step, repeats=20, title="dp-sgd, correlated noise as one step"),
 )

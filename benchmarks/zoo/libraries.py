@@ -43,6 +43,16 @@ def opacus_secure() -> Train:
     return engine_loop(module, mean_loss, secure_mode=True)
 
 
+def opacus_made_finite() -> Train:
+    """Return Opacus's loop at its defaults, on records in which what is not finite or very large is set to zero."""
+    loop = engine_loop(module, mean_loss)
+
+    def train(records: Any, seed: int, settings: dict[str, Any]) -> Any:
+        return loop(np.where(np.abs(records) < _LARGEST, records, 0.0), seed, settings)
+
+    return train
+
+
 def ours() -> Train:
     return private_loop(module, losses, dataset)
 
@@ -53,15 +63,17 @@ def _public_n() -> Claim:
     return claim(relation="zero-out")
 
 
+_LARGEST = 1e12
+"""Numbers of this size and larger are set to zero, so that no square of one is infinite in single precision."""
+
 _NUMBERS = {"smoothing": 1e-3}
 SOUND = (
     Specimen(
-        opacus_default,
+        opacus_made_finite,
         claimed=_public_n,
-        finite=True,
         runs=32,
         repeats=20,
-        title="Opacus, secret seed, finite records, n public",
+        title="Opacus, secret seed, records made finite, n public",
     ),
     Specimen(
         opacus_secure,

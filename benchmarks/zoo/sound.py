@@ -135,6 +135,36 @@ class AdaptiveClip(FirstOrder):
         return np.asarray(self.weights + self.change)
 
 
+class StopsByNoisedCount(FirstOrder):
+    """A sound loop that ends early by a noised count of records on the right side, which is paid for: the count is a
+    number of the release, and a record's gradient and its part of the count are clipped together."""
+
+    COUNTED = 0.3  # What a record adds to the count, in clips
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        self.best, self.worse = -np.inf, 0
+        return super().__call__(records, seed, settings)
+
+    def batch(self) -> NDArray[np.intp]:
+        rate = min(1.0, float(self.settings["batch"]) / int(self.settings["n"]))
+        drawn = np.flatnonzero(self.source.random(len(self.records)) < rate)
+        self.outputs.setdefault("batches", []).append(drawn.tolist())
+        return drawn
+
+    def total(self, rows: Array) -> Array:
+        sides = np.sign(np.nan_to_num(rows[:, -1] * np.nan_to_num(rows[:, :-1] @ self.weights)))
+        share = self.clipped(self.gradients(rows)).sum(axis=0) * np.sqrt(1 - self.COUNTED**2)
+        return np.append(share, self.COUNTED * self.clip() * sides.sum())
+
+    def moved(self, release: Array) -> Array:
+        self.worse = 0 if release[-1] > self.best else self.worse + 1
+        self.best = max(self.best, release[-1])
+        return super().moved(release[:-1])
+
+    def stops(self) -> bool:
+        return self.worse == 2
+
+
 class Momentum(FirstOrder):
     """A sound loop with momentum and a falling step size, which returns its releases and shows its last weights."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
 from dpzero_theory.privacy.step import Release
 
 AVERAGES = ("mean", "sum")
@@ -26,7 +26,8 @@ class Claim:
     Attributes:
         epsilon, delta: the privacy of the whole run, epsilon > 0 and 0 <= delta < 1.
         relation: a name of `privacy.Relation`, such as "add-remove".
-        sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson".
+        sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson", with what follows
+            the name where there is something, as in "cyclic-poisson:4".
         n: the number of records.
         batch: the size of a batch, or its expected size; at most n.
         steps: the number of steps.
@@ -50,9 +51,12 @@ class Claim:
         check.real("epsilon", self.epsilon, above=0)
         check.real("delta", self.delta, at_least=0, below=1)
         Relation.of(self.relation)
-        check.choice("sampling", self.sampling, tuple(SAMPLINGS))
+        check.choice("sampling", self.sampling.partition(":")[0], tuple(SAMPLINGS))
         check.integer("n", self.n)
         check.real("batch", self.batch, above=0, at_most=self.n)
+        drawn = sampling_of(self.sampling, self.sample_rate) if ":" in self.sampling else None
+        if drawn is not None and drawn.records not in (None, self.n):
+            raise ValueError(f"sampling must be for n = {self.n} records; got {self.sampling!r}")
         check.integer("steps", self.steps, at_most=10**9)
         check.real("noise_multiplier", self.noise_multiplier, above=0)
         check.real("clip", self.clip, above=0)
@@ -63,6 +67,17 @@ class Claim:
     @property
     def sample_rate(self) -> float:
         return self.batch / self.n
+
+    def drawn(self, sample_rate: float | None = None) -> Sampling | None:
+        """Returns how batches are drawn as a value of the accountant; None where there is no such sampling.
+
+        There is none where something is missing after the sampling's name, as in "cyclic-poisson", or where it cannot
+        have this rate. `sample_rate` is the rate; if None, the claimed one.
+        """
+        try:
+            return sampling_of(self.sampling, self.sample_rate if sample_rate is None else sample_rate)
+        except ValueError:
+            return None
 
     def unit(self, batch: float | None = None) -> float:
         """What a contribution whose L2 norm is one clip adds to a release.

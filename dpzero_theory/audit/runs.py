@@ -71,10 +71,15 @@ class LoopRuns:
         except LoopFailed:
             return None
 
-    @property
+    @cached_property
     def all_records(self) -> Changes:
-        """The changes of the loop's settings that put every record into every batch."""
-        return {"batch": self.claim.n}
+        """The changes of the loop's settings that put every record into every batch.
+
+        A batch of n records is enough, except where batches drawn as claimed cannot have all records, since groups take
+        turns or a largest size is kept. There the setting `sampling` becomes "full" too.
+        """
+        others = {} if self.claim.drawn(1.0) else {"sampling": "full"}
+        return {"batch": self.claim.n, **others}
 
     @property
     def unit_of_all(self) -> float:
@@ -191,18 +196,30 @@ class LoopRuns:
         They are `all_records` where that makes such runs equal, and None where nothing does. Where `streamed` is true
         runs repeat only if they are streamed.
         """
+        return None if self._repeating is None else self._repeating[0]
+
+    @cached_property
+    def _repeating(self) -> tuple[Changes, bool] | None:
+        """The changes of settings of `repeatable`, and whether runs must be streamed too; None where nothing helps.
+
+        Runs whose noise follows the setting may repeat only if they are streamed, where a loop ends by the sign of what
+        it released, which is that of noise that is almost none.
+        """
         if self.base.releases is None:
             return None
-        streamed = not self.noise_follows
-        if streamed and (self.loop.entropy is None or not self._noise_shows(SEED)):
-            return None
-        tried: tuple[Changes, ...] = ({}, self.all_records)
-        return next((changes for changes in tried if self.repeats(changes, streamed=streamed)), None)
+        for streamed in (False, True):
+            if streamed and self.loop.entropy is None:
+                break
+            if self._noise_shows(SEED) if streamed else self.noise_follows:
+                for changes in ({}, self.all_records):
+                    if self.repeats(changes, streamed=streamed):
+                        return changes, streamed
+        return None
 
     @property
     def streamed(self) -> bool:
         """Whether runs repeat with the seed only if a known stream stands in for the system's random bytes."""
-        return self.repeatable is not None and not self.noise_follows
+        return self._repeating is not None and self._repeating[1]
 
     @cached_property
     def batches_repeat(self) -> bool | None:

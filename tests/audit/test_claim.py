@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.zoo.catalogue import claim
 from dpzero_theory.audit.claim import View
+from dpzero_theory.privacy.sampling import CyclicPoisson, Poisson
 
 
 def test_units_of_averages_and_sums() -> None:
@@ -22,6 +23,9 @@ def test_units_of_averages_and_sums() -> None:
         ({"delta": 1.0}, "delta must be"),
         ({"relation": "swap"}, "relation must be one of"),
         ({"sampling": "all"}, "sampling must be one of"),
+        ({"sampling": "poisson:4"}, "sampling must be poisson, without ':'"),
+        ({"sampling": "cyclic-poisson:5"}, "sample_rate must be"),
+        ({"sampling": "truncated-poisson:16/50"}, "sampling must be for n = 48 records; got 'truncated-poisson:16/50'"),
         ({"n": 0}, "n must be"),
         ({"batch": 49}, "batch must be"),
         ({"steps": 1.5}, "steps must be"),
@@ -34,6 +38,15 @@ def test_units_of_averages_and_sums() -> None:
 def test_bad_claims(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(claim(), **change)  # type: ignore[arg-type]
+
+
+def test_a_sampling_with_its_arguments_is_accounted() -> None:
+    one = replace(claim(), sampling="cyclic-poisson:4")
+    assert one.release().sampling == "cyclic-poisson:4"
+    assert one.drawn() == CyclicPoisson(0.25, 4)
+    assert one.drawn(1.0) is None
+    assert replace(claim(), sampling="cyclic-poisson").drawn() is None
+    assert claim().drawn(1.0) == Poisson(1.0)
 
 
 def test_views() -> None:

@@ -1,6 +1,7 @@
 """Checks of batches: exact tests whether records are in batches as the claimed sampling says, and whether in secret."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -8,10 +9,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpzero_theory.audit import datasets, exact
+from dpzero_theory.audit.claim import Claim
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.runs import norms
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
 Included = NDArray[np.bool_]
 """An array that says whether each record was in each batch, of shape (runs, steps, records)."""
@@ -86,7 +89,7 @@ def on_unlike_records(lab: Lab) -> Included | None:
         return None
     for place in range(len(records)):
         records = datasets.replaced(records, place, datasets.scaled(records[place], _UNLIKE[place % 2]))
-    count = _UNLIKE_RUNS if lab.claim.sampling in ("poisson", "fixed-size", "random-allocation") else 2
+    count = 2 if lab.claim.sampling in ("full", "fixed-order", "shuffled") else _UNLIKE_RUNS
     runs = [lab.runs.attempt(records, seed=_UNLIKE_SEED + k) for k in range(count)]
     lists = [None if run is None else run.batches for run in runs]
     drawn = _listed(lists, n)
@@ -204,6 +207,45 @@ def allocated(included: Included, rate: float) -> dict[str, float]:
     return epochs(included, rate) | drawn | _shared(first, stats.binom.pmf(np.arange(n + 1), n, length**-2.0))
 
 
+def turns(included: Included, rate: float, groups: int) -> dict[str, float]:
+    """The p-values, by name, of tests that `groups` groups of records take turns and are sampled by Poisson.
+
+    In a run a record must always have the same turn, which may be another one in other runs. Over one turn of every
+    group a record is drawn once with probability groups * rate, so that these rounds are tested as Poisson batches.
+    Steps after the last whole round are left out. `included` says whether each record was in each batch, of shape
+    (runs, steps, records).
+    """
+    runs, steps, n = included.shape
+    rounds = included[:, : steps - steps % groups].reshape(runs, steps // groups, groups, n)
+    tests = {"one turn for each record": float((rounds.any(axis=1).sum(axis=1) <= 1).all())}
+    return tests | (poisson(np.asarray(rounds.any(axis=2)), min(1.0, groups * rate)) if steps >= groups else {})
+
+
+def truncated(included: Included, rate: float, largest: int) -> dict[str, float]:
+    """The p-values, by name, of tests of Poisson batches that are cut to `largest` records, chosen at random.
+
+    `included` says whether each record was in each batch, of shape (runs, steps, records), and `rate` is the
+    probability with which a record is drawn before the cut.
+    """
+    n = included.shape[2]
+    pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
+    pmf[largest] += pmf[largest + 1 :].sum()
+    pmf[largest + 1 :] = 0.0
+    sizes, likely = included.sum(axis=2).ravel(), np.flatnonzero(pmf > 0)
+    overlap = sum(
+        pmf[one] * pmf[other] * stats.hypergeom.pmf(np.arange(n + 1), n, one, other)
+        for one in likely
+        for other in likely
+    )
+    return {
+        "the largest batch": float(sizes.max() <= largest),
+        "how many records are drawn in all": exact.overlaps(int(sizes.sum()), sizes.size, pmf),
+        "sizes of batches": exact.dispersion(sizes, pmf),
+        "how often one record is drawn": _one(included, float(pmf @ np.arange(n + 1)) / n),
+        **_shared(included, np.asarray(overlap)),
+    }
+
+
 _DIFFER = "where the records differ a millionfold"  # Words for the data of `on_unlike_records`
 LAWS = {
     "poisson": poisson,
@@ -218,6 +260,16 @@ LAWS = {
 Each is a function (included, rate) -> p-values by the tests' names. `included` says whether each record was in each
 batch, and `rate` is the probability with which a record is in a batch.
 """
+
+
+def law_of(claim: Claim) -> Callable[[Included, float], dict[str, float]] | None:
+    """Returns the tests of the claimed sampling, a function as in `LAWS`; None where there are no tests of it."""
+    drawn = claim.drawn()
+    if isinstance(drawn, CyclicPoisson):
+        return partial(turns, groups=drawn.groups)
+    if isinstance(drawn, TruncatedPoisson):
+        return partial(truncated, largest=drawn.largest)
+    return LAWS.get(claim.sampling)
 
 
 def _sizes(lab: Lab) -> NDArray[np.int64] | None:
@@ -296,13 +348,13 @@ def law(lab: Lab, level: float) -> Verdict:
     claimed, rate = lab.claim.sampling, lab.claim.sample_rate
     if (outside := _outside(lab)) is not None:
         return violated(outside, "let a step depend on no records but those of its batch; or account for full batches")
-    if claimed not in LAWS:
+    if (tested := law_of(lab.claim)) is None:
         return untested(f"batches of sampling {claimed} have no test here")
-    tests = LAWS[claimed](seen.included, rate)
+    tests = tested(seen.included, rate)
     if claimed == "poisson" and (shown_sizes := _sizes(lab)) is not None and np.ptp(shown_sizes) > 0:
         tests |= _of_sizes(shown_sizes, lab.claim.n, rate)
     unlike = on_unlike_records(lab)
-    others = {} if unlike is None else {f"{name}, {_DIFFER}": p for name, p in LAWS[claimed](unlike, rate).items()}
+    others = {} if unlike is None else {f"{name}, {_DIFFER}": p for name, p in tested(unlike, rate).items()}
     count = len(tests) + len(others)
     if min(tests.values()) * count >= level:
         tests |= others

@@ -70,9 +70,9 @@ def shown(lab: Lab, level: float) -> Verdict:
     known = set(_integers(second))
     seeds = [number for number in dict.fromkeys(_integers(first)) if number not in known][:_MOST_TRIED]
     quiet = None if lab.runs.repeatable is None else lab.runs.quiet(seed=_SHOWN_SEED, **lab.runs.repeatable)
-    told = quiet is not None and first.releases is not None and lab.runs.comparable(first).shape == quiet.shape
-    noise = (lab.runs.comparable(first) - np.asarray(quiet)).ravel() if told else np.empty(0)
-    if (output := _itself(lab, first, noise, level)) is not None:
+    released, noise = _with_noise(lab, first, quiet)
+    told = noise.size > 0
+    if (output := _itself(first, released, noise, level)) is not None:
         return violated(f"{output} has the noise in it: subtracted from the releases it leaves the sums", _MEND_SHOWN)
     if not told and (seeds or first.shown.keys() - {"releases"}):
         return untested("the noise cannot be told from the rest, so that nobody can look for it in what is shown")
@@ -110,7 +110,20 @@ def _seed_told(lab: Lab) -> str:
     return f"a number that is shown is {what}, which makes the {' and the '.join(makes)}" if makes else ""
 
 
-def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None:
+def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, Array]:
+    """Returns the numbers that a run releases and the noise in them, two vectors; empty where that cannot be told.
+
+    `quiet` has the releases of the same run almost without noise. Where one of the two ends earlier, by what it
+    released, the vectors are of the steps that both made.
+    """
+    if quiet is None or run.releases is None:
+        return np.empty(0), np.empty(0)
+    rows = lab.runs.comparable(run)
+    both = min(len(rows), len(quiet)) if rows.shape[1:] == quiet.shape[1:] else 0
+    return rows[:both].ravel(), (rows[:both] - quiet[:both]).ravel() if both else np.empty(0)
+
+
+def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
     """Returns the name of an output that contains the noise times a constant; None where there is none.
 
     The angle between the output's numbers and the noise must be far smaller than that between the releases and the
@@ -118,14 +131,14 @@ def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None
     sphere, could come as near with probability above `level`.
 
     Args:
-        lab: says which of the run's releases are compared.
         run: the run whose outputs are searched.
+        released: the numbers that it released with that noise in them, one vector.
         noise: the numbers of noise of the run, one vector.
         level: the largest probability of a match by chance.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None
-    near = min(_NEAR_NOISE, _NEARER_THAN_RELEASES * float(_apart(lab.runs.comparable(run).ravel()[None], noise)[0]))
+    near = min(_NEAR_NOISE, _NEARER_THAN_RELEASES * float(_apart(released[None], noise)[0]))
     shown = [one for output, value in run.shown.items() for one in contents(output, value)]
     if 2 * stats.beta.cdf((1 - math.sqrt(1 - near**2)) / 2, *[(noise.size - 1) / 2] * 2) * _windows(shown) > level:
         return None

@@ -42,6 +42,7 @@ _OWN_NOISE = 0.1
 this share of what it was before."""
 _CLEAN = 0.01  # It has none if that is below this share of what the record does to it
 _STEPS_OF_ROUNDING = 4  # What a record does to an output must be at least so many steps to which the output is rounded
+_STEPS_OF_DIFFERENCE = 2  # A difference of two effects on it can come from rounding up to so many of these steps
 _DRAWS = 6  # Whether a record's effect adds to that of the noise is looked at under this many draws of the noise
 _SAME_EFFECT = 0.05  # It does if its effect is the same in all draws up to this share
 _REPEATS = 1e-6  # Two runs almost without noise agree up to this share of the largest number
@@ -59,10 +60,12 @@ class _Runs(NamedTuple):
     Args:
         releases: the numbers of all releases, of shape (runs, numbers).
         shown: numbers in the outputs, of shape (runs, positions); NaN where a run has none.
+        steps: the steps of numbers that are rounded, of shape (positions,): the smallest difference of two values.
     """
 
     releases: Array
     shown: Array
+    steps: Array
 
 
 def beside_releases(lab: Lab, level: float) -> str | None:
@@ -94,7 +97,7 @@ def beside_releases(lab: Lab, level: float) -> str | None:
     )
     if quiet is None:
         return None
-    moved, shown = (part[1] - part[0] for part in quiet)
+    moved, shown = (part[1] - part[0] for part in quiet[:2])
     # The first and the third quiet run have the same data and almost no noise. A number by which they differ more than
     # by rounding (`most`, a share of its largest value) has noise of its own, and is left to other tests.
     most = _REPEATS * np.abs(np.nan_to_num(quiet.shown)).max(axis=0)
@@ -137,7 +140,7 @@ class _Compared(NamedTuple):
         shown: what it does in all.
         through: what it does through the releases.
         left: the root mean square of what the releases do not explain in runs with other noise.
-        steps: the smallest differences of two values in these runs, which are the steps of numbers that are rounded.
+        steps: the steps of numbers that are rounded, as in `_Runs`.
     """
 
     shown: Array
@@ -156,7 +159,7 @@ def _effects(
     two, many = _read(quiet, places), _read(noisy, places)
     if two is None or many is None or two.releases.shape[1] != many.releases.shape[1]:
         return None
-    moved, shown = (part[1] - part[0] for part in two)
+    moved, shown = (part[1] - part[0] for part in two[:2])
     table, effects, _ = _with_sums(many, shown, places)
     return _compared(table, moved, effects)
 
@@ -169,8 +172,7 @@ def _compared(noisy: _Runs, moved: Array, shown: Array) -> _Compared:
     values = np.nan_to_num(noisy.shown - noisy.shown.mean(axis=0))
     gains = np.linalg.lstsq(releases, values, rcond=None)[0]
     left = np.sqrt(((values - releases @ gains) ** 2).mean(axis=0))
-    steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in values.T])
-    return _Compared(shown, moved @ gains, left, steps)
+    return _Compared(shown, moved @ gains, left, noisy.steps)
 
 
 def _confirmed(before: _Compared, nearby: _Compared, suspects: Columns) -> int | None:
@@ -183,7 +185,7 @@ def _confirmed(before: _Compared, nearby: _Compared, suspects: Columns) -> int |
     own = (nearby.left * was > _OWN_NOISE * before.left * size) & (before.left > _CLEAN * was)
     was_large = np.abs(before.shown - before.through) > _SHARE * was
     clean = nearby.left < _CLEAN * size
-    told = size > _STEPS_OF_ROUNDING * nearby.steps
+    told = size > _STEPS_OF_DIFFERENCE / _SMALL_SHARE * nearby.steps
     sure = told & ((was_large & own) | (clean & (rest > _SMALL_SHARE * size)))
     found = suspects[sure[suspects]]
     return int(found[0]) if found.size else None
@@ -193,7 +195,7 @@ def _with_sums(noisy: _Runs, shown: Array, places: list[Position]) -> tuple[_Run
     """Returns the runs, what a record does, and names, with one column more for each output.
 
     The further column is the sum of the output's numbers, each times what the record does to it, so that what it does
-    shows the most beside independent noise.
+    shows the most beside independent noise. Its step is what the steps of all rounded numbers in it can add up to.
 
     Args:
         noisy: the runs.
@@ -204,7 +206,8 @@ def _with_sums(noisy: _Runs, shown: Array, places: list[Position]) -> tuple[_Run
     each = np.where(np.isfinite(shown) & np.isfinite(noisy.shown).all(axis=0), shown, 0.0)
     of = np.array([[each[k] if name == output else 0.0 for k, (name, _) in enumerate(places)] for output in outputs])
     values = np.nan_to_num(noisy.shown)
-    table = _Runs(noisy.releases, np.hstack([noisy.shown, values @ of.T]))
+    steps = np.append(noisy.steps, np.abs(of) @ np.where(np.isfinite(noisy.steps), noisy.steps, 0.0))
+    table = _Runs(noisy.releases, np.hstack([noisy.shown, values @ of.T]), steps)
     return table, np.append(shown, of @ each), [*map(where, places), *outputs]
 
 
@@ -253,7 +256,9 @@ def _read(outputs: list[LoopOutput | None], places: list[Position]) -> _Runs | N
         return None
     shown = [tokens(run) for run in outputs if run is not None]
     cells = [[token if isinstance(token := one.get(at), float) else np.nan for at in places] for one in shown]
-    return _Runs(np.array([row.ravel() for row in rows]), np.array(cells, dtype=np.float64))
+    values = np.array(cells, dtype=np.float64).reshape(len(cells), len(places))
+    steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in np.nan_to_num(values).T])
+    return _Runs(np.array([row.ravel() for row in rows]), values, steps)
 
 
 def _unlike(noisy: _Runs, moved: Array, shown: Array, level: float) -> tuple[Columns, float]:
@@ -281,7 +286,7 @@ def _unlike(noisy: _Runs, moved: Array, shown: Array, level: float) -> tuple[Col
     freedom = len(values) - int(rank) - 1
     spread = float(moved @ np.linalg.pinv(releases.T @ releases) @ moved)
     rest, errors = np.abs(shown[columns] - through), np.sqrt(left / freedom * spread)
-    steps = np.array([np.diff(np.unique(column)).min(initial=np.inf) for column in values.T])
+    steps = noisy.steps[columns]
     large = (rest > _SMALL_SHARE * np.abs(shown[columns])) & (np.abs(shown[columns]) > np.abs(through) / 2)
     varied = np.isfinite(steps) & (np.abs(shown[columns]) > _STEPS_OF_ROUNDING * steps)
     chances = 2 * stats.t.sf(rest / np.maximum(errors, 1e-300), freedom) * columns.size
@@ -321,7 +326,7 @@ def _additive(
         pair = _read([lab.runs.attempt(data, **same, **changes) for data in worlds], places)
         if pair is None:
             return suspects[:0]
-        effects.append(_with_sums(_Runs(pair.releases, pair.shown), shown, places)[0].shown)
+        effects.append(_with_sums(pair, shown, places)[0].shown)
     each = np.array([two[1] - two[0] for two in effects])[:, suspects]
     middle = np.abs(np.median(each, axis=0))
     apart = np.abs(each - np.median(each, axis=0)).max(axis=0)

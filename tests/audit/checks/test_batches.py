@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.zoo.catalogue import Specimen, records
+from benchmarks.zoo.invented.catalogue import LOOPS as LOOPS_OF_OTHERS
 from benchmarks.zoo.zeroth_order import Array, ZerothOrder
-from dpzero_theory.audit.checks.batches import LAWS, observed
+from dpzero_theory.audit.checks.batches import LAWS, observed, truncated, turns
 from dpzero_theory.audit.conformance import check
 from dpzero_theory.audit.influence import Scan
 from tests.audit.small import STEPS, N, lab, named
@@ -30,6 +31,53 @@ def test_a_record_that_is_never_drawn_is_found(name: str) -> None:
     never = sound.copy()
     never[..., 5] = False
     assert LAWS[name](never, 0.25)["how often one record is drawn"] < 1e-8
+
+
+def _turns(draw: np.random.Generator, rate: float, apart: bool) -> Any:
+    """Returns batches of three groups that take turns, in 8 runs of 13 steps; not `apart`, records have two turns."""
+    turn = draw.integers(3, size=(8, 1, 30))
+    mine = turn == np.arange(13)[:, None] % 3
+    if not apart:
+        mine |= (turn + 1) % 3 == np.arange(13)[:, None] % 3
+    return mine & (draw.random((8, 13, 30)) < rate)
+
+
+def test_groups_that_take_turns() -> None:
+    draw = np.random.default_rng(2)
+    assert min(turns(_turns(draw, 0.5, True), 1 / 6, 3).values()) > 1e-3
+    assert turns(_turns(draw, 0.5, False), 1 / 6, 3)["one turn for each record"] == 0
+    assert turns(_turns(draw, 0.8, True), 1 / 6, 3)["how many records are drawn in all"] < 1e-20
+    assert min(turns(_turns(draw, 1.0, True), 1 / 3, 3).values()) == 1
+    assert turns(_turns(draw, 0.5, True)[:, :2], 1 / 6, 3) == {"one turn for each record": 1.0}
+
+
+def _cut(draw: np.random.Generator, rate: float, largest: int, first: bool = False) -> Any:
+    """Returns Poisson batches of 30 records, in 8 runs of 12 steps, cut to `largest` records: random ones, or the
+    first."""
+    drawn = draw.random((8, 12, 30)) < rate
+    order = np.cumsum(drawn, axis=2) if first else np.argsort(np.argsort(draw.random(drawn.shape) - drawn)) + 1
+    return drawn & (order <= largest)
+
+
+def test_poisson_batches_that_are_cut() -> None:
+    draw = np.random.default_rng(3)
+    assert min(truncated(_cut(draw, 0.4, 13), 0.4, 13).values()) > 1e-3
+    assert min(truncated(_cut(draw, 0.4, 30), 0.4, 30).values()) > 1e-3
+    assert truncated(_cut(draw, 0.4, 14), 0.4, 13)["the largest batch"] == 0
+    assert truncated(_cut(draw, 0.4, 10), 0.4, 13)["how many records are drawn in all"] < 1e-8
+    always_first = truncated(_cut(draw, 0.7, 8, first=True), 0.7, 8)
+    assert always_first["how often one record is drawn"] < 1e-8
+    assert always_first["how many records are drawn in all"] > 1e-3
+
+
+def test_loops_whose_batches_cannot_have_all_records_are_tested() -> None:
+    """The loops obey the setting `sampling`, which is "full" where the audit wants all records in every batch."""
+    for name in ("cyclic_poisson_shards", "truncated_poisson"):
+        one = LOOPS_OF_OTHERS[name][1]
+        report = check(one.make(), records(), one.claimed(), one.view, one.all_settings, runs=60)
+        assert not report.violations
+        held = {entry.check.name for entry in report.entries if entry.verdict.status == "held"}
+        assert {"batches", "accounting", "precision", "attack"} <= held
 
 
 def test_a_direction_along_which_nothing_moves_is_no_empty_batch() -> None:
