@@ -57,7 +57,7 @@ _FAR_FROM_TARGET = 10.0
 _LEAST_DELTA = 1e-280
 """If delta is below this, no grid is tried, and the upper end of its bracket is the bound without amplification by
 allocation."""
-_SHARE, _TRIES, _COARSE_MISS = 0.3, 8, 0.3
+_SHARE, _TRIES, _COARSE_MISS = 0.3, 8, 0.1
 """`Curve.share`, `Curve.tries` and `Curve.miss` of a search for noise with random allocations, in which an evaluation
 takes long and the error of an estimate of log delta is about the third number."""
 _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18

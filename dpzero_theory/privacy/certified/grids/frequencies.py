@@ -41,9 +41,9 @@ Law = tuple[Array, int, int]
 """The law of one of several equal variables: its weights, of total 1 but for rounding; the integer of the first weight,
 after which the others follow one by one; and the number of variables."""
 
-_MOST_SUMMED = 2**19
-"""The most terms, frequencies times weights of the laws, with which transforms are summed term by term; they take 0.02
-s. With more, transforms of the whole grid take less time."""
+_MOST_SUMMED = 4
+"""The most terms, frequencies times weights of the laws, for each integer of the grid with which transforms are summed
+term by term; on 2^17 integers they take 0.02 s. With more, transforms of the whole grid take less time."""
 _MOST_DISTANCE = 32
 """The largest distance D in the bound on a transform by pairs of integers (module's docstring)."""
 _SUM_ERROR = 100
@@ -142,11 +142,11 @@ class Frequencies:
 def frequencies(laws: Sequence[Law], size: int) -> Frequencies | None:
     """The law of the sum of all variables of the laws, modulo `size` = N, a power of two; or None if too many
     frequencies matter."""
-    terms = sum(len(law) for law, _, _ in laws)
+    terms, most = sum(len(law) for law, _, _ in laws), _MOST_SUMMED * size
     kept = np.arange(_first_negligible(laws, size))
-    if len(kept) * terms > _MOST_SUMMED:
+    if len(kept) * terms > most:
         kept = telling([(transform(law, start, size, extended=False), count) for law, start, count in laws])
-    if len(kept) * terms > _MOST_SUMMED or kept[-1] >= size // 4:
+    if len(kept) * terms > most or kept[-1] >= size // 4:
         return None
     return Frequencies(size, kept, *_product(laws, kept, size))
 
