@@ -169,6 +169,15 @@ KEPT: Mapping[str, Kept] = {
             "a run": "time of a run",
         }
     ),
+    "llm_last_layer": Kept(
+        {
+            "trained": "trained weights",
+            "method": "method",
+            "epsilon = 2": "epsilon = 2",
+            "epsilon = 6": "epsilon = 6",
+            "not private": "not private",
+        }
+    ),
     "only_d": Kept(
         {
             "trained": "trained weights",
