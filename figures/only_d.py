@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from benchmarks.llm.only_d import FOLDERS
 from figures.command import command
 from figures.style import COLUMN, series
 
@@ -50,7 +49,7 @@ def draw(*made: pd.DataFrame) -> Figure:
     return figure
 
 
-_parser, main = command("figures.only_d", __doc__, draw, "only_d", tables=FOLDERS)
+_parser, main = command("figures.only_d", __doc__, draw, "only_d", tables=("llm_only_d", "llm_only_d_gpu"))
 
 if __name__ == "__main__":
     sys.exit(main())
