@@ -30,12 +30,13 @@ publication.
     probed       what is said above. In floating point a record's last bits may still depend on how many records are
                  beside it and how long they are, since kernels round by shape. A warning says where lambda makes that
                  visible: where the rounding of all records of a batch, over lambda, reaches a tenth of the clip
-    exact        all bits, by fixed shapes. A micro-batch is filled up to a number of rows that was tested, and records
-                 must be padded and cut to one length by the data set or `collate`. The start tests that the operations
-                 on these shapes do not depend on values, and that each of them gives a record the same bits beside
-                 other records, in other places, and in each number of rows that is used. With micro_batch=1 a record
-                 is evaluated alone, in its own shape. It is assumed that kernels go by shapes, as they were tested on
-                 these records, and that all processes compute on equal hardware
+    exact        all bits, by one fixed shape. Every micro-batch is filled up to `micro_batch` rows, and records must be
+                 padded and cut to one length by the data set or `collate`. The start tests that the operations on this
+                 shape do not depend on values, and that each of them gives a record the same bits beside other records
+                 and in other places. Fewer rows are not used, even where a test finds the same bits with them: kernels
+                 for other shapes round differently, at some weights only. With micro_batch=1 a record is evaluated
+                 alone, in its own shape. It is assumed that kernels go by shapes, as they were tested on these records,
+                 and that all processes compute on equal hardware
 """
 
 import warnings
