@@ -44,6 +44,7 @@ GOOD: dict[str, dict[str, str]] = {
     "benchmarks.accounting": {"--preset": "compare"},
     "benchmarks.adaptive": {"--preset": "cost"},
     "benchmarks.audit_field": {"--reports": "folder"},
+    "benchmarks.audit_field_sound": {"--reports": "folder"},
     "benchmarks.gpu": {"--minutes": "10"},
     "benchmarks.llm": {"--data": "data"},
     "benchmarks.merge": {"folders": str(ROOT / "benchmarks/results/side_by_side")},
