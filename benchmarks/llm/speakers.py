@@ -36,8 +36,9 @@ from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_interval
 from benchmarks.llm.models import load
-from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
-from dpzero_theory.cli import Parser, input_folder, integer
+from benchmarks.llm.settings import CHOSEN, MODEL, best, reported, tried
+from benchmarks.llm.speeches import FILE, check_data
+from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.frozen import STATES, States
 from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.plan import Plan
@@ -46,7 +47,6 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.group import group_noise
 from dpzero_theory.privacy.step import Release
 
-FILE = "tinyshakespeare.txt"
 OWNED, HELD_OUT, LENGTH = (10, 50), 20, 24
 """The numbers of texts of a user, the number of dev speakers and of test speakers, and the most tokens of a text."""
 EPSILON, DELTA, STEPS, RATE, DIRECTIONS, SMOOTHING = 8.0, 1e-5, 60, 0.25, 8, 3e-2
@@ -274,12 +274,6 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
     return [trained(options.work, at, *SETTINGS[at["method"]][int(setting)])]
 
 
-def _check(parser: Parser, options: Namespace) -> None:
-    if options.data is None:
-        parser.error(f"--data must be given, a folder with {FILE}")
-    ready(parser, options)
-
-
 EXPERIMENT = Experiment(
     name="llm.speakers",
     about=__doc__,
@@ -298,7 +292,7 @@ EXPERIMENT = Experiment(
         "smoothing": SMOOTHING, "difference": "forward", "sampling": "poisson", "relation": "add-remove",
         "trained": "one number for each token that dev speakers say, added to the logits",
     },
-    check=_check,
+    check=check_data,
     cells=_cells,
     measure=_measure,
     told=lambda at, rows: (

@@ -179,7 +179,8 @@ def _cells(options: Namespace) -> Iterator[Cell]:
         yield from reported(at, options.seeds if method != "zero-shot" else 1)
 
 
-def _check(parser: Parser, options: Namespace) -> None:
+def check_data(parser: Parser, options: Namespace) -> None:
+    """Refuse a command line without data, and one whose model is not made."""
     if options.data is None:
         parser.error(f"--data must be given, a folder with {FILE}")
     ready(parser, options)
@@ -206,7 +207,7 @@ EXPERIMENT = Experiment(
         "relation": "add-remove", "clip": "sqrt(K) times the median gradient norm",
         "trained": "one number for each token of public speeches, added to the logits",
     },
-    check=_check,
+    check=check_data,
     cells=_cells,
     measure=_measure,
     told=lambda at, rows: (

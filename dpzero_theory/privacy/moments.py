@@ -64,7 +64,8 @@ def _worst(composition: Composition, upper: Callable[[Callable[[float], float], 
 
 
 def _least(value: Callable[[float], float], orders: Sequence[float]) -> float:
-    """About the least value over t > 0. orders: values of t at which the function may have a kink."""
+    """Return a value of the function at some t > 0 that is about its least one. orders: values of t that are tried too,
+    as the function may have a kink there."""
     found = minimize_scalar(
         lambda log_t: value(math.exp(log_t)), bounds=_LOG_T, method="bounded", options={"xatol": 1e-3}
     )

@@ -43,7 +43,7 @@ def work(small: Path) -> last_layer.Sentences:
 
 
 def _moved(work: last_layer.Sentences, name: str) -> Prepared:
-    """The model's end with weights off their start, where the adapters' factor B is not 0."""
+    """The model's last layers with other weights than at the start, so that the adapters' factor B is not 0."""
     run = last_layer.started(work, last_layer.TRAINED[name], "dp-adamw")
     torch.manual_seed(0)
     with torch.no_grad():
