@@ -68,6 +68,10 @@ def calls(key: int) -> None:
     for kind, dtype in (("rademacher", torch.bfloat16), ("rademacher", torch.float32), ("gaussian", torch.float16)):
         Directions(key, kind).shift(torch.zeros(5000, dtype=dtype), number, 3, 0.01, start)
     list(Directions(key, "gaussian").blocks(number, 3, start, 5000))
+    for kind, dtype in (("rademacher", torch.bfloat16), ("gaussian", torch.float32)):
+        sources = [(torch.zeros(count, dtype=dtype), count, start) for count in (5000, 17)]
+        Directions(key, kind).shift_all(sources, number, 0.01)
+        Directions(key, kind).add_all_(sources, number, 0.01)
     Directions(key, "rademacher").rows(number, 3, torch.tensor([1, 2]), 100)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dpzero_theory import check
 from dpzero_theory.optim.files.transcript import Header, TranscriptError, read
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.directions import Directions, wide
 from dpzero_theory.optim.weights.layers import streamed
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.optim.weights.shards import collected, piece
@@ -127,5 +127,4 @@ class Moves:
 
 
 def _empty(held: Tensor) -> Tensor:
-    wide = torch.float64 if held.dtype == torch.float64 else torch.float32
-    return torch.zeros(held.numel(), dtype=wide, device=held.device)
+    return torch.zeros(held.numel(), dtype=wide(held.dtype), device=held.device)

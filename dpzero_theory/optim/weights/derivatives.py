@@ -27,7 +27,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dpzero_theory.optim.weights.shifted import Place, Shift, few_rows, looked_up
+from dpzero_theory.optim.weights.copies import Shift
+from dpzero_theory.optim.weights.places import Place
+from dpzero_theory.optim.weights.shifted import few_rows, looked_up
 from dpzero_theory.optim.weights.stacked import Stacked, in_one_pass
 
 NONE = "difference must be 'forward' or 'central' for these losses"

@@ -18,7 +18,7 @@ words but the floating-point directions have the same bits on every processor an
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
@@ -36,9 +36,13 @@ DIRECTION, ROUNDING = 0, 1
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
 """How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
 little of its memory."""
+_TOGETHER = 1 << 28
+"""How many coordinates one launch of a CUDA kernel adds to at most, where it adds to several tensors."""
 _CPU = torch.device("cpu")
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
+Source = tuple[Tensor, int, int]
+"""A tensor of weights, the index of their parameter, and the first coordinate of the parameter that it holds."""
 _NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -84,6 +88,25 @@ def _by_byte(pair: NDArray[np.float64]) -> NDArray[np.float64]:
     pair: the value that a bit 0 stands for, and the one that a bit 1 stands for.
     """
     return pair[np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")]
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which sums with weights of the given type are formed: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _in_groups(sources: Iterable[Source]) -> Iterator[list[Source]]:
+    """Yield the sources in groups of at most `_TOGETHER` coordinates, or of one source."""
+    group: list[Source] = []
+    taken = 0
+    for source in sources:
+        taken += source[0].numel()
+        if group and taken > _TOGETHER:
+            yield group
+            group, taken = [], source[0].numel()
+        group.append(source)
+    if group:
+        yield group
 
 
 class Directions:
@@ -308,18 +331,56 @@ class Directions:
         if not (source.is_contiguous() and result.is_contiguous()):
             return result.copy_(self.shift(source.contiguous(), number, parameter, scale, start))
         inputs, outputs = source.detach().view(-1), result.detach().view(-1)
-        wide = torch.float64 if source.dtype == torch.float64 else torch.float32
+        summed = wide(source.dtype)
         kernels = _kernels(source.device)
         if kernels is not None:
-            table = self._table(scale, wide, source.device)
+            table = self._table(scale, summed, source.device)
             kernels.shift(outputs, self.key, number, parameter, table, start, source=inputs)
             return result
-        if source.device.type == "cpu" and source.dtype == wide:
+        if source.device.type == "cpu" and source.dtype == summed:
             self.shift_array(inputs.numpy(), number, parameter, scale, start, outputs.numpy())
             return result
-        for here, values in self.blocks(number, parameter, start, source.numel(), scale, wide, source.device):
+        for here, values in self.blocks(number, parameter, start, source.numel(), scale, summed, source.device):
             torch.add(inputs[here], values, out=outputs[here])
         return result
+
+    def launched(self, device: torch.device) -> bool:
+        """Whether `shift_all` and `add_all_` make directions on this device by one launch of a CUDA kernel."""
+        return _kernels(device) is not None
+
+    def shift_all(self, sources: Sequence[Source], number: int, scale: float) -> list[Tensor]:
+        """Return source + scale u for each of the sources, a vector for each, with the bits that `shift` gives.
+
+        number: of the direction u. sources: at least one, contiguous vectors of one type on one device. On CUDA one
+        launch of a kernel makes all of them, in one allocation of memory.
+        """
+        first = sources[0][0]
+        kernels = _kernels(first.device)
+        if kernels is None:
+            return [self.shift(source, number, parameter, scale, start) for source, parameter, start in sources]
+        places = kernels.places(source.numel() for source, _, _ in sources)
+        out = torch.empty(places[-1], dtype=first.dtype, device=first.device)
+        kernels.shift_all(sources, self.key, number, self._table(scale, wide(first.dtype), first.device), out)
+        return [out[place:][: source.numel()] for place, (source, _, _) in zip(places, sources, strict=False)]
+
+    def add_all_(self, targets: Sequence[Source], number: int, scale: float) -> None:
+        """Add scale u to each of the targets, with the bits that `add_` gives.
+
+        number: of the direction u. targets: tensors of any types on any devices. On CUDA one launch of a kernel adds to
+        all contiguous ones of a type, up to `_TOGETHER` coordinates.
+        """
+        together: dict[tuple[torch.device, torch.dtype], list[Source]] = {}
+        for target, parameter, start in targets:
+            if target.is_contiguous() and self.launched(target.device):
+                together.setdefault((target.device, target.dtype), []).append((target, parameter, start))
+            else:
+                self.add_(target, number, parameter, scale, start)
+        for (device, dtype), mine in together.items():
+            table = self._table(scale, wide(dtype), device)
+            for group in _in_groups(mine):
+                kernels = _kernels(device)
+                assert kernels is not None
+                kernels.shift_all(group, self.key, number, table)
 
     def shift_array(
         self, source: NDArray[Any], number: int, parameter: int, scale: float, start: int, out: NDArray[Any]

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from dpzero_theory import check
 from dpzero_theory.optim.step.differences import Point
+from dpzero_theory.optim.weights.copies import Ahead, Scratch, Shift
 from dpzero_theory.optim.weights.derivatives import NONE, derivative, derivatives, tangents_of, values_of
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.groups import Group, factors
 from dpzero_theory.optim.weights.parameters import Parameters
-from dpzero_theory.optim.weights.shifted import Place, Scratch, Shift, Shifted
+from dpzero_theory.optim.weights.places import Place
+from dpzero_theory.optim.weights.shifted import Shifted
 from dpzero_theory.optim.weights.stacked import Unread, at_all, stack_of
 from dpzero_theory.optim.weights.untrained import Untrained
 
@@ -53,7 +55,7 @@ class Evaluable(Parameters):
         self.factors = factors(groups, self.names)
         self._low = low
         self._unread = {place.name for group in self.places().values() for place in group}
-        self._scratch = Scratch()
+        self._scratch, self._ahead = Scratch(), Ahead()
         self.untrained = Untrained(module, parameters=not self.collective, passed_over=self._passed_over)
         self._mode: Shifted | None = None
         self._before: tuple[bool, list[nn.Module]] = False, []  # (gradients enabled?, submodules in training mode)
@@ -72,7 +74,7 @@ class Evaluable(Parameters):
         An interrupt (Ctrl-C) that falls into the few lines of this function itself is made good by `restore`.
         """
         by = self._shift(number, shift)
-        with self._reading(partial(Shifted, by, scratch=self._scratch, unread=self._unread)):
+        with self._reading(partial(Shifted, by, scratch=self._scratch, ahead=self._ahead, unread=self._unread)):
             yield
 
     def at(self, point: Point, function: Callable[[nn.Module], Tensor]) -> Tensor:
@@ -110,7 +112,7 @@ class Evaluable(Parameters):
             shifts = [self._shift(*point) for point in shifted]
             parameters, places = self._placed()
             stacks = [stack_of(shifts, place) for place in places]
-            with self._reading(partial(Unread, shifts[0], scratch=self._scratch, unread=set())):
+            with self._reading(partial(Unread, shifts[0], scratch=self._scratch, ahead=self._ahead, unread=set())):
                 found += at_all(parameters, stacks, partial(function, self.module))
         return found
 
@@ -120,7 +122,7 @@ class Evaluable(Parameters):
             raise ValueError(f"{NONE}: the module is sharded")
         shifts, ask = [self._shift(number, 1.0) for number in numbers], partial(function, self.module)
         parameters, places = self._placed()
-        reading = partial(Unread, shifts[0], scratch=self._scratch, unread=set())
+        reading = partial(Unread, shifts[0], scratch=self._scratch, ahead=self._ahead, unread=set())
         if len(shifts) == 1:
             with self._reading(reading):
                 return [derivative(ask, parameters, places, shifts[0], self._unread)]

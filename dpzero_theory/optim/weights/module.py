@@ -6,11 +6,10 @@ Weights are written by `Weights.move_`, `Weights.add_` and `load_values` alone; 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from dpzero_theory import check
-from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.directions import Directions, wide
 from dpzero_theory.optim.weights.evaluable import Evaluable
 from dpzero_theory.optim.weights.groups import Group
 from dpzero_theory.optim.weights.layers import is_absent
@@ -76,8 +75,7 @@ class Weights(Evaluable):
                 found = values(index, start, min(_BLOCK, size - start))
                 first, last = max(start, origin), min(start + len(found), origin + len(flat))
                 if first < last:
-                    wide = torch.float64 if flat.dtype == torch.float64 else torch.float32
-                    delta = found[first - start : last - start].to(wide).to(flat.device)
+                    delta = found[first - start : last - start].to(wide(flat.dtype)).to(flat.device)
                     self._add(flat, index, origin, slice(first - origin, last - origin), delta, number)
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
@@ -107,9 +105,16 @@ class Weights(Evaluable):
         self._rounding.forget()
 
     def _make(self, scales: Scales, through: Through | None) -> None:
-        for index, (held, origin) in enumerate(self.pieces()):  # pieces are detached, so that no gradients are recorded
-            if held.numel() and not is_absent(held):
-                self._move(held, index, origin, scales, through)
+        pieces = [  # detached, so that no gradients are recorded
+            (held, index, origin)
+            for index, (held, origin) in enumerate(self.pieces())
+            if held.numel() and not is_absent(held)
+        ]
+        if through is None and len(scales) == 1 and all(self._rounding.is_plain(held.dtype) for held, _, _ in pieces):
+            self.directions.add_all_(pieces, *scales[0])
+            return
+        for held, index, origin in pieces:
+            self._move(held, index, origin, scales, through)
 
     def _move(self, weight: Tensor, index: int, origin: int, scales: Scales, through: Through | None) -> None:
         if self._rounding.is_plain(weight.dtype) and len(scales) == 1 and through is None:
@@ -121,16 +126,15 @@ class Weights(Evaluable):
             weight.copy_(copy)
             return
         flat = weight.view(-1)
-        wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
         pieces = [
-            self.directions.blocks(number, index, origin, flat.numel(), scale, wide, flat.device)
+            self.directions.blocks(number, index, origin, flat.numel(), scale, wide(weight.dtype), flat.device)
             for number, scale in scales
         ]
         for (here, delta), *others in zip(*pieces, strict=True):
             for _, values in others:
                 delta.add_(values)
             if through is not None:
-                delta = through(index, here, delta, self._rounding.value(flat, index, here, wide))
+                delta = through(index, here, delta, self._rounding.value(flat, index, here, wide(weight.dtype)))
             self._add(flat, index, origin, here, delta, scales[0][0])
 
     def _add(self, flat: Tensor, index: int, origin: int, here: slice, delta: Tensor, number: int) -> None:

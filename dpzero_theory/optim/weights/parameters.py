@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dpzero_theory.optim.weights.layers import is_absent
+from dpzero_theory.optim.weights.places import Place, extent, storages
 from dpzero_theory.optim.weights.precision import require_names
 from dpzero_theory.optim.weights.shards import (
     collected,
@@ -18,7 +19,6 @@ from dpzero_theory.optim.weights.shards import (
     reshard,
     whole,
 )
-from dpzero_theory.optim.weights.shifted import Place, extent, storages
 
 _HASHED = 1 << 24
 """Values in a block of the fingerprint; the blocks of a parameter are hashed in several threads."""

@@ -5,8 +5,12 @@ table of products, and the sum with the weights is one rounded operation, so the
 Importing this module needs Triton.
 """
 
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +18,8 @@ from torch import Tensor
 
 _BLOCKS = {1: 16, 16: 256}
 """How many Philox blocks (of four words) one program makes, by the bits of a field: in either case 4,096 fields."""
+_ALIGNED = 128
+"""The results of `shift_all` begin at multiples of this number of elements, as matrix products want it."""
 _NUMBERS = ["start", "count", "width", "parameter", "number", "domain", "key0", "key1"]
 """Arguments for whose values Triton must not compile kernels of their own, as it would do in the middle of a run."""
 
@@ -79,6 +85,50 @@ def _words_kernel(  # type: ignore[no-untyped-def]
     tl.store(out + place, words.to(tl.int64, bitcast=True), mask=(place >= 0) & (place < count))
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _shift_piece(  # type: ignore[no-untyped-def]
+    source,
+    out,
+    table,
+    begin,
+    count,
+    piece,
+    parameter,
+    number,
+    key0,
+    key1,
+    BITS: tl.constexpr,
+    ADD: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    """Do what `_shift_kernel` says for the piece with this number of a vector, with field `begin` as its first; a piece
+    is what BLOCKS blocks of four words give.
+
+    Places are counted from the piece's first field in 32-bit integers: 64 bits take more instructions.
+    """
+    FIELDS: tl.constexpr = 32 // BITS
+    SIZE: tl.constexpr = BLOCKS * 8 * FIELDS
+    first = begin // (8 * FIELDS) + piece * BLOCKS
+    halves = _halves(_in_order(*_philox(first + tl.arange(0, BLOCKS) + 1, parameter, number, 0, key0, key1)))
+    field = tl.arange(0, FIELDS)
+    which = (halves[:, None] >> (field * BITS).to(tl.uint32)[None, :]) & ((1 << BITS) - 1)
+    if BITS == 1:
+        values = tl.where(which == 0, tl.load(table), tl.load(table + 1))
+    else:
+        values = tl.load(table + which.to(tl.int32))
+    # the index, in the result, of the first field that this program makes; below 0 if its first block begins before
+    # field `begin`, the first that is wanted
+    ahead = first * (8 * FIELDS) - begin
+    low = tl.maximum(-ahead, 0).to(tl.int32)
+    high = tl.minimum(count - ahead, SIZE).to(tl.int32)
+    local = tl.arange(0, BLOCKS * 8)[:, None] * FIELDS + field[None, :]
+    mask = (local >= low) & (local < high)
+    if ADD:
+        values += tl.load(source + ahead + local, mask=mask, other=0.0).to(WIDE)
+    tl.store(out + ahead + local, values.to(out.dtype.element_ty), mask=mask)
+
+
 @triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
 def _shift_kernel(  # type: ignore[no-untyped-def]
     source,
@@ -104,11 +154,7 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
     this is done for each row of a matrix of `width` columns, with rows[program_id(0)] width as start. Without ADD there
     is no source. WIDE: the type in which the sum is formed. BLOCKS: how many blocks of four words one program
     makes. key0, key1, number and parameter are those of `_philox`.
-
-    Within a program, places are counted from its first field in 32-bit integers: 64 bits take more instructions.
     """
-    FIELDS: tl.constexpr = 32 // BITS
-    SIZE: tl.constexpr = BLOCKS * 8 * FIELDS
     begin = start.to(tl.int64)
     base = begin * 0
     piece = tl.program_id(0).to(tl.int64)
@@ -117,24 +163,42 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
         begin = tl.load(rows + row).to(tl.int64) * width
         base = row.to(tl.int64) * width
         piece = tl.program_id(1).to(tl.int64)
-    first = begin // (8 * FIELDS) + piece * BLOCKS
-    halves = _halves(_in_order(*_philox(first + tl.arange(0, BLOCKS) + 1, parameter, number, 0, key0, key1)))
-    field = tl.arange(0, FIELDS)
-    which = (halves[:, None] >> (field * BITS).to(tl.uint32)[None, :]) & ((1 << BITS) - 1)
-    if BITS == 1:
-        values = tl.where(which == 0, tl.load(table), tl.load(table + 1))
-    else:
-        values = tl.load(table + which.to(tl.int32))
-    # the index, in the result, of the first field that this program makes; below 0 if its first block begins before
-    # field `begin`, the first that is wanted
-    ahead = first * (8 * FIELDS) - begin
-    low = tl.maximum(-ahead, 0).to(tl.int32)
-    high = tl.minimum(count - ahead, SIZE).to(tl.int32)
-    local = tl.arange(0, BLOCKS * 8)[:, None] * FIELDS + field[None, :]
-    mask = (local >= low) & (local < high)
-    if ADD:
-        values += tl.load(source + (base + ahead) + local, mask=mask, other=0.0).to(WIDE)
-    tl.store(out + (base + ahead) + local, values.to(out.dtype.element_ty), mask=mask)
+    _shift_piece(
+        source + base, out + base, table, begin, count, piece, parameter, number, key0, key1, BITS, ADD, WIDE, BLOCKS
+    )
+
+
+@triton.jit(do_not_specialize=["number", "key0", "key1"])  # type: ignore[untyped-decorator]
+def _shift_all_kernel(  # type: ignore[no-untyped-def]
+    out,
+    like,
+    jobs,
+    pieces,
+    table,
+    number: tl.uint64,
+    key0: tl.uint64,
+    key1: tl.uint64,
+    BITS: tl.constexpr,
+    IN_PLACE: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    """Add a direction u to several vectors of weights: for job j, with the five integers (address, place, start, count,
+    parameter) of jobs[j], target[i] <- source[i] + table[field start + i] for 0 <= i < count.
+
+    The source is the memory at the address, of the type of `like`. The target is the source itself with IN_PLACE, and
+    begins at out[place] without. pieces: for each program the number of its job and of its piece of the vector. The
+    other arguments are those of `_shift_kernel`.
+    """
+    program = tl.program_id(0)
+    job = jobs + 5 * tl.load(pieces + 2 * program)
+    piece = tl.load(pieces + 2 * program + 1)
+    source = tl.load(job).to(like.dtype)
+    target = source
+    if not IN_PLACE:
+        target = out + tl.load(job + 1)
+    begin, count, parameter = tl.load(job + 2), tl.load(job + 3), tl.load(job + 4).to(tl.uint64)
+    _shift_piece(source, target, table, begin, count, piece, parameter, number, key0, key1, BITS, True, WIDE, BLOCKS)
 
 
 def words(key: int, number: int, parameter: int, start: int, count: int, domain: int, device: torch.device) -> Tensor:
@@ -201,6 +265,64 @@ def shift(
             BLOCKS=_BLOCKS[bits],
             enable_fp_fusion=False,
         )
+
+
+def shift_all(
+    sources: Sequence[tuple[Tensor, int, int]], key: int, number: int, table: Tensor, out: Tensor | None = None
+) -> None:
+    """Add a direction to several vectors of weights by one launch, each as `shift` does with its source.
+
+    Args:
+        sources: triples (source, parameter, start), as `shift` takes them, at least one; all sources of one type, on
+            one device.
+        key, number, table: as in `shift`, for all of them.
+        out: a vector of the sources' type that gets the results at the places that `places` gives; without it they take
+            the place of the sources.
+    """
+    bits = 1 if table.numel() == 2 else 16
+    device = sources[0][0].device
+    named = tuple((source.data_ptr(), source.numel(), parameter, start) for source, parameter, start in sources)
+    jobs, pieces = _jobs(named, bits, device)
+    with _on(device):
+        _shift_all_kernel[(len(pieces),)](
+            table if out is None else out,
+            sources[0][0],
+            jobs,
+            pieces,
+            table,
+            number,
+            key % 2**64,
+            key >> 64,
+            BITS=bits,
+            IN_PLACE=out is None,
+            WIDE=tl.float64 if table.dtype == torch.float64 else tl.float32,
+            BLOCKS=_BLOCKS[bits],
+            enable_fp_fusion=False,
+        )
+
+
+def places(counts: Iterable[int]) -> list[int]:
+    """Return where in one vector the results of `shift_all` begin, and last how long the vector must be. counts: the
+    numbers of elements of the sources, in order. Each begins at a multiple of `_ALIGNED` elements."""
+    return [0, *accumulate(triton.cdiv(count, _ALIGNED) * _ALIGNED for count in counts)]
+
+
+@lru_cache(maxsize=1024)
+def _jobs(named: tuple[tuple[int, int, int, int], ...], bits: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the tensors `jobs` and `pieces` of `_shift_all_kernel`, on the device.
+
+    named: for each job its source's address and number of elements, the parameter and the first field. bits: of a
+    field. The last answers are kept, as a run asks for the same ones in each step.
+    """
+    table = np.array(named, np.int64)
+    count, start = table[:, 1], table[:, 3]
+    jobs = np.column_stack([table[:, 0], places(count.tolist())[:-1], start, count, table[:, 2]])
+    fields = 4 * 64 // bits
+    needed = -(-(start % fields + count) // (_BLOCKS[bits] * fields))
+    job = np.repeat(np.arange(len(table)), needed)
+    piece = np.arange(len(job)) - np.repeat(np.cumsum(needed) - needed, needed)
+    pieces = np.column_stack([job, piece]).astype(np.int32)
+    return torch.from_numpy(jobs).to(device), torch.from_numpy(pieces).to(device)
 
 
 def _on(device: torch.device) -> Any:

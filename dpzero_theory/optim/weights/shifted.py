@@ -6,20 +6,16 @@ are, because what reads the view comes this way too. Nothing is written: an oper
 parameter is refused.
 """
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
-from dpzero_theory.optim.weights.directions import Directions
-from dpzero_theory.optim.weights.layers import is_absent
-from dpzero_theory.optim.weights.precision import join
+from dpzero_theory.optim.weights.copies import Ahead, Scratch, Shift
+from dpzero_theory.optim.weights.places import Place, extent, storage_of
 from dpzero_theory.optim.weights.shards import is_sharded, piece
 
 _EMBEDDING = torch.ops.aten.embedding.default
@@ -37,167 +33,15 @@ _ROWS_SHARE = 8
 shifted, not the whole matrix."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Says where in memory this process holds its piece of a trainable parameter.
-
-    name, index: the parameter's name, and its place among the trainable ones. tensor: the piece, which begins with the
-    parameter's coordinate `origin` (0 unless it is sharded), and fills the elements start, ..., stop - 1 of its
-    storage. array: the same memory as a flat numpy array; None where numpy cannot read and write it.
-    """
-
-    name: str
-    index: int
-    tensor: Tensor
-    origin: int
-    start: int
-    stop: int
-    array: NDArray[Any] | None
-
-
-def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
-    """Return where this process holds its piece of each parameter: a list of places for each storage, in memory order.
-
-    parameters: by name. The keys are numbers of storages, as `storage_of` gives them. Raises ValueError where two
-    parameters share memory.
-    """
-    found: dict[int, list[Place]] = {}
-    for index, (name, parameter) in enumerate(parameters.items()):
-        held, origin = piece(parameter)
-        if held.numel() and not is_absent(held):
-            place = Place(name, index, held, origin, *extent(held), _array(held))
-            found.setdefault(storage_of(held), []).append(place)
-    for places in found.values():
-        places.sort(key=lambda place: place.start)
-        for one, other in itertools.pairwise(places):
-            if other.start < one.stop or one.tensor.dtype != other.tensor.dtype:
-                raise ValueError(f"trainable parameters must not share memory; got {one.name} and {other.name}")
-    return found
-
-
-def extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the index of the first element that a tensor has in its storage, and the index after the last one."""
-    start = int(tensor.storage_offset())
-    if tensor.is_contiguous() or tensor.numel() == 0:
-        return start, start + tensor.numel()
-    return start, start + 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
-
-
-def _array(tensor: Tensor) -> NDArray[Any] | None:
-    if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64) or not tensor.is_contiguous():
-        return None
-    found: NDArray[Any] = tensor.view(-1).numpy()
-    return found
-
-
-class Scratch:
-    """Lends memory for one shifted parameter on the CPU, and lends it again when the operation is over.
-
-    Fresh memory from the system takes longer than shifting the weights. On CUDA torch's allocator keeps memory itself.
-    """
-
-    def __init__(self) -> None:
-        self._held: Tensor | None = None
-        self._idle = 0
-
-    def take(self, count: int, like: Tensor) -> Tensor:
-        """Return an uninitialised tensor of shape (count,), of the type and on the device of `like`."""
-        size = count * like.element_size()
-        if size < 1 << 16 or like.device.type != "cpu":
-            return torch.empty(count, dtype=like.dtype, device=like.device)
-        if self._held is not None and _references(self._held) > self._idle:
-            return torch.empty(count, dtype=like.dtype, device=like.device)
-        if self._held is None or self._held.numel() < size:
-            self._held = None
-            self._held = torch.empty(size, dtype=torch.uint8)
-            self._idle = _references(self._held)
-        return self._held[:size].view(like.dtype)
-
-
-@dataclass(frozen=True)
-class Shift:
-    """The point x + scale u at which weights are evaluated, where u is the direction `number` of a run. directions:
-    those of the run. low: the 16 further bits of half-precision weights x, by the parameter's index. factors: a number
-    for each parameter, by which `scale` is multiplied for it; "scale" in the methods is that product.
-    """
-
-    directions: Directions
-    number: int
-    scale: float
-    low: Mapping[int, Tensor]
-    factors: Sequence[float]
-
-    def of_array(self, place: Place, start: int, out: Tensor) -> None:
-        """Write x + scale u to `out`, for out.numel() elements of the parameter at a place. start: the first of them,
-        counted from where this process's piece begins. The place must have an array; out: of its type, on the CPU."""
-        assert place.array is not None
-        x, first = place.array[start : start + out.numel()], place.origin + start
-        self.directions.shift_array(x, self.number, place.index, self._scale(place), first, out.numpy())
-
-    def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
-        """Write x + scale u, rounded to the type of the weights, to `out`, for some elements of the parameter at a
-        place. start: the first of them, counted from where this process's piece begins.
-
-        source: the weights x at these elements, as a vector, of the shape of `out`.
-        """
-        low, first = self.low.get(place.index), place.origin + start
-        if low is None:
-            self.directions.shift(source, self.number, place.index, self._scale(place), first, out)
-            return
-        part, count, number = low[start : start + source.numel()], source.numel(), self.number
-        for here, u in self.directions.blocks(
-            number, place.index, first, count, self._scale(place), device=source.device
-        ):
-            out[here] = join(source[here], part[here]).add_(u)
-
-    def whole(self, place: Place) -> Tensor:
-        """Return x + scale u for all that this process holds of the parameter at a place, in its shape, rounded to its
-        type."""
-        source = place.tensor.contiguous().view(-1)
-        out = torch.empty_like(source)
-        if place.array is None:
-            self.of(source, place, 0, out)
-        else:
-            self.of_array(place, 0, out)
-        return out.view(place.tensor.shape)
-
-    def rows(self, place: Place, rows: Tensor) -> Tensor:
-        """Return x + scale u for some rows of the matrix at a place, rounded to its type; rows: their numbers, shape
-        (m,)."""
-        source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
-        value = source if low is None else join(source, low.view(place.tensor.shape).index_select(0, rows))
-        return self._rows(place, rows).add_(value).to(source.dtype)
-
-    def tangent(self, place: Place) -> Tensor:
-        """Return scale u for all that this process holds of the parameter at a place, in its shape, rounded to its
-        type."""
-        zero = torch.zeros(place.tensor.shape, dtype=place.tensor.dtype, device=place.tensor.device)
-        return self.directions.add_(zero, self.number, place.index, self._scale(place), place.origin)
-
-    def rows_of_tangent(self, place: Place, rows: Tensor) -> Tensor:
-        """Return scale u for some rows of the matrix at a place, rounded to its type; rows: their numbers, shape
-        (m,)."""
-        return self._rows(place, rows).to(place.tensor.dtype)
-
-    def _rows(self, place: Place, rows: Tensor) -> Tensor:
-        width = place.tensor.shape[1]
-        wide = torch.float64 if place.tensor.dtype == torch.float64 else torch.float32
-        first = place.origin // width
-        return self.directions.rows(self.number, place.index, rows + first, width, self._scale(place), wide)
-
-    def _scale(self, place: Place) -> float:
-        return self.scale * self.factors[place.index]
-
-
 class Shifted(TorchDispatchMode):
     """A torch mode that hands shifted copies of the trainable parameters to every operation that reads them.
 
     shift: the point x + shift u. places: where parameters lie in memory, as `storages` returns it; it is replaced when
-    they get other memory. scratch: lends the memory for the copies. unread: a set of parameters' names, from which
-    those that are read are removed. guarded: by storage, the name of a buffer or frozen parameter that must not be
-    written, or "" for a buffer that is put back afterwards. written: becomes True when such a buffer is written, or may
-    have been. Operations raise ValueError where they would write a parameter, or read parts of its elements (some bytes
-    of a number).
+    they get other memory. scratch: lends the memory for the copies on a CPU. ahead: makes them on a GPU. unread: a set
+    of parameters' names, from which those that are read are removed. guarded: by storage, the name of a buffer or
+    frozen parameter that must not be written, or "" for a buffer that is put back afterwards. written: becomes True
+    when such a buffer is written, or may have been. Operations raise ValueError where they would write a parameter, or
+    read parts of its elements (some bytes of a number).
     """
 
     def __init__(
@@ -205,11 +49,12 @@ class Shifted(TorchDispatchMode):
         shift: Shift,
         places: dict[int, list[Place]],
         scratch: Scratch,
+        ahead: Ahead,
         unread: set[str],
         guarded: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._shift, self.places, self._scratch, self._unread = shift, places, scratch, unread
+        self._shift, self.places, self._scratch, self._ahead, self._unread = shift, places, scratch, ahead, unread
         self._guarded, self.written = guarded, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -236,6 +81,7 @@ class Shifted(TorchDispatchMode):
     def retire(self) -> None:
         """Shift nothing from now on, and leave torch's stack of modes. Safe to repeat."""
         self.places = {}
+        self._ahead.forget()
         if self in _get_current_dispatch_mode_stack():
             # the losses may have entered modes of their own and, cut short by an exception, not left them: those lie
             # above this one
@@ -279,6 +125,10 @@ class Shifted(TorchDispatchMode):
         place = places[0]
         if len(places) == 1 and place.start <= start and stop <= place.stop and place.tensor.is_contiguous():
             self._unread.discard(place.name)
+            first = start - place.start
+            made = self._ahead.copy(place, self._shift, self.places)
+            if made is not None:
+                return made.as_strided(value.size(), value.stride(), made.storage_offset() + first)
             out = self._scratch.take(stop - start, value)
             if place.array is None:
                 self._shift.of(value.as_strided((stop - start,), (1,), start), place, start - place.start, out)
@@ -362,15 +212,3 @@ def looked_up(rows: Tensor) -> tuple[Tensor, Tensor]:
         return found
     which = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
     return rows.reshape(-1), which  # finding the distinct rows would make the CPU wait for the GPU
-
-
-def storage_of(tensor: Tensor) -> int:
-    """Return a number for a tensor's memory, the same for all tensors in it; 0 where there is none (sparse ones)."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):
-        return 0
-
-
-def _references(tensor: Tensor) -> int:
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))

@@ -17,7 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-from dpzero_theory.optim.weights.shifted import Place, Shift, Shifted
+from dpzero_theory.optim.weights.copies import Shift
+from dpzero_theory.optim.weights.places import Place
+from dpzero_theory.optim.weights.shifted import Shifted
 
 _RULE = "points_at_once must be 1 for these losses"
 

@@ -32,7 +32,7 @@ def test_kernels_compile_once_for_all_places_and_keys_and_round_as_written(tmp_p
     assert len(cards) == 2
     for found in cards:
         # The number of compiled kernels is the same for another key and for a far position.
-        assert found["counts"][0] == found["counts"][1] == 6
+        assert found["counts"][0] == found["counts"][1] == 10
         for kernel in found["kernels"]:
             assert kernel["odd"] == []
             assert kernel["stack"] == 0

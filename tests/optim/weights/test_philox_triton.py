@@ -107,6 +107,71 @@ def test_rows_and_uniform_fields_and_factors(kernels: Run[Any], kind: str, width
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_several_tensors_by_one_launch(kernels: Run[Any], kind: str, dtype: torch.dtype) -> None:
+    """What one launch makes of several tensors, at odd places, has the bits of a shift of each."""
+    directions, draw = Directions(KEYS[2], kind), torch.Generator().manual_seed(0)
+    sources = [
+        (torch.randn(count, dtype=torch.float64, generator=draw).to(dtype), parameter, start)
+        for count, parameter, start in ((5000, 3, 0), (1, 4, 7), (2049, 0, 2**33 + 5), (64, 9, 64), (4097, 1, 255))
+    ]
+    expected = [directions.shift(source, 5, parameter, 0.01, start) for source, parameter, start in sources]
+
+    def found(device: torch.device) -> list[torch.Tensor]:
+        there = [(source.to(device, copy=True), parameter, start) for source, parameter, start in sources]
+        shifted = directions.shift_all(there, 5, 0.01)
+        directions.add_all_(there, 5, 0.01)
+        return [*(one.cpu() for one in shifted), *(one.cpu() for one, _, _ in there)]
+
+    assert all(map(torch.equal, kernels(found), [*expected, *expected]))
+
+
+class Reader(nn.Module):
+    """A module whose forward reads parts of its weights in an order that can be changed, some of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((40, 30), (30,), (30, 30), (7,), (2300,), (1,))
+        self.parts = nn.ParameterList(torch.randn(size) for size in sizes)
+        self.order = [2, 0, 0, 1, 3, 5, 4]
+
+    def forward(self, _: Any) -> torch.Tensor:
+        seen = [self.parts[k] for k in self.order]
+        return torch.cat([*((part + 0).flatten() for part in seen), self.parts[0][3:5].sum()[None]])
+
+
+@pytest.mark.parametrize("kind", DIRECTIONS)
+def test_copies_made_ahead(kernels: Run[Any], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that are made before they are read have the bits of the others, whatever the order of reading, after a
+    move, with a smoothing of its own for some parameters, and for a step size 0. They are given up after a point, and
+    from the second point on a launch makes several, as a move does."""
+    philox, launches = import_module("dpzero_theory.optim.weights.philox_triton"), []
+    launch = philox.shift_all
+    monkeypatch.setattr(philox, "shift_all", lambda *of: (launches.append(len(of[0])), launch(*of))[1])
+
+    def seen(device: torch.device) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        reader = Reader().half().to(device)
+        weights = Weights(reader, Directions(KEYS[0], kind), groups=[("parts.3", 1.0, 2.0)])
+        found = []
+        for number in range(5):
+            if number == 3:
+                reader.order = [5, 4, 1, 2, 0, 3]
+            for shift in (1e-2, 0.0, -1e-2):
+                with weights.shifted(number, shift):
+                    found.append(reader(None).cpu())
+                assert weights._ahead._made == {}
+            weights.move_([(number, 0.1)])
+        return found
+
+    expected = seen(CPU)
+    assert launches == []
+    assert all(map(torch.equal, kernels(seen), expected))
+    first, second, move = [1] * 6 + [2], [3, 1, 1, 1, 2], [6]
+    assert launches[:13] == first + second + move
+
+
+@pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_moves_of_a_module(kernels: Run[Any], kind: str, dtype: torch.dtype, precision: str) -> None:
