@@ -45,12 +45,14 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import drawn as sampling_drawn
 from dpzero_theory.privacy.step import Release
 
-SMOOTHING, AT_ONCE = 3e-3, 64
+SMOOTHING = 3e-3
+AT_ONCE, GRADIENTS_AT_ONCE = 256, 32
+"""How many records are evaluated at once, and how many have a gradient each at once."""
 STEPS = {"adamw": 300, "dp-adamw": 60, "dpzero": 300}
 BATCHES = {"adamw": 64, "dp-adamw": 256, "dpzero": 256}
 CLIP = 1.0
 """The clip of DP-AdamW; that of DPZero is G, the median gradient norm of dev records at the start."""
-STEP_SIZES = {"adamw": (1e-5, 3e-5), "dp-adamw": (1e-4, 3e-4), "dpzero": (0.01, 0.03)}
+STEP_SIZES = {"adamw": (1e-5, 3e-5), "dp-adamw": (1e-4, 3e-4), "dpzero": (0.03, 0.1)}
 """The step sizes that are compared, by method; those of DPZero in units of 1/G^2."""
 RUNS = (("adamw", NONE), ("dpzero", "2"), ("dp-adamw", "2"))
 """The kinds of run, each with its method and its epsilon at DELTA."""
@@ -160,7 +162,7 @@ def _noised(work: Work, top: Top, rows: Tensor, clip: float, noise: float, gener
         return cross_entropy(scores, wanted[None])
 
     with sdpa_kernel(SDPBackend.MATH):
-        for part in torch.split(rows, AT_ONCE // 2):
+        for part in torch.split(rows, GRADIENTS_AT_ONCE):
             ids, last, wanted = work.asked(work.parts["train"][part])
             found, _ = vmap(grad_and_value(one), (None, 0, 0, 0))(
                 {k: v.detach() for k, v in weights.items()}, ids, last, wanted
