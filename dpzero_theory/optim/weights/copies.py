@@ -135,9 +135,12 @@ class Ahead:
     Which ones are read one after the other is learned from the first evaluation. In an evaluation that reads them in
     another order the copies are the same, and more of them are made. Copies are kept until others are made, so that
     memory grows by `_AHEAD` bytes at most, and by no more than the largest parameter.
+
+    largest: the number of bytes of that parameter.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int) -> None:
+        self._limit = min(_AHEAD, largest)
         self._order: list[int] = []
         self._made: dict[int, Tensor] = {}
 
@@ -168,11 +171,10 @@ class Ahead:
             self._order.append(place.index)
             return [place]
         group, taken = [place], _bytes(place)
-        limit = min(_AHEAD, max(map(_bytes, places.values())))
         for index in self._order[self._order.index(place.index) + 1 :]:
             one = places.get(index)
             taken += 0 if one is None else _bytes(one)
-            if one is None or taken > limit or not shift.goes_with(place, one):
+            if one is None or taken > self._limit or not shift.goes_with(place, one):
                 break
             group.append(one)
         return group

@@ -55,7 +55,7 @@ class Evaluable(Parameters):
         self.factors = factors(groups, self.names)
         self._low = low
         self._unread = {place.name for group in self.places().values() for place in group}
-        self._scratch, self._ahead = Scratch(), Ahead()
+        self._scratch, self._ahead = Scratch(), Ahead(max(p.numel() * p.element_size() for p in self.parameters))
         self.untrained = Untrained(module, parameters=not self.collective, passed_over=self._passed_over)
         self._mode: Shifted | None = None
         self._before: tuple[bool, list[nn.Module]] = False, []  # (gradients enabled?, submodules in training mode)
