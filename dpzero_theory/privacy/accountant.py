@@ -229,15 +229,20 @@ def _resolved(composition: Composition, epsilon: float, near: float | None, ends
     If delta is so small that rounding hides it, or a zCDP step is among the releases, the upper end may be a bound by
     exponential moments. near, ends: as in `_Answer`.
     """
+
+    def resolved(bracket: Bracket) -> bool:
+        seen = bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0
+        return seen and not composition.concentrated
+
     bracket = _sharp(composition, epsilon, near, ends)
-    if ends == "upper" and 0 < bracket.upper <= _HIDDEN and not composition.concentrated:
-        if moment_delta(composition, epsilon) >= bracket.upper:
-            return bracket
-        bracket = _sharp(composition, epsilon, near, "both")
-    resolved = bracket.upper > _HIDDEN or bracket.lower > _UNRESOLVED * bracket.upper or bracket.upper == 0
-    if resolved and not composition.concentrated:
+    if resolved(bracket):
         return bracket
-    upper = max(min(moment_delta(composition, epsilon), bracket.upper), bracket.lower)
+    moments = moment_delta(composition, epsilon)
+    if ends == "upper" and moments < bracket.upper and not composition.concentrated:
+        bracket = _sharp(composition, epsilon, near, "both")
+        if resolved(bracket):
+            return bracket
+    upper = max(min(moments, bracket.upper), bracket.lower)
     return bracket if upper == bracket.upper else Bracket(bracket.lower, min(bracket.value, upper), upper, _MOMENTS)
 
 

@@ -29,6 +29,7 @@ from dpzero_theory.privacy.certified.allocations.mixture import (
     mixture_delta,
     rough_start,
 )
+from dpzero_theory.privacy.certified.analytic.bounds import by_use
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
 from dpzero_theory.privacy.certified.laws.finite import Ends
 from dpzero_theory.privacy.certified.laws.pairs import Parts
@@ -361,17 +362,22 @@ class Directions(Answer):
             return direction_curve(lambda epsilon: (epsilon, parts, gdp))
 
         curves: list[Curve] = []
+        method = CLOSED
         for number, parts in enumerate(directions):
-            at_zero = direction_delta(0.0, parts, gdp)
             # Where both directions are compared, delta of those before this one does not exceed the target at epsilon
             # 0, and `crossing` finds out which later ones do.
-            if at_zero.upper > target:
-                curves = [curve(one) for one in directions[number:]]
-                break
+            if by_use(0.0, parts, gdp)[0] <= target:
+                at_zero = direction_delta(0.0, parts, gdp)
+                method = at_zero.method
+                if at_zero.upper <= target:
+                    continue
+            curves = [curve(one) for one in directions[number:]]
+            break
         if not curves:
-            return 0.0, 0.0, at_zero.method
+            return 0.0, 0.0, method
         start, slope = rough_epsilon(target, parts, gdp)
         if not start > 0:
+            at_zero = direction_delta(0.0, parts, gdp)
             start, slope = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target)), _STEEP
         lower, upper, point = crossing(curves, start, slope, target, below=below)
         return lower, upper, point.method

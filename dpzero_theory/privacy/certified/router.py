@@ -24,7 +24,7 @@ from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.grids.grid import grid_delta
 from dpzero_theory.privacy.certified.grids.refinement import FEW_STEPS, MOST_POINTS, RefinedGrid
 from dpzero_theory.privacy.certified.laws.pairs import Parts
-from dpzero_theory.privacy.certified.laws.sketch import FEW, rough_log_delta
+from dpzero_theory.privacy.certified.laws.sketch import FEW, rare_log_delta, rough_log_delta
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 
 CLOSED = "closed form"
@@ -366,6 +366,9 @@ class _DirectionCurve:
         epsilon, parts, gdp = self._at(x)
         if not (parts and _many(parts) and _few(parts) and epsilon < _largest_loss(parts, gdp)):
             return None
+        rare = rare_log_delta(epsilon, parts, gdp)
+        if rare is not None:
+            return rare
         if self._router.fresh:
             with contextlib.suppress(OverflowError):
                 estimate = delta_estimate(epsilon, parts, gdp)

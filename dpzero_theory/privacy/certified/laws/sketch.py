@@ -19,12 +19,15 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.arithmetic import GAUSS_ORDER, GAUSS_POINTS, GAUSS_WEIGHTS, log_c, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, loss_at, losses
+from dpzero_theory.privacy.gaussian import log_delta_from_gdp
 
 _LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0
 """The range in which `balance` seeks the natural log of the probability that a run has a large loss."""
 FEW = 50
 """If the record is in fewer batches of a run than this on average, delta may come from rare large losses; if it is in
 more, their sum is close to normal."""
+_SELDOM = 0.1
+"""`rare_log_delta` is used if the record is in at most this many batches of a run on average."""
 _LOUD = 0.5
 """The least noise multiplier at which `rough_epsilon` approximates the sum of the losses by a normal variable. With
 less noise the variance of the loss comes from outputs that are hardly ever seen."""
@@ -138,6 +141,26 @@ def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
     the full-batch releases in the same composition (0 for none).
     """
     return balance(epsilon, everything(parts, gdp), 0.02)[1]
+
+
+def rare_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float | None:
+    """The natural log of a rough delta(epsilon), which is no bound, where the record is seldom in any batch; else None.
+
+    The arguments are those of `rough_log_delta`. The record is taken to be in one batch at most. In one release delta
+    is then q delta'(x), where q is the sample rate, e^x = 1 + (e^epsilon - 1)/q, and delta' is the delta of one release
+    of a full batch; deltas of releases are added. None is also returned for pairs whose laws are P = N(0, s^2) and Q
+    the mixture, whose loss is at most log 1/(1 - q).
+    """
+    if gdp > 0 or math.fsum(steps * pair.sample_rate for pair, steps in parts) > _SELDOM:
+        return None
+    found = -math.inf
+    for pair, steps in parts:
+        if pair.kind == "add":
+            return None
+        q = pair.sample_rate
+        x = math.log1p(math.expm1(epsilon) / q) if epsilon < 600 else epsilon - math.log(q)
+        found = float(np.logaddexp(found, math.log(steps * q) + float(log_delta_from_gdp(x, 1 / pair.noise))))
+    return found if found > -math.inf else None
 
 
 def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float, float]:
