@@ -17,10 +17,9 @@ with the lowest loss on dev speakers in one run with seed 0, and test speakers a
 """
 
 import math
-import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -29,15 +28,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch import nn
 
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_interval
 from benchmarks.llm.models import load
 from benchmarks.llm.settings import CHOSEN, MODEL, best, reported, tried
-from benchmarks.llm.speeches import FILE, check_data
+from benchmarks.llm.speeches import FILE, LENGTH, Numbers, check_data, kept, losses, said
 from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.frozen import STATES, States
 from dpzero_theory.optim.losses.users import by_user
@@ -47,8 +45,8 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.group import group_noise
 from dpzero_theory.privacy.step import Release
 
-OWNED, HELD_OUT, LENGTH = (10, 50), 20, 24
-"""The numbers of texts of a user, the number of dev speakers and of test speakers, and the most tokens of a text."""
+OWNED, HELD_OUT = (10, 50), 20
+"""The numbers of texts of a user, and the number of dev speakers and of test speakers."""
 EPSILON, DELTA, STEPS, RATE, DIRECTIONS, SMOOTHING = 8.0, 1e-5, 60, 0.25, 8, 3e-2
 METHODS = ("users", "texts", "not private")
 SETTINGS = {
@@ -61,58 +59,27 @@ FIELDS = ("speakers", "clip", "step_size", "loss_before", "dev_loss", "test_loss
 
 
 class Texts(NamedTuple):
-    """The texts of some speakers, what is kept of them, and the speaker of each.
-
-    kept holds for each text, by name: STATES, the model's probabilities of the tokens with a trained number, shape
-    (tokens, trained numbers); "others", 1 minus the sum of these, shape (tokens,); "right", the log-probability of the
-    token that comes next, 0 behind the text's end, shape (tokens,); and "which", the index of that token's trained
-    number, NO_NUMBER if it has none and ENDED behind the text's end, shape (tokens,).
-    """
+    """The texts of some speakers, as `speeches.kept` keeps them, and the speaker of each."""
 
     kept: States
     owners: list[str]
 
 
-NO_NUMBER, ENDED = -1, -2
-
-
-class Shift(nn.Module):
-    """The numbers that are added to the logits of `count` tokens, 0 at the start."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.zeros(count))
-
-
-def losses(module: nn.Module, batch: Any) -> Tensor:
-    """Return the mean loss a token, in nats, of each text of a batch of `Texts.kept`, shape (texts,): that of the whole
-    model's probabilities after the numbers of `module`, a `Shift`, are added to its logits."""
-    shift: Any = module.shift
-    which = batch["which"]
-    total = batch["others"] + batch[STATES] @ shift.exp()
-    own = pad(shift, (0, 1))[torch.where(which < 0, len(shift), which)]
-    lost = (total.log() - batch["right"] - own) * (which != ENDED)
-    found: Tensor = lost.sum(1) / (which != ENDED).sum(1)
-    return found
-
-
-def speeches(data: Path) -> dict[str, list[str]]:
+def by_speaker(data: Path) -> dict[str, list[str]]:
     """Return what each speaker says at a time, in the order of the file. data: the folder that holds FILE."""
     found: dict[str, list[str]] = {}
-    for block in re.split("\n\n+", (data / FILE).read_text().strip()):
-        name, _, text = block.partition("\n")
-        if name.endswith(":") and text:
-            found.setdefault(name[:-1], []).append(text)
+    for name, text in said(data):
+        found.setdefault(name, []).append(text)
     return found
 
 
-def dealt(said: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
+def dealt(texts_of: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
     """Return the texts by split ("train", "dev", "test") and speaker. The training split has the speakers with texts
     enough for the larger number of OWNED, and those of the others that are not held out; a speaker has as many texts as
     the larger number of OWNED, if there are so many, drawn at random, and else as many as the smaller one."""
     few, many = OWNED
     draws = np.random.default_rng(0)
-    shuffled = {name: [texts[i] for i in draws.permutation(len(texts))] for name, texts in said.items()}
+    shuffled = {name: [texts[i] for i in draws.permutation(len(texts))] for name, texts in texts_of.items()}
     large = {name: texts[:many] for name, texts in shuffled.items() if len(texts) >= many}
     small = [name for name, texts in shuffled.items() if few <= len(texts) < many]
     order = [small[i] for i in draws.permutation(len(small))]
@@ -127,42 +94,15 @@ def dealt(said: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
 
 def prepared(data: Path) -> tuple[int, dict[str, Texts]]:
     """Return the number of trained numbers, and the texts by split. data: the folder that holds FILE."""
-    model, parts = load(MODEL, dtype="bfloat16"), dealt(speeches(data))
-    ids: dict[str, list[tuple[str, list[int], list[int]]]] = {part: [] for part in parts}
+    model, parts = load(MODEL, dtype="bfloat16"), dealt(by_speaker(data))
+    rows: dict[str, list[tuple[list[int], list[int]]]] = {part: [] for part in parts}
     for part, texts in parts.items():
         for name, own in texts.items():
             start = model.tokenizer(f"{name}:\n")["input_ids"]
-            ids[part] += [(name, start, model.tokenizer(text)["input_ids"][:LENGTH]) for text in own]
-    trained = torch.tensor(sorted({token for _, _, text in ids["dev"] for token in text}))
-    return len(trained), {part: _kept(model.module, rows, trained, model.pad) for part, rows in ids.items()}
-
-
-def _kept(module: nn.Module, rows: Sequence[tuple[str, list[int], list[int]]], trained: Tensor, filler: int) -> Texts:
-    """Run the model once on each text. rows: for each its speaker, the tokens before it and its tokens. trained: the
-    tokens with a trained number. filler: the token that pads."""
-    number = {int(token): place for place, token in enumerate(trained)}
-    chances = torch.zeros(len(rows), LENGTH, len(trained))
-    others, right = torch.ones(len(rows), LENGTH), torch.zeros(len(rows), LENGTH)
-    which = torch.full((len(rows), LENGTH), ENDED)
-    for row, (_, _, text) in enumerate(rows):
-        which[row, : len(text)] = torch.tensor([number.get(token, NO_NUMBER) for token in text])
-    order = sorted(range(len(rows)), key=lambda row: len(rows[row][1]) + len(rows[row][2]))
-    for begin in range(0, len(order), 32):
-        some = order[begin : begin + 32]
-        width = max(len(start) + len(text) for _, start, text in (rows[row] for row in some))
-        tokens = torch.tensor(
-            [(both := [*rows[row][1], *rows[row][2]]) + [filler] * (width - len(both)) for row in some]
-        )
-        with torch.no_grad():
-            logits = module(input_ids=tokens).logits
-        for at, row in enumerate(some):
-            _, start, text = rows[row]
-            found = logits[at, len(start) - 1 : len(start) - 1 + len(text)].float().log_softmax(1)
-            chances[row, : len(text)] = found[:, trained].exp()
-            others[row, : len(text)] = 1 - chances[row, : len(text)].sum(1)
-            right[row, : len(text)] = found.gather(1, torch.tensor(text)[:, None])[:, 0]
-    kept = States(chances, {"others": others, "right": right, "which": which})
-    return Texts(kept, [name for name, _, _ in rows])
+            rows[part] += [(start, model.tokenizer(text)["input_ids"][:LENGTH]) for text in own]
+    numbered = sorted({token for _, text in rows["dev"] for token in text})
+    owners = {part: [name for name, own in texts.items() for _ in own] for part, texts in parts.items()}
+    return len(numbered), {part: Texts(kept(model, mine, numbered), owners[part]) for part, mine in rows.items()}
 
 
 def of_users(texts: Texts, owned: int) -> Texts:
@@ -197,7 +137,7 @@ def trained(work: tuple[int, dict[str, Texts]], at: Cell, clip: float, step_size
     for a run that is not private) with this clip and first step size, which falls linearly to 0, and return the
     measured columns of the row. work: what `prepared` returns."""
     count, parts = work
-    module, texts = Shift(count), of_users(parts["train"], at["owned"])
+    module, texts = Numbers(count), of_users(parts["train"], at["owned"])
     speakers, before = len(set(texts.owners)), evaluated(module, parts["test"])
     data: Any = texts.kept if at["method"] == "texts" else by_user(texts.kept, texts.owners)
     law: dict[str, Any] = {

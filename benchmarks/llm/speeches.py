@@ -72,15 +72,20 @@ def _each(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     return batch["lost"] + torch.log1p(batch[STATES] @ added.expm1()) - own
 
 
+def said(data: Path) -> list[tuple[str, str]]:
+    """Return what is said at a time, with its speaker's name before it, in the order of the file. data: the folder that
+    holds FILE."""
+    blocks = re.split("\n\n+", (data / FILE).read_text(encoding="utf-8").strip())
+    return [(name[:-1], text) for name, _, text in (b.partition("\n") for b in blocks) if name.endswith(":") and text]
+
+
 def speeches(data: Path) -> list[tuple[str, str]]:
     """Return the speaker's name and the text of N + DEV + TEST speeches, in a fixed random order and no two equal.
     data: the folder that holds FILE. Raises ValueError if it has fewer."""
-    blocks = re.split("\n\n+", (data / FILE).read_text(encoding="utf-8").strip())
-    found = dict.fromkeys((name[:-1], text) for name, _, text in (b.partition("\n") for b in blocks) if text)
+    found = [*dict.fromkeys(said(data))]
     if len(found) < N + DEV + TEST:
         raise ValueError(f"data must hold {N + DEV + TEST} speeches in {FILE}; got {len(found)}")
-    said = [*found]
-    return [said[i] for i in np.random.default_rng(0).permutation(len(said))[: N + DEV + TEST]]
+    return [found[i] for i in np.random.default_rng(0).permutation(len(found))[: N + DEV + TEST]]
 
 
 def prepared(data: Path) -> Prepared:
