@@ -1,11 +1,11 @@
 """The losses of some records: they are collated to a batch, and each gets one number.
 
 In floating point the bits of a record's loss can depend on the shapes of the batch that it is computed in, since
-kernels round by shape. Where shapes are prescribed, every batch has one of them: it is filled up with copies of its
-first record, whose losses are left out, and a batch of another shape is refused.
+kernels round by shape. Where a shape is prescribed, every batch has it: it is filled up with copies of its first
+record, whose losses are left out, and a batch of another shape is refused.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -59,27 +59,33 @@ class Batch(NamedTuple):
     rows: int
 
 
+class Shape(NamedTuple):
+    """The shape that all batches have: their number of rows, and the text that `shape_of` returns for them."""
+
+    rows: int
+    text: str
+
+
 class Evaluation:
     """Evaluates a loss function on batches of a data set.
 
     losses: gives one loss for each record of a batch. fetch: makes the batch of some records, from their numbers.
-    shapes: for each number of rows that a batch may have, the shape that it must have then, as the text that `shape_of`
-    returns; if there are none, batches may have any shape.
+    shape: the prescribed shape; None if batches may have any.
     """
 
-    def __init__(self, losses: Losses, fetch: Fetch, shapes: Mapping[int, str] | None = None) -> None:
-        self._losses, self._fetch, self._shapes = losses, fetch, dict(shapes or {})
+    def __init__(self, losses: Losses, fetch: Fetch, shape: Shape | None = None) -> None:
+        self._losses, self._fetch, self._shape = losses, fetch, shape
 
     def batch(self, records: Indices, moment: bytes = b"") -> Batch:
         """Read and collate the records with these numbers, and return their batch.
 
-        Where shapes are prescribed, the batch is filled up to the next number of rows that has one, with copies of the
-        first record. moment: see `records.Fetch`. Raises ValueError if its shape is not the prescribed one.
+        Where a shape is prescribed, the batch is filled up to its number of rows with copies of the first record.
+        moment: see `records.Fetch`. Raises ValueError if its shape is not the prescribed one.
         """
         count = len(records)
-        rows = min((rows for rows in self._shapes if rows >= count), default=count)
+        rows = count if self._shape is None else self._shape.rows
         content = self._fetch(np.concatenate([records, np.repeat(records[:1], rows - count)]), moment)
-        if self._shapes and shape_of(content) != self._shapes[rows]:
+        if self._shape is not None and shape_of(content) != self._shape.text:
             raise ValueError(
                 "batches must have one shape where isolation is 'exact', with records padded and cut to one length;"
                 " got another one"

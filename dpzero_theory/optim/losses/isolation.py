@@ -97,7 +97,7 @@ def examine(
             seen = Look(weights, Evaluation(losses, Alike(data, collate)), plan, exact=False)
             first = evaluable(lambda records: seen(records[:few]), seen, places)
             weights.require_used()
-            found.append(ProbeResult(0.0, {}, first.values, first.trace.coarsest))
+            found.append(ProbeResult(0.0, None, first.values, first.trace.coarsest))
         _require_derivatives(found[0].values, plan)
         alone = Look(weights, evaluation, plan, exact=False)
         if points_at_once > 1:
@@ -111,7 +111,7 @@ def examine(
         _require_same_losses(ranks.gathered((found[0].values, found[0].coarsest)), exact=isolation == "exact")
         if isolation and ranks.rank == 0:
             warn(found[0], plan)
-        return Evaluation(losses, fetcher(data, collate), found[0].shapes)
+        return Evaluation(losses, fetcher(data, collate), found[0].shape)
     except BaseException:
         weights.restore()
         raise

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import Array
-from dpzero_theory.optim.losses.evaluation import Batch, Evaluation, Losses, on_host, shape_of
+from dpzero_theory.optim.losses.evaluation import Batch, Evaluation, Losses, Shape, on_host, shape_of
 from dpzero_theory.optim.losses.identity import RECORDS, of_all
 from dpzero_theory.optim.losses.records import Alike, Collate, Data, each, fetcher, length_of
 from dpzero_theory.optim.losses.trace import Trace
@@ -45,13 +45,13 @@ class ProbeResult(NamedTuple):
 
     rounding: the largest change of a record's loss from one evaluation to another that was taken for rounding, or the
     spacing of floating-point numbers there if that is larger; 0 where no change is allowed (isolation "exact") and
-    where micro-batches of one record showed none. shapes: the shapes of batches that the run may evaluate, by their
-    number of rows; empty where any may be. values: the losses of the first records, to compare between processes.
-    coarsest: the coarsest rounding of the operations that gave these losses, `Trace.coarsest`.
+    where micro-batches of one record showed none. shape: that of the batches that the run may evaluate; None where they
+    may have any. values: the losses of the first records, to compare between processes. coarsest: the coarsest rounding
+    of the operations that gave these losses, `Trace.coarsest`.
     """
 
     rounding: float
-    shapes: dict[int, str]
+    shape: Shape | None
     values: Array
     coarsest: float
 
@@ -199,7 +199,7 @@ def probe(
     )
     if len(data) != plan.n:
         raise ValueError(f"data must hold as many records at all times; got {plan.n} and then {len(data)}")
-    if found.shapes:
+    if found.shape:
         _require_one_shape(data, collate)
     return found
 
@@ -231,8 +231,12 @@ def _probed(look: Look, fetch: Alike, records: Indices, lengths: list[int], rows
     look.weights.require_used()
     compared = _Comparison(look, first)
     others = records[rows:]
-    shapes = compared.together(others, kept, fetch) if rows > 1 else compared.one_by_one(others)
-    return ProbeResult(compared.rounding, shapes, first.values, first.trace.coarsest)
+    shape = None
+    if rows > 1:
+        shape = compared.together(others, kept, fetch)
+    else:
+        compared.one_by_one(others)
+    return ProbeResult(compared.rounding, shape, first.values, first.trace.coarsest)
 
 
 class _Comparison:
@@ -247,25 +251,22 @@ class _Comparison:
         self._steady = look.weights.parameters[0].device.type == "cpu"  # on a CPU equal operations give equal bits
         self.rounding = 0.0
 
-    def one_by_one(self, others: Indices) -> dict[int, str]:
+    def one_by_one(self, others: Indices) -> None:
         """Compare evaluations where a micro-batch is one record: the first record, before and after the others.
 
-        others: the numbers of the other records. Returns an empty mapping of shapes, as a record is then evaluated in
-        its own shape. Raises ValueError where the losses differ.
+        others: the numbers of the other records. Raises ValueError where the losses differ.
         """
         for record in others[:-1]:
             self._look(np.array([record]))
         self._twice(others[-1:] if len(others) else self._first.records)
-        return {}
 
-    def together(self, others: Indices, kept: NDArray[np.bool_], fetch: Alike) -> dict[int, str]:
+    def together(self, others: Indices, kept: NDArray[np.bool_], fetch: Alike) -> Shape | None:
         """Compare evaluations where a micro-batch has several records.
 
         others: numbers of records that replace some of the first evaluation. kept: for each record of the first
         evaluation whether it stays. fetch: reads batches, and says whether random draws while reading were made equal
         for equal places of a batch and not for equal records (`Alike.by_place`). Returns, for isolation "exact", the
-        shapes of batches that keep records apart to the bit, by their number of rows; else an empty mapping. Raises
-        ValueError where the losses differ.
+        shape of batches that keep records apart to the bit; else None. Raises ValueError where the losses differ.
         """
         first, look = self._first, self._look
         records, rows = first.records, len(first.records)
@@ -274,7 +275,7 @@ class _Comparison:
         below = look(records, 1, first.batch)
         beside_below = look(_exchanged(records, ~kept, others), 1)
         turned = self._twice(records[::-1])
-        shapes = self._shape([beside, below, beside_below, turned]) if look.exact else {}
+        shape = self._shape([beside, below, beside_below, turned]) if look.exact else None
         hint = _ONE_BY_ONE if fetch.by_place else ""
         self._compare(beside, first, stayed, stayed, f"with other records beside it{hint}")
         self._compare(beside_below, below, went, went, f"with other records beside it{hint}")
@@ -287,8 +288,7 @@ class _Comparison:
             size = largest(first.values)
             single = bool((first.values.astype(np.float32) == first.values).all())
             self.rounding = max(self.rounding, float(np.spacing(np.float32(size) if single else size)))
-            return {}
-        return shapes
+        return shape
 
     def _twice(self, before: Indices) -> _Seen:
         """Evaluate the records `before`, then the first ones again, and compare these with the first evaluation.
@@ -335,12 +335,10 @@ class _Comparison:
                 f" bits {how}: use another micro_batch, or 1"
             )
 
-    def _shape(self, others: list[_Seen]) -> dict[int, str]:
-        """Return the shape that the batches of the first and of all other evaluations have, in a mapping with one
-        entry, whose key is the number of records of the first.
+    def _shape(self, others: list[_Seen]) -> Shape:
+        """Return the shape that the batches of the first and of all other evaluations have.
 
-        A shape is the text that `shape_of` returns: the batch's structure, its tensors' shapes and types, and all that
-        is no tensor. others: the other evaluations. Raises ValueError where the batches have several shapes, and where
+        others: the other evaluations. Raises ValueError where the batches have several shapes, and where
         the operations may depend on values: where one hands a value to the program (`Trace.reads`), or an evaluation
         ran other operations than the first.
         """
@@ -354,7 +352,7 @@ class _Comparison:
                 f"isolation 'exact' needs operations that do not go by values; got {reads or 'other ones for others'}:"
                 " use micro_batch=1 (in transformers an attention_mask of four dimensions helps, as nobody reads it)"
             )
-        return {len(first.records): shape}
+        return Shape(len(first.records), shape)
 
 
 def _require_same_batch(seen: _Seen, reference: _Seen) -> None:
