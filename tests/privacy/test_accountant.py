@@ -7,7 +7,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy import accountant
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, upper_delta
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Mechanism
@@ -343,3 +344,15 @@ def test_beyond_pure_epsilon_delta_is_zero_however_far(epsilon):
             0.3, 3, sampling=sampling, relation="zero-out", sample_rate=rate, mechanism="discrete-laplace:1"
         )
         assert delta_of_history([coarse], epsilon).upper == 0
+
+
+def test_moments_are_asked_only_where_rounding_may_hide_delta(monkeypatch):
+    asked = []
+    ask = accountant.moment_delta
+    monkeypatch.setattr(accountant, "moment_delta", lambda *question: (asked.append(question), ask(*question))[1])
+    seen = Release(1.0, 100, sampling="poisson", relation="add-remove", sample_rate=0.01)
+    assert 0 < upper_delta([seen], 8.0) < 1e-12
+    assert asked == []
+    hidden = Release(0.5, 3, sampling="random-allocation:2", relation="add-remove", sample_rate=0.5)
+    assert 0 < upper_delta([hidden], 60.0) < 1e-12
+    assert asked

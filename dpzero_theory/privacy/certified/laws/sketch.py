@@ -146,10 +146,11 @@ def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
 def rare_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float | None:
     """The natural log of a rough delta(epsilon), which is no bound, where the record is seldom in any batch; else None.
 
-    The arguments are those of `rough_log_delta`. The record is taken to be in one batch at most. In one release delta
-    is then q delta'(x), where q is the sample rate, e^x = 1 + (e^epsilon - 1)/q, and delta' is the delta of one release
-    of a full batch; deltas of releases are added. None is also returned for pairs whose laws are P = N(0, s^2) and Q
-    the mixture, whose loss is at most log 1/(1 - q).
+    The arguments are those of `rough_log_delta`. The record is taken to be in one batch at most, so that the deltas of
+    single releases are added. Each is q delta'(x), where q is the sample rate and delta' the delta of one release of a
+    full batch. Here e^x = 1 + (e^epsilon - 1)/q, and (1 - q) (e^epsilon - 1)/q for a record that takes another's place,
+    as large losses come from outputs that hardly occur without it. None is also returned for pairs of kind `add`, whose
+    loss is at most log 1/(1 - q).
     """
     if gdp > 0 or math.fsum(steps * pair.sample_rate for pair, steps in parts) > _SELDOM:
         return None
@@ -157,8 +158,11 @@ def rare_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float | No
     for pair, steps in parts:
         if pair.kind == "add":
             return None
-        q = pair.sample_rate
-        x = math.log1p(math.expm1(epsilon) / q) if epsilon < 600 else epsilon - math.log(q)
+        q, gained = pair.sample_rate, math.expm1(min(epsilon, 600.0))
+        odds = (1 - q) * gained / q if pair.kind == "replace" else 1 + gained / q
+        if odds < 1:
+            return None
+        x = math.log(odds) + max(epsilon - 600.0, 0.0)
         found = float(np.logaddexp(found, math.log(steps * q) + float(log_delta_from_gdp(x, 1 / pair.noise))))
     return found if found > -math.inf else None
 

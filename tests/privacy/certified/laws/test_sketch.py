@@ -8,7 +8,14 @@ from scipy.stats import norm
 
 from dpzero_theory.privacy.certified.laws.cells import Span
 from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.certified.laws.sketch import Slice, reach_of, rough_cut, rough_log_delta, saddle
+from dpzero_theory.privacy.certified.laws.sketch import (
+    Slice,
+    rare_log_delta,
+    reach_of,
+    rough_cut,
+    rough_log_delta,
+    saddle,
+)
 from tests.privacy import oracle
 
 
@@ -27,6 +34,23 @@ def test_a_rough_delta_is_the_exact_one_within_a_factor(kind, relation, index, q
     exact = oracle.exact_delta(epsilon, [[couple], [couple]])
     rough = rough_log_delta(epsilon, [(Pair(kind, q, 1.5), 2)])
     assert -math.log(2) < rough - math.log(exact) < math.log(60)
+
+
+@pytest.mark.parametrize(("kind", "relation"), [("remove", "add-remove"), ("replace", "replace-one")])
+@pytest.mark.parametrize(("q", "epsilon"), [(1e-3, 0.05), (1e-3, 1.0), (0.01, 0.5), (1e-5, 0.01)])
+def test_a_rough_delta_of_a_record_that_is_seldom_used_is_near_the_exact_one(kind, relation, q, epsilon):
+    couple = oracle.gaussian(1.5, q, relation, points=2001)[0]
+    exact = oracle.exact_delta(epsilon, [[couple], [couple]])
+    rough = rare_log_delta(epsilon, [(Pair(kind, q, 1.5), 2)])
+    assert rough == pytest.approx(math.log(exact), abs=0.1)
+
+
+def test_a_record_that_is_often_used_or_beside_other_noise_has_no_such_rough_delta():
+    pair = Pair("remove", 1e-3, 1.5)
+    assert rare_log_delta(1.0, [(pair, 90)]) is not None
+    assert rare_log_delta(1.0, [(pair, 110)]) is None
+    assert rare_log_delta(1.0, [(pair, 90)], 0.1) is None
+    assert rare_log_delta(1e-4, [(Pair("add", 1e-3, 1.5), 90)]) is None
 
 
 def test_a_plain_gaussian_part_counts():
