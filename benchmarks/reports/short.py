@@ -171,6 +171,7 @@ KEPT: Mapping[str, Kept] = {
     ),
     "llm_last_layer": Kept(
         {
+            "task": "task",
             "trained": "trained weights",
             "method": "method",
             "epsilon = 2": "epsilon = 2",

@@ -28,7 +28,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "adamw": last_layer.Size(2, 8),
         "dp-adamw": last_layer.Size(2, 8),
     }
-    for name, value in {"N": 24, "DEV": 8, "TEST": 10, "SHORT": 20, "LONG": 24, "SIZES": sizes, "AT_ONCE": 3,
+    tasks = {"sst2": last_layer.Sizes(24, 20, 24)}
+    for name, value in {"DEV": 8, "TEST": 10, "TASKS": tasks, "SIZES": sizes, "AT_ONCE": 3,
                         "DIRECTIONS": dict.fromkeys(KINDS, 2)}.items():  # fmt: skip
         monkeypatch.setattr(last_layer, name, value)
     for part in ("train", "test"):
@@ -38,11 +39,11 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def work(small: Path) -> last_layer.Sentences:
-    return last_layer.Sentences(small)
+def work(small: Path) -> last_layer.Records:
+    return last_layer.Records(small, "sst2")
 
 
-def _moved(work: last_layer.Sentences, name: str) -> Prepared:
+def _moved(work: last_layer.Records, name: str) -> Prepared:
     """The model's last layers with other weights than at the start, so that the adapters' factor B is not 0."""
     run = last_layer.started(work, last_layer.TRAINED[name], "dp-adamw")
     torch.manual_seed(0)
@@ -54,7 +55,7 @@ def _moved(work: last_layer.Sentences, name: str) -> Prepared:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_clipped_sum_is_that_of_one_record_at_a_time(work: last_layer.Sentences, name: str) -> None:
+def test_the_clipped_sum_is_that_of_one_record_at_a_time(work: last_layer.Records, name: str) -> None:
     run = _moved(work, name)
     weights = [p for p in run.tail.parameters() if p.requires_grad]
     batch = run.parts["train"][torch.arange(7)]
@@ -71,7 +72,7 @@ def test_the_clipped_sum_is_that_of_one_record_at_a_time(work: last_layer.Senten
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_ghost_clipping_gives_the_same_sums(work: last_layer.Sentences) -> None:
+def test_ghost_clipping_gives_the_same_sums(work: last_layer.Records) -> None:
     """Also a second time, with another number of records."""
     run, other = _moved(work, last_layer.LAYER), _moved(work, last_layer.LAYER)
     ghosts = last_layer.Ghosts(other)
@@ -81,7 +82,7 @@ def test_ghost_clipping_gives_the_same_sums(work: last_layer.Sentences) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_accuracy_is_the_whole_models(work: last_layer.Sentences, small: Path) -> None:
+def test_the_accuracy_is_the_whole_models(work: last_layer.Records, small: Path) -> None:
     run = last_layer.started(work, last_layer.TRAINED[last_layer.ADAPTERS], "dpzero")
     whole, right = model(), []
     for record in work._texts["test"]:
@@ -97,7 +98,7 @@ def test_the_accuracy_is_the_whole_models(work: last_layer.Sentences, small: Pat
 @pytest.mark.filterwarnings("ignore")
 def test_every_run_has_its_row_and_no_run_spends_more_than_its_epsilon(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows"
-    command = [f"--data={small}", "--seeds=2", f"--out={out}", "--epsilons", "2", "6"]
+    command = [f"--data={small}", "--seeds=2", f"--out={out}", "--epsilons", "2", "6", "--tasks", "sst2"]
     assert last_layer.EXPERIMENT.main(command) == 0
     rows = read_rows(out).astype({"setting": str, "epsilon": str})
     assert len(rows) == 1 + 3 * ((2 + 4) + (2 + 2) + (2 + 4))
