@@ -273,8 +273,10 @@ class Poisson(Sampling):
 
     def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
         drawn = self.of_group(size, relation)
-        # A probability that is 1 but for rounding counts as a full batch, which is an upper end only.
-        return drawn if drawn is self or (drawn is not None and drawn.sample_rate < 1) else None
+        if drawn is self or drawn is None:
+            return drawn
+        # A probability that is 1 but for rounding would count as a full batch, which is an upper end only.
+        return replace(drawn, sample_rate=min(drawn.sample_rate, math.nextafter(1.0, 0.0)))
 
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
@@ -492,8 +494,11 @@ class CyclicPoisson(Sampling):
 
     def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
         room = n is None or size * self.groups <= n
-        known = Poisson(self._turn).attained_by_group(size, relation, None) is not None
-        return self.of_group(size, relation) if room and known else None
+        turn = Poisson(self._turn).attained_by_group(size, relation, None)
+        drawn = self.of_group(size, relation)
+        if not room or turn is None:
+            return None
+        return replace(drawn, turn=turn) if isinstance(drawn, _CyclicGroup) else drawn
 
     def chance(self, steps: int) -> tuple[float, str]:
         turns = -(-steps // self.groups)

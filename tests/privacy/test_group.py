@@ -48,6 +48,25 @@ def test_poisson_against_all_records_at_once(relation, k, q, s, steps):
         assert found.upper == pytest.approx(found.lower, rel=2e-3 if k > 1 else 1e-4)
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "cyclic-poisson:2"])
+@pytest.mark.parametrize(("k", "q"), [(14, 0.97), (20, 0.9)])
+def test_a_group_that_is_drawn_all_but_always_has_ends_of_its_own(sampling, k, q):
+    """The probability that no record of the group is drawn is so small that 1 minus it rounds to 1.
+
+    The numbers of drawn records still count: the lower end is near the truth, and not that of a single record.
+    """
+    s, epsilon = 4.0 * k, 1.5
+    assert 1 - (1 - q) ** k in (1.0, math.nextafter(1.0, 0.0))
+    rate = q if sampling == "poisson" else q / 2
+    release = Release(s, 1, sampling=sampling, relation="add-remove", sample_rate=rate)
+    couple = law(range(k + 1), binomial(k, q), s), law([0], [1.0], s)
+    truth = exact_delta(epsilon, [[couple, couple[::-1]]])
+    found = group_delta([release], epsilon, size=k)
+    assert found.lower <= truth * (1 + 1e-4)
+    assert truth <= found.upper * (1 + 1e-4)
+    assert found.lower > 0.99 * truth
+
+
 @pytest.mark.parametrize(
     ("s", "k", "q", "steps"), [(12.5, 3, 0.00512, 1000), (12.5, 50, 0.00512, 1000), (2.0, 5, 0.01, 100)]
 )
