@@ -126,6 +126,23 @@ def test_several_tensors_by_one_launch(kernels: Run[Any], kind: str, dtype: torc
     assert all(map(torch.equal, kernels(found), [*expected, *expected]))
 
 
+def test_a_launch_moves_a_bounded_number_of_coordinates(kernels: Run[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor with more coordinates than that is moved alone."""
+    philox, launches = import_module("dpzero_theory.optim.weights.philox_triton"), []
+    launch = philox.shift_all
+    monkeypatch.setattr(philox, "shift_all", lambda *of: (launches.append(len(of[0])), launch(*of))[1])
+    monkeypatch.setattr(module, "_TOGETHER", 100)
+    directions = Directions(KEYS[0], "rademacher")
+
+    def moved(device: torch.device) -> list[torch.Tensor]:
+        there = [(torch.zeros(count, device=device), number, 0) for number, count in enumerate((60, 40, 1, 150, 99))]
+        directions.add_all_(there, 5, 0.01)
+        return [target.cpu() for target, _, _ in there]
+
+    assert all(map(torch.equal, kernels(moved), moved(CPU)))
+    assert launches == [2, 1, 1, 1]
+
+
 class Reader(nn.Module):
     """A module whose forward reads parts of its weights in an order that can be changed, some of them twice."""
 
