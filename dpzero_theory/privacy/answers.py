@@ -129,6 +129,7 @@ class Answer(ABC):
         ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
+        wanted: float = 0.0,
     ) -> Bracket:
         """The bracket of delta at `epsilon`.
 
@@ -136,7 +137,8 @@ class Answer(ABC):
         smaller, the upper end may be many times the lower end; both still hold. ends: which ends of the bracket the
         caller uses; the other one may be 0 or 1. router: an object that remembers which methods
         were of no use; similar questions share it to save time. None makes a new one. small: a bracket whose upper end
-        is below this number is not narrowed further, however small its lower end is.
+        is below this number is not narrowed further, however small its lower end is. wanted: a relative width,
+        upper/lower - 1; nor is a bracket of at most this width.
         """
 
     @abstractmethod
@@ -203,6 +205,7 @@ class Told(Answer):
         ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
+        wanted: float = 0.0,
     ) -> Bracket:
         return self._mixed(epsilon, EXCESS)
 
@@ -212,7 +215,7 @@ class Told(Answer):
         shared = Router()
 
         def of(known: Composition, at: float, small: float, near: float | None) -> Bracket:
-            return answer(known).delta(at, near, ends="upper", router=shared, small=small)
+            return answer(known).delta(at, near, ends="upper", router=shared, small=small, wanted=excess / 5)
 
         return mixed_delta(self.composition, epsilon, of, excess)
 
@@ -235,7 +238,9 @@ class Told(Answer):
         typical = answer(self.composition.typical).epsilon(target, below=False)
         start = max(rarely.upper, typical.upper) or _above_zero(at_zero, target)
         curve = replace(self._roughly(bracket_curve(self.delta), lambda x: (self, x)), share=_SHARE)
-        upper, point, _ = upper_crossing([curve], start, _STEEP, target)
+        central = self.composition.typical.central
+        slope = min(rough_epsilon(target, central)[1], -1.0) if central else _STEEP
+        upper, point, _ = upper_crossing([curve], start, slope, target)
         return Bracket(min(rarely.lower, upper), upper, upper, point.method)
 
     @staticmethod
@@ -276,6 +281,7 @@ class Grid(Answer):
         ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
+        wanted: float = 0.0,
     ) -> Bracket:
         bracket = mixture_delta(epsilon, self.mixture, target=near, ends=ends)
         plain = self._plain(self.composition)
@@ -332,12 +338,13 @@ class Directions(Answer):
         ends: Ends = "both",
         router: Router | None = None,
         small: float = 0.0,
+        wanted: float = 0.0,
     ) -> Bracket:
         gdp, dominating = self.composition.plain, self.composition.directions()
         brackets: list[Bracket] = []
         for parts in dominating:
             known = max((small, *(bracket.lower for bracket in brackets)))
-            brackets.append((router or Router()).delta(epsilon, parts, gdp, small=known))
+            brackets.append((router or Router()).delta(epsilon, parts, gdp, small=known, wanted=wanted))
         top = max(brackets, key=lambda b: b.upper)
         lower = max(b.lower for b in brackets)
         if ends != "upper" and (attained := self.composition.directions(attained=True)) != dominating:
