@@ -62,12 +62,16 @@ generated; they are spread evenly over all."""
 STEPS, BATCH, DIRECTIONS, DELTA = 40, 256, 16, 1e-5
 SMOOTHINGS = {"exact-match": 0.1, "expected-exact-match": 3e-2, "cross-entropy": 1e-2}
 SETTINGS = {
-    "exact-match": ((5.0, 3.0), (10.0, 3.0)),
-    "expected-exact-match": ((1.0, 10.0), (2.0, 10.0)),
-    "cross-entropy": ((4.0, 1.0), (8.0, 1.0)),
+    "exact-match": ((5.0, 3.0), (10.0, 3.0), (5.0, 1.0), (10.0, 1.0)),
+    "expected-exact-match": ((1.0, 10.0), (2.0, 10.0), (1.0, 3.0), (2.0, 3.0)),
+    "cross-entropy": ((4.0, 1.0), (8.0, 1.0), (8.0, 3.0), (16.0, 1.0)),
 }
 """The clips and step sizes that are compared, by loss."""
-STEP_SIZES = {"exact-match": (0.3, 1.0), "expected-exact-match": (1.0, 3.0), "cross-entropy": (0.1, 0.3)}
+STEP_SIZES = {
+    "exact-match": (0.3, 1.0, 3.0),
+    "expected-exact-match": (1.0, 3.0, 10.0),
+    "cross-entropy": (0.1, 0.3, 1.0),
+}
 """The step sizes of runs that are not private."""
 OPEN = "not-private"
 EPSILONS = ("2", "8", OPEN)
