@@ -6,6 +6,8 @@ the true ones are called with.
 """
 
 from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,18 +66,26 @@ class Network(nn.Module):
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Replaces the kernels that make directions on the device; returns a count of the calls of each kernel."""
+    """Replaces the kernels that make directions on the device; returns a count of the calls of each kernel, where one
+    that shifts several tensors counts for each."""
     called: Counter[str] = Counter()
 
     def shift(out: torch.Tensor, *_: Any, rows: Any = None, **__: Any) -> None:
         assert out.is_cuda
         called["rows" if rows is not None else "shift"] += 1
 
+    def shift_all(sources: Any, key: int, number: int, table: torch.Tensor, out: torch.Tensor | None = None) -> None:
+        assert all(source.is_cuda for source, _, _ in sources)
+        called["shift"] += len(sources)
+
+    def places(counts: Iterable[int]) -> list[int]:
+        return [0, *accumulate(counts)]
+
     def words(key: int, number: int, parameter: int, start: int, count: int, domain: int, device: Any) -> torch.Tensor:
         called["words"] += 1
         return torch.empty(count, dtype=torch.int64, device=device)
 
-    found = SimpleNamespace(shift=shift, words=words)
+    found = SimpleNamespace(shift=shift, shift_all=shift_all, places=places, words=words)
     monkeypatch.setattr(directions, "_kernels", lambda device: found if device.type == "cuda" else None)
     monkeypatch.setattr(parameters, "_require_supported", lambda name, parameter: None)
     # This function compares memory addresses, which fake tensors do not have.

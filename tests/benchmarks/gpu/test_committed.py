@@ -29,14 +29,16 @@ def test_what_a_card_has_shown_is_what_its_rows_say() -> None:
     card = RESULTS / "gpu" / "h100-80gb"
     tests = read_rows(card / "tests", failed=True).query("test != 'all of them'")
     passed = tests["status"] == OK
-    assert _said(r"(\d+) of (\d+) tests for a GPU passed") == [passed.sum(), len(tests)]
+    assert _said(r"one of (\d+) failed") == [len(tests)] == [passed.sum() + 1]
     assert set(tests[~passed]["file"]) == {"tests/curvature/test_spectrum.py"}
     steps = read_rows(card / "optimizer_step").set_index(["dtype", "method"])
     private = steps.loc["float32", "private-rademacher"]
     assert private["peak_to_inference"] <= 1
     assert private["ratio"] < steps.loc["float32", "four-pass"]["ratio"]
-    assert steps.loc["bfloat16", "private-rademacher"]["ratio"] > 5
     assert f"In float32 a private step takes {private['ratio']:.2f} times" in _pages()
+    half = steps.loc["bfloat16", "private-rademacher"]
+    assert half["peak_to_inference"] <= 1
+    assert f"In bfloat16 a private step takes {half['ratio']:.1f} times" in _pages()
 
 
 def _pages() -> str:
