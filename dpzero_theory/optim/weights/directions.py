@@ -37,7 +37,7 @@ _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
 """How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
 little of its memory."""
 _TOGETHER = 1 << 28
-"""How many coordinates one launch of a CUDA kernel adds to at most, where it adds to several tensors."""
+"""One launch of a CUDA kernel adds to several tensors only if they have at most this many coordinates in all."""
 _CPU = torch.device("cpu")
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
