@@ -1,5 +1,5 @@
 """Raise KeyboardInterrupt, as Ctrl-C does, at a chosen bytecode instruction of the library, or of the standard
-library's functions that it calls to tidy up."""
+library's and torch's functions that it calls to tidy up."""
 
 import sys
 import threading
@@ -12,7 +12,10 @@ from typing import Any
 import dpzero_theory
 
 LIBRARY = str(Path(dpzero_theory.__file__).parent)
-OTHERS = ("contextlib.py", "_python_dispatch.py", "grad_mode.py", "autocast_mode.py")
+OTHERS = (
+    *("contextlib.py", "_python_dispatch.py", "grad_mode.py", "autocast_mode.py"),
+    *("torch/overrides.py", "forward_ad.py", "vmap.py", "eager_transforms.py"),
+)
 
 Instruction = tuple[str, str, int, int]
 """An instruction of Python's bytecode: its file, its function, the first line of that function, and its offset in it.

@@ -4,6 +4,7 @@ A sample of the instructions is tested, another one in each test; `python -m ben
 """
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 from torch.overrides import _len_torch_function_stack
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-from benchmarks.kit.interrupts import instructions, interrupt, stop, traced
+from benchmarks.kit.interrupts import OTHERS, instructions, interrupt, stop, traced
 from dpzero_theory.optim.files.checkpoint import Checkpoint
 from dpzero_theory.optim.files.folder import TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.files.replay import replay, weights_of
@@ -56,6 +59,8 @@ def require_tidy(model: nn.Module) -> None:
     assert all(part.training for part in model.modules())
     assert torch.is_grad_enabled()
     assert _len_torch_dispatch_stack() == _len_torch_function_stack() == 0
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == eager_transforms.JVP_NESTING == 0
+    assert forward_ad._current_level == -1
     for parameter in model.parameters():
         read, there = parameter.detach().clone(), parameter.detach()
         # Read as bytes by numpy, the memory of the weights is what torch reads as well.
@@ -140,6 +145,47 @@ def test_an_interrupt_at_any_instruction_of_a_step(
     # one.
     assert shown == {1, 2}
     again = module(dtype)
+    replay(tmp_path / TRANSCRIPT, again)
+    assert torch.equal(parameters(model), parameters(again))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # said by torch's own context managers
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"directions_per_step": 2, "points_at_once": 4},
+        {"difference": "exact", "smoothing": 0.0},
+        {"difference": "exact", "smoothing": 0.0, "directions_per_step": 2, "points_at_once": 2},
+    ],
+)
+def test_an_interrupt_of_points_in_one_pass_or_of_a_derivative_leaves_torch_as_it_was(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """After an interrupt inside `torch.vmap` or a derivative, torch's stacks and Python's filters for warnings are as
+    before, and the run goes on from the transcript's weights.
+
+    A block that only one line ends is left open by few instructions, so about every fifth one is tested.
+    """
+    model = module()
+    run = made(model, tmp_path, **changes)
+    filters = list(warnings.filters)
+    found = [
+        place
+        for place in instructions(run.step)
+        if place[0].endswith(("stacked.py", "derivatives.py", "torch_state.py", *OTHERS))
+    ]
+    assert len(found) > 300
+    interrupts = 0
+    for instruction in found[:: max(5, len(found) // 200)]:
+        raised = interrupt(run.step, instruction)
+        interrupts += raised is not None
+        require_tidy(model)
+        assert list(warnings.filters) == filters
+        del raised  # with its traceback
+        require_tidy(model)
+        run.step()
+    assert interrupts > 60
+    again = module()
     replay(tmp_path / TRANSCRIPT, again)
     assert torch.equal(parameters(model), parameters(again))
 

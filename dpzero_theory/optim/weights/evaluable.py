@@ -26,6 +26,7 @@ from dpzero_theory.optim.weights.parameters import Parameters
 from dpzero_theory.optim.weights.places import Place
 from dpzero_theory.optim.weights.shifted import Shifted
 from dpzero_theory.optim.weights.stacked import Unread, at_all, stack_of
+from dpzero_theory.optim.weights.torch_state import TorchState
 from dpzero_theory.optim.weights.untrained import Untrained
 
 
@@ -58,7 +59,8 @@ class Evaluable(Parameters):
         self._scratch, self._ahead = Scratch(), Ahead(max(p.numel() * p.element_size() for p in self.parameters))
         self.untrained = Untrained(module, parameters=not self.collective, passed_over=self._passed_over)
         self._mode: Shifted | None = None
-        self._before: tuple[bool, list[nn.Module]] = False, []  # (gradients enabled?, submodules in training mode)
+        # (modes and levels of torch, gradients enabled?, submodules in training mode) before a block
+        self._before: tuple[TorchState, bool, list[nn.Module]] = TorchState(), False, []
 
     @contextmanager
     def shifted(self, number: int, shift: float) -> Iterator[None]:
@@ -150,10 +152,11 @@ class Evaluable(Parameters):
         self.reshard()
         self.untrained.begin()
         mode = reads(self.places(), guarded=self.untrained.guarded)
-        self._before = torch.is_grad_enabled(), [part for part in self.untrained.parts if part.training]
+        training = [part for part in self.untrained.parts if part.training]
+        self._before = TorchState(), torch.is_grad_enabled(), training
         try:
             self._mode = mode
-            if self._before[1]:
+            if training:
                 self.module.eval()
             torch.clear_autocast_cache()  # autocast may have kept half-precision copies of the unshifted weights
             torch.set_grad_enabled(False)
@@ -168,16 +171,17 @@ class Evaluable(Parameters):
 
         If no block is open this does nothing.
         """
-        if self._mode is None:
+        if (mode := self._mode) is None:
             return
-        self._mode.retire()
-        grad, training = self._before
+        state, grad, training = self._before
+        state.restore()
+        mode.retire()
         torch.set_grad_enabled(grad)
         torch.clear_autocast_cache()
         self.reshard()
         for part in training:
             part.training = True
-        self.untrained.put_back(written=self._mode.written)
+        self.untrained.put_back(written=mode.written)
         self._mode = None
 
     def require_used(self) -> None:
