@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -304,12 +305,13 @@ def bad_lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[s
 def whole(command: str, parser: argparse.ArgumentParser, given: list[str]) -> list[str]:
     """Returns the words `given`, which are tested, with the words that the command needs besides."""
     flags = {word.split("=")[0] for word in given}
-    good = {k: v for k, v in GOOD.get(command, {}).items() if k not in LEFT_OUT.get(given[0], ())}
+    first = given[0] if given else "--"
+    good = {k: v for k, v in GOOD.get(command, {}).items() if k not in LEFT_OUT.get(first, ())}
     if any("--out" in action.option_strings for action in parser._actions) and command != "dpzero_theory.curvature":
         good["--out"] = "out"
     needed = [w for k, v in good.items() if k.startswith("--") and k not in flags for w in (k, v)]
     positional = [v for k, v in good.items() if not k.startswith("--")]
-    tested = positional and not given[0].startswith("--") and given[0] != "stray"
+    tested = positional and not first.startswith("--") and first != "stray"
     return [*([] if tested else positional), *needed, *given]
 
 
@@ -332,7 +334,7 @@ def lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, 
 
 def drive() -> None:
     """Import the commands, the light ones first, run each one's lines in a fork, and print what happened as JSON."""
-    found, flags, helps = [], {}, {}
+    found, flags, helps, checks = [], {}, {}, {}
     endless = run(_endless, [["x"], []])
     for command, module in sorted(commands().items(), key=lambda item: (_weight(item[0]), item[0])):
         loaded = importlib.import_module(module)
@@ -344,9 +346,17 @@ def drive() -> None:
         flags[command] = [flag_of(action) for action in parser._actions]
         tested = list(lines(command, parser))
         helps[command], *done = run((experiment or loaded).main, [["--help"], *(words for _, words in tested)])
+        if experiment and experiment.check:
+            (checks[command],) = run(partial(_check, experiment), [whole(command, parser, [])])
         for (flag, words), outcome in zip(tested, done, strict=True):
             found.append({"command": command, "flag": flag, "words": words, **outcome})
-    print(json.dumps({"lines": found, "flags": flags, "helps": helps, "endless": endless}))
+    print(json.dumps({"lines": found, "flags": flags, "helps": helps, "checks": checks, "endless": endless}))
+
+
+def _check(experiment: Any, words: list[str]) -> int:
+    parser = experiment.parser()
+    experiment.check(parser, parser.parse_args(words))
+    return 0
 
 
 def _endless(words: list[str]) -> int:
@@ -506,6 +516,17 @@ def test_every_flag_of_every_command_has_a_bad_line(driven: dict[str, Any]) -> N
         for flag in {*flags} - {"--help"}
         if (command, flag) not in tested
     ]
+
+
+def test_what_an_experiment_checks_first_passes_or_is_refused_in_one_line(driven: dict[str, Any]) -> None:
+    """With its default flags an experiment is begun, or refused (a model that is not there), never ends in an error."""
+    assert "benchmarks.llm.only_d_rank" in driven["checks"]
+    bad = {
+        command: (outcome["status"], outcome["err"][-300:])
+        for command, outcome in driven["checks"].items()
+        if outcome["status"] not in (0, 2) or outcome["err"].count("\n") > 1
+    }
+    assert not bad
 
 
 def test_help_names_every_flag(driven: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from benchmarks.kit.device import device_name
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.tables import rounded
 from benchmarks.llm import only_d
@@ -47,7 +48,7 @@ def measured(work: only_d.Work, trained: only_d.Trained) -> dict[str, Any]:
 
 def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
     if options.work is None:
-        options.work = only_d.Work(options.data, [PUBLIC])
+        options.work = only_d.Work(options.data, [PUBLIC], options.device)
     return measured(options.work, only_d.TRAINED[at["trained"]])
 
 
@@ -56,12 +57,14 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-        flag("--trained", nargs="+", choices=tuple(only_d.TRAINED), default=only_d.LIGHT, help="some of them"),
+        flag("--trained", nargs="+", choices=tuple(only_d.TRAINED), default=only_d.LIGHT, help="default: 7 of them"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
     ],
     folder="llm_only_d_rank",
     key=("trained",),
     fields=("d", "records", "products", *(f"{name}{end}" for name in NUMBERS for end in ("_low", "", "_high"))),
     seeds=[0],
+    device=device_name,
     dtype="float32",
     settings={
         "model": MODEL, "effort": f"search {EFFORT.search}, probes {EFFORT.probes}, steps {EFFORT.steps}",
