@@ -71,6 +71,11 @@ class Objective:
         parts = torch.split(x, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
+    def _apart(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns what `unflatten` does, each weight in memory of its own. A tangent that lies in memory otherwise than
+        its weight is copied by torch, into as much memory as the weight is a view of: for each weight all of x."""
+        return {name: part.clone() for name, part in self.unflatten(x).items()}
+
     def _flatten(self, weights: dict[str, Tensor]) -> Tensor:
         return torch.cat([weights[name].reshape(-1) for name in self._shapes])
 
@@ -115,13 +120,13 @@ class Objective:
         return self._operator(x, [self._sample(index)], 1)
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:
-        weights = self.unflatten(x)
+        weights = self._apart(x)
 
         def product(v: Tensor) -> Tensor:
-            total = torch.zeros_like(v)
+            total, direction = torch.zeros_like(v), self._apart(v.contiguous())
             for batch in batches:
                 gradient = grad(lambda at, batch=batch: self._sum(at, batch))
-                tangent = jvp(gradient, (weights,), (self.unflatten(v.contiguous()),))[1]
+                tangent = jvp(gradient, (weights,), (direction,))[1]
                 total += self._flatten(tangent).detach()
             return total / count
 
@@ -163,7 +168,7 @@ class Objective:
 
         `u` is a direction of shape (d,).
         """
-        weights, direction = self.unflatten(x), self.unflatten(u)
+        weights, direction = self._apart(x), self._apart(u)
         slopes = []
         for batch in self.batches:
             slope = jvp(lambda at, batch=batch: functional_call(self._call, at, (batch,)), (weights,), (direction,))[1]

@@ -8,7 +8,7 @@ Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic Lan
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -143,7 +143,9 @@ class _LanczosRuns:
         sizes = np.abs(ritz.values)
         check.precondition(bool(sizes.max() > 0), "the matrix must not be zero: ||A||_2 = 0")
         kept = np.ones(len(sizes), dtype=bool) if first.last == 0 else ritz.residuals <= CONVERGED * sizes
-        probes = _probes(operator, generator, ritz.vectors[kept], effort)
+        # what is not needed any more is dropped, as a basis of all weights of a language model takes gigabytes
+        first, ritz = replace(first, basis=None), replace(ritz, vectors=ritz.vectors[kept])
+        probes = _probes(operator, generator, ritz.vectors, effort)
         self._first, self._probes, self._taken = first, probes, ritz.values[kept]
         self._shift = float(ritz.values[kept].sum())
         self._taken_bracket = _ritz_bracket(ritz.values[kept], ritz.residuals[kept], root)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Objective
@@ -19,6 +20,21 @@ def test_products_are_those_of_the_full_hessian() -> None:
     exact = full_hessian(objective, x)
     v = torch.randn(objective.d, generator=generator(1), dtype=torch.float64)
     torch.testing.assert_close(objective.hessian(x).apply(v), exact @ v, atol=1e-12, rtol=1e-10)
+
+
+def test_a_product_with_a_row_of_a_basis_allocates_no_more_than_with_a_vector() -> None:
+    """torch copies a tangent that does not lie in memory as its weight does, into as much memory as the weight is a
+    view of: here all d weights, once for each weight."""
+    objective = small_network()
+    hessian, basis = objective.hessian(objective.start), torch.ones(3, objective.d, dtype=torch.float64)
+
+    def allocated(direction: torch.Tensor) -> int:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            hessian.apply(direction)
+        return sum(max(0, event.self_cpu_memory_usage) for event in seen.events())
+
+    allocated(basis[1])  # a first product makes what later ones keep
+    assert allocated(basis[1]) == allocated(basis[1].clone())
 
 
 def test_gradients_losses_and_projections() -> None:
