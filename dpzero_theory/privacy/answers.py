@@ -29,12 +29,11 @@ from dpzero_theory.privacy.certified.allocations.mixture import (
     mixture_delta,
     rough_start,
 )
-from dpzero_theory.privacy.certified.analytic.bounds import by_use
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
 from dpzero_theory.privacy.certified.laws.finite import Ends
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
-from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta
+from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta, surely_above
 from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
 from dpzero_theory.privacy.truncation import EXCESS, mixed_delta
@@ -373,7 +372,7 @@ class Directions(Answer):
         for number, parts in enumerate(directions):
             # Where both directions are compared, delta of those before this one does not exceed the target at epsilon
             # 0, and `crossing` finds out which later ones do.
-            if by_use(0.0, parts, gdp)[0] <= target:
+            if not surely_above(0.0, parts, gdp, target):
                 at_zero = direction_delta(0.0, parts, gdp)
                 method = at_zero.method
                 if at_zero.upper <= target:

@@ -82,6 +82,8 @@ _UNRESOLVED = 1e-300
 _CLOSE, _LARGE = 0.25, 200.0
 """Chernoff's bound is computed, to see whether delta is below `_UNRESOLVED`, if epsilon is above the second number or
 above the first number times the largest possible privacy loss; for smaller epsilon delta is not so small."""
+_SKETCH_POINTS = 2**12
+"""The points of a grid that takes some milliseconds, and shows the order of magnitude of delta."""
 _SAME = 1e-9
 """If the bracket by `bounds.by_use` (the probability that the record is in any batch) has at most this relative width,
 it is returned without trying another method."""
@@ -243,6 +245,19 @@ def direction_delta(
     return Router().delta(epsilon, parts, gdp, contour=contour, wanted=wanted, small=small)
 
 
+def surely_above(epsilon: float, parts: Parts, gdp: float, number: float) -> bool:
+    """Whether delta(epsilon) is certainly above `number`, as far as bounds tell that take milliseconds; else False.
+
+    parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
+    the full-batch releases in the same composition (0 for none).
+    """
+    if by_use(epsilon, parts, gdp)[0] > number:
+        return True
+    with contextlib.suppress(OverflowError):
+        return bool(parts) and grid_delta(epsilon, parts, gdp, points=_SKETCH_POINTS).lower > number
+    return False
+
+
 def _sketched(points: int) -> Callable[[float, Parts, float], Bracket]:
     """A function that computes delta on a grid with `points` points, as a certified bracket whose ends may be far
     apart.
@@ -270,7 +285,7 @@ def _long_sketch(epsilon: float, parts: Parts, gdp: float) -> Bracket:
 
 _GUIDES: tuple[tuple[str, float, Callable[[float, Parts, float], Bracket]], ...] = (
     ("apart", 1 + _NARROW, rare_delta),
-    ("sketch", 1.2, _sketched(2**12)),
+    ("sketch", 1.2, _sketched(_SKETCH_POINTS)),
     ("fine sketch", 1.2, _sketched(2**15)),
     ("long sketch", 1.5, _long_sketch),
     ("wide sketch", 10.0, _sketched(2**15)),

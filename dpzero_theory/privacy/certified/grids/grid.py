@@ -58,6 +58,10 @@ many of them have underflowed to 0."""
 _LARGEST_LOG = 300.0
 """The largest log of a factor that undoes the tilt. If it is exceeded the lower end of delta is 0, because the square
 of such a factor may overflow."""
+_FIRST_LOOK = 2**12
+"""The most points with which the part of delta from runs with a large loss is looked at first."""
+_NARROW_SHARE = 0.01
+"""That part is computed with more points if its bracket is wider than this share of the bracket of the other part."""
 _MOST_CELLS = 2**17
 """The losses of one release fill at most this many cells of the grid; if need be the grid's spacing is made wider for
 that."""
@@ -267,6 +271,10 @@ class _Term:
     lower: float
     upper: float
 
+    @property
+    def width(self) -> float:
+        return self.upper - self.lower
+
 
 def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
     """The bracket of delta from the brackets `terms` of its parts.
@@ -298,7 +306,9 @@ def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[l
     for one, (pair, steps_of_pair) in enumerate(parts):
         others = [Slice(p, count - (k == one), inside) for k, (p, count) in enumerate(parts)]
         slices = [Slice(pair, 1, outside), *(other for other in others if other.steps > 0)]
-        term = _bracket(epsilon, slices, points)
+        term = _bracket(epsilon, slices, min(points, _FIRST_LOOK))
+        if points > _FIRST_LOOK and steps_of_pair * (term.upper - term.lower) > _NARROW_SHARE * terms[0].width:
+            term = _bracket(epsilon, slices, points)
         terms.append(_Term(steps_of_pair * term.lower, steps_of_pair * term.upper))
     return terms, math.exp(2 * log_cut) / 8 + 2 * math.exp(log_cut - FAR)
 

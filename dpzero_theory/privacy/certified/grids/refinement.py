@@ -45,6 +45,7 @@ class RefinedGrid:
         few = sum(steps for _, steps in parts) <= FEW_STEPS
         self._wanted = max(wanted, _WIDTH_OF_FEW if few else _WIDTH)
         self._points, self._least = _FIRST_POINTS, math.inf
+        self._last: int | None = None
 
     def up_to(self, most: int) -> Bracket:
         """The bracket of delta(epsilon) that is the intersection of those of all grids tried in this call, none with
@@ -67,9 +68,14 @@ class RefinedGrid:
             if excess <= 1 or stuck or points == MOST_POINTS:
                 self._points = 2 * MOST_POINTS
                 break
-            # If the width falls as the square of the number of points, `needed` times as many give the wanted width. A
-            # wide bracket may fall faster, so there the number grows at most 4 times.
-            needed = 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2)
+            # The width falls as the number of points to the power `order`, which is 2 until two grids have shown
+            # another one; then `needed` times as many points give the wanted width. A wide bracket may fall faster, so
+            # there the number grows at most 4 times.
+            order = 2.0
+            if self._last is not None and before < math.inf:
+                order = min(max(math.log(before / excess) / math.log(points / self._last), 1.0), 2.0)
+            self._last = points
+            needed = 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / order)
             self._points = min(points * (needed if excess * self._wanted < 1 else min(needed, 4)), MOST_POINTS)
         if best is None:
             raise OverflowError("no grid of so few points")

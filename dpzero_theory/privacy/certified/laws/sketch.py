@@ -26,7 +26,7 @@ _LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0
 FEW = 50
 """If the record is in fewer batches of a run than this on average, delta may come from rare large losses; if it is in
 more, their sum is close to normal."""
-_HARDLY_USED = 0.1
+_HARDLY_USED = 1.0
 """`rare_log_delta` is used if the record is in at most this many batches of a run on average."""
 _LOUD = 0.5
 """The least noise multiplier at which `rough_epsilon` approximates the sum of the losses by a normal variable. With
@@ -184,7 +184,7 @@ def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float,
         if pair.noise >= _LOUD:
             variance += steps * q * q * _spread(pair)
         used = -math.expm1(steps * math.log1p(-q)) if q < 1 else 1.0
-        if target < used / 2:
+        if target < used:
             x, fall = _gaussian_epsilon(1 / pair.noise, target / used)
             near = math.log1p(q * math.expm1(x)) if x < 600 else x + math.log(q)
             best = max(best, (near, fall * near / (-math.expm1(-near) + q * math.exp(-near))))
