@@ -77,16 +77,20 @@ class Tridiagonal:
         values, vectors = eigh_tridiagonal(self.diagonal, self.off_diagonal)
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
-    def ritz(self) -> Ritz:
-        """Returns the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
+    def residuals(self) -> Array:
+        """Returns the residual of each eigenvalue of T as one of A: `last` times the absolute last component of its
+        eigenvector."""
+        return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
-        Residual j is `last` times the absolute last component of eigenvector j of T.
-        """
+    def ritz(self, accuracy: float | None = None) -> Ritz:
+        """Returns the approximate eigenvalues and eigenvectors of A (Ritz pairs), all if `accuracy` is None, and else
+        those whose residual is at most `accuracy` times the absolute eigenvalue; the basis must have been kept."""
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
-        values, vectors = self.eigen()
-        rotation = torch.as_tensor(vectors.T, dtype=self.basis.dtype, device=self.basis.device)
-        return Ritz(values, self.last * np.abs(vectors[-1]), rotation @ self.basis)
+        (values, vectors), residuals = self.eigen(), self.residuals()
+        kept = slice(None) if accuracy is None else residuals <= accuracy * np.abs(values)
+        rotation = torch.as_tensor(vectors.T[kept], dtype=self.basis.dtype, device=self.basis.device)
+        return Ritz(values[kept], residuals[kept], rotation @ self.basis)
 
 
 def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tensor:

@@ -139,21 +139,20 @@ class _LanczosRuns:
         self._d, self._root = operator.d, root
         self._only_signed = positive and root is None
         first = tridiagonalise(operator, random_start(operator.d, generator, operator), effort.search, keep_basis=True)
-        ritz = first.ritz()
-        sizes = np.abs(ritz.values)
+        values, residuals = first.eigen()[0], first.residuals()
+        sizes = np.abs(values)
         check.precondition(bool(sizes.max() > 0), "the matrix must not be zero: ||A||_2 = 0")
-        kept = np.ones(len(sizes), dtype=bool) if first.last == 0 else ritz.residuals <= CONVERGED * sizes
-        # what is not needed any more is dropped, as a basis of all weights of a language model takes gigabytes
-        first, ritz = replace(first, basis=None), replace(ritz, vectors=ritz.vectors[kept])
+        ritz = first.ritz(CONVERGED)
+        first = replace(first, basis=None)  # a basis of all weights of a language model takes gigabytes
         probes = _probes(operator, generator, ritz.vectors, effort)
-        self._first, self._probes, self._taken = first, probes, ritz.values[kept]
-        self._shift = float(ritz.values[kept].sum())
-        self._taken_bracket = _ritz_bracket(ritz.values[kept], ritz.residuals[kept], root)
+        self._first, self._probes, self._taken = first, probes, ritz.values
+        self._shift = float(ritz.values.sum())
+        self._taken_bracket = _ritz_bracket(ritz.values, ritz.residuals, root)
         self._values = np.array([tri.length**2 * tri.diagonal[0] for tri in probes])
         self._brackets = np.array([root_bracket(tri, root or 2, signed=root is None) for tri in probes])
-        self.lowest = min([float(ritz.values[0])] + [float(tri.eigen()[0][0]) for tri in probes])
-        self.highest = max([float(ritz.values[-1])] + [float(tri.eigen()[0][-1]) for tri in probes])
-        self.residual = float(ritz.residuals[int(sizes.argmax())])
+        self.lowest = min([float(values[0])] + [float(tri.eigen()[0][0]) for tri in probes])
+        self.highest = max([float(values[-1])] + [float(tri.eigen()[0][-1]) for tri in probes])
+        self.residual = float(residuals[int(sizes.argmax())])
         self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
 
     def signed(self, level: float) -> Interval:
