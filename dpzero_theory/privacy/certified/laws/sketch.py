@@ -26,8 +26,9 @@ _LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0
 FEW = 50
 """If the record is in fewer batches of a run than this on average, delta may come from rare large losses; if it is in
 more, their sum is close to normal."""
-_HARDLY_USED = 1.0
-"""`rare_log_delta` is used if the record is in at most this many batches of a run on average."""
+_HARDLY_USED, _HARDLY_USED_QUIET = 0.1, 1.0
+"""`rare_log_delta` is used if the record is in at most this many batches of a run on average. The second number is for
+noise multipliers of at most `_LOUD`: with so little noise a large loss is that of one release, not a sum."""
 _LOUD = 0.5
 """The least noise multiplier at which `rough_epsilon` approximates the sum of the losses by a normal variable. With
 less noise the variance of the loss comes from outputs that are hardly ever seen."""
@@ -152,7 +153,8 @@ def rare_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float | No
     as large losses come from outputs that hardly occur without it. None is also returned for pairs of kind `add`, whose
     loss is at most log 1/(1 - q).
     """
-    if gdp > 0 or math.fsum(steps * pair.sample_rate for pair, steps in parts) > _HARDLY_USED:
+    most = _HARDLY_USED_QUIET if all(pair.noise <= _LOUD for pair, _ in parts) else _HARDLY_USED
+    if gdp > 0 or math.fsum(steps * pair.sample_rate for pair, steps in parts) > most:
         return None
     found = -math.inf
     for pair, steps in parts:

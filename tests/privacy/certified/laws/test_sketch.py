@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from dpzero_theory.privacy.certified.grids.grid import grid_delta
 from dpzero_theory.privacy.certified.laws.cells import Span
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.laws.sketch import (
@@ -50,6 +51,11 @@ def test_a_record_that_is_often_used_or_beside_other_noise_has_no_such_rough_del
     assert rare_log_delta(1.0, [(pair, 90)]) is not None
     assert rare_log_delta(1.0, [(pair, 110)]) is None
     assert rare_log_delta(1.0, [(pair, 90)], 0.1) is None
+    quiet = Pair("remove", 1e-5, 0.4)
+    assert rare_log_delta(1.0, [(quiet, 90_000)]) == pytest.approx(
+        math.log(grid_delta(1.0, [(quiet, 90_000)]).upper), abs=0.3
+    )
+    assert rare_log_delta(1.0, [(quiet, 110_000)]) is None
     assert rare_log_delta(1e-4, [(Pair("add", 1e-3, 1.5), 90)]) is None
 
 
