@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.analytic.bounds import by_use, chernoff
@@ -133,6 +134,17 @@ def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket |
     return Bracket(least, least, most, "use of the record") if most <= (1 + _SAME) * least else None
 
 
+@lru_cache(maxsize=64)
+def _summed(method: _Method, epsilon: float, parts: Parts, gdp: float, contour: float | None) -> Bracket:
+    """The bracket of delta at `epsilon` by a method that uses no grid. The last ones are kept, as whoever has found an
+    epsilon or a noise asks for delta there. Raises OverflowError where the method gives none."""
+    if not method.products:
+        return rare_delta(epsilon, parts, gdp)
+    steps = sum(count for _, count in parts)
+    budget = method.products / (method.long if steps > _LONG_STEPS else 1.0)
+    return delta_bracket(epsilon, parts, gdp, contour=contour, budget=budget)
+
+
 class Router:
     """Computes delta of one composition after another, and leaves out methods that were of no use twice in a row.
 
@@ -184,15 +196,11 @@ class Router:
         if known is not None:
             return known
         grid = RefinedGrid(epsilon, parts, gdp, wanted)
-        steps = sum(count for _, count in parts)
 
         def ask(method: _Method) -> Bracket:
             if method.points:
                 return grid.up_to(method.points)
-            if not method.products:
-                return rare_delta(epsilon, parts, gdp)
-            budget = method.products / (method.long if steps > _LONG_STEPS else 1.0)
-            return delta_bracket(epsilon, parts, gdp, contour=contour, budget=budget)
+            return _summed(method, epsilon, tuple(parts), gdp, contour)
 
         brackets: dict[str, Bracket] = {}
         for method in METHODS:

@@ -6,6 +6,7 @@ number of points, down to the rounding errors of the transform, which rise with 
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.grids.grid import grid_delta
@@ -29,6 +30,12 @@ _HELP = 0.8
 """A refinement of a bracket that is already narrow helps if the new width is at most this share of the old width."""
 
 
+@lru_cache(maxsize=64)
+def _grid_delta(epsilon: float, parts: Parts, gdp: float, points: int) -> Bracket:
+    """What `grid_delta` gives; the last brackets are kept, as in `router`."""
+    return grid_delta(epsilon, parts, gdp, points=points)
+
+
 class RefinedGrid:
     """delta(epsilon) of one composition by grids with more and more points; each call of `up_to` goes on from the one
     before."""
@@ -41,7 +48,7 @@ class RefinedGrid:
         of at most this relative width, upper/lower - 1, or of `_WIDTH`
         (`_WIDTH_OF_FEW` for few releases) if that is larger.
         """
-        self._question = epsilon, parts, gdp
+        self._question = epsilon, tuple(parts), gdp
         few = sum(steps for _, steps in parts) <= FEW_STEPS
         self._wanted = max(wanted, _WIDTH_OF_FEW if few else _WIDTH)
         self._points, self._least = _FIRST_POINTS, math.inf
@@ -84,7 +91,7 @@ class RefinedGrid:
     def _grid(self, points: int) -> tuple[Bracket, float]:
         """Return the bracket of delta(epsilon) from a grid of `points` losses, and its relative width divided by the
         width that is wanted, so that at most 1 is narrow enough."""
-        bracket = grid_delta(*self._question, points=points)
+        bracket = _grid_delta(*self._question, points)
         return bracket, (bracket.upper / bracket.lower - 1) / self._wanted if bracket.lower > 0 else math.inf
 
     def _fewer(self, best: Bracket) -> Bracket:
