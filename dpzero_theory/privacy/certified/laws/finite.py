@@ -276,12 +276,13 @@ def _dominated(forward: Profile, backward: Profile) -> tuple[Array, Array]:
     forward, backward: the probabilities of events for (P, Q) and for (Q, P), with the smallest event first. `forward`
         has one at least.
     """
-    keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
-    ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
-    keep, more = 1 - backward.error - _ROUNDING, 1 + backward.error + _ROUNDING
+    # Where an error bound says nothing, P's probability of an event is at least 0 and Q's at most 1.
+    keep, more = max(1 - forward.error - _ROUNDING, 0.0), 1 + forward.error + _ROUNDING
+    ends = [(keep * a, min(more * b, 1.0)) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
+    keep, more = max(1 - backward.error - _ROUNDING, 0.0), 1 + backward.error + _ROUNDING
     # The events of `backward` are complements: where an event is as likely under P as possible, its complement is as
     # unlikely as possible. So P's probability is rounded up here and Q's down, the opposite of `forward` above.
-    far = [(more * b, keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
+    far = [(min(more * b, 1.0), keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
     segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
     after = far[0] if far else (0.0, 0.0)
     segments.append((1 - ends[-1][0] - after[0], 1 - ends[-1][1] - after[1]))

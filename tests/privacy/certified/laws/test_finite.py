@@ -64,6 +64,17 @@ def test_what_is_cut_and_uncertain_widens_the_bracket():
     assert lower < low - 1e-3 * exact
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("error", [0.3, 1.0, 2.0, 1e20])
+def test_an_error_bound_that_says_nothing_gives_laws_that_say_nothing(error):
+    """A lower end above 1 came from such error bounds once, where noise is small and epochs are long."""
+    pair = region(*2 * [gaussian(1.0, 0.1, error=error)])
+    for law in (pair.p, pair.q):
+        assert np.all((law > 0) & (law <= 1 + 1e-12))
+        assert np.sum(law) == pytest.approx(1, abs=1e-12)
+    assert 0 <= pair.delta(1.0)[0] <= float(delta_from_gdp(1.0, 1.0))
+
+
 def test_events_out_of_order_are_joined():
     side = gaussian(1.0, 0.1)
     rng = np.random.default_rng(5)
