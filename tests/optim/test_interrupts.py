@@ -25,6 +25,7 @@ from dpzero_theory.optim.files.transcript import TranscriptError, read
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.optim.weights.torch_state import TorchState
 from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET, FULL, STEP, data
 
@@ -188,6 +189,19 @@ def test_an_interrupt_of_points_in_one_pass_or_of_a_derivative_leaves_torch_as_i
     again = module()
     replay(tmp_path / TRANSCRIPT, again)
     assert torch.equal(parameters(model), parameters(again))
+
+
+def test_what_another_thread_has_ended_is_not_brought_back() -> None:
+    """Filters for warnings, and levels of derivatives, belong to all threads.
+
+    A step that begins while another thread has them changed leaves them as that thread leaves them.
+    """
+    filters = warnings.filters
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        state = TorchState()
+    state.restore()
+    assert warnings.filters is filters
+    assert forward_ad._current_level == -1
 
 
 @pytest.mark.parametrize("work", [Run.catch_up, Run.state_dict])

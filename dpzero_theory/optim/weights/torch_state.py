@@ -8,6 +8,7 @@ computation of the thread would then be wrong or refused.
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 
 import torch
@@ -41,21 +42,32 @@ class TorchState:
         self._filters = warnings.filters
 
     def restore(self) -> None:
-        """Take off what has been put on since this object was made. Safe to repeat, and without effect in order."""
-        _, raised, frames = sys.exc_info()
-        if frames is not None and not isinstance(raised, Exception):
-            # torch's own context managers may be suspended in frames of an interrupt's traceback, and would put a mode
+        """Take off what this thread has put on since this object was made. Safe to repeat, and without effect in order.
+
+        What all threads share (numbers of levels, filters) is put back where the exception that is handled is an
+        interrupt, or came of one, and else left alone, as another thread may have changed it.
+        """
+        chain = list(_chain(sys.exception()))
+        if not all(isinstance(raised, Exception) for raised in chain):
+            # torch's own context managers may be suspended in frames of the interrupt's traceback, and would put a mode
             # back, or end a level, when the traceback is thrown away; without these frames they do so now
-            traceback.clear_frames(frames)
+            for raised in chain:
+                traceback.clear_frames(raised.__traceback__)
             # the interrupt may also have come between torch's two records of a level, one in C++ and one in Python
             with suppress(RuntimeError):
                 torch._C._exit_dual_level(level=self._dual + 1)
-        forward_ad._current_level = self._dual
-        eager_transforms.JVP_NESTING = self._nesting
+            forward_ad._current_level, eager_transforms.JVP_NESTING = self._dual, self._nesting
+            if warnings.filters is not self._filters:
+                warnings.filters = self._filters
+                with warnings.catch_warnings():  # so that what is kept about earlier filters is not used any more
+                    pass
         while _len_torch_function_stack() > self._modes:
             _pop_torch_function_stack()
         torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(self._layers)
-        if warnings.filters is not self._filters:
-            warnings.filters = self._filters
-            with warnings.catch_warnings():  # so that what is kept about earlier filters is not used any more
-                pass
+
+
+def _chain(raised: BaseException | None) -> Iterator[BaseException]:
+    """The exception `raised`, the one in whose handling it was raised, and so on."""
+    while raised is not None:
+        yield raised
+        raised = raised.__context__
