@@ -77,7 +77,8 @@ class FinitePair:
         safe one."""
         beyond = self.loss > epsilon
         upper = self.infinite + float(self.mass[beyond] @ -np.expm1(epsilon - self.loss[beyond])) * (1 + _ROUNDING)
-        gain = self.p - math.exp(min(epsilon, 700.0)) * self.q
+        other = math.exp(min(epsilon, 700.0)) * self.q
+        gain = self.p - other - 8 * UNIT * (self.p + other)  # the difference of near numbers is rounded by more
         lower = float(np.sum(gain[gain > 0])) * (1 - _ROUNDING)
         return lower, (lower + upper) / 2, min(upper, 1.0)
 

@@ -75,6 +75,17 @@ def test_an_error_bound_that_says_nothing_gives_laws_that_say_nothing(error):
     assert 0 <= pair.delta(1.0)[0] <= float(delta_from_gdp(1.0, 1.0))
 
 
+def test_a_difference_within_the_rounding_of_the_weights_is_no_lower_end():
+    """The difference of two weights is rounded by about 1e-16 of them, so that a gain of that size may be none."""
+    p = np.array([0.5, 0.5])
+    q = 0.5 * math.exp(-1.0) * (1 - 3e-16)
+    q = np.array([q, 1 - q])
+    loss = np.log(p / q)[::-1]
+    pair = FinitePair(loss, p[::-1], 0.0, p, q)
+    assert pair.delta(1.0)[0] == 0
+    assert pair.delta(0.9)[0] == pytest.approx(0.5 - math.exp(0.9) * q[0], rel=1e-10)
+
+
 def test_events_out_of_order_are_joined():
     side = gaussian(1.0, 0.1)
     rng = np.random.default_rng(5)
