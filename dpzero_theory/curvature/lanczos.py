@@ -83,8 +83,11 @@ class Tridiagonal:
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> Ritz:
-        """Returns the approximate eigenvalues and eigenvectors of A (Ritz pairs), all if `accuracy` is None, and else
-        those whose residual is at most `accuracy` times the absolute eigenvalue; the basis must have been kept."""
+        """Returns the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
+
+        With `accuracy`, a number >= 0, only the pairs are returned whose residual is at most `accuracy` times the
+        absolute value of the eigenvalue. That saves memory, as each eigenvector has d entries.
+        """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
         (values, vectors), residuals = self.eigen(), self.residuals()

@@ -72,8 +72,11 @@ class Objective:
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     def _apart(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns what `unflatten` does, each weight in memory of its own. A tangent that lies in memory otherwise than
-        its weight is copied by torch, into as much memory as the weight is a view of: for each weight all of x."""
+        """Returns the module's weights by name, as copies of their parts of the flat vector x.
+
+        Views would cost more in forward-mode differentiation: where a weight is a view of x and its tangent lies
+        otherwise in memory, torch copies the tangent into new memory as large as all of x, once for each weight.
+        """
         return {name: part.clone() for name, part in self.unflatten(x).items()}
 
     def _flatten(self, weights: dict[str, Tensor]) -> Tensor:

@@ -143,7 +143,7 @@ class _LanczosRuns:
         sizes = np.abs(values)
         check.precondition(bool(sizes.max() > 0), "the matrix must not be zero: ||A||_2 = 0")
         ritz = first.ritz(CONVERGED)
-        first = replace(first, basis=None)  # a basis of all weights of a language model takes gigabytes
+        first = replace(first, basis=None)  # not needed any more, and gigabytes for a language model
         probes = _probes(operator, generator, ritz.vectors, effort)
         self._first, self._probes, self._taken = first, probes, ritz.values
         self._shift = float(ritz.values.sum())

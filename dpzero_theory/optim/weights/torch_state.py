@@ -1,8 +1,8 @@
-"""What torch and Python keep for the thread while losses are computed in a pass of their own: modes, levels, filters.
+"""Puts torch's state back after an evaluation that was interrupted: its modes, its levels and the warnings' filters.
 
-`torch.vmap`, forward-mode differentiation and torch's modes each put something on a stack that lasts until they end.
-An interrupt (Ctrl-C) between their last line and the line that takes it off again leaves it there, and every later
-computation of the thread would then be wrong or refused.
+Inside `torch.vmap`, forward-mode differentiation or a torch mode, an entry stands on a stack of torch's, which the end
+of the block takes off. If an interrupt (Ctrl-C) comes when the block is over and the entry is still there, nothing
+takes it off any more, and later computations of the same thread are wrong or refused.
 """
 
 import sys
@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 
 class Mode(TorchFunctionMode):
-    """A torch mode for functions, whose block ends in order although an interrupt has left torch's stack in disorder.
+    """A torch mode for functions that can also be left when an interrupt has taken it off torch's stack of modes.
 
-    torch takes a mode off its stack while the mode handles a function; an interrupt may leave it off.
+    While a mode handles a function, torch takes it off that stack; an interrupt at this moment may leave it off.
     """
 
     def __exit__(self, *raised: object) -> None:
@@ -31,8 +31,11 @@ class Mode(TorchFunctionMode):
 
 
 class TorchState:
-    """The modes for functions, functorch's and forward-mode differentiation's levels, and the filters for warnings, as
-    they are when this object is made. `restore` brings them back."""
+    """A record of torch's state when this object is made, which `restore` brings back.
+
+    It holds how many modes for functions there are, the levels of functorch (`torch.vmap`, `torch.func.jvp`) and of
+    forward-mode differentiation, and the list of filters of the module `warnings`.
+    """
 
     def __init__(self) -> None:
         self._modes = _len_torch_function_stack()
@@ -42,24 +45,25 @@ class TorchState:
         self._filters = warnings.filters
 
     def restore(self) -> None:
-        """Take off what this thread has put on since this object was made. Safe to repeat, and without effect in order.
+        """End the modes and levels of this thread that were begun since this object was made. Safe to repeat.
 
-        What all threads share (numbers of levels, filters) is put back where the exception that is handled is an
-        interrupt, or came of one, and else left alone, as another thread may have changed it.
+        If all of them have ended by themselves, this does nothing. What all threads share (the numbers of the levels,
+        the filters of warnings) is put back only while an interrupt is handled, or an exception that was raised because
+        of one. In all other cases it was put back already, or another thread has changed it.
         """
         chain = list(_chain(sys.exception()))
         if not all(isinstance(raised, Exception) for raised in chain):
-            # torch's own context managers may be suspended in frames of the interrupt's traceback, and would put a mode
-            # back, or end a level, when the traceback is thrown away; without these frames they do so now
+            # The interrupt's traceback may keep torch's own context managers alive, half-way. They end when it is
+            # deleted, and would then end a level, or put back a mode, of a later evaluation. Cleared now, they end now.
             for raised in chain:
                 traceback.clear_frames(raised.__traceback__)
-            # the interrupt may also have come between torch's two records of a level, one in C++ and one in Python
+            # torch counts levels twice, in C++ and in Python; the interrupt may have come between the two
             with suppress(RuntimeError):
                 torch._C._exit_dual_level(level=self._dual + 1)
             forward_ad._current_level, eager_transforms.JVP_NESTING = self._dual, self._nesting
             if warnings.filters is not self._filters:
                 warnings.filters = self._filters
-                with warnings.catch_warnings():  # so that what is kept about earlier filters is not used any more
+                with warnings.catch_warnings():  # makes Python forget which warnings the earlier filters let pass
                     pass
         while _len_torch_function_stack() > self._modes:
             _pop_torch_function_stack()

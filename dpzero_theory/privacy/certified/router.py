@@ -136,8 +136,11 @@ def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket |
 
 @lru_cache(maxsize=64)
 def _summed(method: _Method, epsilon: float, parts: Parts, gdp: float, contour: float | None) -> Bracket:
-    """The bracket of delta at `epsilon` by a method that uses no grid. The last ones are kept, as whoever has found an
-    epsilon or a noise asks for delta there. Raises OverflowError where the method gives none."""
+    """The bracket of delta at `epsilon` by a method that uses no grid.
+
+    The last results are cached: after a search for epsilon or the noise, delta is often asked for at the same epsilon
+    and noise. Raises OverflowError where the method gives no bracket.
+    """
     if not method.products:
         return rare_delta(epsilon, parts, gdp)
     steps = sum(count for _, count in parts)
@@ -200,7 +203,7 @@ class Router:
         def ask(method: _Method) -> Bracket:
             if method.points:
                 return grid.up_to(method.points)
-            return _summed(method, epsilon, tuple(parts), gdp, contour)
+            return _summed(method, epsilon, parts, gdp, contour)
 
         brackets: dict[str, Bracket] = {}
         for method in METHODS:
@@ -254,7 +257,7 @@ def direction_delta(
 
 
 def surely_above(epsilon: float, parts: Parts, gdp: float, number: float) -> bool:
-    """Whether delta(epsilon) is certainly above `number`, as far as bounds tell that take milliseconds; else False.
+    """Whether a quick lower bound on delta(epsilon) is above `number`. False says nothing: delta may still be above it.
 
     parts: the dominating pairs of single releases, each with its number of releases. gdp: the mu >= 0 of Gaussian DP of
     the full-batch releases in the same composition (0 for none).

@@ -59,9 +59,11 @@ _LARGEST_LOG = 300.0
 """The largest log of a factor that undoes the tilt. If it is exceeded the lower end of delta is 0, because the square
 of such a factor may overflow."""
 _FIRST_LOOK = 2**12
-"""The most points with which the part of delta from runs with a large loss is looked at first."""
+"""The part of delta that comes from runs with a large loss is first computed with at most this many points, as it is
+often next to nothing."""
 _NARROW_SHARE = 0.01
-"""That part is computed with more points if its bracket is wider than this share of the bracket of the other part."""
+"""It is computed again, with all points, if its bracket is wider than this share of the width of the bracket of the
+part without large losses."""
 _MOST_CELLS = 2**17
 """The losses of one release fill at most this many cells of the grid; if need be the grid's spacing is made wider for
 that."""
@@ -307,7 +309,7 @@ def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[l
         others = [Slice(p, count - (k == one), inside) for k, (p, count) in enumerate(parts)]
         slices = [Slice(pair, 1, outside), *(other for other in others if other.steps > 0)]
         term = _bracket(epsilon, slices, min(points, _FIRST_LOOK))
-        if points > _FIRST_LOOK and steps_of_pair * (term.upper - term.lower) > _NARROW_SHARE * terms[0].width:
+        if points > _FIRST_LOOK and steps_of_pair * term.width > _NARROW_SHARE * terms[0].width:
             term = _bracket(epsilon, slices, points)
         terms.append(_Term(steps_of_pair * term.lower, steps_of_pair * term.upper))
     return terms, math.exp(2 * log_cut) / 8 + 2 * math.exp(log_cut - FAR)

@@ -32,7 +32,8 @@ _HELP = 0.8
 
 @lru_cache(maxsize=64)
 def _grid_delta(epsilon: float, parts: Parts, gdp: float, points: int) -> Bracket:
-    """What `grid_delta` gives; the last brackets are kept, as in `router`."""
+    """`grid_delta`, whose last results are cached. After a search for epsilon or the noise, delta is often asked for
+    at the same epsilon and noise."""
     return grid_delta(epsilon, parts, gdp, points=points)
 
 
@@ -48,7 +49,7 @@ class RefinedGrid:
         of at most this relative width, upper/lower - 1, or of `_WIDTH`
         (`_WIDTH_OF_FEW` for few releases) if that is larger.
         """
-        self._question = epsilon, tuple(parts), gdp
+        self._question = epsilon, parts, gdp
         few = sum(steps for _, steps in parts) <= FEW_STEPS
         self._wanted = max(wanted, _WIDTH_OF_FEW if few else _WIDTH)
         self._points, self._least = _FIRST_POINTS, math.inf
@@ -75,9 +76,9 @@ class RefinedGrid:
             if excess <= 1 or stuck or points == MOST_POINTS:
                 self._points = 2 * MOST_POINTS
                 break
-            # The width falls as the number of points to the power `order`, which is 2 until two grids have shown
-            # another one; then `needed` times as many points give the wanted width. A wide bracket may fall faster, so
-            # there the number grows at most 4 times.
+            # The width is taken to be proportional to 1/points^order, so that `needed` times as many points give the
+            # wanted width. The order is measured from the last two grids, and 2 after the first one. A wide bracket
+            # may narrow faster than that, so for wide brackets the number of points grows at most 4 times.
             order = 2.0
             if self._last is not None and before < math.inf:
                 order = min(max(math.log(before / excess) / math.log(points / self._last), 1.0), 2.0)
