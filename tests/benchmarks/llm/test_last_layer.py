@@ -28,8 +28,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "adamw": last_layer.Size(2, 8),
         "dp-adamw": last_layer.Size(2, 8),
     }
-    tasks = {"sst2": last_layer.Sizes(24, 20, 24)}
-    for name, value in {"DEV": 8, "TEST": 10, "TASKS": tasks, "SIZES": sizes, "AT_ONCE": 3,
+    tasks = {"sst2": last_layer.Sizes(24, 8, 10, 20, 24)}
+    for name, value in {"TASKS": tasks, "SIZES": sizes, "AT_ONCE": 3,
                         "DIRECTIONS": dict.fromkeys(KINDS, 2)}.items():  # fmt: skip
         monkeypatch.setattr(last_layer, name, value)
     for part in ("train", "test"):
