@@ -21,31 +21,29 @@ import math
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import half_width, markdown
+from benchmarks.llm.clipping import clipped_sum
 from benchmarks.llm.last_norm import DELTA, NONE, TASK, Prepared, padded
 from benchmarks.llm.last_norm import trained as tuned
 from benchmarks.llm.last_norm_tasks import asked
 from benchmarks.llm.models import load
-from benchmarks.llm.only_d import Adapted, Trained, Work
+from benchmarks.llm.only_d import Adapted, Top, Trained, Work
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Selection, splits
 from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
 from benchmarks.llm.tasks import task
-from dpzero_theory import check
-from dpzero_theory.cli import Parser, input_folder, integer
+from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.frozen import STATES, States
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.task_losses import IGNORED
@@ -71,8 +69,6 @@ TASKS = {
     "pubmedqa": Sizes(500, 200, 300, 192, 192),
 }
 SMOOTHING = 1e-3
-AT_ONCE = 16
-"""The number of records whose gradients `clipped` holds at one time."""
 NORM, ADAPTERS, LAYER = "last normalisation", "LoRA of rank 8, last layer", "last layer"
 NOTHING = "nothing"
 TRAINED = {NORM: Trained(0, "norms"), ADAPTERS: Trained(1, "adapters", 8), LAYER: Trained(1, "all")}
@@ -152,48 +148,8 @@ def evaluated(work: Prepared, part: str) -> tuple[float, float]:
 
 def clipped(work: Prepared, batch: Mapping[str, Tensor], clip: float) -> list[Tensor]:
     """Return the sum over a batch of the records' gradients, each scaled to norm at most the clip: a tensor for each
-    trained weight. The gradients of AT_ONCE records are held at one time."""
-    weights = {name: p.detach() for name, p in work.tail.named_parameters() if p.requires_grad}
-    sums = [torch.zeros_like(weight) for weight in weights.values()]
-
-    def loss(at: dict[str, Tensor], record: dict[str, Tensor]) -> Tensor:
-        def module(*states: Tensor) -> Any:
-            return functional_call(work.tail, at, states)
-
-        one = {name: value[None] for name, value in record.items()}
-        return torch.as_tensor(work.losses(module, one))[0]  # type: ignore[arg-type]
-
-    each: Callable[..., dict[str, Tensor]] = vmap(grad(loss), in_dims=(None, 0))
-    for rows in torch.split(torch.arange(len(batch["labels"])), AT_ONCE):
-        with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the other kernels of attention
-            found = [*each(weights, {name: value[rows] for name, value in batch.items()}).values()]
-        norms = torch.stack([gradients.flatten(1).square().sum(1) for gradients in found]).sum(0).sqrt()
-        for total, gradients in zip(sums, found, strict=True):
-            total += torch.tensordot((clip / norms).clamp(max=1.0), gradients, 1)
-    return sums
-
-
-class Ghosts:
-    """Does what `clipped` does in a tenth of the time where large matrices are trained: by ghost clipping (Opacus),
-    which finds the norms of the records' gradients without the gradients and goes backward once more. Opacus' hooks
-    stay in the module of `work`."""
-
-    def __init__(self, work: Prepared) -> None:
-        from opacus.grad_sample import GradSampleModuleFastGradientClipping
-
-        self._module = GradSampleModuleFastGradientClipping(work.tail.train(), strict=False, loss_reduction="sum")
-        self._module.disable_hooks()
-
-    def __call__(self, work: Prepared, batch: Mapping[str, Tensor], clip: float) -> list[Tensor]:
-        weights = [p for p in work.tail.parameters() if p.requires_grad]
-        self._module.enable_hooks()
-        losses = torch.as_tensor(work.losses(self._module, batch))
-        losses.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        norms = self._module.get_norm_sample()
-        self._module.disable_hooks()
-        self._module.zero_grad()
-        found = torch.autograd.grad((losses * (clip / norms).clamp(max=1.0)).sum(), weights)
-        return [*found]
+    trained weight."""
+    return clipped_sum(cast(Top, work.tail), work.losses, batch, clip)
 
 
 def _gradient_norm(work: Records, run: Prepared, name: str, method: str) -> float:
@@ -233,8 +189,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
             "directions": directions, "smoothing": SMOOTHING, "points_at_once": 1,
         }  # fmt: skip
         step_size = size * directions / norm**2 if method == "dpzero" else size
-        by = Ghosts(run) if (name, method) == (LAYER, "dp-adamw") else clipped
-        cost = tuned(run, given, step_size, lambda step: None, by)
+        cost = tuned(run, given, step_size, lambda step: None, clipped)
         found = {"steps": steps, "batch": batch, "directions": directions, "scale": size, "step_size": step_size,
                  "gradient_norm": norm, **cost}  # fmt: skip
     seconds = round(time.perf_counter() - begun, 1)
@@ -296,12 +251,6 @@ def _text(mean: float, half: float, runs: int) -> str:
     return f"{mean:.1f}" if runs == 1 else f"{mean:.1f} +- {half:.1f}"
 
 
-def _check(parser: Parser, options: Namespace) -> None:
-    with parser.refusals():
-        check.installed("ghost clipping", "opacus", "dev")
-    ready(parser, options)
-
-
 EXPERIMENT = Experiment(
     name="llm.last_layer",
     about=__doc__,
@@ -327,7 +276,7 @@ EXPERIMENT = Experiment(
         "delta": DELTA,
         "sampling": "poisson", "relation": "add-remove", "clip": "sqrt(K) G for DPZero, G for DP-AdamW",
     },
-    check=_check,
+    check=ready,
     cells=_cells,
     measure=_measure,
     told=_told,

@@ -54,9 +54,11 @@ def test_every_run_has_its_row_and_the_better_step_size_is_chosen(small: Path, t
 
 
 def test_the_noised_gradient_is_the_mean_of_clipped_gradients(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an answer's token, of which the output matrix has the row of the embedding, stands in the text."""
     work = all_weights.Work(small, "cpu")
     top = work.top()
     rows = torch.tensor([0, 3, 5])
+    work.parts["train"].tensors[0][3, 1:3] = work.options[1]
     expected = [torch.zeros_like(p) for p in top.parameters()]
     for row in rows:
         loss = work.losses(top, work.parts["train"][row[None]]).sum()

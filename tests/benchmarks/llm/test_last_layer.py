@@ -29,7 +29,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "dp-adamw": last_layer.Size(2, 8),
     }
     tasks = {"sst2": last_layer.Sizes(24, 8, 10, 20, 24)}
-    for name, value in {"TASKS": tasks, "SIZES": sizes, "AT_ONCE": 3,
+    for name, value in {"TASKS": tasks, "SIZES": sizes,
                         "DIRECTIONS": dict.fromkeys(KINDS, 2)}.items():  # fmt: skip
         monkeypatch.setattr(last_layer, name, value)
     for part in ("train", "test"):
@@ -69,17 +69,6 @@ def test_the_clipped_sum_is_that_of_one_record_at_a_time(work: last_layer.Record
     expected = sum(row * min(1.0, clip / float(row.norm())) for row in rows)
     found = torch.cat([g.flatten() for g in last_layer.clipped(run, batch, clip)])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_ghost_clipping_gives_the_same_sums(work: last_layer.Records) -> None:
-    """Also a second time, with another number of records."""
-    run, other = _moved(work, last_layer.LAYER), _moved(work, last_layer.LAYER)
-    ghosts = last_layer.Ghosts(other)
-    for count, clip in ((7, 0.05), (4, 1e3)):
-        batch = run.parts["train"][torch.arange(count)]
-        found, expected = ghosts(other, batch, clip), last_layer.clipped(run, batch, clip)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_accuracy_is_the_whole_models(work: last_layer.Records, small: Path) -> None:
