@@ -1,7 +1,5 @@
 """How delta, epsilon and the noise multiplier of a composition are found, by one class for each form of a composition.
 
-- `Told`: some part is mixed, with releases of one of two kinds by chance. The number of releases of the second kind is
-  binomial; delta is computed for given numbers, and averaged over them.
 - `Grid`: there are random allocations, or pairs of laws with finitely many outcomes. The privacy losses of all parts
   are rounded to one grid of numbers.
 - `Directions`: there are only plain Gaussian releases and pairs of Gaussian mixtures. Each of the two directions in
@@ -36,14 +34,10 @@ from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
 from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta, surely_above
 from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
-from dpzero_theory.privacy.truncation import EXCESS, mixed_delta
 
 _MOST_GUESSES, _ROUGH_MISS = 12, 1e-3
 """The search for a first guess of the noise ends after 12 guesses, or at one whose epsilon is within this share (1e-3)
 of the target."""
-_SHARE, _MISS, _ROUGH_EXCESS = 0.3, 0.3, 0.1
-"""`Curve.share` and `Curve.miss` of a search for the noise of mixed parts, in which an evaluation takes long, and the
-share of delta by which an estimate in such a search may be too large."""
 _UP = 1 + GDP_ACCURACY
 """An upper bound: this times a delta, an epsilon or a noise multiplier that is computed from a mu."""
 _STEEP = -10.0
@@ -66,13 +60,6 @@ class NoiseQuestion:
     delta: float
     sensitivity: int
     batches: tuple[float, int]
-
-    @property
-    def attained(self) -> "NoiseQuestion":
-        """The same question where each mixed part is replaced by pairs that data attain; its answer is a lower bound on
-        that of this question."""
-        batches = self.at(1.0).attained.batches or self.batches
-        return replace(self, at=lambda noise: self.at(noise).attained, batches=batches)
 
     def curve(self, near: float | None = None) -> Curve:
         """delta as a curve over the noise multiplier, for a search by certified brackets alone, without quick
@@ -120,24 +107,12 @@ class Answer(ABC):
         self.composition = composition
 
     @abstractmethod
-    def delta(
-        self,
-        epsilon: float,
-        near: float | None = None,
-        *,
-        ends: Ends = "both",
-        router: Router | None = None,
-        small: float = 0.0,
-        wanted: float = 0.0,
-    ) -> Bracket:
+    def delta(self, epsilon: float, near: float | None = None, *, ends: Ends = "both") -> Bracket:
         """The bracket of delta at `epsilon`.
 
         near: a delta that the caller compares the answer with, or None. If delta is more than 10 times larger or
         smaller, the upper end may be many times the lower end; both still hold. ends: which ends of the bracket the
-        caller uses; the other one may be 0 or 1. router: an object that remembers which methods
-        were of no use; similar questions share it to save time. None makes a new one. small: a bracket whose upper end
-        is below this number is not narrowed further, however small its lower end is. wanted: a relative width,
-        upper/lower - 1; nor is a bracket of at most this width.
+        caller uses; the other one may be 0 or 1.
         """
 
     @abstractmethod
@@ -162,8 +137,6 @@ class Answer(ABC):
 
 def answer(composition: Composition) -> Answer:
     """The object that computes delta and epsilon for this composition; its class depends on the kinds of the parts."""
-    if composition.mixed:
-        return Told(composition)
     mixture = composition.mixture
     return Directions(composition) if mixture is None else Grid(composition, mixture)
 
@@ -187,76 +160,8 @@ def _capped(bracket: Bracket, upper: float) -> Bracket:
     return replace(bracket, lower=lower, value=value, upper=top)
 
 
-def _above_zero(at_zero: Bracket, target: float) -> float:
-    """A guess, with no bound on its error, of the epsilon at which delta is `target`. at_zero: the bracket of delta at
-    epsilon 0, above the target."""
-    return at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / target))
-
-
-class Told(Answer):
-    """The answers for a composition with mixed parts, whose releases are of one of two kinds by chance."""
-
-    def delta(
-        self,
-        epsilon: float,
-        near: float | None = None,
-        *,
-        ends: Ends = "both",
-        router: Router | None = None,
-        small: float = 0.0,
-        wanted: float = 0.0,
-    ) -> Bracket:
-        return self._mixed(epsilon, EXCESS)
-
-    def _mixed(self, epsilon: float, excess: float) -> Bracket:
-        """The bracket of delta at `epsilon`; the argument `excess` is that of `mixed_delta`, and `_ROUGH_EXCESS` saves
-        time where an estimate is wanted."""
-        shared = Router()
-
-        def of(known: Composition, at: float, small: float, near: float | None) -> Bracket:
-            return answer(known).delta(at, near, ends="upper", router=shared, small=small, wanted=excess / 5)
-
-        return mixed_delta(self.composition, epsilon, of, excess)
-
-    @staticmethod
-    def _roughly(curve: Curve, told: Callable[[float], tuple["Told", float]]) -> Curve:
-        """The curve with estimates that count many numbers of truncated steps together. told: a function from x to the
-        composition and to epsilon."""
-
-        def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
-            one, epsilon = told(x)
-            return one._mixed(epsilon, _ROUGH_EXCESS).log_value, None
-
-        return replace(curve, estimate=estimate, miss=_MISS)
-
-    def epsilon(self, target: float, *, below: bool = True) -> Bracket:
-        rarely = answer(self.composition.attained).epsilon(target, below=below)
-        at_zero = self.delta(0.0) if not rarely.upper > 0 else Bracket(1.0, 1.0, 1.0, "")
-        if at_zero.upper <= target:
-            return Bracket(0.0, 0.0, 0.0, at_zero.method)
-        typical = answer(self.composition.typical).epsilon(target, below=False)
-        start = max(rarely.upper, typical.upper) or _above_zero(at_zero, target)
-        curve = replace(self._roughly(bracket_curve(self.delta), lambda x: (self, x)), share=_SHARE)
-        central = self.composition.typical.central
-        slope = min(rough_epsilon(target, central)[1], -1.0) if central else _STEEP
-        upper, point, _ = upper_crossing([curve], start, slope, target)
-        return Bracket(min(rarely.lower, upper), upper, upper, point.method)
-
-    @staticmethod
-    def noise(question: NoiseQuestion) -> Bracket:
-        _, slope = question.start()
-        rarely = answer(question.attained.at(1.0)).noise(question.attained)
-        typical = replace(question, at=lambda noise: question.at(noise).typical)
-        typical = replace(typical, bracket=lambda noise, near: answer(typical.at(noise)).delta(question.epsilon, near))
-        start = max(rarely.upper, answer(typical.at(1.0)).noise(typical).upper)
-        curve = Told._roughly(question.curve(), lambda noise: (Told(question.at(noise)), question.epsilon))
-        curve = replace(curve, share=_SHARE)
-        upper, point, _ = upper_crossing([curve], start, slope, question.delta, roomy=True)
-        return Bracket(min(rarely.lower, upper), upper, upper, point.method)
-
-
 class Grid(Answer):
-    """The answers for a composition with random allocations or finite pairs, and without mixed parts.
+    """The answers for a composition with random allocations or finite pairs.
 
     mixture: this composition in the form in which `allocations.mixture` takes it, which computes delta on a grid of
     losses.
@@ -272,16 +177,7 @@ class Grid(Answer):
         part has no such number."""
         return None if composition.sampled else composition.gdp
 
-    def delta(
-        self,
-        epsilon: float,
-        near: float | None = None,
-        *,
-        ends: Ends = "both",
-        router: Router | None = None,
-        small: float = 0.0,
-        wanted: float = 0.0,
-    ) -> Bracket:
+    def delta(self, epsilon: float, near: float | None = None, *, ends: Ends = "both") -> Bracket:
         bracket = mixture_delta(epsilon, self.mixture, target=near, ends=ends)
         plain = self._plain(self.composition)
         return _capped(bracket, float(delta_from_gdp(epsilon, plain)) * _UP + math.ulp(0.0)) if plain else bracket
@@ -329,21 +225,12 @@ class Grid(Answer):
 class Directions(Answer):
     """The answers for a composition of plain Gaussian releases and pairs of Gaussian mixtures only."""
 
-    def delta(
-        self,
-        epsilon: float,
-        near: float | None = None,
-        *,
-        ends: Ends = "both",
-        router: Router | None = None,
-        small: float = 0.0,
-        wanted: float = 0.0,
-    ) -> Bracket:
+    def delta(self, epsilon: float, near: float | None = None, *, ends: Ends = "both") -> Bracket:
         gdp, dominating = self.composition.plain, self.composition.directions()
         brackets: list[Bracket] = []
         for parts in dominating:
-            known = max((small, *(bracket.lower for bracket in brackets)))
-            brackets.append((router or Router()).delta(epsilon, parts, gdp, small=known, wanted=wanted))
+            known = max((0.0, *(bracket.lower for bracket in brackets)))
+            brackets.append(Router().delta(epsilon, parts, gdp, small=known))
         top = max(brackets, key=lambda b: b.upper)
         lower = max(b.lower for b in brackets)
         if ends != "upper" and (attained := self.composition.directions(attained=True)) != dominating:

@@ -5,9 +5,10 @@ A sampling tells for its releases which of these parts they are (`Sampling.part`
 - `PlainGaussian`: releases that cost at most as much as Gaussian noise on full batches;
 - `Pairs`: releases that each have a dominating pair of Gaussian mixtures;
 - `FinitePairs`: releases that each have a dominating pair of laws with finitely many outcomes;
-- `Epochs`: a random allocation, whose steps depend on one another within an epoch;
-- `Mixed`: releases each of which is, by a chance that everyone may know, of one kind or of another, as with truncated
-  batches.
+- `Epochs`: a random allocation, whose steps depend on one another within an epoch.
+
+`by_chance` makes a part of releases each of which is of one of several kinds, by a chance that everyone may know, as
+with truncated batches.
 
 The parts of a history make one `Composition`, and only this module reads their fields. Two neighbouring data sets are
 compared in two directions, numbered 0 and 1 (the argument `index`). P is the law of what is released from one of the
@@ -18,27 +19,18 @@ of the ratio of P to Q.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
-from scipy.special import bdtrc
-
-from dpzero_theory.bisection import largest_integer, last_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.allocations.mixture import Finite, Mixture
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.concentrated import Curve, log_moment
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, Parts
 
-_BINOMIAL = 1e-9
-"""A bound on the relative error of scipy's binomial tail probability."""
 _UNKNOWN_MOMENT = 1e250
 """So much, times t, stands for the log moment of order t of a release where it is not known."""
-_MOMENT_ROUNDING = 1e-14
-"""A bound on the absolute rounding error of the logarithm of a sum of two exponentials."""
-
-Cumulant = Callable[[Pair], tuple[float, float]]
+Cumulant = Callable[[Pair | OneOf], tuple[float, float]]
 """A function from a dominating pair to a lower and an upper bound on log E e^{t L} of one release, at some fixed t > 0.
 
 L is the pair's privacy loss, and the expectation is under the pair's first law P.
@@ -112,24 +104,25 @@ class Pairs(Part):
     by default those of `above` are used.
     """
 
-    above: tuple[Pair, ...]
+    above: tuple[Pair | OneOf, ...]
     below: tuple[Pair, ...]
     count: int
-    alone: tuple[Pair, ...] = ()
+    alone: tuple[Pair | OneOf, ...] = ()
 
     @property
     def squares(self) -> tuple[float, float]:
         # With q < 1 the most telling outputs with one record come, under the other data set, from batches that hold
         # neither of the two records; so the first number is that of a distance of one clip.
         attained = max(1 / pair.noise for pair in self.below)
-        moved = max((2 if pair.kind == "replace" else 1) / pair.noise for pair in self.above)
+        kinds = [kind for pair in self.above for _, kind in pair.kinds]
+        moved = max((2 if kind.kind == "replace" else 1) / kind.noise for kind in kinds)
         return self.count * attained**2, self.count * moved**2
 
     @property
     def batches(self) -> tuple[float, int]:
         return self.above[0].sample_rate, self.count
 
-    def of(self, index: int, *, attained: bool) -> tuple[Pair, int]:
+    def of(self, index: int, *, attained: bool) -> tuple[Pair | OneOf, int]:
         """The pair for direction `index` (0 or 1) and the number of releases: the pair of `below` if `attained`, else
         that of `above`."""
         pairs = self.below if attained else self.above
@@ -137,9 +130,8 @@ class Pairs(Part):
 
     @property
     def single(self) -> "Pairs":
-        """The same part, where `above` and `below` are replaced by the exact pairs `alone` if it is a single
-        release."""
-        return replace(self, above=self.alone, below=self.alone) if self.count == 1 and self.alone else self
+        """The same part, where `above` is replaced by the sharper pairs `alone` if it is a single release."""
+        return replace(self, above=self.alone) if self.count == 1 and self.alone else self
 
     def times(self, count: int) -> "Pairs":
         return replace(self, count=count)
@@ -242,80 +234,28 @@ class Epochs(Part):
         return min(self.run.plain_gdp, self.mu) ** 2, self.mu**2
 
 
-@dataclass(frozen=True)
-class Mixed(Part):
-    """Releases each of which is, with a chance that does not depend on the protected record, of a second, costlier
-    kind.
+def by_chance(kinds: Sequence[tuple[float, Pairs | FinitePairs]], below: Pairs, count: int) -> Pairs:
+    """Releases each of which is of one of several kinds, by a chance that does not depend on the protected record. An
+    observer may know of which kind a release is, and each is independent of the others.
 
-    An observer may know which releases are of the second kind.
-
-    chance, usual_chance: upper bounds on the probabilities that a release is of the second kind, and of the first.
-    usual: one release of the first kind. otherwise: one release of the second kind. either: a release that costs at
-    least as much as one of either kind. below: a pair of laws that some data set attains at every release. count: the
-    number of all releases.
+    kinds: for each kind an upper bound on its chance, and one release of it; finite pairs must have `known`. below: one
+    release, with pairs that some data set attains at every release. count: the number of releases.
     """
+    chances = [chance for chance, _ in kinds]
 
-    chance: float
-    usual_chance: float
-    usual: Pairs
-    otherwise: Pairs | FinitePairs
-    either: Pairs | FinitePairs
-    below: Pairs
-    count: int
+    def above(index: int, *, single: bool) -> OneOf:
+        pairs, listed = list[Pair](), list[FinitePair | None]()
+        for _, part in kinds:
+            plain = part.known if isinstance(part, FinitePairs) else part
+            pair = plain and (plain.single if single else plain).of(index, attained=False)[0]
+            if not isinstance(pair, Pair):
+                raise TypeError("by_chance: a kind must have a pair of Gaussian mixtures")
+            pairs.append(pair)
+            listed.append(part.pairs[index] if isinstance(part, FinitePairs) else None)
+        return OneOf(tuple(zip(chances, pairs, strict=True)), tuple(listed))
 
-    @property
-    def squares(self) -> tuple[float, float]:
-        return self.attained.squares[0], self.count * max(self.usual.squares[1], self.otherwise.squares[1])
-
-    @property
-    def central(self) -> Pairs:
-        """Pairs whose delta is about that of all these releases, without being a bound; a search begins with them."""
-        return self.usual.times(self.count) if self.count > 1 else self.attained
-
-    @property
-    def attained(self) -> Pairs:
-        """Pairs for all these releases that some data set attains, so that they cost at most as much as the
-        releases."""
-        return self.below.times(self.count)
-
-    def more(self, count: int) -> float:
-        """An upper bound on the probability that more than `count` of the releases are of the second kind."""
-        return self._over(count, self.chance)
-
-    def fewest(self, tail: float) -> int:
-        """A number k such that fewer than k of the releases are of the second kind with probability at most `tail` >
-        0."""
-
-        return largest_integer(lambda k: self._over(self.count - k, self.usual_chance) <= tail, 1, self.count) or 0
-
-    def _over(self, count: int, chance: float) -> float:
-        """An upper bound on the probability that more than `count` of the releases are of one of the two kinds, the
-        first or the second, if each of them is of that kind with probability at most `chance`, independently."""
-        if count >= self.count:
-            return 0.0
-        return min(float(bdtrc(count, self.count, chance)) * (1 + _BINOMIAL), 1.0)
-
-    def least(self, tail: float) -> int:
-        """The least count for which `more(count)`, the bound on the probability of more releases of the second kind, is
-        at most `tail` > 0."""
-
-        def excess(number: int) -> float:
-            chance = self.more(number - 1)
-            return math.log(tail / chance) if chance > 0 else math.inf
-
-        return last_integer(excess, 1, self.count + 1, self.count * self.chance + 1) or 0
-
-    def told(self, least: int, most: int) -> tuple[Part, ...]:
-        """Parts whose delta is at least that of the releases, given that at least `least` and at most `most` of these
-        are of the second kind."""
-        kinds = (self.otherwise, least), (self.either, most - least), (self.usual, self.count - most)
-        return tuple(part.times(times) for part, times in kinds if times)
-
-    def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
-        drawn, kept = (part.log_moment(t, index, bounds)[1] for part in (self.usual, self.otherwise))
-        top = max(drawn, kept)
-        mean = min(self.usual_chance, 1.0) * math.exp(drawn - top) + self.chance * math.exp(kept - top)
-        return self.attained.log_moment(t, index, bounds)[0], self.count * (top + math.log(mean) + _MOMENT_ROUNDING)
+    several, one = ([above(index, single=single) for index in (0, 1)] for single in (False, True))
+    return Pairs(tuple(dict.fromkeys(several)), below.below, count, alone=tuple(dict.fromkeys(one)))
 
 
 @dataclass(frozen=True)
@@ -350,7 +290,7 @@ class Composition:
     @property
     def sampled(self) -> bool:
         """Whether some part has a privacy loss that `log_moment` counts, that is, one that `gdp` does not count."""
-        return any(isinstance(part, Pairs | FinitePairs | Mixed) for part in self.parts)
+        return any(isinstance(part, Pairs | FinitePairs) for part in self.parts)
 
     @property
     def concentrated(self) -> bool:
@@ -378,37 +318,7 @@ class Composition:
 
         They are no bound; a search begins with them.
         """
-        parts = (part.central if isinstance(part, Mixed) else part for part in self.parts)
-        return replace(self, parts=tuple(parts)).directions()[0]
-
-    @property
-    def mixed(self) -> tuple[Mixed, ...]:
-        """The parts whose releases are of one of two kinds, by chance."""
-        return tuple(part for part in self.parts if isinstance(part, Mixed))
-
-    @cached_property
-    def attained(self) -> "Composition":
-        """The same composition, where each `Mixed` part is replaced by pairs of laws that its releases have at some
-        data set, so that delta is no larger."""
-        parts = (part.attained if isinstance(part, Mixed) else part for part in self.parts)
-        return replace(self, parts=tuple(parts)) if self.mixed else self
-
-    @property
-    def typical(self) -> "Composition":
-        """The composition if each `Mixed` part has the mean number of releases of its second kind, rounded. It is no
-        bound; a search begins with it."""
-        counts = [round(part.count * part.chance) for part in self.mixed]
-        return self.told(counts, counts)
-
-    def told(self, least: Sequence[int], most: Sequence[int]) -> "Composition":
-        """A composition without `Mixed` parts whose delta is at least that of this one, given how many releases of each
-        `Mixed` part are of that part's second kind.
-
-        least, most: the least and the largest such numbers, in the order of `mixed`.
-        """
-        ends = zip(self.mixed, least, most, strict=True)
-        known = (each for part, low, high in ends for each in part.told(low, high))
-        return replace(self, parts=(*(part for part in self.parts if not isinstance(part, Mixed)), *known))
+        return self.directions()[0]
 
     def directions(self, *, attained: bool = False) -> tuple[Parts, ...]:
         """The dominating pairs with their numbers of releases: one entry for each direction, or a single one if both
@@ -423,7 +333,7 @@ class Composition:
             made = [part.single for part in made]
         distinct: list[Parts] = []
         for index in (0, 1):
-            steps: dict[Pair, int] = {}
+            steps: dict[Pair | OneOf, int] = {}
             for part in made:
                 pair, count = part.of(index, attained=attained)
                 steps[pair] = steps.get(pair, 0) + count

@@ -18,7 +18,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, gaussian_part, require_one_relation
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
-from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.stated import GaussianMixture, Renyi, Zcdp
@@ -67,12 +67,12 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     above, below, ratio = gaussian_part([r for r in made if not isinstance(MECHANISMS[r.mechanism], Zcdp | Renyi)])
     apart = ratio * (2 * a - 1) / tau
 
-    def bounds(pair: Pair) -> tuple[float, float]:
+    def bounds(pair: Pair | OneOf) -> tuple[float, float]:
         """A lower and an upper bound on K(a - 1), the log moment of one release of this pair at the order a."""
         try:
             value, error = cumulant(pair, tau)
         except OverflowError:
-            noise = f"noise {pair.noise:g} of its sensitivity"
+            noise = f"noise {min(kind.noise for _, kind in pair.kinds):g} of its sensitivity"
             raise ValueError(f"order must be smaller for a divergence at {noise} to be known; got {a!r}") from None
         return max(value - error, 0.0), value + error
 

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.laws.arithmetic import log_c
-from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
 from dpzero_theory.privacy.composition import Composition
 
 _LOG_T = (math.log(1e-9), math.log(1e13))
@@ -72,13 +72,13 @@ def _least(value: Callable[[float], float], orders: Sequence[float]) -> float:
     return min([float(found.fun), *map(value, orders)])
 
 
-def _bounds(pair: Pair, t: float) -> tuple[float, float]:
+def _bounds(pair: Pair | OneOf, t: float) -> tuple[float, float]:
     """A lower and an upper bound on the log moment K(t) = log E_P e^(t L) of one release, from its dominating pair; L
     is the privacy loss.
 
     The upper bound is at most that of a release whose batch holds every record.
     """
-    shift = (2 if pair.kind == "replace" else 1) / pair.noise
+    shift = max((2 if kind.kind == "replace" else 1) / kind.noise for _, kind in pair.kinds)
     whole = shift * shift * t * (t + 1) / 2
     try:
         value, error = cumulant(pair, t)

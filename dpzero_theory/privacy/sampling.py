@@ -24,6 +24,7 @@ from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.allocations.epoch import epoch_pairs
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.groups import (
     LEAST_NOISE,
@@ -39,7 +40,7 @@ from dpzero_theory.privacy.certified.laws.groups import (
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.laws.shuffled import LEAST_SHUFFLED, largest_pairs
 from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
-from dpzero_theory.privacy.composition import Epochs, FinitePairs, Mixed, Pairs, Part, PlainGaussian
+from dpzero_theory.privacy.composition import Epochs, FinitePairs, Pairs, Part, PlainGaussian, by_chance
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
@@ -307,7 +308,7 @@ class _PoissonGroup(Poisson):
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         s = noise * self.size
         attained = _poisson(s, self.each, steps, relation)
-        known = replace(_poisson(noise, self.sample_rate, steps, relation), below=attained.above)
+        known = replace(_poisson(noise, self.sample_rate, steps, relation), below=attained.below)
         if not (LEAST_NOISE <= s <= MOST_NOISE and self.size <= MOST_IN_GROUP):
             return known
         return FinitePairs(
@@ -397,23 +398,19 @@ class TruncatedPoisson(Poisson):
         if full * (1 - _BINOMIAL) <= _LEAST_FULL:
             return min(full + _LEAST_FULL, 1.0), 1.0, q, q * (1 - 2 * _LEAST_FULL)
         usual = float(bdtr(self.largest - 1, self.n - 1, q))
-        more = 1 + _BINOMIAL
+        more, less = 1 + _BINOMIAL, 1 - _BINOMIAL
         used = (q * usual + kept) * (1 - 2 * _BINOMIAL)
-        return min(full * more, 1.0), min(usual * more, 1.0), min(kept / full * (1 + 4 * _BINOMIAL), q), used
+        chances = min(full * more, 1 - usual * less), min(usual * more, 1 - full * less)
+        full_most, usual_most = (min(chance + UNIT, 1.0) for chance in chances)
+        return full_most, usual_most, min(kept / full * (1 + 4 * _BINOMIAL), q), used
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         full, usual, when_full, used = self._chances()
         if self.largest >= self.n:
             return _poisson(noise, self.sample_rate, steps, relation)
-        return Mixed(
-            chance=full,
-            usual_chance=usual,
-            usual=_poisson(noise, self.sample_rate, 1, relation),
-            otherwise=FixedSize(when_full)._sampled(noise, 1, relation),
-            either=FixedSize(self.sample_rate)._sampled(noise, 1, relation),
-            below=_poisson(noise, used, 1, relation),
-            count=steps,
-        )
+        drawn, attained = (_poisson(noise, rate, 1, relation) for rate in (self.sample_rate, used))
+        otherwise = FixedSize(when_full)._sampled(noise, 1, relation)
+        return by_chance([(usual, drawn), (full, otherwise)], attained, steps)
 
     def of_group(self, size: int, relation: Relation) -> None:
         return None

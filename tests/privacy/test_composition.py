@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.composition import Composition, Epochs, FinitePairs, Mixed, Pairs, PlainGaussian
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
+from dpzero_theory.privacy.composition import Composition, Epochs, FinitePairs, Pairs, PlainGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 
@@ -38,9 +38,10 @@ def test_the_part_of_each_sampling(name: str, relation: Relation) -> None:
             taken = 6 if name.endswith(":3") else 4
             assert part.mu == pytest.approx(math.sqrt(taken) * relation.sensitivity / 1.5)
         case "truncated-poisson":
-            assert isinstance(part, Mixed)
-            assert 0 < part.chance < 1
-            assert part.below.above[0].sample_rate < rate
+            assert isinstance(part, Pairs)
+            assert isinstance(part.above[0], OneOf)
+            assert math.fsum(chance for chance, _ in part.above[0].kinds) == pytest.approx(1, abs=1e-8)
+            assert part.below[0].sample_rate < rate
         case "fixed-size" if relation is Relation.ZERO_OUT:
             assert isinstance(part, FinitePairs)
         case _:

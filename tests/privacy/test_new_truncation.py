@@ -23,7 +23,7 @@ from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.composition import FinitePairs, Mixed, Pairs, Part
+from dpzero_theory.privacy.composition import FinitePairs, Pairs, Part, by_chance
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, FixedSize, Poisson, Sampling
 from dpzero_theory.privacy.schedule import Indices
@@ -79,15 +79,8 @@ class RedrawnPoisson(Sampling):
         assert isinstance(otherwise, Pairs | FinitePairs)
         assert isinstance(below, Pairs)
         full = float(stats.binom.sf(self.largest - 1, self.n - 1, self.sample_rate)) * (1 + 1e-9)
-        return Mixed(
-            chance=full,
-            usual_chance=float(stats.binom.cdf(self.largest - 1, self.n - 1, self.sample_rate)) * (1 + 1e-9),
-            usual=usual,
-            otherwise=otherwise,
-            either=otherwise,
-            below=below,
-            count=steps,
-        )
+        rarely_full = float(stats.binom.cdf(self.largest - 1, self.n - 1, self.sample_rate)) * (1 + 1e-9)
+        return by_chance([(rarely_full, usual), (full, otherwise)], below, steps)
 
     def chance(self, steps: int) -> tuple[float, str]:
         return Poisson(self._used()).chance(steps)

@@ -24,7 +24,7 @@ from dpzero_theory.privacy.certified.analytic.single import single_delta
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.grids.grid import grid_delta
 from dpzero_theory.privacy.certified.grids.refinement import FEW_STEPS, MOST_POINTS, RefinedGrid
-from dpzero_theory.privacy.certified.laws.pairs import Parts
+from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 from dpzero_theory.privacy.certified.laws.sketch import FEW, rare_log_delta, rough_log_delta
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 
@@ -125,9 +125,10 @@ def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket |
     maybe = epsilon > min(_CLOSE * largest, _LARGE) or (small > 0 and _few(parts))
     if maybe and chernoff(epsilon, parts, gdp, below) < below:
         return Bracket(0.0, below, below, "Chernoff bound")
-    if gdp == 0 and [(len(pair.branches), steps) for pair, steps in parts] == [(1, 1)]:
+    first = parts[0][0]
+    if gdp == 0 and [steps for _, steps in parts] == [1] and isinstance(first, Pair) and len(first.branches) == 1:
         with contextlib.suppress(OverflowError):
-            single = single_delta(epsilon, parts[0][0])
+            single = single_delta(epsilon, first)
             if single.upper <= (1 + _NARROW) * single.lower:
                 return single
     least, most = by_use(epsilon, parts, gdp)

@@ -30,7 +30,7 @@ from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair, product
-from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, Parts
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_epsilon
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
 
@@ -208,7 +208,7 @@ def _composed(
     accuracy: how fine the grid is.
     ends: which ends of the bracket are wanted; the other one may be 0 or 1.
     """
-    everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
+    everything: list[tuple[Pair | OneOf | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
         return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
     steps = sum(count for _, count in everything)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
-from dpzero_theory.privacy.certified.laws.pairs import Parts
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, Parts
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 
 _USE_ROUNDING = 1e-12
@@ -55,10 +55,14 @@ def by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
     Where no batch holds the record both laws are the same. So delta is at most the probability that a batch holds it,
     plus the delta of the full-batch releases, which are `gdp`-GDP. The lower bound is P(E) - e^epsilon Q(E) for one
     event E: that some output (for the kind `add`: every output) lies on the far side of the middle between the two
-    means.
+    means. It is 0 where releases are of one of several kinds by chance.
     """
     unused, low_p, low_q = 0.0, 0.0, 0.0
-    for pair, steps in parts:
+    plain = [(pair, steps) for pair, steps in parts if isinstance(pair, Pair)]
+    for several, steps in parts:
+        if isinstance(several, OneOf):
+            unused += steps * (math.log1p(-several.sample_rate) if several.sample_rate < 1 else -math.inf)
+    for pair, steps in plain:
         near = float(log_ndtr(0.5 / pair.noise))
         log_p, log_q = (
             steps * math.log1p(-math.exp(tail)) for tail in replace(pair, kind=_SIDE[pair.kind]).beyond(0.5)
@@ -68,7 +72,9 @@ def by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
     upper = -math.expm1(unused) * (1 + _USE_ROUNDING)
     if gdp > 0:
         upper += math.exp(float(log_delta_from_gdp(epsilon, gdp))) * (1 + GDP_ACCURACY)
-    if parts[0][0].kind == "add":
+    if len(plain) < len(parts):
+        lower = 0.0
+    elif plain[0][0].kind == "add":
         lower = math.exp(low_p) - math.exp(min(epsilon + low_q, 700.0))
     else:
         lower = -math.expm1(low_p) + math.exp(min(epsilon, 700.0)) * math.expm1(low_q)

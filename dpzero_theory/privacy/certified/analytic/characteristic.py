@@ -5,13 +5,14 @@ of L under the law P e^{tau L}/M(tau).
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build, decay
-from dpzero_theory.privacy.certified.analytic.tilting import Tilted, cumulant_error
+from dpzero_theory.privacy.certified.analytic.tilting import Blend, Tilted, cumulant_error
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 
@@ -114,6 +115,32 @@ def log_far(
     chi = _equispaced(weights, rate, t - t[0], excess=False)
     modulus = np.maximum(np.abs(chi), 1e-300)
     return np.log(modulus) + 1j * np.angle(chi), bound / modulus
+
+
+def log_blend(
+    whole: Blend, tau: float, t: Array, kinds: Sequence[tuple[NDArray[np.complex128], Array]]
+) -> tuple[NDArray[np.complex128], Array]:
+    """The log of chi(t) e^{-i t mean}, and a bound on the relative error of chi(t), of a release that is of one of
+    several kinds by chance.
+
+    With p_k the shares of the kinds and d_k their means minus the whole's, chi e^{-i t mean} - 1 is the sum over k of
+    p_k (e^{i t d_k} chi_k e^{-i t mean_k} - 1).
+
+    whole: the tilted law of the loss. tau: the tilt. t: frequencies. kinds: for each kind the log of chi_k e^{-i t
+    mean_k} and a bound on the relative error of chi_k, at every t.
+    """
+    if len(whole.kinds) == 1:
+        return kinds[0]
+    change, bound = np.zeros(len(t), dtype=np.complex128), np.zeros(len(t))
+    for part, share, (log_chi, relative) in zip(whole.kinds, whole.shares, kinds, strict=True):
+        beyond = part.mean - whole.mean
+        fall, angle = log_chi.real, log_chi.imag + t * beyond
+        one = np.expm1(fall) * np.cos(angle) - 2 * np.sin(angle / 2) ** 2 + 1j * np.exp(fall) * np.sin(angle)
+        change += share * one
+        wrong = 2 * cumulant_error(part, tau) + 32 * UNIT * (1 + abs(part.cumulant) + abs(whole.cumulant))
+        turned = 4 * UNIT * (np.abs(fall) + np.abs(log_chi.imag) + t * abs(beyond))
+        bound += share * (np.abs(one) * wrong + np.exp(fall) * (1.01 * relative + turned))
+    return _log_one_plus(change, bound)
 
 
 def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.analytic.characteristic import log_far, log_near
+from dpzero_theory.privacy.certified.analytic.characteristic import log_blend, log_far, log_near
 from dpzero_theory.privacy.certified.analytic.decay import Decay
-from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
-from dpzero_theory.privacy.certified.analytic.tilting import Tilted, cumulant_error, glanced, saddle, tilt, tilt_all
+from dpzero_theory.privacy.certified.analytic.quadrature import Contour
+from dpzero_theory.privacy.certified.analytic.tilting import Blend, Tilted, blend_error, glanced, saddle, tilt_all
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 
@@ -197,6 +197,7 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
     the full-batch releases in the same composition (0 for none). contour: tau, the real part of the line z = tau + i t
     of the integral, or None to seek one. log_error: a natural log, or -inf.
     """
+    _no_lists(parts)
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -222,7 +223,7 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
     while ends[-1] < count:
         ends.append(min(2 * ends[-1], count))
     return Nodes(
-        tau, sum(len(p.law.loss) for p in tilted), step, period, shift, log_second, log_tail, ends, log_tolerance
+        tau, sum(len(p.law.loss) for p in decay.parts), step, period, shift, log_second, log_tail, ends, log_tolerance
     )
 
 
@@ -247,15 +248,16 @@ class _Summand:
 def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: float) -> _Summand:
     tau, t, ends, square = nodes.tau, nodes.t, nodes.ends, gdp**2
     near = Contour(tau, 0.0, ends[0] * nodes.step)
-    laws = [build(pair, near, nodes.log_tolerance) for pair, _ in parts]
-    tilted = [tilt(law, steps, tau) for law, (_, steps) in zip(laws, parts, strict=True)]
+    tilted = tilt_all(parts, tau, nodes.log_tolerance, near)
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + square * tau * (tau + 1) / 2 - tau * epsilon
     exponent = np.zeros(len(t), dtype=np.complex128)
     relative = np.zeros(len(t))
     drift = square * (tau + 0.5) - epsilon
     drift_error = 4 * UNIT * (square * (tau + 0.5) + epsilon)
     common = 0.0
-    for part in tilted:
+
+    def of_kind(part: Tilted) -> tuple[NDArray[np.complex128], Array]:
+        """The log of the kind's chi(t) e^{-i t mean}, and a bound on the relative error of chi(t), at every node t."""
         quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
         # The last block, usually the longest, is summed first: OverflowError then comes early if the budget is short.
         blocks = [
@@ -264,11 +266,15 @@ def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: flo
         ]
         blocks.append(log_near(part, t[: ends[0] + 1], quadrature))
         log_chi, error = (np.concatenate(column[::-1]) for column in zip(*blocks, strict=True))
-        exponent += part.steps * log_chi
-        relative += part.steps * (np.log1p(error) + 8 * UNIT * np.abs(log_chi))
-        drift += part.steps * part.mean
-        drift_error += 4 * UNIT * part.steps * abs(part.mean)
-        common += part.steps * cumulant_error(part, tau) + 8 * UNIT * abs(part.steps * part.cumulant)
+        return log_chi, error
+
+    for whole in tilted:
+        log_chi, error = log_blend(whole, tau, t, [of_kind(part) for part in whole.kinds])
+        exponent += whole.steps * log_chi
+        relative += whole.steps * (np.log1p(error) + 8 * UNIT * np.abs(log_chi))
+        drift += whole.steps * whole.mean
+        drift_error += 4 * UNIT * whole.steps * abs(whole.mean)
+        common += whole.steps * blend_error(whole, tau) + 8 * UNIT * abs(whole.steps * whole.cumulant)
     exponent += -square * t**2 / 2 + 1j * t * drift
     relative += t * drift_error + 8 * UNIT * (2 + square * t**2)
     common += 8 * UNIT * (tau * epsilon + square * tau * (tau + 1) + 1)
@@ -283,7 +289,7 @@ def _aliases(nodes: Nodes, log_scale: float) -> float:
     return first + math.exp(nodes.log_second - log_scale - period * shift) / -math.expm1(-period * shift)
 
 
-def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau: float) -> float:
+def _log_alias_moment(epsilon: float, tilted: Sequence[Blend], gdp: float, tau: float) -> float:
     """The log of Chernoff's bound on delta(epsilon), c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}.
 
     tilted: the laws of the pairs j, tilted by tau, with the logs of their moments M_j(tau) and their numbers T_j of
@@ -293,17 +299,26 @@ def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau:
     return log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon + math.fsum(p.steps * p.cumulant for p in tilted)
 
 
-def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
+def _alias_room(tilted: Sequence[Blend], tau: float) -> float:
     """A bound on the absolute amount by which quadrature and rounding errors make the result of `_log_alias_moment` too
     small.
 
     tilted: the laws of the pairs, tilted by tau.
     """
     room = 0.0
-    for part in tilted:
-        quadrature = part.law.quadrature_error(Contour(tau)) - part.cumulant
-        room += part.steps * (math.exp(min(quadrature, 700.0)) + 1e-12 * abs(part.cumulant)) + 1e-6
+    for whole in tilted:
+        errors = 0.0
+        for share, part in zip(whole.shares, whole.kinds, strict=True):
+            quadrature = part.law.quadrature_error(Contour(tau)) - part.cumulant
+            errors += share * (math.exp(min(quadrature, 700.0)) + 1e-12 * abs(part.cumulant))
+        room += whole.steps * errors + 1e-6
     return room
+
+
+def _no_lists(parts: Parts) -> None:
+    """Raise OverflowError if some pair is known better by finitely many outcomes, which are summed on grids alone."""
+    if any(law is not None for pair, _ in parts for law in pair.listed):
+        raise OverflowError("pairs with finitely many outcomes")
 
 
 def delta_estimate(
@@ -317,6 +332,7 @@ def delta_estimate(
     `delta_bracket` then certifies. None is returned if 4,000 nodes in t do not suffice, or if the sum is so small that
     rounding errors may dominate it. Raises OverflowError if a moment needs too many nodes in x.
     """
+    _no_lists(parts)
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     tilted = tilt_all(parts, tau, math.log(1e-13 / steps_total))
@@ -335,10 +351,11 @@ def delta_estimate(
         t: Array = step * np.arange(math.ceil(stop / step) + 1.0)
         if stop > 9 / scale:
             near = Contour(tau, 0.0, float(t[-1]))
-            tilted = [tilt(build(pair, near, _LOG_ESTIMATED - math.log(steps)), steps, tau) for pair, steps in parts]
+            tilted = tilt_all(parts, tau, _LOG_ESTIMATED - math.log(max(steps for _, steps in parts)), near)
         exponent = -(gdp**2) * t**2 / 2 + 1j * t * (gdp**2 * (tau + 0.5) - epsilon)
-        for part in tilted:
-            exponent = exponent + part.steps * (log_near(part, t, 0.0)[0] + 1j * t * part.mean)
+        for whole in tilted:
+            kinds = [log_near(part, t, 0.0) for part in whole.kinds]
+            exponent = exponent + whole.steps * (log_blend(whole, tau, t, kinds)[0] + 1j * t * whole.mean)
         z = tau + 1j * t
         terms = np.exp(exponent) / (z * (z + 1))
         terms[0] /= 2

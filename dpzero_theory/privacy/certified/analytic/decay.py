@@ -13,12 +13,14 @@ import numpy as np
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.characteristic import shift_angles
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, decay
-from dpzero_theory.privacy.certified.analytic.tilting import Tilted
+from dpzero_theory.privacy.certified.analytic.tilting import Blend, Tilted
 from dpzero_theory.privacy.certified.analytic.variation import Variation, variations
 from dpzero_theory.privacy.certified.laws.pairs import loss_at
 
 _MASS_SLACK = 1e-6
 """A relative margin that is added to sums of masses and densities; their rounding errors are far smaller."""
+_SHARE_ERROR = 1e-9
+"""A bound on the relative error of the share that a kind of release has of the tilted law."""
 _LEAST_VARIANCE = 1e-300
 """A variance of the total loss below this is replaced by this, so that nothing is divided by 0."""
 _TILTED_ERROR = 1e-10
@@ -34,15 +36,17 @@ class Decay:
     """Bounds on the log of |chi(t')| for all t' >= t, where chi is the characteristic function of the tilted total
     loss.
 
-    chi is the product of the chi_j^{T_j} of the pairs j in `parts`, each released T_j times and tilted by `tau`, and of
-    one factor for the `gdp`-GDP mechanism. The bounds do not rise with t.
+    chi is the product of the chi_j^{T_j} of the pairs j in `blends`, each released T_j times and tilted by `tau`, and
+    of one factor for the `gdp`-GDP mechanism. Where releases are of one of several kinds, chi_j is the mean over the
+    kinds, and so |chi_j| is at most the mean of their moduli. The bounds do not rise with t.
     """
 
-    def __init__(self, parts: Sequence[Tilted], tau: float, gdp: float) -> None:
-        self.parts = parts
+    def __init__(self, blends: Sequence[Blend], tau: float, gdp: float) -> None:
+        self.blends = blends
+        self.parts = [part for whole in blends for part in whole.kinds]
         self.tau = tau
         self.gdp = gdp
-        scale = math.sqrt(max(math.fsum(p.steps * p.variance for p in parts) + gdp**2, _LEAST_VARIANCE))
+        scale = math.sqrt(max(math.fsum(p.steps * p.variance for p in blends) + gdp**2, _LEAST_VARIANCE))
         self.t: Array = np.geomspace(_FIRST / scale, _LAST / scale, _COUNT)
 
     @cached_property
@@ -90,11 +94,17 @@ class Decay:
     def _total(self, gaps: Sequence[Array]) -> Array:
         """The bound on the log of the absolute characteristic function chi of the total loss at each of the points `t`.
 
-        gaps: for each pair j, with characteristic function chi_j, lower bounds on 1 - |chi_j|^2. An entry holds from
-        its point to the next one, the last entry for all t beyond.
+        gaps: for each of `parts`, with characteristic function chi_j, lower bounds on 1 - |chi_j|^2. An entry holds
+        from its point to the next one, the last entry for all t beyond.
         """
         total: Array = -(self.gdp**2) * self.t**2 / 2
-        for part, gap in zip(self.parts, gaps, strict=True):
+        each = iter(gaps)
+        for part in self.blends:
+            fall = np.zeros(len(self.t))  # a lower bound on 1 - |chi_j|
+            for share in part.shares:
+                gap = np.clip(next(each), 0.0, 1.0)
+                fall += share * (1 - _SHARE_ERROR) * gap / (1 + np.sqrt(1 - gap))
+            gap = fall * (2 - fall)
             least = np.minimum.accumulate(np.clip(gap, 0.0, 1 - 1e-300)[::-1])[::-1]
             # A bound at a larger t gives one at a smaller t: 1 - |chi(2 t)|^2 <= 4 (1 - |chi(t)|^2) for every
             # characteristic function chi.
@@ -113,14 +123,18 @@ class Decay:
         It takes longer than `fine`, and for few releases it is far smaller.
         """
         total: Array = -(self.gdp**2) * t**2 / 2
-        for part, (atom, whole) in zip(self.parts, self._sizes, strict=True):
-            pair = part.law.pair
-            log_chi = np.zeros(len(t))
-            if len(pair.branches) == 1 and not pair.partial:
-                log_chi = np.minimum(decay(pair, self.tau, shift_angles(pair), t).min(axis=0) - part.cumulant + 1e-9, 0)
-            with np.errstate(divide="ignore"):
-                log_chi = np.minimum(log_chi, np.log(atom + whole / t))
-            total = total + part.steps * log_chi
+        sizes = iter(self._sizes)
+        for several in self.blends:
+            logs = []
+            for share, part in zip(several.shares, several.kinds, strict=True):
+                pair, (atom, whole) = part.law.pair, next(sizes)
+                log_chi = np.zeros(len(t))
+                if len(pair.branches) == 1 and not pair.partial:
+                    least = decay(pair, self.tau, shift_angles(pair), t).min(axis=0)
+                    log_chi = np.minimum(least - part.cumulant + 1e-9, 0)
+                with np.errstate(divide="ignore"):
+                    logs.append(math.log(share) + np.minimum(log_chi, np.log(atom + whole / t)))
+            total = total + several.steps * np.minimum(np.logaddexp.reduce(logs) + _SHARE_ERROR, 0.0)
         return total
 
 

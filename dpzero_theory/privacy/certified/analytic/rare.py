@@ -19,7 +19,7 @@ from dpzero_theory.privacy.certified.analytic.contour import affordable, delta_b
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant_error, tilt, tilt_all
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
-from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, inverse, loss_at
+from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, PlainParts, inverse, loss_at
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_cut
 
 _LOG_TWO, _MOST_OF_TWO = math.log(1e-8), 1e-6
@@ -58,13 +58,13 @@ class Large:
 
     pair: Pair
     steps: int
-    others: Parts
+    others: PlainParts
     start: float
     last: float
     decided: Bracket
 
     @property
-    def composition(self) -> Parts:
+    def composition(self) -> PlainParts:
         """The composition with one output between `start` and `last` and no other large one; empty if last <= start."""
         if self.last <= self.start:
             return ()
@@ -82,14 +82,14 @@ class Split:
     rough: the log of a rough delta.
     """
 
-    small: Parts
-    sides: Parts
+    small: PlainParts
+    sides: PlainParts
     cut: dict[Pair, Pair]
     two: float
     rough: float
 
 
-def split(parts: Parts, log_cut: float, rough: float) -> Split:
+def split(parts: PlainParts, log_cut: float, rough: float) -> Split:
     """Cut large outputs off each pair, for a delta of about e^rough.
 
     parts: the dominating pairs of single releases, each with its number of releases. log_cut: a run has a large output
@@ -136,7 +136,7 @@ def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iter
         yield Large(pair, count, others, cut.stop, last, decided)
 
 
-def _square(parts: Parts, gdp: float) -> float:
+def _square(parts: PlainParts, gdp: float) -> float:
     """Roughly the sum over all releases in `parts` of the mean square of their privacy loss, and that of a `gdp`-GDP
     mechanism."""
     return math.fsum(t.steps * (t.variance + t.mean**2) for t in tilt_all(parts, 1e-6, -30.0)) + gdp**2
@@ -150,11 +150,15 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
     budget: for each contour, the most pairs of a node in the frequency t and a node in the output x.
 
     Raises:
-        OverflowError: a contour needs more nodes than `budget`, or rounding errors exceed the answer.
+        OverflowError: a contour needs more nodes than `budget`, rounding errors exceed the answer, or releases are of
+            one of several kinds by chance (`pairs.OneOf`).
     """
+    plain = tuple((pair, steps) for pair, steps in parts if isinstance(pair, Pair))
+    if len(plain) < len(parts):
+        raise OverflowError("releases of several kinds")
     log_cut, rough = rough_cut(epsilon, parts, gdp)
     for _ in range(_MOST_CUTS):
-        parted = split(parts, log_cut, rough)
+        parted = split(plain, log_cut, rough)
         bracket = bracket_of(epsilon, parted, gdp, budget=budget, log_error=rough + _LOG_ERROR)
         if not 0 < bracket.value * _MOST_OF_TWO < parted.two:
             break
@@ -170,7 +174,7 @@ def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_
     absolute error that each contour's part of delta may have, as for `delta_bracket`.
     """
 
-    def of(steps: int, composition: Parts) -> Bracket:
+    def of(steps: int, composition: PlainParts) -> Bracket:
         error = log_error - math.log(steps)
         term = delta_bracket(epsilon, composition, gdp, budget=budget, log_error=error)
         return Bracket(steps * term.lower, steps * term.value, steps * term.upper, term.method)
@@ -187,7 +191,9 @@ def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_
     return Bracket(lower * (1 - 4 * UNIT), min(value, upper), upper, "contour")
 
 
-def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, start: float, enough: float) -> Bracket:
+def _decided(
+    epsilon: float, gdp: float, pair: Pair, steps: int, others: PlainParts, start: float, enough: float
+) -> Bracket:
     """The part of delta from runs with one of `steps` outputs of `pair` beyond `start`, and no other large output.
 
     There the total loss exceeds epsilon all but surely. So P(R) - e^epsilon Q(R), with R the set of these runs, is a
@@ -218,7 +224,7 @@ def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, 
     return Bracket(max(value - error, 0.0), max(value, 0.0), value + error + excess, "Gaussian tails")
 
 
-def _cut_below(parts: Parts, log_chance: float) -> tuple[Parts, float]:
+def _cut_below(parts: PlainParts, log_chance: float) -> tuple[PlainParts, float]:
     """The composition `parts` without its lowest losses, and the probability under Q that a run has one of these.
 
     Q is the second law of each pair. That probability is about e^log_chance.
@@ -245,7 +251,7 @@ def _loss_at(pair: Pair, x: float) -> float:
     return float(loss_at(pair, pair.branches[0], np.array([x]))[0]) * (1 - 1e-9)
 
 
-def _log_left_tail(parts: Parts, gdp: float, margin: float) -> float:
+def _log_left_tail(parts: PlainParts, gdp: float, margin: float) -> float:
     """The log of an upper bound on E (e^{-margin - S} - 1)_+, where S is the total loss of `parts` and of the `gdp`-GDP
     mechanism.
 

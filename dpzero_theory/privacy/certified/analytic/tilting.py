@@ -5,6 +5,7 @@ tilt is the real part of the complex numbers over which `contour` integrates.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, LossLaw, build, glance, log_moment_floor
-from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
-from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_sum
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, Parts, expected
 
 _LOG_PRICE = 5.0
 """A tau smaller than the saddle, which needs fewer nodes, is chosen if the log of the integrand at t = 0 is there
@@ -80,25 +81,71 @@ def _near_one(pair: Pair, cumulant: float) -> bool:
     return cumulant < 1 and pair.start == -math.inf
 
 
-def tilt_all(parts: Parts, tau: float, log_tolerance: float) -> list[Tilted]:
+@dataclass(frozen=True)
+class Blend:
+    """The law of the loss L of one release that is of one of several kinds by chance (`pairs.OneOf`), under the tilted
+    law P e^{tau L} / M(tau), where M(tau) = sum_k w_k M_k(tau), w_k is the chance of the kind k and M_k its moment.
+
+    kinds: the tilted law of each kind. shares: the probability p_k = w_k M_k(tau) / M(tau) of each kind under the
+    tilted law. steps, cumulant, mean, variance: as in `Tilted`, for the whole. third: the third
+    central moment of the loss.
+    """
+
+    kinds: tuple[Tilted, ...]
+    shares: Array
+    steps: int
+    cumulant: float
+    mean: float
+    variance: float
+    third: float
+
+
+def blend(kinds: Sequence[tuple[float, Tilted]]) -> Blend:
+    """The tilted law of a release of one of several kinds, from the chance and the tilted law of each kind."""
+    laws = tuple(part for _, part in kinds)
+    thirds = [float(part.weights @ (part.centred * part.centred * part.centred)) for part in laws]
+    if len(laws) == 1:
+        (one,) = laws
+        return Blend(laws, np.ones(1), one.steps, one.cumulant, one.mean, one.variance, thirds[0])
+    logs = [math.log(chance) + part.cumulant for chance, part in kinds]
+    total = log_sum(np.array(logs), 0.0, np.zeros(len(logs)))
+    if all(part.cumulant < 1 for part in laws):
+        total = math.log1p(math.fsum([-1.0, *(c for c, _ in kinds), *(c * math.expm1(p.cumulant) for c, p in kinds)]))
+    shares = np.exp(np.array(logs) - total)
+    mean = math.fsum(share * part.mean for share, part in zip(shares, laws, strict=True))
+    variance = third = 0.0
+    for share, part, cube in zip(shares, laws, thirds, strict=True):
+        beyond = part.mean - mean
+        variance += share * (part.variance + beyond**2)
+        third += share * (cube + 3 * part.variance * beyond + beyond**3)
+    return Blend(laws, shares, laws[0].steps, total, mean, variance, third)
+
+
+def tilt_all(parts: Parts, tau: float, log_tolerance: float, contour: Contour | None = None) -> list[Blend]:
     """For each pair in `parts`, the law of its privacy loss L tilted by e^{tau L}, tau > 0: P e^{tau L} / M(tau), where
     M(tau) = E_P e^{tau L}.
 
     log_tolerance: the natural log of the quadrature error of M(tau + i t) that `build` aims at, as a share of M(tau);
-    the error is about this large, and no bound on it is promised.
+    the error is about this large, and no bound on it is promised. contour: the points tau + i t at which moments are
+    wanted; tau alone if None.
     """
-    return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
+
+    def law(pair: Pair, steps: int) -> Tilted:
+        return tilt(build(pair, contour or Contour(tau), log_tolerance), steps, tau)
+
+    return [blend([(chance, law(kind, steps)) for chance, kind in pair.kinds]) for pair, steps in parts]
 
 
-def glanced(parts: Parts, tau: float) -> list[Tilted]:
+def glanced(parts: Parts, tau: float) -> list[Blend]:
     """For each pair in `parts`, about the law of its loss tilted by `tau`. Moments have a relative error of about
     e^-30, which is not bounded; it takes less time than `tilt_all`."""
-    found = []
-    for pair, steps in parts:
+
+    def law(pair: Pair, steps: int) -> Tilted:
         part = tilt(glance(pair, tau, _LOG_GLANCE), steps, tau)
         spiky = float(np.max(part.weights)) > _SPIKY
-        found.append(tilt(build(pair, Contour(tau), _LOG_GLANCE), steps, tau) if spiky else part)
-    return found
+        return tilt(build(pair, Contour(tau), _LOG_GLANCE), steps, tau) if spiky else part
+
+    return [blend([(chance, law(kind, steps)) for chance, kind in pair.kinds]) for pair, steps in parts]
 
 
 def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
@@ -120,7 +167,7 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
         height = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2
         mean = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5)
         variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
-        third = math.fsum(p.steps * float(p.weights @ (p.centred * p.centred * p.centred)) for p in tilted)
+        third = math.fsum(p.steps * p.third for p in tilted)
         height -= tau * epsilon + math.log(tau * (tau + 1))
         return height, mean, variance, third
 
@@ -131,10 +178,13 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
     def reachable(tau: float) -> bool:
         """Whether tau may be at most the saddle that is sought; else it is certainly larger."""
-        least = math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts)
+        least = 0.0
+        for pair, steps in parts:
+            floors = [math.log(chance) + log_moment_floor(kind, tau) for chance, kind in pair.kinds]
+            least += steps * float(np.logaddexp.reduce(floors))
         return least <= tau * epsilon + _LOG_BEYOND
 
-    if not any(pair.partial for pair, _ in parts):
+    if not any(kind.partial for pair, _ in parts for _, kind in pair.kinds):
         tau = outward(reachable, tau, -tau / 2, growth=0.5)[1]
     for _ in range(200):
         height, mean, variance, third = moments(tau)
@@ -168,7 +218,7 @@ def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     (0 for none).
     """
     square = gdp**2
-    for pair, steps in parts:
+    for pair, steps in expected(parts):
         inverse = min(pair.noise**-2, 50.0)
         chi = math.expm1(inverse) if pair.kind != "replace" else 4 * math.sinh(inverse)
         square += steps * pair.sample_rate**2 * chi
@@ -198,7 +248,18 @@ def cumulant_error(part: Tilted, tau: float) -> float:
     return quadrature + shifted + weighted + 8 * UNIT * abs(part.cumulant)
 
 
-def cumulant(pair: Pair, tau: float) -> tuple[float, float]:
+def blend_error(whole: Blend, tau: float) -> float:
+    """A bound on the absolute error, from quadrature and rounding, of `whole.cumulant`. tau: the tilt."""
+    if len(whole.kinds) == 1:
+        return cumulant_error(whole.kinds[0], tau)
+    errors = math.fsum(
+        share * math.expm1(min(cumulant_error(part, tau) + 8 * UNIT * (1 + abs(part.cumulant)), 700.0))
+        for share, part in zip(whole.shares, whole.kinds, strict=True)
+    )
+    return 1.01 * errors + 32 * UNIT * (1 + abs(whole.cumulant))
+
+
+def cumulant(pair: Pair | OneOf, tau: float) -> tuple[float, float]:
     """The log moment K(tau) = log E_P exp(tau L) of the privacy loss L of one release of a pair, and a bound on its
     absolute error.
 
@@ -207,5 +268,5 @@ def cumulant(pair: Pair, tau: float) -> tuple[float, float]:
     Raises:
         OverflowError: too many quadrature nodes would be needed.
     """
-    part = tilt(build(pair, Contour(tau), math.log(1e-16)), 1, tau)
-    return part.cumulant, cumulant_error(part, tau)
+    (part,) = tilt_all(((pair, 1),), tau, math.log(1e-16))
+    return part.cumulant, blend_error(part, tau)

@@ -21,7 +21,7 @@ from dpzero_theory.privacy.certified.grids.frequencies import Frequencies, compo
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c, log_law, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span
 from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair
-from dpzero_theory.privacy.certified.laws.pairs import Parts
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Parts
 from dpzero_theory.privacy.certified.laws.sketch import (
     FAR,
     Sketch,
@@ -171,6 +171,7 @@ def grid_delta(
     """
     whole = everything(parts, gdp)
     steps = sum(count for _, count in whole)
+    infinite = _infinite(parts)
     log_cut, rough = rough_cut(epsilon, parts, gdp)
     for _ in range(2):
         enough = rough + math.log(_LEFT_OUT)
@@ -184,7 +185,12 @@ def grid_delta(
         if not 0 < lower < 1e3 * left_out:
             break
         rough = math.log(lower)
-    return _total(terms, left_out)
+    return _total(terms, left_out + infinite)
+
+
+def _infinite(parts: Parts) -> float:
+    """An upper bound on the probability that some release in `parts` has an infinite loss."""
+    return math.fsum(count * pair.infinite for pair, count in parts if isinstance(pair, OneOf))
 
 
 def grid_delta_beside(
@@ -217,7 +223,8 @@ def grid_delta_beside(
     reach = reach_of(log_cut, max(sum(count for _, count in whole), 1))
     slices = [Slice(pair, count, Span(reach, reach)) for pair, count in whole]
     releases: list[Slice | _Finite] = [*(_Finite(pair, count) for pair, count in finite), *slices]
-    left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
+    left_out = math.fsum(count * pair.infinite for pair, count in finite) + _infinite(parts)
+    left_out += 2 * math.exp(log_cut) if slices else 0.0
     bracket = _total([_bracket(epsilon, releases, points, ends)], left_out)
     if (ends == "upper" and bracket.upper <= _RARE_DELTA) or (ends == "lower" and bracket.lower <= _RARE_DELTA):
         bracket = _total([_bracket(epsilon, releases, points)], left_out)

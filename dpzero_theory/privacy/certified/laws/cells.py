@@ -6,6 +6,7 @@ computed with a bound on their error. The statements are derived in derivation.m
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,6 +134,22 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
         max(slip, float(np.max(loss_error))) + 4 * UNIT * float(np.max(np.abs(loss))),
         FOUR_ERROR + float(np.max(mass_error)) + 4 * UNIT * int(pieces.max()),
     )
+
+
+def blended(kinds: Sequence[tuple[float, Cells]]) -> Cells:
+    """The laws of one release that is of one of several kinds by chance (`pairs.OneOf`): for each kind its chance and
+    its laws, all on one grid with one tilt."""
+    first = min(one.first for _, one in kinds)
+    count = max(one.first + len(one.dominating) for _, one in kinds) - first
+    log_scale = max(math.log(chance) + one.log_scale for chance, one in kinds)
+    total = {name: np.zeros(count) for name in ("dominating", "nearest_p", "nearest_q")}
+    for chance, one in kinds:
+        factor = math.exp(math.log(chance) + one.log_scale - log_scale)
+        for name, law in total.items():
+            law[one.first - first :][: len(one.dominating)] += factor * getattr(one, name)
+    slip, error = (max(getattr(one, name) for _, one in kinds) for name in ("slip", "error"))
+    error += UNIT * (16 + 4 * max(abs(one.log_scale - log_scale) + abs(math.log(chance)) for chance, one in kinds))
+    return Cells(first, **total, slip=slip, error=error, log_scale=log_scale)
 
 
 def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Cells:

@@ -111,6 +111,16 @@ class FinitePair:
             FinitePair(self.loss[kept:], self.mass[kept:], 0.0, self.p[~near], self.q[~near]),
         )
 
+    def within(self, share: float, *, outside: bool) -> "FinitePair | None":
+        """The pair that dominates without its infinite loss: the outputs with smaller losses or, with `outside`, those
+        with the largest losses, which have at most the probability `share` under P; None if there are none.
+
+        What the result has from below is the same pair, and bounds nothing.
+        """
+        kept = int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share))
+        loss, mass = (law[kept:] if outside else law[:kept] for law in (self.loss, self.mass))
+        return FinitePair(loss, mass, 0.0, mass, mass * np.exp(-loss)) if kept < len(self.loss) or not outside else None
+
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
         """The laws of one release on the grid of losses with spacing `width`, tilted by tau > 0 (`cells.Cells`).
 

@@ -16,9 +16,17 @@ from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
 from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.certified.laws.arithmetic import GAUSS_ORDER, GAUSS_POINTS, GAUSS_WEIGHTS, log_c, log_sum
-from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
-from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, loss_at, losses
+from dpzero_theory.privacy.certified.laws.arithmetic import (
+    GAUSS_ORDER,
+    GAUSS_POINTS,
+    GAUSS_WEIGHTS,
+    log_c,
+    log_law,
+    log_sum,
+)
+from dpzero_theory.privacy.certified.laws.cells import Cells, Span, blended, cells
+from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.pairs import Branch, OneOf, Pair, Parts, expected, loss_at, losses
 from dpzero_theory.privacy.gaussian import log_delta_from_gdp
 
 _LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0
@@ -64,9 +72,24 @@ class Slice:
     steps: the number of releases. span: the outputs that count.
     """
 
-    pair: Pair
+    pair: Pair | OneOf
     steps: int
     span: Span
+
+    @property
+    def _laws(self) -> list[tuple[float, Pair | FinitePair]]:
+        """For each kind of release its chance, and the pair whose outputs are summed."""
+        share, found = float(ndtr(-self.span.near)), list[tuple[float, Pair | FinitePair]]()
+        for (chance, pair), listed in zip(self.pair.kinds, self.pair.listed, strict=True):
+            law = pair if listed is None else listed.within(share, outside=self.span.outside)
+            if law is not None and (law is not pair or any(self._interval(pair, b) for b in pair.branches)):
+                found.append((chance, law))
+        return found
+
+    def _interval(self, pair: Pair, branch: Branch) -> tuple[float, float] | None:
+        """The outputs of `span` on one branch of the pair; None if there are none."""
+        low, high = self.span.interval(pair, branch)
+        return (low, high) if low < high else None
 
     @property
     def largest_loss(self) -> float:
@@ -75,21 +98,31 @@ class Slice:
         It is the larger loss at the ends of `span`, because the loss is monotone in the output on each branch of the
         pair.
         """
-        ends = [(branch, np.array(self.span.interval(self.pair, branch))) for branch in self.pair.branches]
-        largest = max(float(np.max(loss_at(self.pair, branch, x))) for branch, x in ends)
+        largest = -math.inf
+        for _, law in self._laws:
+            if isinstance(law, FinitePair):
+                largest = max(largest, law.largest_loss)
+                continue
+            for branch in law.branches:
+                ends = np.array(self.span.interval(law, branch))
+                largest = max(largest, float(np.max(loss_at(law, branch, ends))))
         return largest + 1e-9 * abs(largest) if math.isfinite(largest) else math.inf
 
     def sketch(self, size: int) -> Sketch:
-        """The law of the loss of one release as a sum with about `size` terms for each branch of the pair. Raises
+        """The law of the loss of one release as a sum with about `size` terms for each branch of a pair. Raises
         OverflowError if no output counts."""
-        pair, sums = self.pair, []
-        for branch in pair.branches:
-            low, high = self.span.interval(pair, branch)
-            if low < high:
-                x, width = gauss(low, high, size)
-                sums.append(losses(pair, branch, x, np.log(width / (pair.noise * math.sqrt(2 * math.pi)))))
-        if pair.atom > 0 and not self.span.outside:
-            sums.append((np.zeros(1), np.log([pair.atom])))
+        sums = []
+        for chance, law in self._laws:
+            if isinstance(law, FinitePair):
+                sums.append((law.loss, log_law(chance * law.mass)))
+                continue
+            for branch in law.branches:
+                if interval := self._interval(law, branch):
+                    x, width = gauss(*interval, size)
+                    log_width = np.log(chance * width / (law.noise * math.sqrt(2 * math.pi)))
+                    sums.append(losses(law, branch, x, log_width))
+            if law.atom > 0 and not self.span.outside:
+                sums.append((np.zeros(1), np.log([chance * law.atom])))
         if not sums:
             raise OverflowError("no outputs in a slice")
         return Sketch(np.concatenate([f[0] for f in sums]), np.concatenate([f[1] for f in sums]), self.steps)
@@ -99,7 +132,13 @@ class Slice:
 
         Losses below `lowest` count as `lowest`. Only outputs in `span` count.
         """
-        return cells(self.pair, tau, width, self.span, lowest)
+        kinds = []
+        for chance, law in self._laws:
+            if isinstance(law, FinitePair):
+                kinds.append((chance, law.cells(tau, width, lowest)))
+            else:
+                kinds.append((chance, cells(law, tau, width, self.span, lowest)))
+        return kinds[0][1] if len(self.pair.kinds) == 1 else blended(kinds)
 
 
 def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
@@ -153,11 +192,12 @@ def rare_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float | No
     as large losses come from outputs that hardly occur without it. None is also returned for pairs of kind `add`, whose
     loss is at most log 1/(1 - q).
     """
-    most = _HARDLY_USED_QUIET if all(pair.noise <= _LOUD for pair, _ in parts) else _HARDLY_USED
-    if gdp > 0 or math.fsum(steps * pair.sample_rate for pair, steps in parts) > most:
+    kinds = expected(parts)
+    most = _HARDLY_USED_QUIET if all(pair.noise <= _LOUD for pair, _ in kinds) else _HARDLY_USED
+    if gdp > 0 or math.fsum(steps * pair.sample_rate for pair, steps in kinds) > most:
         return None
     found = -math.inf
-    for pair, steps in parts:
+    for pair, steps in kinds:
         if pair.kind == "add":
             return None
         q, gained = pair.sample_rate, math.expm1(min(epsilon, 600.0))
@@ -181,7 +221,7 @@ def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float,
     batch.
     """
     variance, best = gdp * gdp, (0.0, -1.0)
-    for pair, steps in parts:
+    for pair, steps in expected(parts):
         q = pair.sample_rate
         if pair.noise >= _LOUD:
             variance += steps * q * q * _spread(pair)

@@ -7,7 +7,7 @@ import pytest
 
 from dpzero_theory.privacy.certified.analytic.decay import Decay
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
-from dpzero_theory.privacy.certified.analytic.tilting import tilt
+from dpzero_theory.privacy.certified.analytic.tilting import blend, tilt
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 
@@ -34,7 +34,7 @@ def at(decay, t, *, fine):
 def test_no_later_value_is_above_the_bound(pair, steps, tau):
     law = build(pair, Contour(tau), -45.0)
     part = tilt(law, steps, tau)
-    decay = Decay([part], tau, 0.0)
+    decay = Decay([blend([(1.0, part)])], tau, 0.0)
     scale = 1 / math.sqrt(steps * part.variance)
     t = np.geomspace(0.3 * scale, 3e2 * scale, 400)
     near = Contour(tau, 0.0, float(t[-1]))
@@ -57,6 +57,6 @@ def test_no_later_value_is_above_the_bound(pair, steps, tau):
 
 def test_doubling_holds_on_the_grid():
     part = tilt(build(Pair("remove", 0.01, 2.0), Contour(3.0), -40.0), 1_000, 3.0)
-    decay = Decay([part], 3.0, 0.2)
+    decay = Decay([blend([(1.0, part)])], 3.0, 0.2)
     assert np.all(decay.coarse[1:] <= decay.coarse[:-1])
     assert np.all(decay.fine <= decay.coarse)

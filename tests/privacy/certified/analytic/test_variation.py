@@ -6,7 +6,7 @@ import numpy as np
 
 from dpzero_theory.privacy.certified.analytic.decay import Decay
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
-from dpzero_theory.privacy.certified.analytic.tilting import tilt
+from dpzero_theory.privacy.certified.analytic.tilting import blend, tilt
 from dpzero_theory.privacy.certified.analytic.variation import variations
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 
@@ -34,5 +34,5 @@ def test_what_is_far_below_the_peak_does_not_vanish():
     assert log_variation(law, 1.0) > 400
     # Without the outputs of large losses the loss is one value, so |chi| is 1 for every t that can be written down
     part = tilt(build(Pair("remove", 1e-3, 0.03, stop=0.4), Contour(1.0), -40.0), 10, 1.0)
-    decay = Decay([part], 1.0, 0.0)
+    decay = Decay([blend([(1.0, part)])], 1.0, 0.0)
     assert decay.fine.min() > -1e-9
