@@ -22,7 +22,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN
 from dpzero_theory.privacy.certified.laws.concentrated import MOST_RHO, concentrated_pair, curve_pair, summed
 from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair
-from dpzero_theory.privacy.certified.router import CLOSED
+from dpzero_theory.privacy.certified.router import CHERNOFF, CLOSED
 from dpzero_theory.privacy.composition import Composition, Concentrated, Curved, FinitePairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.moments import moment_delta, moment_epsilon
@@ -450,7 +450,8 @@ def _composed_epsilon(composition: Composition, delta: float, below: bool = True
     """
     try:
         bracket = answer(composition).epsilon(delta, below=below)
-        upper = moment_epsilon(composition, delta) if composition.concentrated else math.inf
+        roughly = composition.concentrated or bracket.method == CHERNOFF
+        upper = moment_epsilon(composition, delta) if roughly else math.inf
         if upper >= bracket.upper:
             return bracket
         return Bracket(min(bracket.lower, upper), upper, upper, _MOMENTS)

@@ -28,8 +28,8 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 from dpzero_theory.privacy.certified.laws.sketch import FEW, rare_log_delta, rough_log_delta
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 
-CLOSED = "closed form"
-"""The `method` of a bracket that is exact but for rounding."""
+CLOSED, CHERNOFF = "closed form", "Chernoff bound"
+"""The `method` of a bracket that is exact but for rounding, and of one that is from `bounds.chernoff`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _closed(epsilon: float, parts: Parts, gdp: float, small: float) -> Bracket |
     below = max(small, _UNRESOLVED)
     maybe = epsilon > min(_CLOSE * largest, _LARGE) or (small > 0 and _few(parts))
     if maybe and chernoff(epsilon, parts, gdp, below) < below:
-        return Bracket(0.0, below, below, "Chernoff bound")
+        return Bracket(0.0, below, below, CHERNOFF)
     first = parts[0][0]
     if gdp == 0 and [steps for _, steps in parts] == [1] and isinstance(first, Pair) and len(first.branches) == 1:
         with contextlib.suppress(OverflowError):
@@ -219,7 +219,7 @@ class Router:
                     break
         if not brackets:
             upper = chernoff(epsilon, parts, gdp)
-            brackets["Chernoff bound"] = Bracket(0.0, upper, upper, "Chernoff bound")
+            brackets[CHERNOFF] = Bracket(0.0, upper, upper, CHERNOFF)
         used = min(brackets, key=lambda name: brackets[name].upper - brackets[name].lower)
         self._failures.pop(used, None)
         best = brackets[used]

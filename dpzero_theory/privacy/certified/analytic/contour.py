@@ -52,6 +52,8 @@ _HALVINGS = 30
 _REAL_LINE = 1000.0
 """The largest frequency t at which pairs with two branches (the kind `fixed-size`) are evaluated; for these the
 integral over outputs stays on the real line, which takes the more nodes the larger t is."""
+_FEW_LISTED = 1e-5
+"""The most releases of kinds that are known better by finitely many outcomes, on average and as a share of delta."""
 _LOOKS_FOR_END = 40
 """A search for the last node tries this many values of t, and then as many again between the two that enclose it."""
 
@@ -103,6 +105,7 @@ def delta_bracket(
     scale = math.exp(summand.log_scale)
     lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
     upper = min(scale * high * (1 + scale_error) + 5e-324, 1.0)
+    _require_few_listed(parts, upper)
     middle = max(total, low, 1e-300)
     value = min(max(scale * middle, lower), upper)
     return Bracket(lower, value, upper, "contour")
@@ -197,7 +200,7 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
     the full-batch releases in the same composition (0 for none). contour: tau, the real part of the line z = tau + i t
     of the integral, or None to seek one. log_error: a natural log, or -inf.
     """
-    _no_lists(parts)
+    _require_few_listed(parts)
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -315,9 +318,19 @@ def _alias_room(tilted: Sequence[Blend], tau: float) -> float:
     return room
 
 
-def _no_lists(parts: Parts) -> None:
-    """Raise OverflowError if some pair is known better by finitely many outcomes, which are summed on grids alone."""
-    if any(law is not None for pair, _ in parts for law in pair.listed):
+def _require_few_listed(parts: Parts, delta: float = 1.0) -> None:
+    """Raise OverflowError if releases of kinds that are known better by finitely many outcomes may matter for `delta`.
+
+    On a contour they count by pairs that only dominate those outcomes, which costs at most the probability that there
+    is any such release. Grids have the outcomes.
+    """
+    chances = [
+        steps * chance
+        for pair, steps in parts
+        for (chance, _), listed in zip(pair.kinds, pair.listed, strict=True)
+        if listed is not None
+    ]
+    if math.fsum(chances) > _FEW_LISTED * delta:
         raise OverflowError("pairs with finitely many outcomes")
 
 
@@ -332,7 +345,7 @@ def delta_estimate(
     `delta_bracket` then certifies. None is returned if 4,000 nodes in t do not suffice, or if the sum is so small that
     rounding errors may dominate it. Raises OverflowError if a moment needs too many nodes in x.
     """
-    _no_lists(parts)
+    _require_few_listed(parts)
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     tilted = tilt_all(parts, tau, math.log(1e-13 / steps_total))
@@ -363,7 +376,9 @@ def delta_estimate(
         if not step / math.pi * total > 1e6 * target:
             return None
         if abs(terms[-1]) < 1e-9 * total:
-            return log_scale + math.log(step / math.pi * total), tau
+            log_delta = log_scale + math.log(step / math.pi * total)
+            _require_few_listed(parts, math.exp(min(log_delta, 0.0)))
+            return log_delta, tau
         stop *= 3
     return None
 

@@ -7,8 +7,8 @@ import pytest
 
 from dpzero_theory.privacy.certified.analytic.decay import Decay
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
-from dpzero_theory.privacy.certified.analytic.tilting import blend, tilt
-from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.analytic.tilting import blend, tilt, tilt_all
+from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
 
 
 def at(decay, t, *, fine):
@@ -53,6 +53,27 @@ def test_no_later_value_is_above_the_bound(pair, steps, tau):
     if steps > 100:
         stop = t[np.argmax(later < -30)]
         assert at(decay, 20 * stop, fine=True) < -30
+
+
+@pytest.mark.parametrize("name", ["remove", "add", "replace"])
+def test_no_later_value_is_above_the_bound_of_several_kinds(name):
+    kinds, steps, tau = ((0.7, Pair(name, 0.02, 1.0)), (0.3, Pair(name, 0.1, 3.0))), 400, 4.0
+    (whole,) = tilt_all(((OneOf(kinds, (None, None)), steps),), tau, -45.0)
+    decay = Decay([whole], tau, 0.0)
+    scale = 1 / math.sqrt(steps * whole.variance)
+    t = np.geomspace(0.3 * scale, 3e2 * scale, 400)
+    chi = np.zeros(len(t), dtype=complex)
+    for chance, pair in kinds:
+        law = build(pair, Contour(tau, 0.0, float(t[-1])), -40.0)
+        mass = chance * np.exp(law.log_mass + tau * law.loss - whole.cumulant)
+        chi += np.exp(1j * t[:, None] * (law.loss - whole.mean)) @ mass
+    with np.errstate(divide="ignore"):
+        log_chi = steps * np.log(np.maximum(np.abs(chi) - 1e-12, 1e-300))
+    later = np.maximum.accumulate(log_chi[::-1])[::-1]
+    for fine in (False, True):
+        assert np.all(np.array([at(decay, point, fine=fine) for point in t]) >= later)
+    assert np.all(decay.shifted(t) >= later - 1e-9)
+    assert decay.fine.min() < -5
 
 
 def test_doubling_holds_on_the_grid():

@@ -114,6 +114,23 @@ def test_a_listed_kind_is_summed_on_a_grid_alone() -> None:
         delta_estimate(epsilon, parts)
 
 
+def test_a_listed_kind_that_hardly_ever_is_drawn_does_not_hinder_a_contour() -> None:
+    kinds, listed = (Pair("remove", 0.05, 1.2), Pair("fixed-size", 0.04, 0.6)), zeroed_pairs(1.2, 0.04)[0]
+    plain = delta_bracket(0.7, ((kinds[0], 200),))
+    found = delta_bracket(0.7, ((one_of(1e-15, kinds, listed), 200),))
+    assert found.upper == pytest.approx(plain.upper, rel=1e-6)
+    with pytest.raises(OverflowError, match="finitely many outcomes"):
+        delta_bracket(3.0, ((one_of(1e-9, kinds, listed), 200),))
+
+
+def test_an_infinite_loss_of_a_listed_kind_counts_with_its_chance() -> None:
+    """Its releases have the loss 0 or, with probability 0.001, an infinite one."""
+    listed = FinitePair(np.zeros(1), np.array([0.999]), 0.001, np.ones(1), np.ones(1))
+    kinds = Pair("remove", 1e-9, 10.0), Pair("fixed-size", 1e-9, 5.0)
+    parts = ((one_of(0.25, kinds, listed), 8),)
+    assert grid_delta(1.0, parts).upper == pytest.approx(8 * 0.25 * 0.001, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_bounds_hold(name: str) -> None:
     chance, steps, epsilon = 0.2, 50, 0.9
