@@ -40,7 +40,7 @@ class _Rows(NamedTuple):
 
     def squares(self) -> Tensor:
         same = self.ids[:, :, None] == self.ids[:, None]
-        return ((self.vectors @ self.vectors.mT)  * same).sum((1, 2))
+        return ((self.vectors @ self.vectors.mT) * same).sum((1, 2))
 
     def total(self, factors: Tensor) -> Tensor:
         scaled = (self.vectors * factors[:, None, None]).flatten(0, 1)

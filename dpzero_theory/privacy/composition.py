@@ -239,9 +239,13 @@ def by_chance(kinds: Sequence[tuple[float, Pairs | FinitePairs]], below: Pairs, 
     observer may know of which kind a release is, and each is independent of the others.
 
     kinds: for each kind an upper bound on its chance, and one release of it; finite pairs must have `known`. below: one
-    release, with pairs that some data set attains at every release. count: the number of releases.
+    release, with pairs that some data set attains at every release. count: the number of releases. Raises ValueError if
+    the chances sum to less than 1.
     """
+    kinds = [(chance, part) for chance, part in kinds if chance != 0]
     chances = [chance for chance, _ in kinds]
+    if not (math.fsum(chances) >= 1 and max(chances) <= 1):
+        raise ValueError(f"kinds must have chances of at most 1 that sum to at least 1; got {chances}")
 
     def above(index: int, *, single: bool) -> OneOf:
         pairs, listed = list[Pair](), list[FinitePair | None]()
@@ -249,7 +253,7 @@ def by_chance(kinds: Sequence[tuple[float, Pairs | FinitePairs]], below: Pairs, 
             plain = part.known if isinstance(part, FinitePairs) else part
             pair = plain and (plain.single if single else plain).of(index, attained=False)[0]
             if not isinstance(pair, Pair):
-                raise TypeError("by_chance: a kind must have a pair of Gaussian mixtures")
+                raise TypeError(f"kinds must have a pair of Gaussian mixtures each; got {part}")
             pairs.append(pair)
             listed.append(part.pairs[index] if isinstance(part, FinitePairs) else None)
         return OneOf(tuple(zip(chances, pairs, strict=True)), tuple(listed))

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
-from dpzero_theory.privacy.composition import Composition, Epochs, FinitePairs, Pairs, PlainGaussian
+from dpzero_theory.privacy.certified.laws.zeroed import zeroed_pairs
+from dpzero_theory.privacy.composition import Composition, Epochs, FinitePairs, Pairs, PlainGaussian, by_chance
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 
@@ -73,3 +74,14 @@ def test_what_is_exact_for_a_single_release_counts_for_it_alone() -> None:
     assert Composition((one,)).directions() == tuple(((pair, 1),) for pair in attained)
     assert Composition((one.times(2),)).directions() == (((hybrid[0], 2),),)
     assert Composition((one, PlainGaussian(0.1))).directions() == (((hybrid[0], 1),),)
+
+
+def test_chances_that_do_not_sum_to_1_are_refused() -> None:
+    part = Pairs((Pair("remove", 0.1, 1.0),), (Pair("remove", 0.1, 1.0),), 1)
+    for chances in ([0.5, 0.4], [math.nan, 1.0], [1.5, 0.1]):
+        with pytest.raises(ValueError, match=r"^kinds must have chances of at most 1 that sum to at least 1; got \["):
+            by_chance([(chance, part) for chance in chances], part, 3)
+    (pair,) = by_chance([(1.0, part), (0.0, part)], part, 3).above
+    assert pair.kinds == ((1.0, part.above[0]),)
+    with pytest.raises(TypeError, match=r"^kinds must have a pair of Gaussian mixtures"):
+        by_chance([(1.0, FinitePairs(zeroed_pairs(1.0, 0.1), 1))], part, 3)

@@ -21,6 +21,8 @@ _MASS_SLACK = 1e-6
 """A relative margin that is added to sums of masses and densities; their rounding errors are far smaller."""
 _SHARE_ERROR = 1e-9
 """A bound on the relative error of the share that a kind of release has of the tilted law."""
+_LEAST_SHARE = 1e-300
+"""A share below this is replaced by this, which only raises the bound."""
 _LEAST_VARIANCE = 1e-300
 """A variance of the total loss below this is replaced by this, so that nothing is divided by 0."""
 _TILTED_ERROR = 1e-10
@@ -133,7 +135,7 @@ class Decay:
                     least = decay(pair, self.tau, shift_angles(pair), t).min(axis=0)
                     log_chi = np.minimum(least - part.cumulant + 1e-9, 0)
                 with np.errstate(divide="ignore"):
-                    logs.append(math.log(share) + np.minimum(log_chi, np.log(atom + whole / t)))
+                    logs.append(math.log(max(share, _LEAST_SHARE)) + np.minimum(log_chi, np.log(atom + whole / t)))
             total = total + several.steps * np.minimum(np.logaddexp.reduce(logs) + _SHARE_ERROR, 0.0)
         return total
 

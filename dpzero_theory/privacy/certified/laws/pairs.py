@@ -99,12 +99,13 @@ class Pair:
         cut = replace(first, start=max(first.start, self.start), stop=self.stop)
         return (cut, *(replace(other, stop=-self.start) for other in others if self.start < 0))
 
+    listed: ClassVar[tuple[None]] = (None,)
+    """For the only kind of release, see `kinds`: no pair with finitely many outcomes is known."""
+
     @property
     def kinds(self) -> "tuple[tuple[float, Pair], ...]":
         """This pair as the only kind of release, with chance 1; see `OneOf`."""
         return ((1.0, self),)
-
-    listed: ClassVar[tuple[None]] = (None,)
 
     @property
     def partial(self) -> bool:
@@ -202,9 +203,9 @@ class OneOf:
     output by P_k; Q is that of such a kind and an output by Q_k. So the privacy loss is that of the pair k with
     probability w_k.
 
-    kinds: an upper bound on w_k, in (0, 1], and the pair (P_k, Q_k), for each k. listed: for each k a pair of laws with
-    finitely many outcomes that dominates (P_k, Q_k) no more than need be, in which case (P_k, Q_k) only dominates it
-    too; or None. A grid has the listed pairs, other bounds have the others.
+    kinds: an upper bound on w_k, in (0, 1], and the pair (P_k, Q_k), for each k. listed: for each k None, or a pair
+    with finitely many outcomes that dominates a release of this kind too, and costs less than (P_k, Q_k). Grids take
+    the listed pairs, all other bounds the pairs in `kinds`.
     """
 
     kinds: tuple[tuple[float, Pair], ...]
