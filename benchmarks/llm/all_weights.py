@@ -2,6 +2,7 @@
 
     python -m benchmarks.pretrained smollm2                              # the model, once
     python -m benchmarks.llm.all_weights --data DIR --device cuda        # DIR: sst2_train.tsv, sst2_test.tsv
+    python -m benchmarks.llm.all_weights --summary                       # the table
 
 The prompt, the training phrases, the dev phrases and the test sentences are those of `benchmarks.llm.last_norm`, which
 trains the gain of the last normalisation. Here AdamW, DP-AdamW and DPZero train all weights. A setting is chosen by the
@@ -25,8 +26,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.kit.device import chosen_device, device_name
 from benchmarks.kit.experiment import Cell, Experiment, flag
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
+from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm.clipping import clipped_sum
+from benchmarks.llm.last_layer import LABELS
 from benchmarks.llm.last_norm import DELTA, LENGTH, NONE, TASK, padded, texts
 from benchmarks.llm.models import load
 from benchmarks.llm.only_d import Top
@@ -199,6 +202,23 @@ def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
     )
 
 
+def table(folder: Path = RESULTS / "llm_all_weights") -> str:
+    """Return a table of accuracies by method and step size: of the run that chooses, and of the reported runs."""
+    rows, lines = read_rows(folder), []
+    for method, epsilon in (("zero-shot", NONE), *RUNS):
+        mine = having(rows, method=method).astype({"setting": str})
+        shown = mine[mine["setting"] == CHOSEN]
+        for size in dict.fromkeys(mine["step_size"]):
+            trial, runs = (part[part["step_size"] == size] for part in (mine[mine["setting"] != CHOSEN], shown))
+            one = [
+                f"{100 * trial[name].iloc[0]:.1f}" if len(trial) else "-" for name in ("dev_accuracy", "test_accuracy")
+            ]
+            told = percent(runs["test_accuracy"]) if len(runs) else "-"
+            lines.append([LABELS[method], epsilon, f"{size:g}" if size else "-", *one, told, str(len(runs))])
+    heads = ["method", "epsilon", "step size", "dev, one run", "test, one run", "test, reported runs", "reported runs"]
+    return markdown(heads, lines)
+
+
 def _check(parser: Parser, options: Namespace) -> None:
     options.device = chosen_device(parser, options.device)
     ready(parser, options)
@@ -228,6 +248,7 @@ EXPERIMENT = Experiment(
     cells=_cells,
     measure=_measure,
     told=_told,
+    summary=table,
 )  # fmt: skip
 
 if __name__ == "__main__":

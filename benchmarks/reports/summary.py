@@ -22,7 +22,18 @@ from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
-from benchmarks.llm import chat, e2e, exact_match, last_layer, last_norm_shaped, owners, rewards, speakers, speeches
+from benchmarks.llm import (
+    all_weights,
+    chat,
+    e2e,
+    exact_match,
+    last_layer,
+    last_norm_shaped,
+    owners,
+    rewards,
+    speakers,
+    speeches,
+)
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm import only_d as only_d_rows
 from benchmarks.llm.grids import LABELS, table
@@ -630,6 +641,7 @@ FULL: dict[str, Callable[[], str]] = {
     "llm_e2e": e2e.table,
     "llm_speeches": speeches.table,
     "llm_last_layer": last_layer.table,
+    "llm_all_weights": all_weights.table,
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_exact_match": exact_match.table,

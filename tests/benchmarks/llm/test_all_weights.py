@@ -51,6 +51,11 @@ def test_every_run_has_its_row_and_the_better_step_size_is_chosen(small: Path, t
     assert rows.loc[("adamw", "1"), "dev_accuracy"] > rows.loc[("adamw", "0"), "dev_accuracy"]
     assert rows.loc[("adamw", "chosen"), "step_size"] == 1e-2
     assert rows.loc[("adamw", "chosen"), "test_accuracy"] > rows.loc[("zero-shot", "chosen"), "test_accuracy"]
+    lines = [line.split(" | ") for line in all_weights.table(out).splitlines()[2:]]
+    assert [line[0] for line in lines] == ["| zero-shot", *["| AdamW"] * 2, "| DPZero", "| DP-AdamW"]
+    assert [line[2] for line in lines] == ["-", "1e-09", "0.01", "0.01", "0.001"]
+    assert [line[-1] for line in lines] == ["1 |", "0 |", "1 |", "1 |", "1 |"]
+    assert lines[2][5] == f"{100 * rows.loc[('adamw', 'chosen'), 'test_accuracy']:.1f}"
 
 
 def test_the_noised_gradient_is_the_mean_of_clipped_gradients(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
