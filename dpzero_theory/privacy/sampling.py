@@ -607,10 +607,7 @@ class _FixedGroup(FixedSize):
         most = self.number[-1][0]
         if relation is Relation.ZERO_OUT and LEAST_NOISE <= noise <= q * MOST_NOISE:
             twice = tuple((2 * j, log_weight) for j, log_weight in self.number)
-            above = zeroed_pairs(noise, q) if q < 1 else mixture_pairs(noise, ((1.0, 0.0),), replaced=False)
-            ends = (twice, self.number), (self.number, twice)
-            first, second = (attained_pair(pair, s, *laws) for pair, laws in zip(above, ends, strict=True))
-            return FinitePairs((first, second), steps)
+            return FinitePairs((attained_pair(s, twice, self.number), attained_pair(s, self.number, twice)), steps)
         scale = most * (1 if relation is Relation.ZERO_OUT else 2)
         shifts = tuple((j / most, log_weight) for j, log_weight in self.number)
         if not LEAST_NOISE <= s / scale <= MOST_NOISE:

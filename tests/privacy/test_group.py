@@ -457,3 +457,10 @@ def test_fixed_orders_are_closed_form_for_groups_of_any_size():
     release = Release(100.0, 1, sampling="fixed-order", relation="zero-out", sample_rate=0.01)
     plain = epsilon_of_history([Release(1e-4, 1, sampling="full", relation="zero-out")], 1e-5)
     assert group_epsilon([release], 1e-5, size=10**6).upper == pytest.approx(plain.upper, rel=1e-9)
+
+
+def test_the_lower_end_under_zero_out_is_near_the_upper_one_where_records_are_seldom_used() -> None:
+    """The grid is laid for the pair that data attain, not for one that costs many times as much."""
+    drawn = Release(7.0, 2000, sampling="fixed-size", relation="zero-out", sample_rate=1e-4)
+    found = group_epsilon([drawn], 1e-5, size=25)
+    assert 0.9 * found.upper < found.lower < found.upper

@@ -175,15 +175,17 @@ def mixture_pairs(noise: float, shifts: Mixture, *, replaced: bool) -> tuple[Fin
 
 
 @lru_cache(maxsize=16)
-def attained_pair(above: FinitePair, noise: float, first: Mixture, second: Mixture) -> FinitePair:
-    """The pair `above`, with another pair of laws from below: what tells of the interval of an output which some data
-    attain.
+def attained_pair(noise: float, first: Mixture, second: Mixture) -> FinitePair:
+    """A pair of laws from below: what tells of the interval of an output which some data attain.
 
-    above: a pair that dominates. noise: s over the clip. first, second: the laws of the shift under P and under Q, at
-    these data; both have equally many values.
+    The pair that dominates is a copy, and bounds nothing. noise: s over the clip. first, second: the laws of the shift
+    under P and under Q, at these data; both have equally many values.
     """
     edges = _edges(max(first, second), noise, False)
     (p, p_error), (q, q_error) = (_masses(edges, law, noise, 1) for law in (first, second))
     p, q = p - p_error, q + q_error
     seen = (p > 0) & (q > 0)
-    return FinitePair(above.loss, above.mass, above.infinite, p[seen], q[seen])
+    p, q = p[seen], q[seen]
+    loss = np.log(p) - np.log(q)
+    order = np.argsort(loss, kind="stable")
+    return FinitePair(loss[order], p[order], 0.0, p, q)
