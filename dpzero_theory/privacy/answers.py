@@ -29,7 +29,7 @@ from dpzero_theory.privacy.certified.allocations.mixture import (
 )
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
 from dpzero_theory.privacy.certified.laws.finite import Ends
-from dpzero_theory.privacy.certified.laws.pairs import Parts
+from dpzero_theory.privacy.certified.laws.parts import Parts
 from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
 from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta, surely_above
 from dpzero_theory.privacy.composition import Composition

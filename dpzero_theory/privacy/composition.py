@@ -26,7 +26,8 @@ from dpzero_theory.privacy.certified.allocations.mixture import Finite, Mixture
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.concentrated import Curve, log_moment
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, Parts
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf, Parts
 
 _UNKNOWN_MOMENT = 1e250
 """So much, times t, stands for the log moment of order t of a release where it is not known."""

@@ -18,7 +18,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, gaussian_part, require_one_relation
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.stated import GaussianMixture, Renyi, Zcdp

@@ -14,7 +14,8 @@ from scipy.optimize import minimize_scalar
 
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.laws.arithmetic import log_c
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf
 from dpzero_theory.privacy.composition import Composition
 
 _LOG_T = (math.log(1e-9), math.log(1e13))

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf
 from dpzero_theory.privacy.certified.laws.zeroed import zeroed_pairs
 from dpzero_theory.privacy.composition import Composition, Epochs, FinitePairs, Pairs, PlainGaussian, by_chance
 from dpzero_theory.privacy.relation import Relation

@@ -24,7 +24,8 @@ from dpzero_theory.privacy.certified.analytic.single import single_delta
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.grids.grid import grid_delta
 from dpzero_theory.privacy.certified.grids.refinement import FEW_STEPS, MOST_POINTS, RefinedGrid
-from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import Parts
 from dpzero_theory.privacy.certified.laws.sketch import FEW, rare_log_delta, rough_log_delta
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 

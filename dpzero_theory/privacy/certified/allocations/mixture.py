@@ -30,7 +30,8 @@ from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair, product
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, Parts
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf, Parts
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_epsilon
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
 

@@ -11,7 +11,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, Parts
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf, Parts
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 
 _USE_ROUNDING = 1e-12

@@ -29,7 +29,7 @@ from dpzero_theory.privacy.certified.analytic.decay import Decay
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour
 from dpzero_theory.privacy.certified.analytic.tilting import Blend, Tilted, blend_error, glanced, saddle, tilt_all
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c
-from dpzero_theory.privacy.certified.laws.pairs import Parts
+from dpzero_theory.privacy.certified.laws.parts import Parts
 
 _ERROR_SHARE, _ERROR_SHARE_OF_FEW, _STEPS_OF_FEW = 1e-14, 1e-11, 50
 """The error of delta for which nodes are chosen, as a share of an estimate of delta. The first number is for more than

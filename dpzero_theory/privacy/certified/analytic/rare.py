@@ -19,7 +19,8 @@ from dpzero_theory.privacy.certified.analytic.contour import affordable, delta_b
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant_error, tilt, tilt_all
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
-from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, PlainParts, inverse, loss_at
+from dpzero_theory.privacy.certified.laws.pairs import Pair, inverse, loss_at
+from dpzero_theory.privacy.certified.laws.parts import Parts, PlainParts
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_cut
 
 _LOG_TWO, _MOST_OF_TWO = math.log(1e-8), 1e-6
@@ -151,7 +152,7 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
 
     Raises:
         OverflowError: a contour needs more nodes than `budget`, rounding errors exceed the answer, or releases are of
-            one of several kinds by chance (`pairs.OneOf`).
+            one of several kinds by chance (`parts.OneOf`).
     """
     plain = tuple((pair, steps) for pair, steps in parts if isinstance(pair, Pair))
     if len(plain) < len(parts):

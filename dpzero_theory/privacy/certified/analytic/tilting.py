@@ -14,7 +14,8 @@ from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, LossLaw, build, glance, log_moment_floor
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_sum
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, Parts, expected
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf, Parts, expected
 
 _LOG_PRICE = 5.0
 """A tau smaller than the saddle, which needs fewer nodes, is chosen if the log of the integrand at t = 0 is there
@@ -83,7 +84,7 @@ def _near_one(pair: Pair, cumulant: float) -> bool:
 
 @dataclass(frozen=True)
 class Blend:
-    """The law of the loss L of one release that is of one of several kinds by chance (`pairs.OneOf`), under the tilted
+    """The law of the loss L of one release that is of one of several kinds by chance (`parts.OneOf`), under the tilted
     law P e^{tau L} / M(tau), where M(tau) = sum_k w_k M_k(tau), w_k is the chance of the kind k and M_k its moment.
 
     kinds: the tilted law of each kind. shares: the probability p_k = w_k M_k(tau) / M(tau) of each kind under the

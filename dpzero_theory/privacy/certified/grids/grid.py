@@ -21,7 +21,7 @@ from dpzero_theory.privacy.certified.grids.frequencies import Frequencies, compo
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c, log_law, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span
 from dpzero_theory.privacy.certified.laws.finite import Ends, FinitePair
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Parts
+from dpzero_theory.privacy.certified.laws.parts import OneOf, Parts
 from dpzero_theory.privacy.certified.laws.sketch import (
     FAR,
     Sketch,

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.grids.grid import grid_delta
-from dpzero_theory.privacy.certified.laws.pairs import Parts
+from dpzero_theory.privacy.certified.laws.parts import Parts
 
 FEW_STEPS = 10
 """For this many releases or fewer a grid takes little time, so that the narrower width `_WIDTH_OF_FEW` is asked for."""

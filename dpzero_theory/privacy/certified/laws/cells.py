@@ -137,7 +137,7 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
 
 
 def blended(kinds: Sequence[tuple[float, Cells]]) -> Cells:
-    """The laws of one release that is of one of several kinds by chance (`pairs.OneOf`): for each kind its chance and
+    """The laws of one release that is of one of several kinds by chance (`parts.OneOf`): for each kind its chance and
     its laws, all on one grid with one tilt."""
     first = min(one.first for _, one in kinds)
     count = max(one.first + len(one.dominating) for _, one in kinds) - first

@@ -26,7 +26,8 @@ from dpzero_theory.privacy.certified.laws.arithmetic import (
 )
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span, blended, cells
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.pairs import Branch, OneOf, Pair, Parts, expected, loss_at, losses
+from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, loss_at, losses
+from dpzero_theory.privacy.certified.laws.parts import OneOf, Parts, expected
 from dpzero_theory.privacy.gaussian import log_delta_from_gdp
 
 _LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0

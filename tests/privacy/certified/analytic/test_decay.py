@@ -8,7 +8,8 @@ import pytest
 from dpzero_theory.privacy.certified.analytic.decay import Decay
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
 from dpzero_theory.privacy.certified.analytic.tilting import blend, tilt, tilt_all
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf
 
 
 def at(decay, t, *, fine):

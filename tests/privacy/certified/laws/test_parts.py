@@ -13,7 +13,8 @@ from dpzero_theory.privacy.certified.analytic.rare import rare_delta
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.grids.grid import grid_delta, grid_delta_beside
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.pairs import OneOf, Pair, PlainParts, expected
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.parts import OneOf, PlainParts, expected
 from dpzero_theory.privacy.certified.laws.zeroed import zeroed_pairs
 from dpzero_theory.privacy.certified.router import direction_delta
 
