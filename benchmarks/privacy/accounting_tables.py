@@ -50,8 +50,10 @@ def corners() -> str:
     rows = pd.concat([first.assign(kind=first["sampling"], too_long=False), second], ignore_index=True)
     good = rows[rows["status"] == "ok"]
     groups = [(f"{key[0]}, {key[1]}", group) for key, group in good.groupby(["kind", "relation"])]
+    words = good["sampling"] + " " + good["other_sampling"].fillna("")
+    rest = good[~words.str.contains("random-allocation")]
     lines = []
-    for name, group in (*groups, ("all", good)):
+    for name, group in (*groups, ("all without random allocation", rest), ("all", good)):
         seconds, width = group["cpu_seconds"], group["width"].fillna(math.inf)
         shares = [f"{100 * share.mean():.1f}%" for share in (seconds <= 1, seconds <= 5, width <= 1e-3)]
         cells = [f"{len(group)}", *shares[:2], f"{seconds.max():.2g} s", shares[2], f"{width.median():.1g}"]
