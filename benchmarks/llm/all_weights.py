@@ -49,7 +49,7 @@ from dpzero_theory.privacy.step import Release
 
 SMOOTHING = 3e-3
 AT_ONCE, GRADIENTS_AT_ONCE = 256, 32
-"""How many records are evaluated at once, and how many have clipped gradients at once."""
+"""The most records in one forward pass without gradients, and in one pass that sums clipped gradients."""
 STEPS = {"adamw": 300, "dp-adamw": 60, "dpzero": 300}
 BATCHES = {"adamw": 64, "dp-adamw": 256, "dpzero": 256}
 CLIP = 1.0

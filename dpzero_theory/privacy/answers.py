@@ -31,7 +31,7 @@ from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_cros
 from dpzero_theory.privacy.certified.laws.finite import Ends
 from dpzero_theory.privacy.certified.laws.parts import Parts
 from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
-from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta, surely_above
+from dpzero_theory.privacy.certified.router import CLOSED, direction_curve, direction_delta, surely_above
 from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
 
@@ -229,8 +229,8 @@ class Directions(Answer):
         gdp, dominating = self.composition.plain, self.composition.directions()
         brackets: list[Bracket] = []
         for parts in dominating:
-            known = max((0.0, *(bracket.lower for bracket in brackets)))
-            brackets.append(Router().delta(epsilon, parts, gdp, small=known))
+            known = max((bracket.lower for bracket in brackets), default=0.0)
+            brackets.append(direction_delta(epsilon, parts, gdp, small=known))
         top = max(brackets, key=lambda b: b.upper)
         lower = max(b.lower for b in brackets)
         if ends != "upper" and (attained := self.composition.directions(attained=True)) != dominating:

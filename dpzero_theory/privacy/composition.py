@@ -115,9 +115,7 @@ class Pairs(Part):
         # With q < 1 the most telling outputs with one record come, under the other data set, from batches that hold
         # neither of the two records; so the first number is that of a distance of one clip.
         attained = max(1 / pair.noise for pair in self.below)
-        kinds = [kind for pair in self.above for _, kind in pair.kinds]
-        moved = max((2 if kind.kind == "replace" else 1) / kind.noise for kind in kinds)
-        return self.count * attained**2, self.count * moved**2
+        return self.count * attained**2, self.count * max(pair.shift for pair in self.above) ** 2
 
     @property
     def batches(self) -> tuple[float, int]:
@@ -133,9 +131,6 @@ class Pairs(Part):
     def single(self) -> "Pairs":
         """The same part, where `above` is replaced by the sharper pairs `alone` if it is a single release."""
         return replace(self, above=self.alone) if self.count == 1 and self.alone else self
-
-    def times(self, count: int) -> "Pairs":
-        return replace(self, count=count)
 
     def log_moment(self, t: float, index: int, bounds: Cumulant) -> tuple[float, float]:
         (low, _), (_, high) = (bounds(self.of(index, attained=attained)[0]) for attained in (True, False))
@@ -159,9 +154,6 @@ class FinitePairs(Part):
     def of(self, index: int) -> tuple[FinitePair, int]:
         """The pair for direction `index` (0 or 1), and the number of releases."""
         return self.pairs[index], self.count
-
-    def times(self, count: int) -> "FinitePairs":
-        return replace(self, count=count, known=self.known and self.known.times(count))
 
     @property
     def squares(self) -> tuple[float, float]:
@@ -309,12 +301,6 @@ class Composition:
     def orders(self) -> tuple[float, ...]:
         """The values t of the orders 1 + t at which Renyi divergences of some part are stated."""
         return tuple(t for part in self.parts if isinstance(part, Curved) for t, _ in part.curve)
-
-    @property
-    def batches(self) -> tuple[float, int] | None:
-        """The sample rate of the batches that may hold a given record, and their number; None if there are several
-        parts, or if the one part does not know them."""
-        return self.parts[0].batches if len(self.parts) == 1 else None
 
     @property
     def central(self) -> Parts:

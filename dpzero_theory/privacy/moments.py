@@ -79,8 +79,7 @@ def _bounds(pair: Pair | OneOf, t: float) -> tuple[float, float]:
 
     The upper bound is at most that of a release whose batch holds every record.
     """
-    shift = max((2 if kind.kind == "replace" else 1) / kind.noise for _, kind in pair.kinds)
-    whole = shift * shift * t * (t + 1) / 2
+    whole = pair.shift**2 * t * (t + 1) / 2
     try:
         value, error = cumulant(pair, t)
     except OverflowError:

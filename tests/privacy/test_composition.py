@@ -4,6 +4,7 @@ They also test what a composition makes of such parts.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_what_is_exact_for_a_single_release_counts_for_it_alone() -> None:
     hybrid, attained = (Pair("fixed-size", 0.1, 1.0),), (Pair("remove", 0.1, 1.0), Pair("add", 0.1, 1.0))
     one = Pairs(hybrid, attained, 1, alone=attained)
     assert Composition((one,)).directions() == tuple(((pair, 1),) for pair in attained)
-    assert Composition((one.times(2),)).directions() == (((hybrid[0], 2),),)
+    assert Composition((replace(one, count=2),)).directions() == (((hybrid[0], 2),),)
     assert Composition((one, PlainGaussian(0.1))).directions() == (((hybrid[0], 1),),)
 
 

@@ -118,7 +118,7 @@ def test_delta_is_the_mean_over_all_numbers_of_truncated_steps(relation, steps):
     one, epsilon = release(3, 10, steps=steps, rate=0.2, relation=relation), 0.7
     (_, _), (w, kept) = one.part.above[0].kinds
     counts = np.arange(steps + 1)
-    exact = [0.0, 0.0]
+    least, exact = [0.0, 0.0], [0.0, 0.0]
     for count in counts:
         kinds = [(FixedSize(kept.sample_rate), count), (Poisson(0.2), steps - count)]
         parts = [sampling.part(1.5, int(times), relation) for sampling, times in kinds if times]
@@ -126,14 +126,16 @@ def test_delta_is_the_mean_over_all_numbers_of_truncated_steps(relation, steps):
             finite = [part.of(index) for part in parts if isinstance(part, FinitePairs)]
             plain = tuple(part.of(index, attained=False) for part in parts if isinstance(part, Pairs))
             if finite:
-                found = grid_delta_beside(epsilon, finite, plain, 0.0, -60.0, points=2**14, ends="upper")
+                found = grid_delta_beside(epsilon, finite, plain, 0.0, -60.0, points=2**14)
             else:
                 found = direction_delta(epsilon, plain, 0.0)
             exact[index] += stats.binom.pmf(count, steps, w) * found.upper
+            least[index] += stats.binom.pmf(count, steps, w) * found.lower
     found = delta_of_history([one], epsilon)
     # A grid sums zero-out, and few steps.
     room = 2e-3 if relation is Relation.ZERO_OUT or steps < 10 else 1e-6
     assert found.upper == pytest.approx(max(exact), rel=room)
+    assert max(least) <= found.upper * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", RELATIONS)

@@ -237,7 +237,6 @@ def direction_delta(
     gdp: float,
     *,
     contour: float | None = None,
-    wanted: float = 0.0,
     small: float = 0.0,
 ) -> Bracket:
     """Certified bracket of delta(epsilon) of one composition of dominating pairs and a `gdp`-GDP mechanism.
@@ -251,11 +250,9 @@ def direction_delta(
         gdp: the mu >= 0 of Gaussian DP of the full-batch releases in the same composition (0 for none).
         contour: the tilt tau of a contour that was used for a nearby epsilon or composition, which saves a search, or
             None.
-        wanted: a relative width, upper/lower - 1. A grid's bracket of at most this width is not narrowed further; it
-            matters only if it is larger than the width `enough` of the grids in `METHODS`.
         small: a bracket whose upper end is below this number is not narrowed further.
     """
-    return Router().delta(epsilon, parts, gdp, contour=contour, wanted=wanted, small=small)
+    return Router().delta(epsilon, parts, gdp, contour=contour, small=small)
 
 
 def surely_above(epsilon: float, parts: Parts, gdp: float, number: float) -> bool:

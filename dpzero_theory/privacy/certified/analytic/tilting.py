@@ -84,12 +84,13 @@ def _near_one(pair: Pair, cumulant: float) -> bool:
 
 @dataclass(frozen=True)
 class Blend:
-    """The law of the loss L of one release that is of one of several kinds by chance (`parts.OneOf`), under the tilted
-    law P e^{tau L} / M(tau), where M(tau) = sum_k w_k M_k(tau), w_k is the chance of the kind k and M_k its moment.
+    """The tilted law P e^{tau L} / M(tau) of one release that may be of one of several kinds by chance (`parts.OneOf`).
 
-    kinds: the tilted law of each kind. shares: the probability p_k = w_k M_k(tau) / M(tau) of each kind under the
-    tilted law. steps, cumulant, mean, variance: as in `Tilted`, for the whole. third: the third
-    central moment of the loss.
+    L is the privacy loss of the release, w_k the chance of the kind k, M_k(tau) its moment E e^{tau L}, and M(tau) the
+    sum of the w_k M_k(tau).
+
+    kinds: the tilted law of each kind. shares: the probability w_k M_k(tau) / M(tau) of each kind under the tilted law.
+    steps, cumulant, mean, variance: as in `Tilted`, for the whole. third: the third central moment of the loss.
     """
 
     kinds: tuple[Tilted, ...]

@@ -97,12 +97,17 @@ class Pair:
         return (cut, *(replace(other, stop=-self.start) for other in others if self.start < 0))
 
     listed: ClassVar[tuple[None]] = (None,)
-    """For the only kind of release, see `kinds`: no pair with finitely many outcomes is known."""
+    """The field of this name of `parts.OneOf`, for releases of one kind."""
 
     @property
     def kinds(self) -> "tuple[tuple[float, Pair], ...]":
-        """This pair as the only kind of release, with chance 1; see `parts.OneOf`."""
+        """The field of this name of `parts.OneOf`, for releases of one kind: this pair, with the chance 1."""
         return ((1.0, self),)
+
+    @property
+    def shift(self) -> float:
+        """The distance of the outputs' means under P and under Q if the batch holds every record, in units of s."""
+        return (2 if self.kind == "replace" else 1) / self.noise
 
     @property
     def partial(self) -> bool:

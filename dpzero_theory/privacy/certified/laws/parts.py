@@ -25,13 +25,18 @@ class OneOf:
 
     @property
     def infinite(self) -> float:
-        """An upper bound on the probability of an infinite loss on a grid."""
+        """An upper bound on the probability that a release has an infinite privacy loss, by its listed pairs."""
         return math.fsum(chance * law.infinite for (chance, _), law in zip(self.kinds, self.listed, strict=True) if law)
 
     @property
     def largest_loss(self) -> float:
         """The largest privacy loss of all kinds."""
         return max(pair.largest_loss for _, pair in self.kinds)
+
+    @property
+    def shift(self) -> float:
+        """The largest `Pair.shift` of all kinds."""
+        return max(pair.shift for _, pair in self.kinds)
 
     @property
     def sample_rate(self) -> float:

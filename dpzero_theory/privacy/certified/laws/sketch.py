@@ -8,7 +8,7 @@ one.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
@@ -77,7 +77,7 @@ class Slice:
     steps: int
     span: Span
 
-    @property
+    @cached_property
     def _laws(self) -> list[tuple[float, Pair | FinitePair]]:
         """For each kind of release its chance, and the pair whose outputs are summed."""
         share, found = float(ndtr(-self.span.near)), list[tuple[float, Pair | FinitePair]]()
