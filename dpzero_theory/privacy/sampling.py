@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
-from scipy.special import bdtr, bdtrc
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
 from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.allocations.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
+from dpzero_theory.privacy.certified.laws.binomial import binomial_tails
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.groups import (
     LEAST_NOISE,
@@ -47,8 +47,6 @@ from dpzero_theory.registry import Registry
 
 _CHANCE_ROUNDING = 1e-15
 """A bound on the relative rounding error of the probability 1 - (1 - q)^k, computed with expm1 and log1p."""
-_BINOMIAL = 1e-9
-"""A bound on the relative error of scipy's binomial tail probability."""
 _QUIET, _QUIET_ZEROED = 0.8, 3.0
 """The noise over the clip from which on the bound by all outputs of a shuffled epoch is above the bound by its largest
 output: under replace-one, and under zero-out. Below it the largest output alone is used for the lower end."""
@@ -351,7 +349,9 @@ class TruncatedPoisson(Poisson):
     """Poisson batches with a limit on their size, such as what fits in memory.
 
     Each record is drawn with probability sample_rate, in (0, 1). Of a batch with more than `largest` records, `largest`
-    are kept, chosen uniformly at random. n is the number of all records (with add-remove, that of the larger data set).
+    are kept, chosen uniformly at random. n is the number of all records.
+    With add-remove the two data sets have n and n - 1 records: with one's own number for n, the statement covers
+    whoever might leave. It covers whoever might join only if n is that number plus 1.
     The word in files and on command lines is truncated-poisson:B/n, with B for `largest`.
     """
 
@@ -390,19 +390,17 @@ class TruncatedPoisson(Poisson):
         opposite. The third is an upper bound on the probability that a given record is drawn and kept, given that B or
         more others are drawn. The fourth is a lower bound on the probability that a given record is drawn and kept.
         """
-        q = self.sample_rate
-        if self.largest >= self.n:
+        q, largest, n = self.sample_rate, self.largest, self.n
+        if largest >= n:
             return 0.0, 1.0, q, q
-        full = float(bdtrc(self.largest - 1, self.n - 1, q))
-        kept = self.largest / self.n * float(bdtrc(self.largest, self.n, q))
-        if full * (1 - _BINOMIAL) <= _LEAST_FULL:
-            return min(full + _LEAST_FULL, 1.0), 1.0, q, q * (1 - 2 * _LEAST_FULL)
-        usual = float(bdtr(self.largest - 1, self.n - 1, q))
-        more, less = 1 + _BINOMIAL, 1 - _BINOMIAL
-        used = (q * usual + kept) * (1 - 2 * _BINOMIAL)
-        chances = min(full * more, 1 - usual * less), min(usual * more, 1 - full * less)
-        full_most, usual_most = (min(chance + UNIT, 1.0) for chance in chances)
-        return full_most, usual_most, min(kept / full * (1 + 4 * _BINOMIAL), q), used
+        others = binomial_tails(largest, n - 1, q)
+        if others.most <= _LEAST_FULL:
+            return _LEAST_FULL, 1.0, q, math.nextafter(q, 0)
+        # q E[B/(M + 1); M >= B] for the number M of others that are drawn is B/n P(M' > B) with M' of n records.
+        share, kept = largest / n, binomial_tails(largest + 1, n, q)
+        used = (q * others.less_least + share * kept.least) * (1 - 4 * UNIT)
+        when_full = share * kept.most / others.least * (1 + 4 * UNIT) if others.least > 0 else q
+        return others.most, others.less_most, min(when_full, q), used
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         full, usual, when_full, used = self._chances()

@@ -12,7 +12,11 @@ UNIT = 2.0**-53
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 """Log of sqrt(2 pi), the constant of the normal density."""
 CDF_ERROR = 4e-15
-"""A bound on the relative error of scipy's normal distribution function `ndtr`."""
+"""Bounds the relative error of scipy's normal probability ndtr(z) for a rounded z: CDF_ERROR (1 + min(z, 0)^2/3).
+
+That is 36 + 12 z^2 units of 2^-53. It is measured, not proved: against mpmath `ndtr` erred by at most 3.4 (1 + z^2)
+units at 18,000 points from -38 to 9. The rounding of z, by 2 units of its size, adds 2 z^2.
+"""
 GAUSS_ORDER = 16
 GAUSS_POINTS, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(GAUSS_ORDER)
 """The 16 nodes and weights on [-1, 1] of the Gauss-Legendre rule with which integrals over outputs are computed, panel
@@ -41,7 +45,7 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
     side = high > -low
     first, second = np.where(side, -high, low), np.where(side, -low, high)
     top = ndtr(second)
-    return top - ndtr(first), CDF_ERROR * top
+    return top - ndtr(first), CDF_ERROR * (1 + np.clip(second, -40.0, 0.0) ** 2 / 3) * top
 
 
 def log_c(tau: float) -> float:

@@ -34,8 +34,11 @@ standard deviations of the noise."""
 _LOSS_SPACING = 0.05
 """About the largest step of the loss from one of these outputs to the next. Where the noise is small the loss is steep,
 and the outputs are closer than `_OUTPUT_SPACING` for this."""
-_ERROR_OF_SUM = 1e-13
-"""A bound on the rounding error of a computed divergence, as a share of the sum of the probabilities in it."""
+_ERROR_OF_SUM = 2e-12
+"""A bound on the rounding error of a computed divergence, as a share of the sum of the probabilities in it. Those are
+of outputs up to 35 standard deviations from a mean, with losses of up to 500."""
+_ERROR_OF_EVENT = 1e-13
+"""A bound on the absolute rounding error of the probabilities of events in `_intervals`."""
 _LEAST_EVENT = 1e-3
 """The least probability under P of the events that bound the direction (Q, P) from below; for less probable ones the
 relative rounding error is too large."""
@@ -100,5 +103,5 @@ def zeroed_pairs(noise: float, sample_rate: float) -> tuple[FinitePair, FinitePa
     rising = np.append(0.0, near.log_mixture(y[1:]))
     before = np.arange(1.5, -_FARTHEST_OUTPUT * s, -spacing)[::-1]
     back = _intervals(before, loss(before), q, s)
-    backward = Profile(rising, _largest(rising, y, q, s, up=1.0, down=0.0), *back, 0.0, _ERROR_OF_SUM / _LEAST_EVENT)
+    backward = Profile(rising, _largest(rising, y, q, s, up=1.0, down=0.0), *back, 0.0, _ERROR_OF_EVENT / _LEAST_EVENT)
     return region(forward, backward), region(backward, forward)
