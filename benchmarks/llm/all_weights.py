@@ -103,12 +103,12 @@ class Work:
         return right / len(states)
 
 
-def trained(work: Work, top: Top, at: Cell, step_size: float) -> dict[str, float]:
+def trained(work: Work, top: Top, at: Cell, step_size: float, steps: int = 0) -> dict[str, float]:
     """Train all weights of `top` by the method of the cell `at` (its `method`, `epsilon` and `seed`). step_size: the
-    first one. Returns for a private method `epsilon_upper`, what the run has spent at DELTA, and its
-    `noise_multiplier`; otherwise an empty dictionary."""
+    first one. steps: how many; STEPS of the method if 0. Returns for a private method `epsilon_upper`, what the run has
+    spent at DELTA, and its `noise_multiplier`; otherwise an empty dictionary."""
     method, data = at["method"], work.parts["train"]
-    steps, batch, n = STEPS[method], BATCHES[method], len(work.parts["train"])
+    steps, batch, n = steps or STEPS[method], BATCHES[method], len(work.parts["train"])
     if method == "dpzero":
         clip = public_clip(top, work.losses, work.parts["dev"], data, smoothing=SMOOTHING)
         step_size /= clip**2

@@ -1,0 +1,357 @@
+"""All 134.5 million weights of a language model with tens of thousands of directions: SST-2 by the paper's prompt.
+
+    python -m benchmarks pretrained smollm2                                         # the model, once
+    python -m benchmarks llm.many_directions --data DIR --device cuda --minutes 9   # resumable
+    python -m benchmarks llm.many_directions --summary                              # the table
+
+The model, prompt, records, epsilon and relation are those of `benchmarks.llm.all_weights`, whose DPZero run has 300
+directions in all. Here a step has K directions of rank 1: for a matrix u = a b^T, with random signs a and b, and for a
+vector random signs. All K + 1 points of the forward rule share one product with each matrix (`Stacked`), because
+x (W + s a b^T) = x W + s (x a) b^T. DP-AdamW has the same records and epsilon, and more steps and step sizes.
+
+A setting is chosen by the accuracy on public dev phrases, in trial runs with seed 0. A trial of DPZero makes the first
+TRIAL steps of a run, with the noise of the whole run. On a GPU products are computed in TF32: a loss then errs by about
+1e-3, and the differences of losses are tens of times larger.
+"""
+
+import math
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention
+
+from benchmarks.kit.device import chosen_device, device_name
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import RESULTS, having, read_rows
+from benchmarks.kit.tables import markdown, percent
+from benchmarks.llm.all_weights import Work, trained
+from benchmarks.llm.last_layer import LABELS
+from benchmarks.llm.last_norm import DELTA, NONE
+from benchmarks.llm.only_d import Top, _turned
+from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
+from dpzero_theory.cli import Parser, input_folder, integer, number
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+
+EPSILON, SMOOTHING = 2.0, 3e-3
+K, BATCH, STEPS, TRIAL = 64, 64, 1000, 120
+SHOWN = (125, 250, 500, 750, 1000)
+"""The numbers of steps after which a reported run is evaluated."""
+SETTINGS: dict[str, tuple[tuple[float, float], ...]] = {
+    "dpzero": ((1.0, 0.1), (1.0, 0.3), (1.0, 1.0), (0.3, 0.3), (0.3, 1.0)),
+    "dp-adamw": ((60, 1e-3), (60, 3e-3), (300, 3e-4), (300, 1e-3), (300, 3e-3)),
+}
+"""What is compared: for DPZero pairs (c, s) of the clip c G sqrt(K) and the step size s / (c G^2), where G is the
+median gradient norm of dev records at the start; for DP-AdamW the number of steps and the step size."""
+TOKENS = 60_000
+"""The most tokens, over all points, in one pass."""
+
+
+class Shifts(NamedTuple):
+    """Directions, one a row of each tensor: for a matrix, shape (m, n), the signs `left`, shape (K, m), and `right`,
+    shape (K, n), of its direction left right^T; for a vector its signs, in `left`, and None."""
+
+    left: list[Tensor]
+    right: list[Tensor | None]
+
+
+class Stacked:
+    """A Llama whose losses are evaluated at its weights and at K shifted weights in one pass."""
+
+    def __init__(self, top: Top) -> None:
+        self.top, self._layers = top, list(top.layers)
+        self.weights = [p for p in top.parameters() if p.requires_grad]
+        self._place = {weight: place for place, weight in enumerate(self.weights)}
+
+    def drawn(self, directions: int, generator: torch.Generator) -> Shifts:
+        """Return `directions` new directions."""
+
+        def signs(width: int) -> Tensor:
+            bits = torch.randint(0, 2, (directions, width), generator=generator, device=generator.device)
+            return (2 * bits - 1).float()
+
+        return Shifts(
+            [signs(weight.shape[0]) for weight in self.weights],
+            [signs(weight.shape[1]) if weight.ndim == 2 else None for weight in self.weights],
+        )
+
+    def losses(self, ids: Tensor, last: Tensor, wanted: Tensor, shifts: Shifts, smoothing: float) -> Tensor:
+        """Return the losses of records at the weights and at the weights plus `smoothing` times each direction, shape
+        (K + 1, records).
+
+        Args:
+            ids: token ids, padded on the right, shape (records, tokens).
+            last: the position of each record's last token.
+            wanted: the number of each record's right answer among the options.
+            shifts: the directions.
+            smoothing: lambda > 0.
+        """
+        points, (records, tokens) = len(shifts.left[0]) + 1, ids.shape
+        left = [smoothing * torch.cat([torch.zeros_like(rows[:1]), rows]) for rows in shifts.left]
+        right = [None if rows is None else torch.cat([rows[:1], rows]) for rows in shifts.right]
+
+        def linear(weight: Tensor, x: Tensor, rows: Tensor | None = None) -> Tensor:
+            # x (W + s a b^T)^T = x W^T + s (x b) a^T: the product with W is that of all points together
+            place = self._place[weight]
+            a, b = left[place], right[place]
+            matrix = weight if rows is None else weight[rows]
+            along = torch.bmm(x, b[:, :, None])  # type: ignore[index]
+            return (
+                (x.flatten(0, 1) @ matrix.T)
+                .view(points, x.shape[1], -1)
+                .addcmul_(along, (a if rows is None else a[:, rows])[:, None])
+            )
+
+        def norm(part: Any, x: Tensor) -> Tensor:
+            gain = part.weight + left[self._place[part.weight]]
+            return rms_norm(x, x.shape[-1:], eps=part.variance_epsilon) * gain[:, None]
+
+        embedding: Any = self.top.embedding
+        place, flat = self._place[embedding.weight], ids.flatten()
+        x = torch.addcmul(embedding.weight[flat], left[place][:, flat, None], right[place][:, None])  # type: ignore[index]
+        positions = torch.arange(tokens, device=ids.device)[None]
+        cos, sin = self.top.positions(x, positions)
+        for layer in self._layers:
+            attention, inner = layer.self_attn, norm(layer.input_layernorm, x)
+            split = (points * records, tokens, -1, attention.head_dim)
+            q, k, v = (
+                linear(part.weight, inner).view(split).transpose(1, 2)
+                for part in (attention.q_proj, attention.k_proj, attention.v_proj)
+            )
+            found = scaled_dot_product_attention(
+                _turned(q, cos, sin), _turned(k, cos, sin), v, is_causal=True, enable_gqa=True
+            )
+            found = found.transpose(1, 2).reshape(points, records * tokens, -1)
+            x = x + linear(attention.o_proj.weight, found)
+            inner, mlp = norm(layer.post_attention_layernorm, x), layer.mlp
+            gate = torch.nn.functional.silu(linear(mlp.gate_proj.weight, inner), inplace=True)
+            x = x + linear(mlp.down_proj.weight, gate.mul_(linear(mlp.up_proj.weight, inner)))
+        ends = x.view(points, records, tokens, -1)[:, torch.arange(records, device=ids.device), last]
+        logits = linear(embedding.weight, norm(self.top.norm, ends), self.top.options)  # type: ignore[arg-type]
+        each = cross_entropy(logits.flatten(0, 1), wanted.repeat(points), reduction="none")
+        return each.view(points, records)
+
+    def move(self, shifts: Shifts, along: Tensor) -> None:
+        """Add to the weights the sum over the directions of each times its number in `along`, shape (K,)."""
+        for weight, left, right in zip(self.weights, *shifts, strict=True):
+            if right is None:
+                weight.add_(along @ left)
+            else:
+                weight.addmm_(left.T * along, right)
+
+
+def differences(work: Work, model: Stacked, part: str, rows: Tensor, shifts: Shifts) -> Tensor:
+    """Return the forward differences (L(w + lambda u) - L(w)) / lambda of records along each direction u, shape
+    (records, K). Records of about equal length are evaluated together. rows: their numbers in the split `part`."""
+    batch = work.parts[part][rows]
+    ids, last, wanted = work.asked(batch)
+    order, points = last.argsort(), len(shifts.left[0]) + 1
+    found = ids.new_zeros((len(rows), points - 1), dtype=torch.float32)
+    start = 0
+    lengths = last[order].tolist()
+    while start < len(rows):
+        end = start + 1
+        while end < len(rows) and (end + 1 - start) * points * (lengths[end] + 1) <= TOKENS:
+            end += 1
+        chosen = order[start:end]
+        each = model.losses(ids[chosen, : lengths[end - 1] + 1], last[chosen], wanted[chosen], shifts, SMOOTHING)
+        found[chosen] = ((each[1:] - each[0]) / SMOOTHING).T
+        start = end
+    return found
+
+
+def gradient_norm(work: Work, model: Stacked, generator: torch.Generator) -> float:
+    """Return the median over 256 dev records of the norm of a record's gradient, estimated from K directions."""
+    found = differences(work, model, "dev", torch.arange(256), model.drawn(K, generator))
+    return float(found.square().mean(1).sqrt().median())
+
+
+def tuned(
+    work: Work, top: Top, clip: float, scale: float, steps: int, shown: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Run DPZero and yield a row after each number of steps in `shown`.
+
+    Args:
+        work: the records.
+        top: the model, which is trained in place.
+        clip: c, for the clip c G sqrt(K).
+        scale: s, for the step size s / (c G^2), which falls linearly to 0 over STEPS steps.
+        steps: how many of the STEPS steps are made.
+    """
+    begun, n = time.perf_counter(), len(work.parts["train"])
+    device = work.parts["dev"].tensors[0].device
+    noise = calibrate_noise_multiplier(
+        target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS, sampling="poisson", relation="add-remove",
+        sample_rate=BATCH / n,
+    ).upper  # fmt: skip
+    public, secret = (torch.Generator(device).manual_seed(int.from_bytes(os.urandom(7), "little")) for _ in range(2))
+    batches = np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
+    model = Stacked(top)
+    with torch.no_grad():
+        size = gradient_norm(work, model, public)
+        bound, step_size = clip * size * math.sqrt(K), scale / (clip * size**2)
+        for step in range(steps):
+            rows = torch.from_numpy(np.flatnonzero(batches.random(n) < BATCH / n))
+            shifts = model.drawn(K, public)
+            total = noise * bound * torch.randn(K, generator=secret, device=device)
+            if len(rows):
+                each = differences(work, model, "train", rows, shifts)
+                total += (each * (bound / each.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0)
+            model.move(shifts, -step_size * (1 - step / STEPS) / K * total / BATCH)
+            if step + 1 in shown:
+                yield {
+                    "steps": step + 1, "clip": bound, "step_size": step_size, "noise_multiplier": noise,
+                    "dev_accuracy": work.accuracy(top, "dev"), "test_accuracy": work.accuracy(top, "test"),
+                    "seconds": round(time.perf_counter() - begun, 1),
+                }  # fmt: skip
+
+
+def timed(work: Work, top: Top, dtype: str) -> Iterator[dict[str, Any]]:
+    """Yield the seconds that K + 1 = 65 points of 64 train records of 24 tokens take, in one pass and in as many plain
+    forward passes: medians of five, after one that does not count."""
+    top = top.to(getattr(torch, "float32" if dtype == "tf32" else dtype))
+    model, device = Stacked(top), top.options.device
+    ids = torch.arange(64 * 24, device=device).view(64, 24) + 1000  # type: ignore[call-overload]
+    last = wanted = torch.ones(64, dtype=torch.long, device=device)
+    drawn = model.drawn(K, torch.Generator(device).manual_seed(0))  # type: ignore[call-overload]
+    shifts = Shifts(*([row if row is None else row.to(top.rows.dtype) for row in rows] for rows in drawn))  # type: ignore[arg-type, call-overload, union-attr]
+
+    def plain() -> None:
+        for _ in range(K + 1):
+            top(ids, last)
+
+    def stacked() -> None:
+        for part in torch.split(torch.arange(64, device=device), 32):  # type: ignore[call-overload]
+            model.losses(ids[part], last[part], wanted[part], shifts, SMOOTHING)
+
+    for name, work_once in (("one pass", stacked), ("separate passes", plain)):
+        taken = []
+        with torch.no_grad():
+            for _ in range(6):
+                start = time.perf_counter()
+                work_once()
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                taken.append(time.perf_counter() - start)
+        yield {"method": name, "steps": 1, "seconds": round(float(np.median(taken[1:])), 4)}
+
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    yield from ({"method": "points", "epsilon": NONE, "setting": dtype, "seed": 0} for dtype in ("tf32", "bfloat16"))
+    common = {method: {"method": method, "epsilon": "2"} for method in SETTINGS}
+    for method, settings in SETTINGS.items():
+        yield from tried(common[method], len(settings))
+    # the first reported run of each method before the second of any
+    yield from sorted((cell for method in SETTINGS for cell in reported(common[method], options.seeds)), key=_seed)
+
+
+def _seed(at: Cell) -> int:
+    return int(at["seed"])
+
+
+def _keys(options: Namespace, at: Cell) -> Iterator[Cell]:
+    if at["method"] == "points":
+        yield from ({**at, "method": name, "steps": 1} for name in ("one pass", "separate passes"))
+    elif at["method"] == "dpzero":
+        yield from ({**at, "steps": steps} for steps in (SHOWN if at["setting"] == CHOSEN else (TRIAL,)))
+    else:
+        yield {**at, "steps": 0}
+
+
+def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
+    if time.monotonic() > options.begun + 60 * options.minutes:
+        sys.exit("the time is over: the same command goes on")
+    if options.work is None:
+        options.work = Work(options.data, options.device)
+    work, method = options.work, at["method"]
+    torch.set_float32_matmul_precision("high")
+    top = work.top()
+    common = {"d": sum(p.numel() for p in top.parameters()), "n": len(work.parts["train"])}
+    if method == "points":
+        return [{**common, **row} for row in timed(work, top, at["setting"])]
+    chosen = at["setting"] == CHOSEN
+    first, second = SETTINGS[method][best(read_rows(options.out), method=method) if chosen else int(at["setting"])]
+    if method == "dpzero":
+        steps, shown = (STEPS, SHOWN) if chosen else (TRIAL, (TRIAL,))
+        return [{**common, "directions": K, **row} for row in tuned(work, top, first, second, steps, shown)]
+    begun = time.perf_counter()
+    torch.set_float32_matmul_precision("highest")
+    cost = trained(work, top, at, second, steps=int(first))
+    return [
+        {
+            **common, "steps": 0, "steps_made": int(first), "step_size": second,
+            "noise_multiplier": cost["noise_multiplier"], "dev_accuracy": work.accuracy(top, "dev"),
+            "test_accuracy": work.accuracy(top, "test"), "seconds": round(time.perf_counter() - begun, 1),
+        }
+    ]  # fmt: skip
+
+
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    if at["method"] == "points":
+        return f"{at['setting']}: " + ", ".join(f"{row['method']} {row['seconds']:g} s" for row in rows)
+    dev, test = (100 * rows[-1][f"{part}_accuracy"] for part in ("dev", "test"))
+    shown = f"{at['method']}, setting {at['setting']}, seed {at['seed']}"
+    return f"{shown}: dev {dev:.1f}, test {test:.1f}, {rows[-1]['seconds']:.0f} s"
+
+
+def table(folder: Path = RESULTS / "llm_many_directions") -> str:
+    """Return a table of the methods: trial runs, and reported runs by the number of directions in all."""
+    rows = read_rows(folder)
+    lines = []
+    for method in SETTINGS:
+        mine = having(rows, method=method)
+        groups = mine.groupby(["setting", "step_size" if method == "dp-adamw" else "steps"], sort=False)
+        for (setting, _), runs in groups:
+            row = runs.iloc[0]
+            made = int(row["steps_made"] if method == "dp-adamw" else row["steps"])
+            along = f"{made * K:,}" if method == "dpzero" else "-"
+            lines.append(
+                [LABELS[method], str(setting), str(made), along, f"{row['step_size']:.2g}",
+                 percent(runs["dev_accuracy"]), percent(runs["test_accuracy"]), str(len(runs))]
+            )  # fmt: skip
+    return markdown(["method", "setting", "steps", "directions", "step size", "dev", "test", "runs"], lines)
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    options.device, options.begun = chosen_device(parser, options.device), time.monotonic()
+    ready(parser, options)
+
+
+EXPERIMENT = Experiment(
+    name="llm.many_directions",
+    about=__doc__,
+    flags=[
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--seeds", type=integer(1, 100), default=3, help="runs of each method that are reported"),
+        flag("--minutes", type=number(above=0, at_most=10_000), default=10_000, help="begin no run after so long"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+    ],
+    folder="llm_many_directions",
+    key=("method", "epsilon", "setting", "seed", "steps"),
+    keys=_keys,
+    fields=("d", "n", "directions", "steps_made", "clip", "step_size", "noise_multiplier", "dev_accuracy",
+            "test_accuracy", "seconds"),
+    seeds=lambda options: range(options.seeds + 1),
+    device=device_name,
+    dtype="float32, products of DPZero in TF32",
+    settings={
+        "model": MODEL, "epsilon": EPSILON, "delta": DELTA, "relation": "add-remove", "sampling": "poisson",
+        "smoothing": SMOOTHING, "directions": K, "batch": BATCH, "steps": STEPS, "trial": TRIAL,
+        "settings": str(SETTINGS), "difference": "forward", "direction": "rank 1",
+    },
+    check=_check,
+    cells=_cells,
+    measure=_measure,
+    told=_told,
+    summary=table,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main())
