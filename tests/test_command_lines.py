@@ -523,7 +523,7 @@ def test_what_an_experiment_checks_first_passes_or_is_refused_in_one_line(driven
 
     One that takes longer to prepare than this test gives it counts as begun.
     """
-    assert "benchmarks.llm.only_d_rank" in driven["checks"]
+    assert "benchmarks.llm.only_d" in driven["checks"]
     bad = {
         command: (outcome["status"], outcome["err"][-300:])
         for command, outcome in driven["checks"].items()

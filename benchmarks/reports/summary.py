@@ -24,15 +24,9 @@ from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, mean_interval, percent, shortened
 from benchmarks.llm import (
     all_weights,
-    chat,
-    e2e,
-    exact_match,
     last_layer,
-    last_norm_shaped,
     owners,
     rewards,
-    speakers,
-    speeches,
 )
 from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
 from benchmarks.llm import only_d as only_d_rows
@@ -624,7 +618,6 @@ FULL: dict[str, Callable[[], str]] = {
     "correlated_noise": correlated_noise,
     "shapes": shapes,
     "shaped": shaped,
-    "llm_shaped": last_norm_shaped.table,
     "optimizer_directions": optimizer_directions,
     "accounting": accounting,
     **accounting_tables.TABLES,
@@ -637,16 +630,11 @@ FULL: dict[str, Callable[[], str]] = {
     "methods_order": methods_order,
     "only_d": only_d,
     "tuning_step": tuning_step.table,
-    "llm_chat": chat.table,
-    "llm_e2e": e2e.table,
-    "llm_speeches": speeches.table,
     "llm_last_layer": last_layer.table,
     "llm_all_weights": all_weights.table,
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
-    "llm_exact_match": exact_match.table,
     "llm_owners": owners.table,
-    "llm_speakers": speakers.table,
     "users": users.table,
     "equal_evaluations": equal_evaluations,
     "equal_points": equal_points,

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the hf extra is not installed")
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.kit.rows import read_rows
-from benchmarks.llm import only_d, only_d_rank, settings
+from benchmarks.llm import only_d, settings
 from benchmarks.llm.models import LanguageModel
 from tests.benchmarks.llm.tiny import tokenizer
 
@@ -102,42 +102,3 @@ def test_the_table_has_means_of_logarithms_and_the_slope() -> None:
     rows.loc[3, "steps"] = math.nan
     assert f"1 of 2 runs within {only_d.STEPS}" in only_d.table(rows)
     assert only_d.fitted(rows, 0.1) is None
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
-def test_the_rank_is_that_of_the_whole_hessian(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Hessian in the norms of the last layer, by differences of gradients, has the norm and trace of the rows."""
-    monkeypatch.setattr(only_d_rank, "EFFORT", only_d_rank.Effort(search=48, probes=8, steps=16))
-    norms = only_d.Trained(1, "norms")
-    row = only_d_rank.measured(only_d.Work(small, ["public"]), norms)
-    work = only_d.Work(small)
-    states, top = work.states(1)["public"], work.top(norms).double()
-    weights = [p for p in top.parameters() if p.requires_grad]
-    batch = {name: x.double() if x.is_floating_point() else x for name, x in states[torch.arange(8)].items()}
-
-    def gradient() -> torch.Tensor:
-        return torch.cat([g.flatten() for g in torch.autograd.grad(work.losses(top, batch).mean(), weights)])
-
-    columns = []
-    for weight in weights:
-        for index in range(len(weight)):
-            ends = []
-            for step in (1e-5, -2e-5):
-                with torch.no_grad():
-                    weight[index] += step
-                ends.append(gradient())
-            with torch.no_grad():
-                weight[index] += 1e-5
-            columns.append((ends[0] - ends[1]) / 2e-5)
-    values = torch.linalg.eigvalsh(torch.stack(columns)).abs()
-    assert row["d"] == len(columns) == 48
-    assert row["records"] == 8
-    assert row["norm"] == pytest.approx(float(values.max()), rel=1e-3)
-    assert row["absolute_trace"] == pytest.approx(float(values.sum()), rel=0.02)
-    assert row["r"] == pytest.approx(float(values.sum() / values.max()), rel=0.02)
-    assert row["r_low"] <= row["r"] <= row["r_high"]
-    assert "norms | 48 |" in only_d.table(_one_run(48), pd.DataFrame([row]))
-
-
-def _one_run(d: int) -> pd.DataFrame:
-    return pd.DataFrame([{"trained": "norms", "scale": 0.1, "seed": 1, "d": d, "gradient_norm": 1.5, "steps": 7.0}])
