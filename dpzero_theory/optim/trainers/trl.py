@@ -13,13 +13,17 @@ said there hold here. A record is an entry of the data set, a text or a pair of 
 unless `owner` names a column: then it is all entries with the same value there, such as all pairs of one prompt or all
 texts of one person (`losses.users`).
 
+TRL leaves out entries that have no token with a loss after truncation. Here they stay, as records whose loss never
+changes: otherwise n, the sampling rate and the noise, which are published, would depend on the text of one entry.
+
 Every field of TRL's configurations is used, or must be left at its default, and an error says what to use instead.
 Packing would put several records into one row, of which none could be clipped by itself, and is refused. With
 preferences the reference model is the model as it is given, or without its adapter; its log-probabilities are computed
 once, one pair at a time, and stored by `datasets` in its cache beside the data. They are as secret as the data.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -37,6 +41,8 @@ from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
 _PUBLIC = "public_data"
 """The name, among the settings of a run, of the records from which starting values are computed."""
+_NUMBER = "dpzero_entry"
+"""The column with the number of each entry in the data set as it was given, by which shuffled entries are found."""
 _OWN_RECORD = "a record must have rows of its own: leave it off, rows are padded"
 _LOSS = "it is part of TRL's gradient training alone"
 _TEXTS = (
@@ -121,6 +127,53 @@ class DPZeroDPOConfig(_Config, DPOConfig):
     }
 
 
+class _Whole(Dataset):  # type: ignore[misc]
+    """A data set of numbered entries from which TRL's preparation, which maps and filters it, leaves none out."""
+
+    @classmethod
+    def of(cls, data: Dataset, name: str) -> Dataset:
+        """Return the entries of `data` with a column of their numbers. name: the argument's, for messages."""
+        if not isinstance(data, Dataset) or _NUMBER in data.column_names:
+            raise ValueError(f"{name} must be a datasets.Dataset without a column {_NUMBER}; got {type(data).__name__}")
+        return cls._made(data.add_column(_NUMBER, range(len(data))))
+
+    @classmethod
+    def _made(cls, data: Any) -> Any:
+        data.__class__ = cls
+        return data
+
+    def map(self, *args: Any, **options: Any) -> Any:
+        """Return what `datasets.Dataset.map` returns, whose entries cannot be left out either."""
+        return self._made(super().map(*args, **options))
+
+    def filter(self, *args: Any, **options: Any) -> Any:
+        """Return the data set itself, and warn of entries that the filter would leave out. Raises ValueError if the
+        filter would leave out all entries."""
+        left_out = len(self) - len(super().filter(*args, **options))
+        if left_out == len(self):
+            raise ValueError("the data must have entries that TRL keeps (not too long, with a loss); got none")
+        if left_out:
+            warnings.warn(
+                f"{left_out} of {len(self)} entries have no token with a loss (max_length cuts them): each stays a"
+                " record, of which nothing is learnt",
+                stacklevel=2,
+            )
+        return self
+
+
+def _units(data: Any, count: int, owners: Sequence[object] | None, name: str) -> Any:
+    """Return the units of privacy of a prepared data set, which TRL may have shuffled.
+
+    count: the number of entries that were given. owners: their owners; None if each entry is a unit. name: the
+    argument's, for messages. Raises ValueError unless each entry that was given is there once.
+    """
+    numbers = list(data[_NUMBER]) if _NUMBER in data.column_names else []
+    if sorted(numbers) != list(range(count)):
+        raise ValueError(f"{name} must keep each of its {count} entries while TRL prepares it; got {len(data)}")
+    data = data.remove_columns(_NUMBER)
+    return data if owners is None else by_user(data, [owners[number] for number in numbers])
+
+
 class _Trainer(DPZeroTrainer):
     """What the two trainers share: the unit of privacy, and `from_trl`, which makes one from TRL's own trainer.
 
@@ -149,7 +202,7 @@ class _Trainer(DPZeroTrainer):
         if not isinstance(train_dataset, Dataset) or not len(train_dataset):
             got = "an empty one" if isinstance(train_dataset, Dataset) else type(train_dataset).__name__
             raise ValueError(f"train_dataset must be a datasets.Dataset with entries; got {got}")
-        owners = list(train_dataset[owner]) if owner is not None else []
+        owners = list(train_dataset[owner]) if owner is not None else None
         public = private.get(_PUBLIC) if isinstance(private, Mapping) else None
         evaluated = options.get("eval_dataset")
         if public is not None:  # TRL prepares the public data as it does evaluation sets
@@ -158,25 +211,21 @@ class _Trainer(DPZeroTrainer):
             if evaluated is None and args.eval_strategy != "no":
                 raise ValueError(f"eval_dataset must be given with eval_strategy {str(args.eval_strategy)!r}; got none")
             named = evaluated if isinstance(evaluated, dict) else {"": evaluated} if evaluated is not None else {}
-            options["eval_dataset"] = {**named, _PUBLIC: public}
+            options["eval_dataset"] = {**named, _PUBLIC: _Whole.of(public, _PUBLIC)}
         try:
-            super().__init__(model, args, private=private, train_dataset=train_dataset, **options)
+            super().__init__(
+                model, args, private=private, train_dataset=_Whole.of(train_dataset, "train_dataset"), **options
+            )
         except (KeyError, AttributeError) as error:
             raise ValueError(
                 f"train_dataset must have what TRL reads; got {type(error).__name__} {error} with its columns"
                 f" {', '.join(known)}"
             ) from error
         if public is not None:
-            found = self.eval_dataset.pop(_PUBLIC)
-            self._private[_PUBLIC] = found if owner is None else by_user(found, list(public[owner]))
+            found, of_public = self.eval_dataset.pop(_PUBLIC), list(public[owner]) if owner is not None else None
+            self._private[_PUBLIC] = _units(found, len(public), of_public, _PUBLIC)
             self.eval_dataset = self.eval_dataset if isinstance(evaluated, dict) else self.eval_dataset.get("")
-        if not len(self.train_dataset):
-            raise ValueError("train_dataset must have entries that TRL keeps (not too long, with a loss); got none")
-        if owner is not None:
-            if len(self.train_dataset) != len(owners):
-                rule = "train_dataset must have no entries that TRL leaves out (too long, or without a loss) with owner"
-                raise ValueError(f"{rule}; got {len(owners) - len(self.train_dataset)} of {len(owners)}")
-            self.train_dataset = by_user(self.train_dataset, owners)
+        self.train_dataset = _units(self.train_dataset, len(train_dataset), owners, "train_dataset")
 
     @classmethod
     def from_trl(cls, trainer: Any, *, private: Mapping[str, Any], **options: Any) -> Self:
@@ -187,8 +236,17 @@ class _Trainer(DPZeroTrainer):
         Args:
             trainer: an `SFTTrainer` or a `DPOTrainer` of TRL.
             private: the settings of the private run.
-            options: further arguments of this class.
+            options: further arguments of this class. train_dataset is among them, as TRL's trainer was given it, unless
+                that trainer cuts nothing (max_length=None).
+
+        Raises:
+            ValueError: train_dataset is missing, and TRL's trainer may have left entries out of its own copy.
         """
+        if trainer.args.max_length is not None and "train_dataset" not in options:
+            raise ValueError(
+                "train_dataset must be given, as TRL's trainer was given it: TRL has left out entries that max_length"
+                f" = {trainer.args.max_length} cuts away, so that n would depend on their texts; got none"
+            )
         given = {
             "train_dataset": trainer.train_dataset,
             "eval_dataset": trainer.eval_dataset,

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dpzero_theory.optim.trainers.trl import (  # noqa: E402
     DPZeroDPOTrainer,
     DPZeroSFTConfig,
     DPZeroSFTTrainer,
+    _units,
 )
 from tests.optim.trainers.test_trainer import StopAt  # noqa: E402
 
@@ -141,7 +143,7 @@ def test_a_trainer_of_trl_becomes_private(tmp_path: Path) -> None:
     theirs.args = trl.SFTConfig(
         str(tmp_path / "run"), **ARGUMENTS, bf16=False, gradient_checkpointing=None, learning_rate=1e-3, max_length=9
     )
-    trainer = DPZeroSFTTrainer.from_trl(theirs, private=PRIVATE)
+    trainer = DPZeroSFTTrainer.from_trl(theirs, private=PRIVATE, train_dataset=Dataset.from_list(TEXTS))
     assert trainer.args.max_length == 9
     assert trainer.train().global_step == 4
     assert not trainer.args.bf16
@@ -189,10 +191,48 @@ def test_an_owner_that_is_no_column_and_trl_s_own_arguments_are_refused(tmp_path
         DPZeroTrainer(model(), plain, train_dataset=Dataset.from_list(TEXTS), private=PRIVATE)
 
 
-def test_entries_that_trl_leaves_out_are_refused_with_an_owner(tmp_path: Path) -> None:
-    long = {"prompt": " ".join("abcdabcdabcd"), "completion": " a"}
-    with pytest.raises(ValueError, match=r"no entries that TRL leaves out .* got 1 of 5"):
-        tuned(tmp_path / "run", [*TEXTS, long], {"max_length": 8}, owner="prompt")
+@pytest.mark.parametrize(
+    ("make", "rows", "column"), [(tuned, TEXTS, "completion"), (preferred, PAIRS, "chosen")], ids=["texts", "pairs"]
+)
+@pytest.mark.parametrize("changes", [{}, {"owner": "who"}], ids=["entries", "owners"])
+def test_what_is_published_does_not_depend_on_the_length_of_an_entry(
+    make: Any, rows: Any, column: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [{**row, "who": f"{i}"} for i, row in enumerate(rows)]
+    long = {**rows[0], "prompt": " ".join("abcdabcdabcd")}  # of which no token with a loss is left
+    private, plans = {**PRIVATE, "sampling": "poisson", "expected_batch": 2}, []
+    for number, given in enumerate(([*rows, rows[0]], [*rows, long])):
+        folder, said = tmp_path / str(number), pytest.warns(UserWarning, match="^1 of .* entries have no token with a")
+        with said if number else nullcontext():
+            trainer = make(folder, rows=given, changes={"max_length": 8}, private=private, **changes)
+        trainer.train()
+        plans.append(trainer.run.plan)
+    assert plans[0] == plans[1]
+    assert plans[0].n == len(rows) + (not changes)
+    batch = trainer.data_collator([trainer.train_dataset[len(rows)]] if not changes else trainer.train_dataset[0][1:])
+    trainer.model.eval()
+    with torch.no_grad():
+        before = trainer._losses(trainer.model, batch)
+        for weight in trainer.model.parameters():
+            weight += 0.3 * torch.randn_like(weight)
+        assert torch.equal(trainer._losses(trainer.model, batch), before)  # so its difference is 0
+
+
+def test_owners_stay_with_their_entries_where_trl_shuffles_them(tmp_path: Path) -> None:
+    trainer = tuned(tmp_path / "run", TEXTS * 4, {"shuffle_dataset": True}, owner="prompt")
+    words = [{text["input_ids"][1] for text in trainer.train_dataset[user]} for user in range(4)]
+    assert sorted(map(list, words)) == [[WORDS.index(word)] for word in "abcd"]
+
+
+def test_data_of_which_trl_has_left_entries_out_are_refused(tmp_path: Path) -> None:
+    theirs = trl.SFTTrainer.__new__(trl.SFTTrainer)
+    theirs.args = trl.SFTConfig(
+        str(tmp_path / "run"), **ARGUMENTS, bf16=False, gradient_checkpointing=None, max_length=9
+    )
+    with pytest.raises(ValueError, match=r"^train_dataset must be given, .* that max_length = 9 cuts away"):
+        DPZeroSFTTrainer.from_trl(theirs, private=PRIVATE)
+    with pytest.raises(ValueError, match=r"^train_dataset must keep each of its 5 entries .*; got 4"):
+        _units(Dataset.from_list(TEXTS).add_column("dpzero_entry", range(4)), 5, None, "train_dataset")
 
 
 @pytest.mark.parametrize(
