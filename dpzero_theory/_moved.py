@@ -9,9 +9,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _OPTIM = {
-    "step": "algorithm contributions distributed estimator reference sampler update",
-    "files": "checkpoint folder page signature statement transcript",
-    "weights": "directions groups layers module philox_triton precision shards shifted stacked streamed untrained",
+    "step": "algorithm contributions distributed estimator sampler update",
+    "files": "checkpoint folder page statement transcript",
+    "weights": "directions groups module philox_triton precision shards shifted stacked untrained",
     "losses": "evaluation identity isolation records starting task_losses trace",
     "trainers": "overlap progress trainer",
 }
@@ -25,7 +25,6 @@ MOVED = {
     },
     "dpzero_theory.optim.moves": "dpzero_theory.optim.files.replay",
     "dpzero_theory.optim.schedule": "dpzero_theory.optim.step.step_sizes",
-    "dpzero_theory.optim.search": "dpzero_theory.optim.hyperparameter_search",
     "dpzero_theory.optim.trainer_arguments": "dpzero_theory.optim.trainers.arguments",
     "dpzero_theory.search": "dpzero_theory.bisection",
     "dpzero_theory.theory.sharp.search": "dpzero_theory.theory.sharp.smallest",

@@ -51,7 +51,6 @@ GOOD: dict[str, dict[str, str]] = {
     "benchmarks.merge": {"folders": str(ROOT / "benchmarks/results/side_by_side")},
     "benchmarks.llm.demo": {"--data": "data"},
     "benchmarks.llm.memory": {"name": "smoke"},
-    "benchmarks.llm.streamed": {"model": "opt-tiny"},
     "benchmarks.llm.table": {"name": "demo"},
     "benchmarks.prescription": {"--problem": "problem.json"},
     "benchmarks.pretrained": {"model": "smollm2"},

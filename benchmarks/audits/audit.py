@@ -32,10 +32,10 @@ from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import read_rows
 from dpzero_theory.audit.bounds import Mechanism, attack, one_run
 from dpzero_theory.optim.step.estimator import clip_scalars, two_point_difference
-from dpzero_theory.optim.step.reference import dpgd_0th, dpzero
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
+from tests.optim.reference import dpgd_0th, dpzero
 
 Array = NDArray[np.float64]
 

@@ -186,18 +186,6 @@ JOBS = (
     ),
     *(_opt(size, 10) for size in ("6.7b", "13b", "30b", "66b")),
     Job(
-        "opt-66b-streamed",
-        "66B weights layer by layer from files, each loaded once for both signs",
-        "benchmarks.llm.streamed",
-        "opt-66b --steps 2 --device {device}",
-        "opt-tiny --steps 2 --device {device}",
-        "llm_streamed",
-        _sum(Work(2 * (_START + 6 * 131 / 4), half=4 * 0.0657 * 8 * 64 * 8, traffic=3), _hashed("opt-66b", "half", 4)),
-        memory_gib=12,
-        parts=2,
-        unless="opt-66b",
-    ),
-    Job(
         "directions",
         "K = 1 to 64 directions a step at equal evaluations, fixed rank, five seeds",
         "benchmarks.rank",

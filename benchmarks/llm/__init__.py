@@ -12,5 +12,4 @@
 - ordering: the order of the methods in the accuracy table, checked with standard errors
 - sizes.toml, memory: step time and peak memory at full size, with random weights
 - last_norm, rewards: a pretrained model tuned privately in seconds; the 0-1 error as what is trained
-- streamed: the same where the weights do not fit into memory, layer by layer from files
 """

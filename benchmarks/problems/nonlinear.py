@@ -77,7 +77,7 @@ def dpzero(
     block: int = 128,
 ) -> NonlinearRuns:
     """Run Algorithm 2 (DPZero) for each lane, which is one run with its own parameters. All lanes share directions and
-    standard noise, drawn in the order of `optim.step.reference`.
+    standard noise, drawn in the order of `tests.optim.reference`.
 
     Args:
         problem: the loss.

@@ -21,7 +21,6 @@ from benchmarks.kit.rows import Results, discard
 from dpzero_theory import params
 from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.datasets import binary_digits
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.synthetic import engine
@@ -31,6 +30,7 @@ from dpzero_theory.synthetic.problems import LogisticRegression, Quadratic, pape
 from dpzero_theory.theory import theorems
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
+from tests.optim import reference
 
 EPSILON, DELTA = 2.0, 1e-6
 DIMENSIONS = (20, 50, 100, 200, 500)

@@ -39,12 +39,12 @@ from benchmarks.kit.tables import rounded, rounded_row
 from benchmarks.sweeps import synthetic
 from benchmarks.sweeps.synthetic import PAPER, Computation, Preset, paper_lanes, run_methods
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+from tests.optim import reference
 
 Array = NDArray[np.float64]
 

@@ -33,9 +33,9 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.records import load
 from benchmarks.llm.tasks import task
 from benchmarks.training.embeddings import sentence_embeddings
+from benchmarks.training.search_plans import Setting, plans_of_search
 from dpzero_theory import datasets
 from dpzero_theory.cli import Parser, input_folder, integer
-from dpzero_theory.optim.hyperparameter_search import Setting, plans_of_search
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.privacy.selection import Runs

@@ -1,4 +1,4 @@
-"""A run on a torch module: the step, and what makes the run survive crashes, interrupts and threads.
+"""A run on a torch module: the step, and what makes the run survive crashes and interrupts.
 
     run = make_private_with_epsilon(...)        # optim.private
     run.run(); run.get_epsilon(delta)
@@ -12,13 +12,7 @@ releases are. A resumed run has the weights of a checkpoint, or the initial ones
 
 An exception or an interrupt (Ctrl-C) at any point of a step leaves the module unshifted, with the weights of a
 beginning of the transcript, and the next step catches up with the rest. Where the move itself or a write was
-interrupted, the run refuses to go on until weights are loaded, or until it is resumed. (If two interrupts follow each
-other, the second may fall into the tidying up after the first.)
-
-A run is used by one thread at a time. Whatever would step, move weights, take or load a checkpoint or close the files
-while another thread, or the code that a signal's handler has interrupted, does one of these, is refused at once, and
-the other goes on undisturbed. What is spent and what is left may be asked for at any time; with several ranks only in
-the thread that made the run.
+interrupted, the run refuses to go on until weights are loaded, or until it is resumed. A run is used by one thread.
 
 Nothing else that depends on the records leaves a step. No loss is kept or logged, one that raises counts as 0 and
 nothing is said, and what evaluations leave in buffers is put back. The callback of `run` sees what was released. A
@@ -27,7 +21,6 @@ batch's size is secret too, so nobody should publish how long steps took.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 import torch
 
@@ -46,42 +39,6 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Release
-
-T = TypeVar("T")
-_TURN = "turn"
-
-
-class _Turn:
-    """Lets one thing at a time be done with a run: a step, a move of the weights, a checkpoint, or closing its files.
-
-    taken: whose turn it is. A dictionary, because its `setdefault` asks and takes in one step, which no thread and no
-    signal's handler can come between.
-    """
-
-    def __init__(self) -> None:
-        self.taken: dict[str, object] = {}
-
-    def alone(self, work: Callable[[], T]) -> T:
-        """Call `work` while nothing else is done with the run, and return what it returns.
-
-        Raises TranscriptError where something else is being done with the run at this moment.
-
-        Whatever `work` raises, the turn is given back.
-        """
-        mine = object()
-        try:
-            if self.taken.setdefault(_TURN, mine) is not mine:
-                raise TranscriptError(
-                    "a step is being made: do this when it is over, as in a callback that looks whether a signal came"
-                    " (a run is one thread's at a time)"
-                )
-            found = work()
-            self.taken.pop(_TURN)
-            return found
-        except BaseException:
-            if self.taken.get(_TURN) is mine:
-                self.taken.pop(_TURN)
-            raise
 
 
 class Run:
@@ -120,18 +77,29 @@ class Run:
         self._noise, self._batches = noise, batches
         self._position: int | None = None  # how many releases the weights have; None if unknown
         self._current = False  # whether the weights have all that the transcript holds
-        self._turn = _Turn()
 
     def step(self) -> Record:
         """Make one release and move the weights by it. Returns what was released.
 
         A record whose loss raises counts as 0 (`losses.batch_sum`).
 
-        Raises BudgetSpentError when all T releases are made, LayerError where a streamed layer cannot be read or
-        written, LedgerError where the release cannot be paid for, and TranscriptError where `catch_up` raises it, where
-        the release cannot be recorded, or in the middle of another step.
+        Raises BudgetSpentError when all T releases are made, LedgerError where the release cannot be paid for, and
+        TranscriptError where `catch_up` raises it or the release cannot be recorded.
         """
-        return self._turn.alone(self._step)
+        self.catch_up()
+        self._current = False  # True again once the weights have this release too
+        release, batch = self._ranks.lead(self._begin)
+        total = self.sums.total(release, batch)
+        if self.plan.scalars:
+            sums = self._ranks.lead(lambda: self._files.write(release, self.plan.noisy(total, self._noise)))
+            record = Record(release, tuple(sums.tolist()))
+            self._move(record)
+        else:  # a vector release is stored in the weights only; the transcript gets its number once they have it
+            self._move_by_vector(release, total)
+            self._ranks.lead(lambda: self._files.write(release, total[:0]))
+            record = Record(release, ())
+        self._current = True
+        return record
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
         """Make all steps that are left, after the weights have caught up with the transcript (`catch_up`). callback: if
@@ -149,10 +117,30 @@ class Run:
         """Move the weights by what the transcript holds beyond them, which is nothing except after a resumption.
 
         Raises TranscriptError where the weights are neither the initial ones nor those of a checkpoint of this run,
-        where the transcript ends before the checkpoint, where releases are vectors, which it does not hold, and no
-        checkpoint is loaded, and in the middle of a step.
+        where the transcript ends before the checkpoint, and where releases are vectors, which it does not hold, and no
+        checkpoint is loaded.
         """
-        self._turn.alone(self._catch_up)
+        if self._current:
+            return
+        if self._position is None:
+            self._require_initial()
+            if self._ranks.lead(self._files.records) and not self.plan.scalars:
+                raise TranscriptError(
+                    f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint, or go on from"
+                    " the initial weights without what was made (begin_again)"
+                )
+            self._position = 0
+        position, records = self._position, self._ranks.lead(self._files.records)
+        if self._files.transcript and position > (records[-1].release + 1 if records else 0):
+            raise TranscriptError(
+                f"the checkpoint is after release {position - 1}, which the transcript lacks: it was cut off, or rolled"
+                " back with the ledger; put back the newest files, or load an earlier one"
+            )
+        for record in records if self.plan.scalars else ():
+            if record.release >= position:
+                self._move(record)
+        self._require_equal_weights()
+        self._current = True
 
     @property
     def releases_left(self) -> int:
@@ -180,7 +168,12 @@ class Run:
         It holds released information only, in copies in host memory that later steps do not change. Weights that are
         sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
-        return self._turn.alone(self._take_checkpoint)
+        self.catch_up()
+        self._ranks.lead(self._files.sync)
+        self.weights.untrained.settle()
+        position = self._position or 0  # `_catch_up` has set `_position`; `or 0` is for the type checker
+        kept = self.weights.state_dict()
+        return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Load a checkpoint of this run. state: what `state_dict` returned, of this process or an earlier one.
@@ -194,7 +187,11 @@ class Run:
         if found.key != self._header.key:
             raise ValueError(f"state must be of the run with key {self._header.key}; got {found.key}")
         integer("position", found.position, at_least=0, at_most=self.plan.steps)
-        self._turn.alone(lambda: self._load(found))
+        self._position, self._current = None, False
+        self.weights.load_values(found.weights)
+        self.weights.load_state_dict(found.kept)
+        self._moves.load_state_dict(found.update)
+        self._position = found.position
 
     def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
         """Load the checkpoint `state`, as `state_dict` returned it, and end the run there: its files are closed, and it
@@ -212,81 +209,17 @@ class Run:
         This is for dpgd-0th, whose releases no transcript holds, where there is no checkpoint to load. Raises
         TranscriptError if the weights are not the initial ones.
         """
-        self._turn.alone(self._begin_again)
+        self._require_initial()
+        self._position, self._current = 0, self.plan.scalars == 0
 
     def close(self) -> None:
-        """Close the ledger and the transcript. Safe to repeat. Raises TranscriptError in the middle of a step."""
-        self._turn.alone(self._close)
-
-    def _step(self) -> Record:
-        self._catch_up()
-        try:
-            self._current = False  # True again once the weights have this release too
-            release, batch = self._ranks.lead(self._begin)
-            total = self.sums.total(release, batch)
-            if self.plan.scalars:
-                sums = self._ranks.lead(lambda: self._files.write(release, self.plan.noisy(total, self._noise)))
-                record = Record(release, tuple(sums.tolist()))
-                self._move(record)
-            else:  # a vector release is stored in the weights only; the transcript gets its number once they have it
-                self._move_by_vector(release, total)
-                self._ranks.lead(lambda: self._files.write(release, total[:0]))
-                record = Record(release, ())
-            self._current = True
-            return record
-        except BaseException:
-            self.weights.restore()
-            raise
+        """Close the ledger and the transcript. Safe to repeat."""
+        self.weights.untrained.settle()
+        self._files.close()
 
     def _begin(self) -> tuple[int, Indices]:
         release = self._files.begin(self._position or 0)
         return release, self._batches.draw(release)
-
-    def _catch_up(self) -> None:
-        if self._current:
-            return
-        if self._position is None:
-            self._require_initial()
-            if self._ranks.lead(self._files.records) and not self.plan.scalars:
-                raise TranscriptError(
-                    f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint, or go on from"
-                    " the initial weights without what was made (begin_again)"
-                )
-            self._position = 0
-        position, records = self._position, self._ranks.lead(self._files.records)
-        if self._files.transcript and position > (records[-1].release + 1 if records else 0):
-            raise TranscriptError(
-                f"the checkpoint is after release {position - 1}, which the transcript lacks: it was cut off, or rolled"
-                " back with the ledger; put back the newest files, or load an earlier one"
-            )
-        for record in records if self.plan.scalars else ():
-            if record.release >= position:
-                self._move(record)
-        self._require_equal_weights()
-        self._current = True
-
-    def _take_checkpoint(self) -> dict[str, torch.Tensor]:
-        self._catch_up()
-        self._ranks.lead(self._files.sync)
-        self.weights.untrained.settle()
-        position = self._position or 0  # `_catch_up` has set `_position`; `or 0` is for the type checker
-        kept = self.weights.state_dict()
-        return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
-
-    def _load(self, found: Checkpoint) -> None:
-        self._position, self._current = None, False
-        self.weights.load_values(found.weights)
-        self.weights.load_state_dict(found.kept)
-        self._moves.load_state_dict(found.update)
-        self._position = found.position
-
-    def _begin_again(self) -> None:
-        self._require_initial()
-        self._position, self._current = 0, self.plan.scalars == 0
-
-    def _close(self) -> None:
-        self.weights.untrained.settle()
-        self._files.close()
 
     def _require_equal_weights(self) -> None:
         if self._ranks.count > 1:

@@ -11,16 +11,10 @@ from dpzero_theory.optim.files.transcript import read
 
 
 class Signal(NamedTuple):
-    """How large a run's released numbers are, beside their noise: in its first steps, in its last ones, and in all.
+    """The mean square of a run's released numbers over the variance of their noise; 1 where records add nothing.
 
-    first: the mean square of the numbers that the first tenth of the steps released, over the variance of their noise,
-    >= 0. It is 1 on average where the records add nothing. Near 1 there is too much noise, or the clip is too large.
-    last: the same of the last tenth of the steps. It is below `first` where the gradient has become smaller, as it does
-    in a run that learns. Where it is not, the step size is too small, or far too large.
-    spread: the standard deviation of `first` and of `last` where there is nothing but noise, > 0.
-    numbers: how many released numbers each of these two is over: K ceil(T/10) after T steps, >= 1.
-    ratio: the same of all steps. Where there is nothing but noise its standard deviation is `ratio_spread`.
-    ratio_spread: about sqrt(10) times smaller than `spread`, > 0.
+    first, last: of the first and of the last tenth of the steps, over `numbers` released numbers each. spread: their
+    standard deviation where there is nothing but noise. ratio, ratio_spread: the same of all steps.
     """
 
     first: float
@@ -34,24 +28,13 @@ class Signal(NamedTuple):
 def signal(folder: str | os.PathLike[str]) -> Signal:
     """Return how large the released numbers of a run are beside their noise, at its beginning and at its end.
 
-    This is the way to notice that a run learns nothing. With s_tk the noisy sum that step t of T released for its
-    direction k of K, v the variance of the noise, and P the first ceil(T/10) steps, the last ones, or all,
+    A run whose `ratio` is not three `ratio_spread` above 1 cannot be told from one that moves at random: there is too
+    much noise, or the clip is too large. A run that learns falls from `first` to `last`; where it does not fall, the
+    step size is too small, or far too large. The released numbers are public, so that this costs no privacy. Each
+    ratio of N numbers has the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
 
-        ratio(P) = (1/(|P| K)) sum_{t in P} sum_k s_tk^2/v.
-
-    Where the records add nothing each ratio is 1 with standard deviation sqrt(2/(|P| K)) for Gaussian noise, and
-    sqrt(5/(|P| K)) for Laplace noise, whose fourth moment is 6 v^2. A ratio of all steps that is not three of these
-    standard deviations above 1 cannot be told from that: the run moves at random. A ratio above 1 does not say that the
-    weights move far enough to learn, since it is largest where they do not move at all: that is seen from the fall from
-    the first tenth to the last. Where the ratios are above 1, each has a standard deviation of sqrt(2/(|P| K)) times
-    itself even if the gradient keeps its size, as the directions are random. The released numbers are public, so that
-    this costs no privacy.
-
-    Args:
-        folder: the folder of a run of DPZero, which may go on meanwhile. It is only read.
-
-    Raises ValueError for a run without noise, one that releases vectors (dpgd-0th), or one that has not made a step;
-    TranscriptError for a damaged transcript; and OSError.
+    folder: of a run of DPZero, which may go on meanwhile. Raises ValueError for a run without noise, one that releases
+    vectors (dpgd-0th), or one that has not made a step; TranscriptError for a damaged folder; and OSError.
     """
     path = Path(folder) / "transcript.bin"
     header, records = read(path)
@@ -60,16 +43,15 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
         raise ValueError(f"folder must hold a run that releases noisy numbers; got one of {plan.algorithm}")
     if not records:
         raise ValueError(f"folder must hold a run that has made a step; got none in {path}")
-    laplace = plan.law.noise == "laplace"
-    variance = plan.scale**2 * (2 if laplace else 1)
+    variance, excess = (2 * plan.scale**2, 5) if plan.law.noise == "laplace" else (plan.scale**2, 2)
     squares = np.array([record.sums for record in records], dtype=np.float64) ** 2 / variance
     tenth = math.ceil(len(squares) / 10)
-    numbers, excess = squares[:tenth].size, 5 if laplace else 2
+    first, last = squares[:tenth], squares[-tenth:]
     return Signal(
-        first=float(np.mean(squares[:tenth])),
-        last=float(np.mean(squares[-tenth:])),
-        spread=math.sqrt(excess / numbers),
-        numbers=numbers,
-        ratio=float(np.mean(squares)),
-        ratio_spread=math.sqrt(excess / squares.size),
+        float(first.mean()),
+        float(last.mean()),
+        math.sqrt(excess / first.size),
+        first.size,
+        float(squares.mean()),
+        math.sqrt(excess / squares.size),
     )

@@ -11,9 +11,6 @@ With --initial, a file of torch.save with the trainable parameters by name (or a
 Where anything does not fit, the exit status is 1 and one line on standard error says what. Nothing is written into the
 folder, and the run may go on meanwhile.
 
-With --sign the folder as it is and the claim are signed, if everything holds (`optim.files.signature`; the extra
-`sign`). A signature that is there is checked; with --signer there must be one, by that key.
-
 What this cannot tell is said in `CANNOT_TELL`, and at the end of each report.
 """
 
@@ -24,7 +21,6 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +40,6 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from dpzero_theory.optim.files.folder import OF_TRAINER, TRANSCRIPT, both
     from dpzero_theory.optim.files.page import page
     from dpzero_theory.optim.files.replay import Moves, require_initial, weights_of
-    from dpzero_theory.optim.files.signature import SIGNATURE, private_key, public_key, sign, signer
     from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, spending_curve, statement
     from dpzero_theory.optim.files.transcript import Content, contents
     from dpzero_theory.optim.losses.identity import versions
@@ -58,8 +53,7 @@ CANNOT_TELL = (
     "that there were n records, one entry or one person each, and that the relation is the one that a reader needs",
     "that the losses kept records apart, and did what their name says; isolation is what the run wrote",
     "that the numbers were released by a run at all, with the software that the files name, and not written, put in"
-    " another order or taken from another run by somebody who computed every check again: a signature (--sign) says"
-    " who answers for that",
+    " another order or taken from another run by somebody who computed every check again",
     "that other runs on the same records are counted, or copies of this one",
 )
 
@@ -106,21 +100,14 @@ _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
 finding that does not hold."""
 
 
-def verify(
-    folder: Path, initial: Recorded | None, final: Recorded | None, by: str = "", *, signed: bool = True
-) -> Report:
+def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
     """Check a run's folder, and return the report.
 
     Files that cannot be read, or do not belong together, are a finding that does not hold. initial, final: the weights
-    at the start, from which the run is replayed, and those to compare with the outcome; None to leave that out. by: the
-    public key that must have signed the folder, in hexadecimal digits; "" for any or none. signed: whether a signature
-    is checked.
+    at the start, from which the run is replayed, and those to compare with the outcome; None to leave that out.
     """
     found = _verified(folder, initial, final)
-    findings = list(found.findings)
-    if found.statement and signed:
-        findings += _signer(folder, found.statement, by)
-    shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in findings]
+    shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in found.findings]
     return found._replace(findings=shown)
 
 
@@ -185,25 +172,6 @@ def _numbers(content: Content) -> Finding:
     part = math.floor(least * 1000) / 1000
     said = f"can be noise as stated; numbers of {part:g} of its size would be refused (near 1: a sharp test)"
     return Finding("released numbers", said, holds=True)
-
-
-def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
-    """Return a finding that says who signed the folder as it is; none if nobody did and nobody had to.
-
-    claimed: the run's privacy statement. by: the public key that must have signed; "" for any or none.
-    """
-    name = "signed by"
-    if not (folder / SIGNATURE).exists() and not (folder / SIGNATURE).is_symlink():
-        return [Finding(name, f"nobody: no {SIGNATURE}, though a signer is asked for", holds=False)] if by else []
-    if find_spec("cryptography") is None and not by:
-        return [Finding(name, "not looked at: needs cryptography: pip install 'dpzero-theory[sign]'")]
-    try:
-        key = signer(folder, claimed)
-    except (OSError, ValueError) as error:
-        return [Finding(name, " ".join(str(error).split()), holds=False)]
-    if by and key != by:
-        return [Finding(name, f"the key {key}, not {by}", holds=False)]
-    return [Finding(name, f"the key {key}", holds=True)]
 
 
 def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
@@ -362,8 +330,6 @@ def _parser() -> Parser:
     parser.add_argument("folder", type=input_folder(), help="of the run, or the Trainer's output folder")
     parser.add_argument("--initial", type=input_file, metavar="FILE", help="the trainable parameters at the start")
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
-    parser.add_argument("--sign", type=input_file, metavar="KEY", help="if all holds, sign it: a PEM file, Ed25519")
-    parser.add_argument("--signer", type=input_file, metavar="KEY", help="who must have signed: a public key, PEM")
     parser.add_argument(
         "--format",
         choices=("text", "json", "html", "deployment"),
@@ -383,19 +349,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--final must come with --initial")
     with parser.refusals():
         initial, final = _load("initial", options.initial), _load("final", options.final)
-    with parser.refusals("--sign"):
-        key = private_key(options.sign) if options.sign else None
-    with parser.refusals("--signer"):
-        by = public_key(options.signer) if options.signer else ""
     inside = options.folder / OF_TRAINER
     folder = (
         inside if (inside / TRANSCRIPT).is_file() and not (options.folder / TRANSCRIPT).exists() else options.folder
     )
-    found = verify(folder, initial, final, by, signed=key is None)
-    if key and found.statement and not found.fault:
-        with parser.refusals("--sign"):
-            sign(folder, found.statement, key)
-        found = verify(folder, initial, final, by)
+    found = verify(folder, initial, final)
     with parser.refusals("--format"):
         shown = _shown(found, options.format)
     if shown:

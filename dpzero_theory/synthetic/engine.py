@@ -17,7 +17,7 @@ and lanes then come from one matrix product (`clipping`).
 
 Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products. Parts 1 and 2
 depend on neither the algorithm nor the start nor the noise: `run_together` makes them once for several sets of lanes.
-The results equal those of `dpzero_theory.optim.step.reference` up to rounding; tests compare them to 1e-9.
+The results equal those of `tests.optim.reference` up to rounding; tests compare them to 1e-9.
 """
 
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ def run_together(
     """Run every lane of every sweep, all with the same directions, and the lanes of a sweep with the same noise.
 
     A lane is a run with one setting of the parameters; a sweep is a set of lanes of one algorithm. A step is that of
-    `optim.step.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size, M_k the clipped
+    `tests.optim.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size, M_k the clipped
     mean of the differences along the direction u_k, and sigma z_k the noise. Returns an outcome for each sweep.
 
     Args:

@@ -2,7 +2,7 @@
 
 With h = A (x - center) and d_i = A (x_i - center), the gradient of sample i is h - d_i, and the d_i sum to zero. All
 norms ||h - d_i|| of all lanes come from one product, and the weighted sums of the d_i from a second; both are computed
-for samples in blocks, which stay in the cache. The results equal those of `optim.step.reference.dpgd` up to rounding;
+for samples in blocks, which stay in the cache. The results equal those of `tests.optim.reference.dpgd` up to rounding;
 tests compare them to 1e-9. The products take nearly all of the time, and three things save most of them:
 
 - A lane with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h, without any product.

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory.audit.bounds import attack
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from paper_checks.checks.divergence import hockey_stick, lemma_gdp
 from paper_checks.checks.instances import Array, Instance, random_instance
 from paper_checks.registry import Disagreement, Finding, agree, check
+from tests.optim import reference
 
 
 def _steps_by_hand(
@@ -61,8 +61,8 @@ def _compare_reference(algorithm: int) -> float:
         directions=u,
     )
     if run.trajectory is None:
-        raise Disagreement("optim.step.reference returned no trajectory")
-    agree("optim.step.reference", run.trajectory, _steps_by_hand(algorithm, problem, x0, u, noise, settings), 1e-12)
+        raise Disagreement("tests.optim.reference returned no trajectory")
+    agree("tests.optim.reference", run.trajectory, _steps_by_hand(algorithm, problem, x0, u, noise, settings), 1e-12)
     return float(np.max(np.abs(run.trajectory)))
 
 
@@ -191,7 +191,7 @@ def _attack_library(algorithm: int, runs: int, gdp: float) -> float:
             directions=u,
         ).trajectory
         if path is None:
-            raise Disagreement("optim.step.reference returned no trajectory")
+            raise Disagreement("tests.optim.reference returned no trajectory")
         along = np.sum((path[:-1] - path[1:]) / alpha * u, axis=1) / (math.sqrt(d) if algorithm == 1 else d)
         return np.array([float(np.sum(along * np.sign(u[:, 0])))])
 

@@ -9,10 +9,10 @@ import numpy as np
 import sympy as sp
 from numpy.polynomial.legendre import leggauss
 
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from paper_checks.checks.instances import Array, Instance, circle, random_instance
 from paper_checks.registry import Finding, Plot, check
+from tests.optim import reference
 
 
 def _disc(points: int, rings: int) -> tuple[Array, Array]:

@@ -45,7 +45,7 @@ def data(dtype: torch.dtype = torch.float64) -> TensorDataset:
 
 
 class Problem:
-    """The losses of `Logistic` in the form that `optim.step.reference` takes."""
+    """The losses of `Logistic` in the form that `tests.optim.reference` takes."""
 
     n, d = N, D
 

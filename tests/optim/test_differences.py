@@ -25,11 +25,11 @@ from dpzero_theory.optim.losses.starting import public_clip, starting_values
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.step.differences import RULES
-from dpzero_theory.optim.step.reference import dpzero
 from dpzero_theory.optim.verify import main
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.theory.problem import Problem as CertifiedProblem
 from dpzero_theory.theory.sharp.certificate import prescribe
+from tests.optim.reference import dpzero
 from tests.optim.small import BUDGET, FEATURES, LABELS, Logistic, N, Problem, data, losses, plan, private, weights
 
 SMOOTHING = {"central": 1e-3, "forward": 1e-3, "exact": 0.0}

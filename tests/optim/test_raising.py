@@ -15,11 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.optim.files.transcript import read
-from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.weights.layers import LayerError
 from dpzero_theory.privacy.ledger import read as ledger
-from tests.optim import layered
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, Logistic, N, data, losses, plan
 
 BAD = 7
@@ -181,45 +178,3 @@ def test_records_that_cannot_be_read_by_the_start_are_no_reason_to_stop(tmp_path
         run = make_private_with_epsilon(Logistic(), losses, Rows(data()), folder=tmp_path / way, **settings)
         run.run()
         run.close()
-
-
-def test_streamed_layers(tmp_path: Path) -> None:
-    """With layers streamed from files, a record that raises an error in a layer, or after all layers, counts as 0.
-
-    A layer that cannot be read is nothing that a record has done, and raises its error.
-    """
-    checkpoint = layered.saved(tmp_path / "checkpoint")
-    settings = Plan.for_target(
-        n=6, target_epsilon=8, target_delta=1e-5, relation="add-remove", clip=1.0, **layered.SETTINGS
-    )
-    totals = []
-    for place in ("layer", "losses", ""):
-        model = layered.in_files(checkpoint, torch.float32)
-        bad = layered.DATA.tensors[0][2]
-
-        def inside(module: Any, arguments: Any, place: str = place) -> None:
-            if place == "layer" and len(arguments[0]) > inside.rows:  # type: ignore[attr-defined]
-                raise RuntimeError("of the third record")
-
-        def raising(module: Any, batch: Any, place: str = place, bad: Tensor = bad) -> Tensor:
-            if place and bool((batch[0] == bad).all(1).any()) and place == "losses":
-                raise RuntimeError("of the third record")
-            return layered.losses(module, batch)
-
-        inside.rows = 100  # type: ignore[attr-defined]
-        model.blocks[1][1].register_forward_pre_hook(inside)
-        run = make_from_seed_not_private(model, raising, layered.DATA, settings, seed=3)
-        inside.rows = 2  # type: ignore[attr-defined]
-        every = np.arange(6)
-        totals.append(run.sums.total(0, every if place else every[every != 2]))
-        if place == "layer":
-            inside.rows = 100  # type: ignore[attr-defined]
-            totals.append(run.sums.total(0, every))
-    rounding = 1e-3 * settings.levels  # The sums may differ by the rounding of float32 losses divided by 2 lambda
-    # Losses of several records at once raised an error in one run, those of each record by itself did not.
-    assert abs(totals[0] - totals[1]) <= rounding
-    assert abs(totals[2] - totals[3]) <= rounding
-    for path in (tmp_path / "checkpoint").iterdir():
-        path.unlink()
-    with pytest.raises(LayerError, match="layer 0 cannot be read"):
-        run.step()

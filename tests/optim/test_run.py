@@ -19,7 +19,6 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.algorithm import ALGORITHMS
-from dpzero_theory.optim.step.reference import dpgd_0th, dpzero
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
@@ -29,6 +28,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
 from dpzero_theory.theory.problem import Problem as CertifiedProblem
 from dpzero_theory.theory.sharp.certificate import prescribe
+from tests.optim.reference import dpgd_0th, dpzero
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, Problem, data, losses, plan, private, weights
 
 SEED = 11

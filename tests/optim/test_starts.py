@@ -17,10 +17,7 @@ from benchmarks.kit.interrupts import instructions, traced
 from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.files.new_folder import clear_dead_starts, made_whole
 from dpzero_theory.optim.files.transcript import Header
-from dpzero_theory.optim.hyperparameter_search import make_private_search
-from dpzero_theory.privacy.selection import Runs
-from tests.optim.small import BUDGET as TARGET
-from tests.optim.small import FULL, STEP, Logistic, data, losses, plan, private
+from tests.optim.small import data, plan, private
 
 HEADER = Header(plan(), "07" * 16, "00" * 32, "nearest")
 BUDGET = Budget(3.0, 1e-5, 1)
@@ -145,47 +142,25 @@ def test_a_start_taken_for_a_dead_one_before_it_has_its_lock_begins_again(
     assert len(calls) > 2
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o377])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_what_is_secret_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        search(tmp_path / "search")
+        private(tmp_path / "run").close()
     finally:
         os.umask(before)
-    if umask & 0o300 == 0:
-        before = os.umask(umask)
-        try:
-            private(tmp_path / "run").close()
-        finally:
-            os.umask(before)
-        assert mode(tmp_path / "run" / KEY) == 0o600
-    assert mode(tmp_path / "search" / "search.json") == 0o600
-    assert mode(tmp_path / "search") & 0o077 == 0
+    assert mode(tmp_path / "run" / KEY) == 0o600
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def search(folder: Path, **changes: Any) -> Any:
-    target = {**TARGET, **STEP, **FULL, "steps": 4}
-    settings: Any = [{"clip": 1.0}, {"clip": 2.0}]
-    return make_private_search(
-        Logistic, losses, data(), settings, score=lambda module: 0.0, runs=Runs(mean=2), folder=folder,
-        **{**target, **changes},
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("open_to", [0o644, 0o640, 0o604, 0o660, 0o602])
 def test_a_secret_that_others_may_read_or_change_is_refused_with_what_to_do(tmp_path: Path, open_to: int) -> None:
     private(tmp_path / "run").close()
-    search(tmp_path / "search")
-    key, picks = tmp_path / "run" / KEY, tmp_path / "search" / "search.json"
-    for file, resume in (
-        (key, lambda: private(tmp_path / "run", resume=True)),
-        (picks, lambda: search(tmp_path / "search", resume=True)),
-        (tmp_path / "search", lambda: search(tmp_path / "search", resume=True)),
-    ):
+    key = tmp_path / "run" / KEY
+    for file, resume in ((key, lambda: private(tmp_path / "run", resume=True)),):
         before = mode(file)
         file.chmod(open_to | before)
         with pytest.raises(

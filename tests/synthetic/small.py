@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.lanes import Draw, Lanes
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+from tests.optim import reference
 
 Array = NDArray[np.float64]
 TOLERANCE = 1e-9

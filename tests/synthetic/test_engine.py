@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import DIRECTIONS, sample_gaussian, sample_sphere
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
+from tests.optim import reference
 from tests.synthetic.small import CASES, close, close_forms, from_array, lanes, quadratic, runs
 
 Array = NDArray[np.float64]

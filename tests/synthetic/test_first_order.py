@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.synthetic import first_order
 from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Lanes
+from tests.optim import reference
 from tests.synthetic.small import CASES, close, close_forms, from_array, lanes, quadratic, runs
 
 

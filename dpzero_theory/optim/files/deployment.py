@@ -3,7 +3,7 @@
 The sections follow the questions of NIST SP 800-226 ("Guidelines for Evaluating Differential Privacy Guarantees") and
 the kinds of entries in the registry of deployments that Nanayakkara, Ghazi and Vadhan propose (arXiv 2509.13509): the
 product, the unit of privacy, the privacy loss, the trust model, the accounting, the implementation, and what is
-assumed. It is no copy of a registry's form, and what software cannot know stands there as `ASK`.
+assumed. It is no copy of a registry's form: what does not follow from the run's files is left out.
 """
 
 import math
@@ -11,9 +11,6 @@ from typing import Any
 
 from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement
 from dpzero_theory.privacy.bracket import Bracket
-
-ASK = "to be stated by whoever deploys the model"
-"""The value of each entry that does not follow from the run's files."""
 
 
 def deployment(statement: Statement) -> dict[str, Any]:
@@ -26,8 +23,6 @@ def deployment(statement: Statement) -> dict[str, Any]:
     return {
         "product": {
             "what": "weights of a model, trained by noised finite differences of losses",
-            "purpose": ASK,
-            "who deploys it": ASK,
             "kind of release": f"one release a step, interactively chosen by earlier ones; {facts['steps made']}",
         },
         "unit of privacy": {
@@ -52,8 +47,6 @@ def deployment(statement: Statement) -> dict[str, Any]:
             "model": "central: whoever trains holds the records, the noise and the keys",
             "seen by attackers": "the files of the run's folder but data.key, the weights, and what follows from them",
             "side channels": "not covered: how long steps took, which goes by the secret batches, and power or memory",
-            "security of the machine and its access": ASK,
-            "collection and retention of the records": ASK,
         },
         "accounting": {
             "method": first.paid.method,
@@ -78,7 +71,6 @@ def deployment(statement: Statement) -> dict[str, Any]:
                 "run",
             )
         },
-        "utility": {"how good the model is": ASK, "for whom it is worse": ASK},
         "assumed": list(statement.assumed),
     }
 

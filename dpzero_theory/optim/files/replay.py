@@ -10,10 +10,8 @@ from dpzero_theory import check
 from dpzero_theory.optim.files.transcript import Header, TranscriptError, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions, wide
-from dpzero_theory.optim.weights.layers import streamed
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.optim.weights.shards import collected, piece
-from dpzero_theory.optim.weights.streamed import StreamedWeights
 
 
 def directions_of(header: Header) -> Directions:
@@ -24,14 +22,9 @@ def directions_of(header: Header) -> Directions:
 def weights_of(header: Header, module: nn.Module) -> Weights:
     """Return the trainable weights of a module, to be moved along the directions of the run with this header.
 
-    Raises ValueError for a module whose weights, or a plan whose moves, are not supported.
+    Raises ValueError for a module whose weights are not supported.
     """
-    layers = streamed(module)
-    if layers is None:
-        return Weights(module, directions_of(header), precision=header.precision, groups=header.plan.groups)
-    if not (header.plan.plain and header.plan.scalars):
-        raise ValueError("plan must release scalars and move by them alone where layers are streamed")
-    return StreamedWeights(module, layers, directions_of(header), precision=header.precision)
+    return Weights(module, directions_of(header), precision=header.precision, groups=header.plan.groups)
 
 
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:

@@ -10,7 +10,6 @@ from dpzero_theory.optim.losses.evaluation import Evaluation, in_step, on_host
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.contributions import Sums
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.weights.layers import LayerError
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.schedule import Indices
 
@@ -81,8 +80,6 @@ class BatchSum:
         """
         try:
             return self.differences(release, records, self._points_at_once)
-        except LayerError:
-            raise
         except Exception:
             if self._weights.collective:
                 raise
@@ -93,7 +90,5 @@ class BatchSum:
         zeros if its loss or reading raises. record: its number, in an array of shape (1,)."""
         try:
             return self.differences(release, record)
-        except LayerError:
-            raise
         except Exception:
             return np.zeros((1, self._plan.directions_per_step))

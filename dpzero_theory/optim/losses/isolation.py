@@ -52,7 +52,6 @@ from dpzero_theory.optim.losses.records import Alike, Collate, Data, fetcher
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.distributed import Ranks, named
 from dpzero_theory.optim.weights.derivatives import NONE
-from dpzero_theory.optim.weights.layers import streamed
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.schedule import Indices
 
@@ -82,7 +81,7 @@ def examine(
     that makes a batch of records. plan: what the run does. ranks: its processes. micro_batch: how many records it
     evaluates at a time. isolation: a name in `ISOLATIONS`; if it is empty, only the shape of two records' losses is
     tested. points_at_once: how many points the run evaluates in one pass; above 1, two records must get the losses in
-    one pass that each point gives by itself. Layers that are streamed are called as a step calls them.
+    one pass that each point gives by itself.
 
     Raises ValueError where the losses do not keep records apart, or what they raise; the module is then as it was.
     """
@@ -102,8 +101,6 @@ def examine(
         alone = Look(weights, evaluation, plan, exact=False)
         if points_at_once > 1:
             evaluable(lambda records: _require_stackable(alone, records[:few], points_at_once), alone, places)
-        elif streamed(weights.module):
-            evaluable(lambda records: alone.at_points(records[:few], 1), alone, places)
 
     found: list[ProbeResult] = []
     try:
@@ -112,9 +109,6 @@ def examine(
         if isolation and ranks.rank == 0:
             warn(found[0], plan)
         return Evaluation(losses, fetcher(data, collate), found[0].shape)
-    except BaseException:
-        weights.restore()
-        raise
     finally:
         weights.untrained.settle()
 

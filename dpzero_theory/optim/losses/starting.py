@@ -4,31 +4,22 @@
                             target_delta=1e-5, expected_batch=256, relation="add-remove", sampling="poisson")
     run = make_private_with_epsilon(model, losses, data, folder="run", **start.target)
 
-Measured are, at the model's weights x, along random directions u_k at the distance lambda, on some public records i:
-the differences s_ik = (f_i(x + lambda u_k) - f_i(x - lambda u_k))/(2 lambda), or those of another rule, whose root mean
-square over k estimates the gradient norm ||grad f_i||; and the second differences of the mean loss F. The mean of these
-estimates tr(H), H the Hessian of F, and their variance is 2 ||H||_F^2 (with random signs, without the diagonal). The
-settings are then, in the notation of `theory/sharp/proof.md` (K directions a step, T steps, clip C, step size alpha),
+The differences s_ik of public records i along random directions u_k, at the module's weights, estimate gradient norms:
+the root mean square over k of s_ik estimates ||grad f_i||. The second differences of the mean loss F have the mean
+tr(H) and the variance 2 ||H||_F^2, H the Hessian of F. With T steps of K directions, the settings are
 
-    lambda   the largest of 1e-1 ... 1e-4 at which halving it changes the differences by at most 1%; if there is none,
-             the one at which halving it changes them least. Left out are those at which rounding, as it is seen on the
-             public records, would be visible (`isolation.visible`, for half the clip), unless isolation is "exact" or
-             none would be left
-    K        the power of 4 nearest to sqrt(K T)/8, at most 256 (`benchmarks.equal_evaluations`)
+    lambda   the largest of 1e-1 ... 1e-4 whose halving changes the differences by at most 1%, or by least
+    K        the power of 4 nearest to sqrt(K T)/8, at most 256
     C        sqrt(K) times the median of ||grad f_i||
     alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0) - least_loss,
              sigma the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
-The step size has the theorem's form: the smaller of the largest stable one and the minimiser of gap/(alpha T) +
-alpha tr(H) (sigma^2 + v)/(2 K). The theorem's prescription puts bounds into it that hold for every record at every
-point, as a certificate needs; here averages of what is measured are put in. The theorem's clip is 1 to 2.4 times the
-largest gradient norm of a record, and here it is the median. As sigma is proportional to the clip, and alpha to
-1/sigma, a certified step size is smaller than the best one by about as much as its clip is larger (on digits 15 and 11
-times, on a sentence encoder 3 and 4 times: `benchmarks.prescription`). Nothing is certified by these values.
+The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds, so
+nothing is certified by these values.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
@@ -51,29 +42,19 @@ from dpzero_theory.privacy.step import Drawing
 
 DECLARED = ("public", "synthetic")
 WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
-"""The distances lambda that are tried, from the largest on."""
 MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
-"""How many public records are looked at at most; along how many directions they are measured at the chosen distance;
-and along how many at each distance that is tried before."""
+"""How many records are looked at most; along how many directions at the chosen lambda; and at each that is tried."""
 _LITTLE = 0.01
-"""The distance lambda that is chosen is the largest one whose halving changes the differences by at most this share of
-their L2 norm."""
-_KEY = bytes(16)
-"""The key from which the directions are computed along which public records are looked at. It is always the same, since
-it need not be random or secret."""
 
 Array = NDArray[np.float64]
-Evaluate = Callable[[nn.Module], Tensor]
-"""A function from the module to the losses of some records, shape (records,)."""
 
 
 @dataclass(frozen=True)
 class Start:
     """Settings of a run and what they come from.
 
-    target: keyword arguments of `make_private_with_epsilon`, including those that were given. norm: the median over the
-    public records of the gradient norm ||grad f_i||. trace, frobenius: estimates of the trace and the Frobenius norm of
-    the Hessian of the mean loss F. noise: sigma, the standard deviation of the noise on a released average. assumed:
+    target: keyword arguments of `make_private_with_epsilon`, including those that were given. norm: the median of the
+    gradient norms. trace, frobenius: of the Hessian of the mean loss. noise: sigma, of a released average. assumed:
     sentences that say what the values rest on.
     """
 
@@ -85,12 +66,8 @@ class Start:
     assumed: tuple[str, ...]
 
 
-class Measured(NamedTuple):
-    """What was measured on public records.
-
-    differences: of each record along each direction, shape (records, directions). second: the second differences of the
-    mean loss F, shape (directions,). loss: F at the module's weights.
-    """
+class _Measured(NamedTuple):
+    """Differences of each record, shape (records, directions); second differences of the mean loss; the mean loss."""
 
     differences: Array
     second: Array
@@ -98,9 +75,8 @@ class Measured(NamedTuple):
 
     @property
     def norms(self) -> Array:
-        """Estimates of the gradient norm ||grad f_i|| of each record, shape (records,). Each is the root mean square of
-        the record's differences over the directions."""
-        return _norms(self.differences)
+        found: Array = np.sqrt(np.mean(self.differences**2, axis=1))
+        return found
 
 
 def starting_values(
@@ -126,23 +102,14 @@ def starting_values(
     """Choose clip, step size, smoothing, K and T for a run on n private records.
 
     Args:
-        module: the module to train, with the weights that the run begins with.
-        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record.
+        module, losses, collate: as in `make_private`, with the weights that the run begins with.
         public_data: the records that are looked at, 256 of them at most.
-        declared: what they are, `public` or `synthetic`. Only if this is true do the values cost no privacy.
-        evaluations: the product K T of directions a step and steps. It is the number of loss differences of a record
-            that is in every batch.
-        n: the number of private records.
-        target_epsilon, target_delta: the privacy budget of the run, epsilon > 0 and 0 < delta < 1.
-        expected_batch: the expected number of records in a batch of the run, above 0 and at most n.
-        relation, sampling: which data sets are neighbours, and how batches are drawn, as in `Plan.for_target`.
+        declared: `public` or `synthetic`. Only if this is true do the values cost no privacy.
+        evaluations: the product K T of directions a step and steps, an integer >= 1.
+        n, target_epsilon, target_delta, expected_batch, relation, sampling, difference, isolation: those of the run.
         directions_per_step: K, if it is not to be chosen.
         direction: the law of the random directions, a name in `dpzero_theory.DIRECTIONS`.
         least_loss: a lower bound on the loss.
-        collate: makes the batch of a list of records; torch's default_collate if None.
-        difference: the run's difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. The smoothing is chosen
-            for it; it is 0 for exact differences, of which central ones at the steadiest distance are what is measured.
-        isolation: the run's, `probed` or `exact`. With `exact` rounding is no reason for a larger smoothing.
         private_data: if given, public records that it holds too are refused.
 
     Raises:
@@ -151,44 +118,44 @@ def starting_values(
     """
     check.choice("declared", declared, DECLARED)
     check.choice("isolation", isolation, ISOLATIONS)
-    require_other(public_data, private_data)
     k = nearest_directions(evaluations) if directions_per_step is None else directions_per_step
     check.integer("directions_per_step", k, at_most=check.integer("evaluations", evaluations))
-    weights = Weights(module, Directions(_KEY, direction))
-    shifts = DIFFERENCES[difference].smoothing
-    records = _Records(losses, public_data, collate)
+    batch, shifts = check.real("expected_batch", expected_batch, above=0), DIFFERENCES[difference].smoothing
+    look = _Look(module, losses, public_data, private_data, collate, direction)
     rule = RULES[difference if shifts else "central"]
-    rounding = records.rounding(weights) if shifts and isolation == "probed" else 0.0
-    batch = check.real("expected_batch", expected_batch, above=0)
+    rounding = look.rounding() if shifts and isolation == "probed" else 0.0
 
     def shows(width: float, norm: float) -> bool:
         return visible(rounding * rule.rounded(width), batch, math.sqrt(k) * norm / 2)
 
-    found, width = _measured(weights, records, rule, shows)
-    smoothing = width if shifts else 0.0
-    steps, norm = evaluations // k, float(np.median(found.norms))
-    check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
+    tried = {width: [look.measure(rule, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
+    free = [width for width, pair in tried.items() if not shows(width, float(np.median(pair[0].norms)))] or WIDTHS
+    width = _steadiest({width: [one.differences for one in tried[width]] for width in free})
+    found = look.measure(rule, width, DIRECTIONS)
+    second = look.measure(rule, _steadiest({w: [one.second for one in pair] for w, pair in tried.items()}), DIRECTIONS)
+    steps, norm = evaluations // k, _slope(found.norms)
     target: dict[str, Any] = {
         "target_epsilon": target_epsilon, "target_delta": target_delta, "steps": steps,
-        "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": smoothing, **drawing,
+        "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": width if shifts else 0.0, **drawing,
         "direction": direction, "directions_per_step": k, "difference": difference,
     }  # fmt: skip
     plan = Plan.for_target(n=n, step_size=0.0, **target)
     noise = plan.noise_multiplier * plan.clip / plan.expected_batch
     variance = noise**2 + float(np.mean(found.norms**2)) / plan.expected_batch
-    frobenius = math.sqrt(max(float(np.var(found.second, ddof=1)) / 2, np.finfo(float).tiny))
-    trace = max(float(np.mean(found.second)), frobenius)
+    frobenius = math.sqrt(max(float(np.var(second.second, ddof=1)) / 2, np.finfo(float).tiny))
+    trace = max(float(np.mean(second.second)), frobenius)
     gap = check.real("the loss on public_data", found.loss, above=least_loss) - least_loss
-    stable = k / (trace + (k + 1) * frobenius)
-    step_size = min(stable, math.sqrt(2 * gap * k / (steps * trace * variance)))
-    return Start(
-        {**target, "step_size": step_size},
-        norm,
-        trace,
-        frobenius,
-        noise,
-        _assumed(declared, found, private_data, shows(width, norm)),
+    step_size = min(k / (trace + (k + 1) * frobenius), math.sqrt(2 * gap * k / (steps * trace * variance)))
+    looked = "none of them is a private record, as far as records can be compared"
+    rounded = "rounding may be visible at every smoothing that was tried: run with isolation='exact'"
+    assumed = (
+        f"the {len(found.norms)} records that were looked at are {declared}, as was declared",
+        looked if private_data is not None else "that none of them is a private record was not looked at",
+        "private records have gradients and curvature like theirs, at the start and along the run",
+        "averages, not bounds: no theorem certifies these values, and they cost no privacy",
+        *([rounded] if shows(width, norm) else []),
     )
+    return Start({**target, "step_size": step_size}, norm, trace, frobenius, noise, assumed)
 
 
 def public_clip(
@@ -205,146 +172,81 @@ def public_clip(
 ) -> float:
     """Return a clip for a run: sqrt(K) times the median gradient norm of public records, at the module's weights.
 
-    Args:
-        module, losses, collate: the module, the function that gives one loss for each record of a batch, and the one
-            that makes a batch of records.
-        public_data: the records that are looked at, 256 of them at most.
-        data: the private records, of which none may be public too.
-        smoothing: lambda, the distance at which losses are evaluated; 0 with difference="exact".
-        directions_per_step: K >= 1.
-        direction: the law of the random directions, a name in `dpzero_theory.DIRECTIONS`.
-        difference: the run's difference rule, a name in `dpzero_theory.difference.DIFFERENCES`.
-
-    Raises:
-        ValueError: records that are also private ones, or losses that are not finite.
-        PreconditionError: the losses of half of the public records do not change along the directions.
+    data: the private records, none of which may be public too. The other arguments are those of `make_private` and of
+    the plan. Raises what `starting_values` raises.
     """
-    require_other(public_data, data)
-    weights = Weights(module, Directions(_KEY, direction))
-    columns = _differences(weights, _Records(losses, public_data, collate), RULES[difference], smoothing, DIRECTIONS)
-    norm = float(np.median(_norms(columns)))
-    check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
-    return math.sqrt(directions_per_step) * norm
-
-
-def require_other(public_data: Data, data: Data | None) -> None:
-    """Raise ValueError if some record of `public_data` is in the private `data` too, as far as records can be compared.
-
-    Where `data` is None nothing is compared.
-    """
-    require_data(public_data, "public_data")
-    if data is not None and (both := shared(data, public_data)):
-        raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
+    look = _Look(module, losses, public_data, data, collate, direction)
+    columns = look.differences(RULES[difference], smoothing, DIRECTIONS)
+    return math.sqrt(directions_per_step) * _slope(np.sqrt(np.mean(columns**2, axis=1)))
 
 
 def nearest_directions(evaluations: int) -> int:
-    """Return a number K of directions a step: the power of 4 nearest to sqrt(K T)/8 in ratio, between 1 and 256.
-
-    evaluations: the product K T of directions a step and steps, an integer >= 1.
-    """
-    count = check.integer("evaluations", evaluations)
-    power = round(math.log(max(math.sqrt(count) / 8, 1), 4))
+    """Return K: the power of 4 nearest to sqrt(K T)/8 in ratio, from 1 to 256. evaluations: K T, an integer >= 1."""
+    power = round(math.log(max(math.sqrt(check.integer("evaluations", evaluations)) / 8, 1), 4))
     found: int = 4 ** min(power, 4)
     return found
 
 
-class _Records:
-    """Computes the losses of up to `MOST_RECORDS` = 256 records of a data set, evenly spread, at the module's current
-    weights: called with the module, it returns them, shape (records,)."""
+class _Look:
+    """Evaluates up to 256 public records, evenly spread, at points beside the module's weights."""
 
-    def __init__(self, losses: Losses, data: Data, collate: Collate) -> None:
-        count = min(len(data), MOST_RECORDS)
-        self._evaluation = Evaluation(losses, fetcher(data, collate))
+    def __init__(
+        self, module: nn.Module, losses: Losses, data: Data, private: Data | None, collate: Collate, direction: str
+    ) -> None:
+        require_data(data, "public_data")
+        if private is not None and (both := shared(private, data)):
+            raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
+        # the directions along which public records are looked at need not be random or secret: the key is always 0
+        self._weights = Weights(module, Directions(bytes(16), direction))
+        self._evaluation, count = Evaluation(losses, fetcher(data, collate)), min(len(data), MOST_RECORDS)
         self._parts = np.array_split(np.arange(count) * len(data) // count, math.ceil(count / 64))
 
-    def __call__(self, module: nn.Module) -> Tensor:
-        return torch.cat(
-            [self._evaluation.where_they_are(module, self._evaluation.batch(part)) for part in self._parts]
-        )
+    def at(self, points: Sequence[Point], width: float, parts: Sequence[NDArray[np.int_]] | None = None) -> Array:
+        """Return the losses (or derivatives) at these points, shape (points, records)."""
+        chosen, ask = self._parts if parts is None else parts, self._evaluation
 
-    def rounding(self, weights: Weights) -> float:
-        """Return how much rounding changes a record's loss at the module's weights, >= 0.
+        def losses(module: nn.Module) -> Tensor:
+            return torch.cat([ask.where_they_are(module, ask.batch(part)) for part in chosen])
 
-        It is the largest change of a loss of the first 64 records or fewer when they are evaluated among half as many,
-        and alone, or the spacing of floating-point numbers at the largest of these losses if that is more, as in
-        `probe`.
-        """
+        found = on_host(self._weights.evaluated(points, losses))
+        if not np.isfinite(found).all():
+            raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
+        return found
+
+    def differences(self, rule: Rule, width: float, count: int) -> Array:
+        return rule.combine(self.at(rule.points(range(count), width), width), width)
+
+    def measure(self, rule: Rule, width: float, count: int) -> _Measured:
+        points = [(0, 0.0), *RULES["central"].points(range(count), width)]
+        found = dict(zip(points, self.at(points, width), strict=True))
+        loss = float(found[0, 0.0].mean())
+        differences = rule.combine(np.stack([found[point] for point in rule.points(range(count), width)]), width)
+        sides = [found[number, width].mean() + found[number, -width].mean() for number in range(count)]
+        return _Measured(differences, (np.array(sides) - 2 * loss) / width**2, loss)
+
+    def rounding(self) -> float:
+        """Return how much rounding changes a loss: the largest change of one of up to 64 records when half as many, or
+        none, are beside it, or the spacing of floating-point numbers at the largest loss if that is more."""
         every = self._parts[0]
         together, half, alone = (
-            _found(weights, self._among(every[:count]), [(0, 0.0)], 0.0)[0]
-            for count in (len(every), math.ceil(len(every) / 2), 1)
+            self.at([(0, 0.0)], 0.0, [every[:count]])[0] for count in (len(every), math.ceil(len(every) / 2), 1)
         )
         size = np.abs(together).max()
         single = bool((together.astype(np.float32) == together).all())
-        spacing = float(np.spacing(np.float32(size) if single else size))
-        changes = (np.abs(few - together[: len(few)]).max() for few in (half, alone))
-        return float(max(spacing, *changes))
-
-    def _among(self, part: NDArray[np.int_]) -> Evaluate:
-        return lambda module: self._evaluation.where_they_are(module, self._evaluation.batch(part))
+        spacing = np.spacing(np.float32(size) if single else size)
+        return float(max(spacing, *(np.abs(few - together[: len(few)]).max() for few in (half, alone))))
 
 
-def _norms(differences: Array) -> Array:
-    found: Array = np.sqrt(np.mean(differences**2, axis=1))
-    return found
+def _slope(norms: Array) -> float:
+    norm = float(np.median(norms))
+    check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
+    return norm
 
 
-def _found(weights: Weights, records: Evaluate, points: Sequence[Point], width: float) -> Array:
-    """Return the losses (or derivatives) of the records at these points beside the module's weights, float64 of shape
-    (points, records).
+def _steadiest(pairs: dict[float, list[Array]]) -> float:
+    """Return the largest width whose halving changes the results by a share of at most 0.01, else the steadiest one.
 
-    Raises ValueError where some are not finite; width: the distance lambda of the points, for the message.
-    """
-    found = on_host(weights.evaluated(points, records))
-    if not np.isfinite(found).all():
-        raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
-    return found
-
-
-def _differences(weights: Weights, records: _Records, rule: Rule, width: float, count: int) -> Array:
-    """Return the differences of the records along the first `count` directions, shape (records, count).
-
-    rule: the difference rule. width: the distance lambda.
-    """
-    return rule.combine(_found(weights, records, rule.points(range(count), width), width), width)
-
-
-def _measure(weights: Weights, records: _Records, rule: Rule, width: float, count: int) -> Measured:
-    """Measure the records' differences by the rule, and second differences of their mean loss, along the first `count`
-    directions u.
-
-    Both come from the same evaluations, at the weights x and at x + width u and x - width u.
-    """
-    points = [(0, 0.0), *RULES["central"].points(range(count), width)]
-    found = dict(zip(points, _found(weights, records, points, width), strict=True))
-    loss = float(found[0, 0.0].mean())
-    differences = rule.combine(np.stack([found[point] for point in rule.points(range(count), width)]), width)
-    sides = [(found[number, width].mean(), found[number, -width].mean()) for number in range(count)]
-    return Measured(differences, np.array([(plus - 2 * loss + minus) / width**2 for plus, minus in sides]), loss)
-
-
-def _measured(
-    weights: Weights, records: _Records, rule: Rule, shows: Callable[[float, float], bool]
-) -> tuple[Measured, float]:
-    """Measure public records at the distances lambda that `_steadiest` chooses for differences and second differences.
-
-    These two may have different distances. Returns what was measured, and the distance of the differences. weights: the
-    module's trained ones. rule: the difference rule. shows: (a distance, the median gradient norm) -> whether rounding
-    would be visible at it; such distances are not chosen for the differences, unless all are such.
-    """
-    tried = {width: [_measure(weights, records, rule, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
-    free = [width for width, pair in tried.items() if not shows(width, float(np.median(pair[0].norms)))] or WIDTHS
-    first = _steadiest({width: [one.differences for one in tried[width]] for width in free})
-    second = _steadiest({width: [one.second for one in pair] for width, pair in tried.items()})
-    found = _measure(weights, records, rule, first, DIRECTIONS)
-    curved = found if second == first else _measure(weights, records, rule, second, DIRECTIONS)
-    return Measured(found.differences, curved.second, found.loss), first
-
-
-def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
-    """Return the largest distance whose halving changes the results, in L2 norm, by at most a share `_LITTLE` = 0.01 of
-    those at half the distance. If there is none, it is the distance whose halving changes them by the smallest share.
-    pairs: for each distance, from the largest on, the results at it and at half of it.
+    pairs: for each width, from the largest on, the results at it and at half of it.
     """
 
     def change(width: float) -> float:
@@ -353,15 +255,3 @@ def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
         return float(np.linalg.norm(one - half)) / size if size > 0 else math.inf
 
     return next((width for width in pairs if change(width) <= _LITTLE), min(pairs, key=change))
-
-
-def _assumed(declared: str, found: Measured, private_data: Data | None, shown: bool) -> tuple[str, ...]:
-    looked = "none of them is a private record, as far as records can be compared"
-    rounded = "rounding may be visible at every smoothing that was tried: run with isolation='exact'"
-    return (
-        f"the {len(found.norms)} records that were looked at are {declared}, as was declared",
-        looked if private_data is not None else "that none of them is a private record was not looked at",
-        "private records have gradients and curvature like theirs, at the start and along the run",
-        "averages, not bounds: no theorem certifies these values, and they cost no privacy",
-        *([rounded] if shown else []),
-    )

@@ -177,7 +177,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 none, the transcript moves the initial weights to where the run was; with dpgd-0th, whose releases no
                 transcript holds, the run goes on from the initial weights, and what was paid for stays paid. False or
                 None takes the training arguments' own `resume_from_checkpoint`; if that is None too, a run is started.
-            trial: must be None; `optim.hyperparameter_search.make_private_search` pays for a search.
+            trial: must be None; `examples/private_search.py` pays for a search.
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
         Returns:
@@ -190,7 +190,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """
         if trial is not None:
             raise ValueError(
-                "trial must be None: use optim.hyperparameter_search.make_private_search, which pays for its runs"
+                "trial must be None: a search must pay for its runs together (dpzero_theory.privacy.selection)"
             )
         if self.is_fsdp_enabled or is_collective(self.model):
             raise ValueError(
@@ -257,7 +257,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def hyperparameter_search(self, *unused: Any, **options: Any) -> Any:
         """Raise ValueError: the runs of a search must be paid for together."""
         raise ValueError(
-            "hyperparameter_search must be left to optim.hyperparameter_search.make_private_search, which pays"
+            "hyperparameter_search must be left out: a search pays for all its runs (dpzero_theory.privacy.selection)"
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dpzero_theory.optim.weights.copies import Shift
 from dpzero_theory.optim.weights.places import Place
 from dpzero_theory.optim.weights.shifted import few_rows, looked_up
 from dpzero_theory.optim.weights.stacked import Stacked, in_one_pass
-from dpzero_theory.optim.weights.torch_state import Mode
 
 NONE = "difference must be 'forward' or 'central' for these losses"
 """The rule that losses without derivatives break, with which the message that refuses them begins."""
@@ -75,7 +75,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     return _Linear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
 
 
-class Duals(Mode):
+class Duals(TorchFunctionMode):
     """A torch mode in which functions get dual numbers (a value with its derivative) in place of parameters.
 
     places: where each parameter lies in memory, by the parameter's `id`. shift: gives the tangent of each parameter,

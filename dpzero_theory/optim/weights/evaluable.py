@@ -26,7 +26,6 @@ from dpzero_theory.optim.weights.parameters import Parameters
 from dpzero_theory.optim.weights.places import Place
 from dpzero_theory.optim.weights.shifted import Shifted
 from dpzero_theory.optim.weights.stacked import Unread, at_all, stack_of
-from dpzero_theory.optim.weights.torch_state import TorchState
 from dpzero_theory.optim.weights.untrained import Untrained
 
 
@@ -57,10 +56,8 @@ class Evaluable(Parameters):
         self._low = low
         self._unread = {place.name for group in self.places().values() for place in group}
         self._scratch, self._ahead = Scratch(), Ahead(max(p.numel() * p.element_size() for p in self.parameters))
-        self.untrained = Untrained(module, parameters=not self.collective, passed_over=self._passed_over)
+        self.untrained = Untrained(module, parameters=not self.collective)
         self._mode: Shifted | None = None
-        # (modes and levels of torch, gradients enabled?, submodules in training mode) before a block
-        self._before: tuple[TorchState, bool, list[nn.Module]] = TorchState(), False, []
 
     @contextmanager
     def shifted(self, number: int, shift: float) -> Iterator[None]:
@@ -72,8 +69,6 @@ class Evaluable(Parameters):
         Outputs must be used up inside: a view of a weight (not a result computed from it) that leaves the context is
         a view of x. In half precision x + shift u is rounded to nearest, so that a coordinate with |shift u| below half
         the spacing of its numbers may not change. Raises ValueError when a parameter is written inside.
-
-        An interrupt (Ctrl-C) that falls into the few lines of this function itself is made good by `restore`.
         """
         by = self._shift(number, shift)
         with self._reading(partial(Shifted, by, scratch=self._scratch, ahead=self._ahead, unread=self._unread)):
@@ -153,36 +148,21 @@ class Evaluable(Parameters):
         self.untrained.begin()
         mode = reads(self.places(), guarded=self.untrained.guarded)
         training = [part for part in self.untrained.parts if part.training]
-        self._before = TorchState(), torch.is_grad_enabled(), training
         try:
             self._mode = mode
             if training:
                 self.module.eval()
             torch.clear_autocast_cache()  # autocast may have kept half-precision copies of the unshifted weights
-            torch.set_grad_enabled(False)
-            mode.begin()
-            yield
+            with torch.no_grad(), mode:
+                yield
         finally:
-            if self._mode is mode:
-                self.restore()
-
-    def restore(self) -> None:
-        """End a `shifted` block that an interrupt has left open, so that the module reads x again. Safe to repeat.
-
-        If no block is open this does nothing.
-        """
-        if (mode := self._mode) is None:
-            return
-        state, grad, training = self._before
-        state.restore()
-        mode.retire()
-        torch.set_grad_enabled(grad)
-        torch.clear_autocast_cache()
-        self.reshard()
-        for part in training:
-            part.training = True
-        self.untrained.put_back(written=mode.written)
-        self._mode = None
+            self._mode = None
+            self._ahead.forget()
+            torch.clear_autocast_cache()
+            self.reshard()
+            for part in training:
+                part.training = True
+            self.untrained.put_back(written=mode.written)
 
     def require_used(self) -> None:
         """Raise ValueError naming the trainable parameters that no evaluation inside `shifted` has read so far."""
@@ -193,15 +173,3 @@ class Evaluable(Parameters):
     def _factor(self, number: int) -> float:
         check.integer("number", number, at_least=0, at_most=2**64 - 1)
         return self.directions.factor(number, self.sizes, self.parameters[0].device)
-
-    def _look_again(self) -> None:
-        """Look up again where parameters lie in memory, if a `shifted` block is open; called when some have moved."""
-        if self._mode is not None:
-            self._mode.places = self.places()
-
-    def _passed_over(self, parameter: nn.Parameter) -> bool:
-        """Whether a frozen parameter may get other memory without counting as changed.
-
-        Here no parameter may; a subclass says so of parameters whose layer is read from a file for each call.
-        """
-        return False

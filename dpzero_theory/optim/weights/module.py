@@ -12,7 +12,6 @@ from dpzero_theory import check
 from dpzero_theory.optim.weights.directions import Directions, wide
 from dpzero_theory.optim.weights.evaluable import Evaluable
 from dpzero_theory.optim.weights.groups import Group
-from dpzero_theory.optim.weights.layers import is_absent
 from dpzero_theory.optim.weights.precision import Rounding
 
 _BLOCK = 1 << 17
@@ -106,9 +105,7 @@ class Weights(Evaluable):
 
     def _make(self, scales: Scales, through: Through | None) -> None:
         pieces = [  # detached, so that no gradients are recorded
-            (held, index, origin)
-            for index, (held, origin) in enumerate(self.pieces())
-            if held.numel() and not is_absent(held)
+            (held, index, origin) for index, (held, origin) in enumerate(self.pieces()) if held.numel()
         ]
         if through is None and len(scales) == 1 and all(self._rounding.is_plain(held.dtype) for held, _, _ in pieces):
             self.directions.add_all_(pieces, *scales[0])

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.weights.layers import is_absent
 from dpzero_theory.optim.weights.places import Place, extent, storages
 from dpzero_theory.optim.weights.precision import require_names
 from dpzero_theory.optim.weights.shards import (
@@ -79,7 +78,7 @@ class Parameters:
         """
         digest = hashlib.sha256()
         with ThreadPoolExecutor() as pool:
-            for name, parameter in zip(self.names, self._in_memory(), strict=True):
+            for name, parameter in zip(self.names, self.parameters, strict=True):
                 digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
                 flat = whole(piece(parameter)[0], parameter).contiguous().view(-1)
                 blocks = (flat[first : first + _HASHED] for first in range(0, flat.numel(), _HASHED))
@@ -108,10 +107,6 @@ class Parameters:
             held, origin = piece(parameter)
             held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
         self.reshard()
-
-    def _in_memory(self) -> Iterator[Tensor]:
-        """Yield the parameters in order; the values of each are in memory until the next one is asked for."""
-        return iter(self.parameters)
 
 
 def _sha256(block: Tensor) -> bytes:
@@ -154,5 +149,5 @@ def _require_supported(name: str, parameter: nn.Parameter) -> None:
     if held.layout != torch.strided or not held.is_floating_point():
         raise ValueError(f"trainable parameter {name} must be dense and floating-point; got {held.dtype}")
     start, stop = extent(held)
-    if stop - start != held.numel() and not is_absent(held):
+    if stop - start != held.numel():
         raise ValueError(f"trainable parameter {name} must fill its memory; got strides {held.stride()}")

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpzero_theory.optim.weights.layers import is_absent
 from dpzero_theory.optim.weights.shards import piece
 
 
@@ -40,7 +39,7 @@ def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
     found: dict[int, list[Place]] = {}
     for index, (name, parameter) in enumerate(parameters.items()):
         held, origin = piece(parameter)
-        if held.numel() and not is_absent(held):
+        if held.numel():
             place = Place(name, index, held, origin, *extent(held), _array(held))
             found.setdefault(storage_of(held), []).append(place)
     for places in found.values():

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.optim.weights.copies import Ahead, Scratch, Shift
 from dpzero_theory.optim.weights.places import Place, extent, storage_of
@@ -73,24 +73,6 @@ class Shifted(TorchDispatchMode):
         if kwargs:
             kwargs = {name: self._replaced(value) for name, value in kwargs.items()}
         return func(*map(self._replaced, args), **kwargs)
-
-    def begin(self) -> None:
-        """Enter the mode, so that operations read shifted weights from now on, until `retire`."""
-        self.__enter__()  # type: ignore[no-untyped-call]
-
-    def retire(self) -> None:
-        """Shift nothing from now on, and leave torch's stack of modes. Safe to repeat."""
-        self.places = {}
-        self._ahead.forget()
-        if self in _get_current_dispatch_mode_stack():
-            # the losses may have entered modes of their own and, cut short by an exception, not left them: those lie
-            # above this one
-            while _get_current_dispatch_mode_stack()[-1] is not self:
-                _pop_mode()
-            try:
-                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            except IndexError:  # an interrupt has cut an earlier __exit__ short
-                _pop_mode()
 
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 from dpzero_theory.optim.weights.copies import Shift
 from dpzero_theory.optim.weights.places import Place
 from dpzero_theory.optim.weights.shifted import Shifted
-from dpzero_theory.optim.weights.torch_state import Mode
 
 _RULE = "points_at_once must be 1 for these losses"
 
@@ -33,7 +33,7 @@ class Unread(Shifted):  # type: ignore[no-untyped-call]
         return places
 
 
-class Stacked(Mode):
+class Stacked(TorchFunctionMode):
     """A torch mode in which functions get other tensors in place of parameters.
 
     of: the tensor to use in place of each parameter, by the parameter's `id`. call: if given, is called with (function,

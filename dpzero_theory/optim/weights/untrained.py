@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.weights.layers import is_absent
 from dpzero_theory.optim.weights.places import storage_of
 
 MOST_COPIED = 1 << 22
@@ -45,15 +44,12 @@ class Untrained:
     """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
 
     parameters: whether frozen parameters are looked at; they are not where the module is sharded, since FSDP replaces
-    them. passed_over: says of a frozen parameter whether to leave it out nevertheless. guarded: by storage, the
-    name of a buffer or frozen parameter that must not be written, or "" for a buffer that is put back. parts: the
-    module and its submodules.
+    them. guarded: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer
+    that is put back. parts: the module and its submodules.
     """
 
-    def __init__(
-        self, module: nn.Module, *, parameters: bool, passed_over: Callable[[nn.Parameter], bool] = lambda _: False
-    ) -> None:
-        self._module, self._parameters, self._passed_over = module, parameters, passed_over
+    def __init__(self, module: nn.Module, *, parameters: bool) -> None:
+        self._module, self._parameters = module, parameters
         self._leave = False
         self._live: list[Any] | None = None
         self._there: list[Any] = []
@@ -143,8 +139,8 @@ class Untrained:
             if _plain(buffer) and storage_of(memory := buffer.detach()) not in trained
         ]
         for name, parameter in self._module.named_parameters() if self._parameters else ():
-            own = not (parameter.requires_grad or parameter.is_meta or is_absent(parameter))
-            if own and not self._passed_over(parameter) and storage_of(parameter) not in trained | {0}:
+            own = not (parameter.requires_grad or parameter.is_meta)
+            if own and storage_of(parameter) not in trained | {0}:
                 found.append(_Held(name, parameter, parameter.detach(), None))
         guarded = {storage_of(held.memory): "" if held.copy is not None else held.name for held in found}
         self._held, self._state = found, [_state(held.tensor) for held in found]

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.sweeps import dpgd_products
 from benchmarks.sweeps.synthetic import paper_lanes, samples
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+from tests.optim import reference
 
 GRID = dpgd_products.GRIDS["paper"]
 

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.sweeps import rank
 from benchmarks.sweeps.selection import OF_RANK
-from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.synthetic.problems import Quadratic
 from figures import dimension as figure
+from tests.optim import reference
 from tests.synthetic.small import from_array
 
 SMALL = rank.Grid(samples=20, evaluations=(4, 8), step_sizes=(0.3,), clips=(0.3, 10.0))

@@ -137,9 +137,9 @@ def test_optimisers_and_losses_of_a_backward_pass_are_refused(tmp_path: Path, op
 
 def test_searches_that_are_not_paid_for_are_refused(tmp_path: Path) -> None:
     trainer = made(tmp_path)
-    with pytest.raises(ValueError, match=r"^trial must be None: .*make_private_search"):
+    with pytest.raises(ValueError, match=r"^trial must be None: .*privacy.selection"):
         trainer.train(trial=object())
-    with pytest.raises(ValueError, match=r"^hyperparameter_search must be .*make_private_search"):
+    with pytest.raises(ValueError, match=r"^hyperparameter_search must be .*privacy.selection"):
         trainer.hyperparameter_search(n_trials=2)
 
 

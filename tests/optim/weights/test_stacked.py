@@ -15,14 +15,11 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.files.folder import TRANSCRIPT
 from dpzero_theory.optim.files.replay import replay
-from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.verify import main as verified
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.sphere import DIRECTIONS
-from tests.optim.layered import DATA, SETTINGS, in_files, saved
-from tests.optim.layered import losses as each
 from tests.optim.modules import KEY, SHIFT, Reads, X, data, dense_net
 from tests.optim.small import BUDGET, POISSON, STEP, Logistic, losses, plan
 from tests.optim.small import data as records
@@ -200,10 +197,3 @@ def test_what_cannot_be_together_is_refused_at_the_start(tmp_path: Path) -> None
     weights.collective = True
     with pytest.raises(ValueError, match="points_at_once must be 1 where the module is sharded"):
         weights.evaluated(POINTS, lambda module: module(data(2, 16)), 2)
-
-
-def test_streamed_layers_are_refused(tmp_path: Path) -> None:
-    model = in_files(saved(tmp_path / "checkpoint"), torch.float32)
-    settings = Plan.without_privacy(n=len(DATA), **SETTINGS)
-    with pytest.raises(ValueError, match="points_at_once must be 1 where layers are streamed"):
-        make_from_seed_not_private(model, each, DATA, settings, seed=3, points_at_once=2)

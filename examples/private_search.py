@@ -1,0 +1,66 @@
+"""A search over settings on the private records, whose choice is paid for.  python examples/private_search.py FOLDER
+
+A random number of runs is made, each with a setting drawn at random, and the best one alone is released. That model and
+its score are (2, 1e-5)-DP (`dpzero_theory.privacy.selection`), on two conditions: the folder, the number of runs and
+all other runs stay secret, and the score reads public records only.
+"""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils.data import TensorDataset
+
+import dpzero_theory as dz
+from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection_epsilon
+
+EPSILON, DELTA, STEPS, BATCH = 2.0, 1e-5, 20, 200
+SETTINGS = ({"clip": 1.0, "step_size": 0.1}, {"clip": 3.0, "step_size": 0.3})  # nothing else may differ: it is not free
+
+torch.manual_seed(0)
+x = torch.randn(1200, 5)
+private = TensorDataset(x, (x[:, 0] > 0).long())
+synthetic = torch.randn(200, 5)
+
+
+def losses(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def score(model):
+    return float((model(synthetic).argmax(1) == (synthetic[:, 0] > 0)).float().mean())
+
+
+def plan(setting, epsilon):
+    return dz.Plan.for_target(
+        n=len(private), target_epsilon=epsilon, target_delta=DELTA, steps=STEPS, expected_batch=BATCH, smoothing=1e-2,
+        relation="add-remove", sampling="poisson", **setting,
+    )  # fmt: skip
+
+
+runs = Runs(mean=4)
+sampling = dz.Poisson(BATCH / len(private))
+noise = calibrate_selection(
+    runs, target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS, sampling=sampling, relation="add-remove"
+).value
+one = dz.epsilon(dz.Step(noise=noise, sampling=sampling, relation="add-remove") * STEPS, DELTA).upper
+plans = [plan(setting, one * (1 - 1e-6)) for setting in SETTINGS]
+spent = max(selection_epsilon(each.step * STEPS, DELTA, runs).upper for each in plans)
+assert spent <= EPSILON, "the search as a whole must meet its budget"
+
+folder = Path(sys.argv[1])
+folder.mkdir(mode=0o700, parents=True)
+os.umask(0o077)
+source, best = random.SystemRandom(), None
+for number in range(runs.draw(source)):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 2)  # the same initial weights each time
+    drawn = source.choice(plans)
+    run = dz.make_private(model, losses, private, drawn, target_delta=DELTA, folder=folder / f"run-{number}")
+    run.run()
+    run.close()
+    if best is None or score(model) > best[0]:
+        best = score(model), model, drawn
+print(f"score {best[0]:.3f}, clip {best[2].clip}, step size {best[2].step_sizes[0]}; epsilon at most {spent:.4f}")
