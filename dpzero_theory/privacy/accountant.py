@@ -188,6 +188,30 @@ def _history_delta(history: Steps, epsilon: float, near: float | None, of: "_Ans
     return replace(brackets[0], lower=lower, value=min(max(brackets[0].value, lower), upper), upper=upper)
 
 
+def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bracket, Bracket]:
+    """The brackets of delta of a history at `epsilon` in each of the two directions.
+
+    With P the law of what is released with the record, or with its one value, and Q the law without it, or with its
+    other value, the first bracket is of max over events E of P(E) - e^epsilon Q(E), and the second of max over E of
+    Q(E) - e^epsilon P(E). The arguments are those of `delta_of_history`, whose bracket has the larger end of both.
+    """
+
+    def one_way(index: int) -> Bracket:
+        def of(composition: Composition, at: float, near: float | None, ends: Ends) -> Bracket:
+            bracket = _resolved(composition.one_way(index), at, near, ends)
+            if at == 0 or ends == "upper" or not composition.mixed_ways:
+                return bracket  # at 0 it is the total variation distance, the same in both directions
+            # Of random allocations the larger direction is known. As Q(E) <= 1, both are at least delta(0) - e^at + 1.
+            least = max(of(composition, 0.0, near, "lower").lower - math.expm1(at), 0.0) if at < 1e-3 else 0.0
+            return replace(bracket, lower=min(_down(least), bracket.upper))
+
+        return _history_delta(history, epsilon, None, of)
+
+    forms = [form for reduced in _reductions(releases_of(history), 0.0) for form in (reduced.above, reduced.below)]
+    first = one_way(0)
+    return first, first if all(form.one_way(0) == form.one_way(1) for form in forms) else one_way(1)
+
+
 def upper_delta(history: Steps, epsilon: float, *, near: float | None = None) -> float:
     """The upper end of `delta_of_history` at `epsilon`, in less time, as the lower end is not computed."""
     return _history_delta(history, epsilon, near, _resolved, "upper").upper

@@ -51,6 +51,10 @@ class Part:
     """Whether delta(epsilon) of the releases is exactly that of Gaussian noise with mu = `gdp`; else that is an upper
     bound."""
 
+    def one_way(self, index: int) -> "Part":
+        """The same releases, where neighbours are compared in direction `index` (0 or 1) only, if that is known."""
+        return self
+
     @property
     def squares(self) -> tuple[float, float]:
         """Two bounds on mu^2: these releases are not mu-GDP for a mu below the first, and are for the second.
@@ -127,6 +131,10 @@ class Pairs(Part):
         pairs = self.below if attained else self.above
         return pairs[min(index, len(pairs) - 1)], self.count
 
+    def one_way(self, index: int) -> "Pairs":
+        above, below = self.of(index, attained=False)[0], self.below[min(index, len(self.below) - 1)]
+        return Pairs((above,), (below,), self.count, alone=self.alone[index : index + 1] or self.alone[:1])
+
     @property
     def single(self) -> "Pairs":
         """The same part, where `above` is replaced by the sharper pairs `alone` if it is a single release."""
@@ -154,6 +162,9 @@ class FinitePairs(Part):
     def of(self, index: int) -> tuple[FinitePair, int]:
         """The pair for direction `index` (0 or 1), and the number of releases."""
         return self.pairs[index], self.count
+
+    def one_way(self, index: int) -> "FinitePairs":
+        return replace(self, pairs=(self.pairs[index],) * 2, known=self.known and self.known.one_way(index))
 
     @property
     def squares(self) -> tuple[float, float]:
@@ -269,6 +280,18 @@ class Composition:
     @property
     def empty(self) -> bool:
         return not self.parts
+
+    def one_way(self, index: int) -> "Composition":
+        """The same releases, where neighbours are compared in direction `index` (0 or 1) only.
+
+        Random allocations are still compared in both (`mixed_ways`).
+        """
+        return replace(self, parts=tuple(part.one_way(index) for part in self.parts))
+
+    @property
+    def mixed_ways(self) -> bool:
+        """Whether `one_way` still compares some part in two directions that differ."""
+        return not self.replaced and any(isinstance(part, Epochs) for part in self.parts)
 
     @property
     def plain(self) -> float:

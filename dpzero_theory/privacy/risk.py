@@ -10,13 +10,16 @@ succeeds more often than these numbers say, whatever it computes; they follow fr
     success(history, prior=0.5)                               # probability of a right guess
     calibrate_risk(advantage, 0.1, lambda noise: Step(noise, Poisson(1 / 16), "add-remove") * 10_000)
 
-With P and Q the laws of what is released and delta(epsilon) = max over events E of P(E) - e^epsilon Q(E), the larger of
-both directions (Dong, Roth and Su 2022, Proposition 2.12; Kulynych and others 2024 for the calibration):
+With P and Q the laws of what is released and delta_PQ(epsilon) = max over events E of P(E) - e^epsilon Q(E), with
+delta(epsilon) the larger one of delta_PQ and delta_QP (Dong, Roth and Su 2022, Proposition 2.12; Kulynych and others
+2024 for the calibration):
 
     advantage            max of P(E) - Q(E) = delta(0), the total variation distance
     success, prior p     max(p, 1-p) + min(p, 1-p) delta(|log(p/(1-p))|)
-    true positive rate   at the false positive rate a the minimum over x > 0 of h(x) + a x, convex in x, where h(x) is
-                         delta(log x) for x >= 1 and 1 - x + x delta(-log x) for x < 1
+    true positive rate   at the false positive rate a the minimum over x > 0 of h(x) + a x, convex in x, where h(x) =
+                         max over E of P(E) - x Q(E) is delta_PQ(log x) for x >= 1 and 1 - x + x delta_QP(-log x) for
+                         x < 1. Either of P and Q may be what the attack wants to find, so that two such minima are
+                         taken, and the result is the larger one.
 """
 
 import math
@@ -29,7 +32,7 @@ from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.bisection import outward
-from dpzero_theory.privacy.accountant import delta_of_history
+from dpzero_theory.privacy.accountant import delta_of_history, deltas_of_directions
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.step import Steps, releases_of
@@ -98,9 +101,9 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
         false_positive_rate: a in [1e-200, 1].
 
     Returns:
-        A bracket, at least a; `value` is `upper`, the number to state. Its lower end is that of the trade-off curve
-        which follows from delta(epsilon). If the two directions of a relation differ, a single pair of data sets may
-        allow less.
+        A bracket, at least a; `value` is `upper`, the number to state. An attack on data that attain the lower ends of
+        delta reaches the lower end. For random allocations under add-remove and zero-out it follows from the advantage
+        alone, and may be far below the upper end.
 
     Raises:
         ValueError: a rate outside its range, a history that is not made of steps, or one with several relations.
@@ -137,13 +140,21 @@ def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> At
     a = check.real("false_positive_rate", false_positive_rate, at_least=1e-200, at_most=1)
     most = check.integer("looks", looks)
     made = releases_of(history)
-    known = _Minimum(a)
-    t, found = 0.0, delta_of_history(made, 0.0)
-    zero = replace(found, value=found.upper)
-    known.add(0.0, found)
+    ways = _Minimum(a), _Minimum(a)
+
+    def look(t: float) -> Bracket:
+        first, second = deltas_of_directions(made, t)
+        for way, ahead, back in zip(ways, (first, second), (second, first), strict=True):
+            way.add(t, ahead, back)
+        upper = max(first.upper, second.upper)
+        return replace(first, lower=max(first.lower, second.lower), value=upper, upper=upper)
+
+    t, zero = 0.0, look(0.0)
+    found = zero
     waiting, mu = [*_NEIGHBOURS], 1.0
     gaps = [math.inf] * _PATIENCE
     for number in range(1, most):
+        known = max(ways, key=lambda way: way.bracket.upper)
         if number <= _GAUSSIAN_LOOKS:
             mu = _gaussian(abs(t), found.value)
             place = -mu * float(ndtri(a)) - mu * mu / 2 if a < 1 else 0.0
@@ -151,36 +162,39 @@ def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> At
         elif waiting:
             t = known.best + waiting.pop(0) * min(mu, 1.0)
         else:
-            gaps.append(known.gap)
+            gaps.append(known.bracket.upper - max(way.bracket.lower for way in ways))
             if known.settled or gaps[-1] > _LITTLE * gaps[-_PATIENCE]:
                 break
             t = known.place
         if not known.has(t):
-            found = delta_of_history(made, abs(t))
-            known.add(abs(t), found)
-    return Attack(zero, a, known.bracket, len(known.seen))
+            found = look(abs(t))
+    lower, upper = (max(getattr(way.bracket, end) for way in ways) for end in ("lower", "upper"))
+    return Attack(zero, a, Bracket(lower, upper, upper, zero.method), len(ways[0].seen))
 
 
 class _Minimum:
     """What is known of the minimum over x > 0 of g(x) = h(x) + a x, which is convex, from its values at some x.
 
-    a: the false positive rate. h is that of the module's docstring: it falls from h(0) = 1, is at least 1 - x, and at
-    least 0.
+    a: the false positive rate. h is that of the module's docstring, for one order of the two laws: it falls from h(0) =
+    1, is at least 1 - x, and at least 0.
     """
 
     def __init__(self, a: float) -> None:
         self.a = a
-        self.seen: dict[float, Bracket] = {}
+        self.seen: set[float] = set()
         self.points: list[tuple[float, float, float]] = [(0.0, 1.0, 1.0)]
 
-    def add(self, t: float, bracket: Bracket) -> None:
-        """Take note of the bracket of delta at epsilon = t >= 0, which tells of g at e^t and at e^-t."""
-        self.seen[t] = bracket
+    def add(self, t: float, ahead: Bracket, back: Bracket) -> None:
+        """Take note of the brackets of delta_PQ and of delta_QP at epsilon = t >= 0.
+
+        They tell of g at e^t and at e^-t.
+        """
+        self.seen.add(t)
         x, less = math.exp(min(t, _MOST_EXPONENT)), math.exp(-t)
-        self.points.append((x, self.a * x + bracket.lower, self.a * x + bracket.upper))
+        self.points.append((x, self.a * x + ahead.lower, self.a * x + ahead.upper))
         if t > 0:
             base = -math.expm1(-t) + self.a * less
-            self.points.append((less, base + less * bracket.lower, base + less * bracket.upper))
+            self.points.append((less, base + less * back.lower, base + less * back.upper))
         self.points.sort()
 
     def has(self, t: float) -> bool:
@@ -240,7 +254,7 @@ class _Minimum:
         """The bracket of the minimum, which is at least a and at most 1."""
         upper = min(math.nextafter(max(self._above[0], self.a), 2), 1.0)
         lower = min(max(self._below[0] * (1 - _ROUNDING), self.a), upper)
-        return Bracket(lower, upper, upper, next(iter(self.seen.values())).method)
+        return Bracket(lower, upper, upper, "")
 
 
 def _gaussian(epsilon: float, delta: float) -> float:
@@ -275,8 +289,7 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
 
     @cache
     def beyond(log_noise: float) -> float:
-        bracket = measure(history(math.exp(log_noise)))
-        return (bracket.lower + bracket.upper) / 2 - goal
+        return measure(history(math.exp(log_noise))).upper - goal
 
     most, least = math.log(_MOST_NOISE), math.log(_LEAST_NOISE)
     loud = outward(lambda log: beyond(log) <= 0, 0.0, 1.0, growth=1, most=most)[1]
