@@ -26,8 +26,10 @@ def epsilon(history: Steps, delta: float) -> Bracket:
         epsilon(step * 10_000, delta=1e-5)
 
     Args:
-        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. They may be
-            chosen adaptively, each from the outcomes of those before.
+        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
+            of the records may follow from the outcomes of those before. Its noise, its batches and the number of steps
+            must be fixed beforehand: for steps that are chosen as one goes there is `privacy.filter`, and for a run
+            that may stop early `privacy.stopping`.
         delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:
@@ -43,7 +45,8 @@ def delta(history: Steps, epsilon: float) -> Bracket:
     """The smallest delta for which a history is (epsilon, delta)-differentially private, as a certified bracket.
 
     Args:
-        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation.
+        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. Noise, batches
+            and their number must be fixed beforehand, as in `epsilon`.
         epsilon: epsilon >= 0.
 
     Returns:

@@ -24,6 +24,7 @@ from dpzero_theory.privacy.mechanism import Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
 from dpzero_theory.privacy.step import Drawing, Step
+from dpzero_theory.privacy.stopping import ANY, claimed, require_stopping
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
@@ -50,6 +51,7 @@ class Target(Drawing, total=False):
     weight_decay: NotRequired[float]
     groups: NotRequired[Given]
     difference: NotRequired[str]
+    stopping: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Plan:
             vector.
         difference: how a record's change of loss along a direction is found, a name of
             `dpzero_theory.difference.DIFFERENCES`. It does not change what is private.
+        stopping: whether the run may be stopped because of what it has released, "any" or "fixed"
+            (`privacy.stopping`), which decides what it claims.
     """
 
     algorithm: str
@@ -104,9 +108,11 @@ class Plan:
     weight_decay: float = 0.0
     groups: tuple[Group, ...] = ()
     difference: str = "central"
+    stopping: str = ANY
 
     def __post_init__(self) -> None:
         rule = self.rule
+        require_stopping(self.stopping)
         if rule.lattice:
             check.integer("levels", self.levels)
         law = self.law
@@ -165,6 +171,7 @@ class Plan:
         weight_decay: float = 0.0,
         groups: Given | None = None,
         difference: str = "central",
+        stopping: str = ANY,
         **drawing: Unpack[Drawing],
     ) -> "Plan":
         """The plan that is (target_epsilon, target_delta)-DP with the least noise.
@@ -191,6 +198,9 @@ class Plan:
             groups: a mapping from patterns of parameters' names to the factor of their step size, or to two factors, of
                 step size and of smoothing; the first pattern that matches counts (`weights.groups`).
             difference: `central`, `forward` or `exact` (`step.differences`).
+            stopping: `any`, or `fixed` if the number of steps made will not depend on what they release. A run that is
+                stopped early then claims epsilon of the steps paid for, and else that of the plan
+                (`privacy.stopping`).
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
@@ -250,6 +260,7 @@ class Plan:
             weight_decay=weight_decay,
             groups=groups_of(groups),
             difference=difference,
+            stopping=stopping,
         )
 
     @classmethod
@@ -464,6 +475,12 @@ class Plan:
         a plan without noise."""
         return epsilon_of_history(self.step * self.steps, delta)
 
+    def claimed(self, spent: int, delta: float) -> Bracket:
+        """A bracket of the epsilon that a run of the plan may claim at `delta` when it has paid for `spent` releases.
+
+        Its upper end is the one to state. It is that of the whole plan unless `stopping` says otherwise."""
+        return claimed(self.step, spent, self.steps, delta, self.stopping)
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), allow_nan=False)
 
@@ -472,7 +489,9 @@ class Plan:
         """Return the plan that is written in a text of `to_json`. Raises ValueError for any other text, and TypeError
         where an entry of its "groups" is no list."""
         kinds = {**check.types_of(cls), "step_sizes": list, "groups": list}
-        values = check.entries("the plan", json.loads(text), kinds, ("update", "weight_decay", "groups", "difference"))
+        values = check.entries(
+            "the plan", json.loads(text), kinds, ("update", "weight_decay", "groups", "difference", "stopping")
+        )
         groups = tuple((pattern, step_size, smoothing) for pattern, step_size, smoothing in values.pop("groups", ()))
         if not all(isinstance(pattern, str) for pattern, *_ in groups):
             raise ValueError(f"groups must begin with patterns; got {check.shown(groups)}")

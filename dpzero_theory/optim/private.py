@@ -70,6 +70,7 @@ from dpzero_theory.optim.step.step_sizes import StepSize
 from dpzero_theory.optim.weights.groups import Given
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from dpzero_theory.privacy.sampling import Sampling
+from dpzero_theory.privacy.stopping import ANY
 
 Place = str | os.PathLike[str]
 _PUBLIC = "public"
@@ -146,6 +147,7 @@ def make_private_with_epsilon(
     weight_decay: float = 0.0,
     groups: Given | None = None,
     difference: str = "central",
+    stopping: str = ANY,
     public_data: Data | None = None,
     precision: str = "nearest",
     micro_batch: int = 64,
@@ -201,6 +203,9 @@ def make_private_with_epsilon(
         difference: how a record's change of loss along u is found: "central" (from x + lambda u and x - lambda u, 2 K
             evaluations of a record), "forward" (from x + lambda u and x, K + 1 evaluations) or "exact" (the derivative,
             for losses that have one by forward-mode differentiation); see `step.differences`. Privacy is the same.
+        stopping: "any", or "fixed" if the number of steps made will not depend on anything that they release; see
+            `privacy.stopping`. A run that is stopped early (a callback, early stopping, `optim.signal`) claims the
+            epsilon of its plan, and with "fixed" that of the steps paid for.
         public_data: the records from which every "public" value is computed. That they are public is taken on trust;
             records that `data` holds too are refused.
         precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master". For this
@@ -216,8 +221,8 @@ def make_private_with_epsilon(
             records at the start, or "exact", to the last bit, by fixed shapes of batches too.
 
     Returns:
-        The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what is
-        spent.
+        The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what may
+        be claimed.
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
@@ -249,7 +254,7 @@ def make_private_with_epsilon(
         n=len(data), target_epsilon=target_epsilon, target_delta=target_delta, steps=steps,
         expected_batch=expected_batch, relation=relation, sampling=sampling, algorithm=algorithm, noise=noise,
         direction=direction, directions_per_step=directions_per_step, schedule=schedule, update=update,
-        weight_decay=weight_decay, groups=groups, difference=difference, **given,
+        weight_decay=weight_decay, groups=groups, difference=difference, stopping=stopping, **given,
     )  # fmt: skip
     if public_data is not None:
         target = {"target_epsilon": target_epsilon, "target_delta": target_delta}

@@ -35,7 +35,6 @@ from dpzero_theory.optim.step.contributions import Sums
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.optim.weights.module import Weights
-from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Release
@@ -103,7 +102,8 @@ class Run:
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
         """Make all steps that are left, after the weights have caught up with the transcript (`catch_up`). callback: if
-        given, is called after each step with what the step released. Raises what `step` raises, and RuntimeError where
+        given, is called after each step with what the step released; if it ends the run by an exception because of what
+        it saw, the run has cost what its plan costs (`get_epsilon`). Raises what `step` raises, and RuntimeError where
         the weights of several ranks differ at the end."""
         self.catch_up()
         while self.releases_left:
@@ -150,16 +150,21 @@ class Run:
 
     @property
     def history(self) -> list[Release]:
-        """The releases that are paid for, from which `privacy.accountant.epsilon_of_history` computes epsilon."""
+        """The releases that are paid for. Their epsilon is what the run costs only if their number was fixed without
+        looking at what they released; `get_epsilon` says what may be claimed."""
         return self._ranks.lead(lambda: self._files.history)
 
     def get_epsilon(self, delta: float) -> float:
-        """Return an upper bound on epsilon, at delta, of all releases paid for; infinity if the run is not private.
+        """Return the epsilon that the run may claim at delta; infinity if the run is not private.
+
+        Once a release is paid for it is that of the whole plan, since a run may be stopped because of what it has
+        released. With stopping="fixed" it is that of the releases paid for (`privacy.stopping`).
 
         delta: 0 < delta < 1, or 0 for a noise law with a pure epsilon. Raises ValueError for a delta out of range.
         """
         real("delta", delta, at_least=0.0, below=1.0)
-        return epsilon_of_history(self.history, delta).upper if self.private else math.inf
+        spent = sum(release.steps for release in self.history)
+        return self.plan.claimed(spent, delta).upper if self.private else math.inf
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return a `Checkpoint` as tensors by name: the trainable weights, the further bits of half-precision weights,

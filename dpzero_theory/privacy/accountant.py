@@ -327,7 +327,8 @@ def epsilon_of_history(history: Steps, delta: float) -> Bracket:
     """The smallest epsilon >= 0 for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation; an empty history costs nothing.
+        history: steps, such as `step * 1000`, all with one relation; an empty history costs nothing. Noise, batches and
+            number of steps must have been fixed beforehand: none may follow from what earlier steps released.
         delta: 0 < delta < 1; 0 is allowed where every step has pure epsilon, as with Laplace noise.
 
     Returns:

@@ -34,7 +34,8 @@ from dpzero_theory.check import choice, entries, integer, printable, real
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.filter import BudgetExceededError, Filter
 from dpzero_theory.privacy.journal import Journal, content
-from dpzero_theory.privacy.step import Release, Step, Words
+from dpzero_theory.privacy.step import Chosen, Release, Step, Words
+from dpzero_theory.privacy.stopping import ANY, claimed
 
 _START = "0" * 64
 _ENTRIES: dict[str, dict[str, type]] = {
@@ -128,9 +129,10 @@ class Report(NamedTuple):
     """How much of a ledger's plan is spent.
 
     releases_spent, releases_left: numbers of releases. epsilon_spent, epsilon_planned: certified upper bounds on
-    epsilon at target_delta, of the spent releases and of the whole plan. In an adaptive ledger epsilon_spent is a
-    number that the privacy loss has at no time exceeded, but for a probability of target_delta (`Filter.odometer`), and
-    epsilon_planned is target_epsilon. target_epsilon, target_delta: the budget.
+    epsilon at target_delta: what may be claimed of the spent releases, and of the whole plan. The two are equal once a
+    release is spent, unless the number of releases was said to be fixed (`Ledger.report`). In an adaptive ledger
+    epsilon_spent is a number that the privacy loss has at no time exceeded, but for a probability of target_delta
+    (`Filter.odometer`), and epsilon_planned is target_epsilon. target_epsilon, target_delta: the budget.
     """
 
     releases_spent: int
@@ -190,8 +192,9 @@ class Account(NamedTuple):
 
     @property
     def history(self) -> list[Release]:
-        """The releases that are paid for, in the form that the accountant takes."""
-        return _history([(0, self.settings), *self.changes], self.spent)
+        """The releases that are paid for, in the form that the accountant takes. Of an adaptive ledger it refuses them:
+        what they cost is counted by the ledger's filter."""
+        return _history([(0, self.settings), *self.changes], self.spent, chosen=bool(self.order))
 
 
 class Ledger(AbstractContextManager["Ledger"]):
@@ -336,8 +339,9 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @property
     def history(self) -> list[Release]:
-        """The releases that are spent, in the form that the accountant takes."""
-        return _history([(0, self.settings), *self._changes], self._spent)
+        """The releases that are spent, in the form that the accountant takes. Of an adaptive ledger it refuses them:
+        `report` says what its filter counts."""
+        return _history([(0, self.settings), *self._changes], self._spent, chosen=self._filter is not None)
 
     @property
     def _now(self) -> Settings:
@@ -349,15 +353,19 @@ class Ledger(AbstractContextManager["Ledger"]):
         """How many releases of the plan may still be made."""
         return self._steps - self._spent
 
-    def report(self) -> Report:
-        """How much of the plan is spent and how much is left, in releases and in epsilon at target_delta."""
+    def report(self, stopping: str = ANY) -> Report:
+        """How much of the plan is spent and how much is left, in releases and in epsilon at target_delta.
+
+        stopping: "any" if the releases may end because of what they show; then epsilon_spent is that of the whole plan.
+        "fixed" if their number does not depend on that; then it is that of the spent releases (`privacy.stopping`).
+        """
         delta, target = self._budget["target_delta"], self._budget["target_epsilon"]
         if self._filter is not None:
             return Report(self._spent, self.releases_left, self._filter.odometer, target, target, delta)
         return Report(
             releases_spent=self._spent,
             releases_left=self.releases_left,
-            epsilon_spent=epsilon_of_history(self.history, delta).upper,
+            epsilon_spent=claimed(self.settings.step, self._spent, self._steps, delta, stopping).upper,
             epsilon_planned=epsilon_of_history([self.settings.release(self._steps)], delta).upper,
             target_epsilon=target,
             target_delta=delta,
@@ -465,7 +473,7 @@ def read(path: str | os.PathLike[str]) -> Account:
     counted = _filter(budget, account.order) if account.order else None
     if counted is not None:
         with _within(path):
-            counted.spend(account.history)
+            counted.spend(list(account.history))
     torn = text[lines[-1][2] :]
     if not torn:
         return account
@@ -500,11 +508,12 @@ def _torn(count: int, now: Settings, counted: Filter | None) -> int:
     return count if counted is None or (count and counted.has_room(now.release(count))) else 0
 
 
-def _history(settings: list[tuple[int, Settings]], spent: int) -> list[Release]:
+def _history(settings: list[tuple[int, Settings]], spent: int, *, chosen: bool) -> list[Release]:
     """The first `spent` releases as a history. settings: pairs (number of a release, settings that hold from it on), by
-    rising number."""
+    rising number. chosen: whether they were chosen from what earlier releases showed."""
     ends = [first for first, _ in settings[1:]] + [spent]
-    return [each.release(end - first) for (first, each), end in zip(settings, ends, strict=True) if end > first]
+    found = [each.release(end - first) for (first, each), end in zip(settings, ends, strict=True) if end > first]
+    return Chosen(found) if chosen else found
 
 
 def _changes(records: Iterable[dict[str, Any]]) -> Iterator[tuple[int, Settings]]:

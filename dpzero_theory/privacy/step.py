@@ -251,7 +251,8 @@ class Release:
 
 
 class History(Sequence[Release]):
-    """The steps that were made on the same records, in order. A step may depend on what the steps before it released.
+    """The steps that were made on the same records, in order. What a step asks of the records may depend on what the
+    steps before it released; its noise, its batches and the number of steps may not (`filter.Filter` is for those).
 
     Histories are added with `+` and repeated with `*`. Equal steps that follow one another are counted together, except
     where the sampling follows a schedule (epochs, turns). There each part of a history, a `Release`, starts a schedule
@@ -301,13 +302,24 @@ class History(Sequence[Release]):
         return " + ".join(f"{part.step} * {part.steps}" for part in self._parts) or "History()"
 
 
+class Chosen(list[Release]):
+    """Steps whose noise, batches or number were chosen from what earlier ones released: the history of an adaptive
+    ledger. `releases_of` refuses it, since such steps may cost more than the same steps cost as a plan."""
+
+
 Steps = Step | Release | History | Iterable["Step | Release | History"]
 """The types that functions take as a history. They are a step, a release, a history, or an iterable of these, in
 order."""
 
 
 def releases_of(history: Steps) -> tuple[Release, ...]:
-    """The releases that make up a history, which may have any form of `Steps`. Raises ValueError for anything else."""
+    """The releases that make up a history, which may have any form of `Steps`. Raises ValueError for anything else, and
+    for steps that were chosen as one went (`Chosen`)."""
+    if isinstance(history, Chosen):
+        rule = "history must be planned, with noise, batches and number of steps fixed before the first one"
+        raise ValueError(
+            f"{rule}; got that of an adaptive ledger, whose cost its privacy.filter.Filter counts (report)"
+        )
     if isinstance(history, Release):
         return (history,)
     if isinstance(history, Step):

@@ -94,7 +94,7 @@ def test_groups_are_the_same_after_a_resumption_and_the_batches_in_them_new(tmp_
 def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    run = private(tmp_path, **settings)
+    run = private(tmp_path, **settings, stopping="fixed")
     for _ in range(5):
         run.step()
     run.close()
@@ -104,7 +104,7 @@ def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
         assert ledger.history == [law]
     certified = epsilon_of_history([law], 1e-5).upper
     assert run.get_epsilon(1e-5) == certified
-    assert epsilon_of_runs([tmp_path], 1e-5) == certified
+    assert epsilon_of_runs([tmp_path], 1e-5, planned=True) == certified
     assert 0 < certified <= run.plan.epsilon(1e-5).upper
 
 
@@ -114,12 +114,13 @@ def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str
 
     The accountant knows no such history. One of them alone is accepted, and so is the part that they have in common.
     """
+    settings = {**settings, "stopping": "fixed"}
     run = private(tmp_path / "a", **settings)
     run.step()
     run.close()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     both = [tmp_path / "a", tmp_path / "b"]
-    assert epsilon_of_runs(both, 1e-5) == epsilon_of_history(run.history, 1e-5).upper
+    assert epsilon_of_runs(both, 1e-5, planned=True) == epsilon_of_history(run.history, 1e-5).upper
     with pytest.raises(LedgerError, match="a copy"):
         private(tmp_path / "b", **settings, resume=True)
     for folder, moved in ((both[0], True), (both[1], "moved")):
@@ -127,8 +128,8 @@ def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str
         run.step()
         run.close()
     with pytest.raises(LedgerError, match=r"release 1 was made by 2 copies of one run, with one batch of sampling"):
-        epsilon_of_runs(both, 1e-5)
-    assert epsilon_of_runs(both[:1], 1e-5) == epsilon_of_history(run.history, 1e-5).upper
+        epsilon_of_runs(both, 1e-5, planned=True)
+    assert epsilon_of_runs(both[:1], 1e-5, planned=True) == epsilon_of_history(run.history, 1e-5).upper
 
 
 def test_without_the_secret_no_run_goes_on(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_prescription_runs(tmp_path: Path, name: str) -> None:
     assert run.releases_left == chosen.steps - 2
     spent = chosen.settings.release(2)
     assert run.history == [spent]
-    assert run.get_epsilon(DELTA) == epsilon_of_history([spent], DELTA).upper < EPSILON
+    assert run.get_epsilon(DELTA) == chosen.epsilon(DELTA).upper > epsilon_of_history([spent], DELTA).upper
 
 
 def test_noise_that_shrinks_is_refused_in_one_line() -> None:

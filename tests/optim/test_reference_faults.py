@@ -336,7 +336,7 @@ def test_fault_m_a_search_over_settings_is_charged_for(tmp_path: Path) -> None:
         run = private(tmp_path / str(index), clip=clip)
         run.run()
         run.close()
-    found = epsilon_of_runs([tmp_path / str(index) for index in range(3)], 1e-5)
+    found = epsilon_of_runs([tmp_path / str(index) for index in range(3)], 1e-5, planned=True)
     settings = plan().settings
     assert found == pytest.approx(epsilon_of_history([settings.release(24)], 1e-5).upper, rel=1e-6)
     assert found > 1.6 * 3.0

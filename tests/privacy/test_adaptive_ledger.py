@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dpzero_theory import epsilon
 from dpzero_theory.privacy import ledger as ledger_module
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, PlanCostsMoreError, Settings, read
 
@@ -42,6 +43,9 @@ def test_steps_of_other_noise_are_paid_until_the_budget_has_no_room(tmp_path: Pa
     with Ledger.open(path) as ledger:
         assert [(part.steps, part.noise_multiplier) for part in ledger.history] == [(1, 20.0), (2, 30.0), (1, 25.0)]
         assert read(path).history == ledger.history
+        for refused in (ledger.history, read(path).history, [ledger.history]):
+            with pytest.raises(ValueError, match=r"^history must be planned, .* got that of an adaptive .*\bFilter\b"):
+                epsilon(refused, DELTA)
         left = room(order, spent, 15.0)
         assert 10 < left < 100
         for _ in range(left):

@@ -52,6 +52,7 @@ def deployment(statement: Statement) -> dict[str, Any]:
             "method": first.paid.method,
             "composition": f"{facts['steps paid for']}; {facts['steps planned']} planned",
             "sampling": facts["sampling"],
+            "stopping": facts["stopping"],
             "choice of settings": "runs that were made to choose settings count too, and are not in this statement",
             "certificate": statement.certificate,
         },

@@ -21,7 +21,7 @@ every check. `epsilon_of_runs` tells the copies of a run apart where all of them
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -38,9 +38,11 @@ from dpzero_theory.optim.files.transcript import (
     seen,
 )
 from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
+from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import content
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
+from dpzero_theory.privacy.stopping import FIXED
 
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
 OF_TRAINER = "_dpzero"
@@ -201,40 +203,65 @@ def both(path: Path) -> tuple[Content, Account]:
     return found, after
 
 
-def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> float:
-    """Return an upper bound on epsilon, at `delta`, of all releases that these runs have paid for, composed. Such runs
-    are, for example, those that were made to choose settings.
+def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, planned: bool = False) -> float:
+    """Return an upper bound on epsilon, at `delta`, of these runs together. Such runs are, for example, those that were
+    made to choose settings.
 
-    Copies of one run that went on apart count their common part once, and what each of them did afterwards. Where
-    batches depend on one another (`Sampling.lasting`) copies of one run raise LedgerError, since both used the same
-    batches.
+    Each run counts with all releases of its plan, since it may have been stopped because of what it released; with
+    stopping="fixed" it counts with those that are paid for. Copies of one run that went on apart count their common
+    part once, and each of them what it did afterwards. Where batches depend on one another (`Sampling.lasting`) copies
+    of one run raise LedgerError, since both used the same batches.
 
-    folders: of runs with one neighbouring relation; nothing is written in them. delta: the delta of the bound, in
-    (0, 1); 0 where the noise has a pure epsilon. Raises ValueError for other arguments, and what `both` raises where
-    files cannot be read or do not fit together.
+    Args:
+        folders: of runs with one neighbouring relation; nothing is written in them.
+        delta: the delta of the bound, in (0, 1); 0 where the noise has a pure epsilon.
+        planned: True, by which the caller says that noise, batches and number of steps of every run, and how many runs
+            there are, were fixed before the first of them began. Where they followed from what earlier runs released,
+            no sum over these runs holds: a `privacy.filter.Filter` keeps such a budget.
+
+    Raises:
+        ValueError: another argument, `planned` among them; LedgerError, TranscriptError, OSError: as `both` raises them
+            where files cannot be read or do not fit together.
     """
+    if planned is not True:
+        raise ValueError(
+            "planned must be True: noise, batches and steps of all runs were fixed before the first began; for runs"
+            f" that were chosen by what earlier ones released keep a budget by privacy.filter.Filter; got {planned!r}"
+        )
     payments: dict[tuple[str, int], set[str]] = defaultdict(set)
     shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
-    settings = {}
+    plans: dict[str, Plan] = {}
+    accounts: dict[str, list[Account]] = defaultdict(list)
     for folder in map(Path, folders):
         found, account = both(folder)
-        settings[account.run] = account.settings
+        plans[account.run] = found.header.plan
+        accounts[account.run].append(account)
         for spend in account.spends:
             for release in range(spend.release, spend.release + spend.count):
                 payments[account.run, release].add(spend.check)
         for release, sums in found.records:
             shown[account.run, release].add(sums)
-    counts: dict[str, int] = defaultdict(int)
+    counts = {run: sum(_unpaid(accounts[run])) if plans[run].stopping != FIXED else 0 for run in plans}
     for (run, release), checks in payments.items():
         made = max(len(checks), len(shown[run, release]))
-        sampling = settings[run].step.sampling
+        sampling = plans[run].batches
         if made > 1 and sampling.lasting:
             raise LedgerError(
                 f"release {release} was made by {made} copies of one run, with one batch of sampling"
                 f" {sampling.word}: what that costs is not known; count none but one of the copies"
             )
         counts[run] += made
-    return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
+    history = [plans[run].settings.release(count) for run, count in counts.items() if count]
+    return epsilon_of_history(history, delta).upper
+
+
+def _unpaid(copies: Sequence[Account]) -> Iterator[int]:
+    """Yield how many releases of the plan each of these copies of one run has not paid for, but for copies from which
+    another one went on."""
+    paid = [tuple(spend.check for spend in account.spends) for account in copies]
+    for mine, account in dict(zip(paid, copies, strict=True)).items():
+        if account.spends and not any(other[: len(mine)] == mine for other in paid if len(other) > len(mine)):
+            yield account.steps - account.spent
 
 
 def _transcript(path: Path) -> Transcript:

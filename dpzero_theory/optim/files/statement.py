@@ -22,6 +22,7 @@ from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.ledger import Account, Settings
 from dpzero_theory.privacy.risk import attack
 from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.stopping import counted, meaning
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """The values of delta for which a statement gives epsilon, beside the delta of the run's budget."""
@@ -46,7 +47,8 @@ _ASSUMED = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Brackets of epsilon at one delta. paid: for the releases that are paid for. planned: for the whole plan."""
+    """Brackets of epsilon at one delta. paid: what may be claimed when so many releases are paid for, which is the same
+    as for the whole plan unless the run's `stopping` says otherwise. planned: what may be claimed of the whole plan."""
 
     delta: float
     paid: Bracket
@@ -59,9 +61,9 @@ class Statement:
 
     facts: the run's settings and counts as texts, by name. costs: epsilon at the target's delta first, then at other
     values of delta. assumed: sentences that say what the statement rests on. relation: which data sets are neighbours.
-    history: the releases that are paid for. advantage: a certified upper bound on how far an attack's true positive
-    rate exceeds its false positive rate, and true_positive_rate: one on that rate where the other is at most
-    `FALSE_POSITIVE_RATE` (`risk.attack`).
+    history: the releases whose cost is claimed, at least those that are paid for. advantage: a certified upper bound on
+    how far an attack's true positive rate exceeds its false positive rate, and true_positive_rate: one on that rate
+    where the other is at most `FALSE_POSITIVE_RATE` (`risk.attack`).
     """
 
     facts: dict[str, str]
@@ -74,7 +76,7 @@ class Statement:
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The certificate, a JSON value that others can check, of the epsilon of what is paid for at the budget's delta
+        """The certificate, a JSON value that others can check, of the epsilon of `history` at the budget's delta
         (`privacy.certificate`); None where none can be made for such releases."""
         try:
             return privacy_certificate(self.history, self.costs[0].delta)
@@ -83,8 +85,8 @@ class Statement:
 
     @property
     def claim(self) -> str:
-        """The claim in one sentence: the (epsilon, delta) of what is paid for, epsilon rounded up, whom it protects,
-        and the neighbouring relation."""
+        """The claim in one sentence: (epsilon, delta), with epsilon rounded up, whom it protects, and the neighbouring
+        relation."""
         first, facts = self.costs[0], self.facts
         pair = f"({rounded_up(first.paid.upper)}, {first.delta:g})"
         whom = f" for each {self.unit}" if self.unit != "record" else ""
@@ -100,7 +102,7 @@ class Statement:
         lines = [self.claim, ""]
         for name, value in self.facts.items():
             lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
-        lines += ["", "epsilon, from below and from above", f"{'delta':10}{'of what is paid for':30}of the whole plan"]
+        lines += ["", "epsilon, from below and from above", f"{'delta':10}{'claimed':30}of the whole plan"]
         lines += [f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs]
         lines += ["", f"the best attack on one {self.unit}, which knows all others and sees all that is shown"]
         lines += [f"true minus false positive rate at most {rounded_up(self.advantage)}"]
@@ -174,6 +176,7 @@ def statement(content: Content, account: Account) -> Statement:
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} in the transcript",
+        "stopping": meaning(plan.stopping),
         "directions": f"{plan.direction}, {plan.directions_per_step} a step",
         "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",
         "update": f"{plan.update}, weight decay {plan.weight_decay:g}{described(plan.groups)}",
@@ -182,15 +185,19 @@ def statement(content: Content, account: Account) -> Statement:
     }
     pure = [0.0] if law.noise == "laplace" else []
     deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
-    costs = tuple(Cost(d, _cost(settings, account.spent, d), _cost(settings, account.steps, d)) for d in deltas)
-    history = (settings.release(account.spent),) if account.spent else ()
+    counts = [counted(account.spent, account.steps, d, plan.stopping) for d in deltas]
+    costs = tuple(
+        Cost(d, _cost(settings, count, d), _cost(settings, account.steps, d))
+        for d, count in zip(deltas, counts, strict=True)
+    )
+    history = (settings.release(counts[0]),) if counts[0] else ()
     return Statement(
         {name: printable(value) for name, value in facts.items()},
         costs,
         (_ASSUMED[0], _OF_USERS, *_ASSUMED[2:]) if header.unit else _ASSUMED,
         plan.relation,
         history,
-        *_attack(settings, account.spent),
+        *_attack(settings, max(counts)),
     )
 
 
@@ -210,8 +217,8 @@ def _of(unit: str, text: str) -> str:
 def spending_curve(account: Account) -> list[tuple[int, float]]:
     """Return the points of the curve of epsilon against releases, from 0 releases to the plan's end.
 
-    A point is a pair (number of releases, upper bound on epsilon of so many at the target's delta). account: the
-    content of the run's ledger.
+    A point is a pair (number of releases, upper bound on epsilon of so many at the target's delta, if their number was
+    fixed without looking at them). account: the content of the run's ledger.
     """
     places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser at the beginning, where epsilon rises steeply
     counts = {0, account.spent, *places.round().astype(int).tolist()}

@@ -7,16 +7,17 @@
                      smoothing=1e-3, relation="add-remove", sampling="poisson"),
     )
     trainer.train()                                # resume_from_checkpoint=True after an interruption
-    trainer.run.get_epsilon(1e-5)
+    trainer.run.get_epsilon(1e-5)                  # what may be claimed: `privacy.stopping`
 
 Of `TrainingArguments` those about output, logging, evaluation, saving and the hub are honoured. Every other one must be
 left at its default (`trainers.arguments`): steps, batches and step sizes are those of `private`. An epoch is 1/q
-releases, which is one pass over the records in expectation. The log has epsilon, the step size and the size of what was
-released, never a training loss. Metrics on an evaluation set are releases about that set. So none of its records may be
-a training record (`trainers.overlap`), unless the set is declared public. No times are saved: speeds are not logged,
-and the files of a checkpoint bear the time at which the run was begun. Ledger and transcript are in `_dpzero/` of the
-output folder, which no push to the hub uploads (its `data.key` is secret). The model card has the privacy statement of
-`optim.verify`.
+releases, which is one pass over the records in expectation. A callback that sets `should_training_stop`, or early
+stopping, leaves epsilon at that of the plan (`privacy.stopping`). The log has epsilon, the step size and the size of
+what was released, never a training loss. Metrics on an evaluation set are releases about that set. So none of its
+records may be a training record (`trainers.overlap`), unless the set is declared public. No times are saved: speeds are
+not logged, and the files of a checkpoint bear the time at which the run was begun. Ledger and transcript are in
+`_dpzero/` of the output folder, which no push to the hub uploads (its `data.key` is secret). The model card has the
+privacy statement of `optim.verify`.
 """
 
 import json

@@ -49,7 +49,7 @@ def test_a_search_costs_what_its_runs_cost_together(tmp_path: Path) -> None:
         run = private(tmp_path / name)
         run.run()
         run.close()
-    together = epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5)
+    together = epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5, planned=True)
     assert together == pytest.approx(epsilon_of_history([*run.history, *run.history], 1e-5).upper)
     assert 3.0 < together < 6.0
 
@@ -68,7 +68,7 @@ def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: 
     """
     square, pure, history = 0.0, 0.0, []
     for name, changes in RUNS.items():
-        run = private(tmp_path / name, **changes)
+        run = private(tmp_path / name, stopping="fixed", **changes)
         for _ in range(4):
             run.step()
         run.close()
@@ -78,23 +78,23 @@ def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: 
             pure = 4 * 2 / release.noise_multiplier
         else:
             square += 4 * (2 / release.noise_multiplier) ** 2
-    together = epsilon_of_runs([tmp_path / name for name in RUNS], 1e-5)
+    together = epsilon_of_runs([tmp_path / name for name in RUNS], 1e-5, planned=True)
     gaussian = float(epsilon_from_gdp(math.sqrt(square), 1e-5))
     assert together == epsilon_of_history(history, 1e-5).upper
     assert gaussian < together < gaussian + pure
-    assert epsilon_of_runs([tmp_path / "laplace"], 0.0) == pytest.approx(pure, rel=1e-9)
-    assert epsilon_of_runs([], 1e-5) == 0
+    assert epsilon_of_runs([tmp_path / "laplace"], 0.0, planned=True) == pytest.approx(pure, rel=1e-9)
+    assert epsilon_of_runs([], 1e-5, planned=True) == 0
     with pytest.raises(ValueError, match="delta"):
-        epsilon_of_runs([tmp_path / "gaussian"], 0.0)
+        epsilon_of_runs([tmp_path / "gaussian"], 0.0, planned=True)
 
 
 def test_runs_of_two_relations_have_no_common_cost_and_one_that_goes_on_is_read(tmp_path: Path) -> None:
     first, second = private(tmp_path / "a"), private(tmp_path / "b", relation="add-remove")
     first.step()
     second.step()
-    assert epsilon_of_runs([tmp_path / "a"], 1e-5) == first.get_epsilon(1e-5)
+    assert epsilon_of_runs([tmp_path / "a"], 1e-5, planned=True) == first.get_epsilon(1e-5)
     with pytest.raises(ValueError, match="history must have one relation"):
-        epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5)
+        epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5, planned=True)
 
 
 HEADER = Header(plan(), "07" * 16, "00" * 32, "nearest")

@@ -200,7 +200,7 @@ def _keeping_states(parts: Folder, path: Path) -> None:
 ODD: tuple[Any, ...] = (None, True, -1, 1.5, 10**30, float("nan"), "x\ny\x1b[31m\u202e", [1], {"a": 1}, ...)
 FREE = {
     ("plan", "smoothing"), ("plan", "step_sizes"), ("plan", "step_sizes", 0), ("plan", "weight_decay"),
-    ("plan", "update"), ("plan", "groups"), ("plan", "difference"),
+    ("plan", "update"), ("plan", "groups"), ("plan", "difference"), ("plan", "stopping"),
     ("layout",), ("losses",), ("software",), ("records",), ("private",), ("isolation",), ("inode",), ("by",), ("run",),
     ("state",), ("target_epsilon",), ("settings", "coordinates"),
 }  # fmt: skip

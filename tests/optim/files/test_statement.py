@@ -21,7 +21,7 @@ from tests.optim.small import BUDGET, STEP, N, private
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    run = private(tmp_path / "run", paid_at_once=3)
+    run = private(tmp_path / "run", paid_at_once=3, stopping="fixed")
     for _ in range(4):
         run.step()
     run.close()

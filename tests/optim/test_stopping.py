@@ -1,0 +1,121 @@
+"""A run that is stopped early claims what its plan costs, in every place that states an epsilon."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dpzero_theory.optim.files.folder import LEDGER, epsilon_of_runs
+from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.verify import main
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.ledger import Ledger
+from tests.optim.small import BUDGET, STEP, plan, private
+
+DELTA = BUDGET["target_delta"]
+
+
+class SeenEnoughError(Exception):
+    pass
+
+
+def stopped(folder: Path, **changes: object) -> float:
+    """Makes a run that a callback stops after three steps, because of what they released; returns what it claims."""
+    run = private(folder, **changes)
+    told = []
+
+    def look(record: object) -> None:
+        told.append(record)
+        if len(told) == 3:
+            raise SeenEnoughError
+
+    with pytest.raises(SeenEnoughError):
+        run.run(look)
+    claimed = run.get_epsilon(DELTA)
+    assert sum(release.steps for release in run.history) == 3
+    run.close()
+    return claimed
+
+
+def stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
+    """Returns the epsilon of each place that states one for the run in the folder."""
+    statement = statement_of_folder(folder)
+    assert main([str(folder), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    findings = {line["name"]: line["value"] for line in told["findings"]}
+    with Ledger.open(folder / LEDGER) as ledger:
+        report = ledger.report()
+    assert statement.certificate is not None
+    return {
+        "statement": statement.costs[0].paid.upper,
+        "verify": findings["epsilon spent"],
+        "json": told["epsilon"][0]["paid"]["upper"],
+        "ledger": report.epsilon_spent,
+        "runs": epsilon_of_runs([folder], DELTA, planned=True),
+        "certificate": statement.certificate["statement"]["epsilon"],
+    }
+
+
+def test_a_run_that_is_stopped_claims_its_plan_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claimed = stopped(tmp_path)
+    assert claimed == plan().epsilon(DELTA).upper
+    for place, epsilon in stated(tmp_path, capsys).items():
+        assert claimed <= epsilon <= claimed * 1.002, place
+    statement = statement_of_folder(tmp_path)
+    assert f"({claimed:.6g}" in statement.claim or "(3, " in statement.claim
+    assert "epsilon of the whole plan is claimed" in statement.facts["stopping"]
+    assert sum(release.steps for release in statement.history) == STEP["steps"]
+
+
+def test_a_fixed_number_of_steps_claims_those_that_were_paid(tmp_path: Path) -> None:
+    claimed = stopped(tmp_path, stopping="fixed")
+    assert claimed == epsilon_of_history(plan().step * 3, DELTA).upper < plan().epsilon(DELTA).upper
+    statement = statement_of_folder(tmp_path)
+    assert statement.costs[0].paid.upper == claimed
+    assert "without looking" in statement.facts["stopping"]
+    with pytest.raises(ValueError, match="stopping must be that of the run that is resumed, 'fixed'; got 'any'"):
+        private(tmp_path, resume=True)  # afterwards it is too late to say
+
+
+def test_nothing_released_costs_nothing_and_pure_epsilon_grows_with_the_steps(tmp_path: Path) -> None:
+    run = private(tmp_path / "none")
+    assert run.get_epsilon(DELTA) == 0.0
+    run.close()
+    laplace = plan(noise="laplace", target_delta=0.0)
+    assert laplace.claimed(3, 0.0).upper == epsilon_of_history(laplace.step * 3, 0.0).upper
+    assert laplace.claimed(3, 1e-5).upper == laplace.epsilon(1e-5).upper
+
+
+def test_runs_together_count_their_plans_and_must_be_planned(tmp_path: Path) -> None:
+    """Two runs that were stopped count as two whole plans. A folder and an earlier state of it are one run."""
+    stopped(tmp_path / "a")
+    stopped(tmp_path / "b")
+    both = [tmp_path / "a", tmp_path / "b"]
+    step = plan().step
+    assert epsilon_of_runs(both, DELTA, planned=True) == epsilon_of_history(step * 2 * STEP["steps"], DELTA).upper
+    assert epsilon_of_runs([*both, both[0]], DELTA, planned=True) == epsilon_of_runs(both, DELTA, planned=True)
+    with pytest.raises(ValueError, match=r"planned must be True: .*privacy\.filter\.Filter"):
+        epsilon_of_runs(both, DELTA)
+
+
+def test_forks_that_were_stopped_each_count_the_rest_of_the_plan(tmp_path: Path) -> None:
+    """Two copies of a run of 8 steps went on from its third: 3 common ones, and 5 each, made or not."""
+    stopped(tmp_path / "a")
+    for copy in "bc":
+        shutil.copytree(tmp_path / "a", tmp_path / copy)
+    for copy, steps in (("b", 1), ("c", 2)):
+        run = private(tmp_path / copy, resume="moved")
+        for _ in range(steps):
+            run.step()
+        run.close()
+    found = epsilon_of_runs([tmp_path / name for name in "abc"], DELTA, planned=True)
+    assert found == epsilon_of_history(plan().step * (3 + 5 + 5), DELTA).upper
+
+
+def test_words_are_checked_and_kept() -> None:
+    with pytest.raises(ValueError, match=r"stopping must be .*any.*fixed.*; got 'early'"):
+        plan(stopping="early")
+    fixed = plan(stopping="fixed")
+    assert Plan.from_json(fixed.to_json()) == fixed
