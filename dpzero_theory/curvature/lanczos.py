@@ -96,13 +96,38 @@ class Tridiagonal:
         return Ritz(values[kept], residuals[kept], rotation @ self.basis)
 
 
+_BLOCK = 2**16
+"""So many numbers of a vector are converted to float64 at once."""
+
+
+def dot(a: Tensor, v: Tensor) -> Tensor:
+    """Returns the inner products of a vector v of shape (d,) with the rows of `a`, or with `a` itself, in float64.
+
+    torch sums the products of float32 vectors on a CPU in few running float32 sums. The norm of 10^7 normal numbers is
+    then too small by 4e-4, and that of 10^8 by 1%.
+
+    Args:
+        a: shape (k, d), with a result of shape (k,), or (d,), with one of shape ().
+        v: shape (d,).
+    """
+    total = v.new_zeros(a.shape[:-1], dtype=torch.float64)
+    for at in range(0, len(v), _BLOCK):
+        total += a[..., at : at + _BLOCK].double() @ v[at : at + _BLOCK].double()
+    return total
+
+
+def norm(v: Tensor) -> float:
+    """Returns the Euclidean norm of a vector, summed in float64."""
+    return math.sqrt(float(dot(v, v)))
+
+
 def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tensor:
     """Returns a vector uniform on the unit sphere of R^d, with the dtype and on the device of `operator`.
 
     It is drawn with `generator` on the CPU, so that every device gets the same one.
     """
     z = torch.randn(d, generator=generator, dtype=operator.dtype)
-    unit: Tensor = z / torch.linalg.vector_norm(z)
+    unit: Tensor = z / norm(z)
     return unit.to(operator.device)
 
 
@@ -126,21 +151,21 @@ def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bo
     k = min(check.integer("steps", steps), operator.d)
     if start.shape != (operator.d,):
         raise ValueError(f"start must have shape (d,) = ({operator.d},); got {tuple(start.shape)}")
-    length = check.real("norm of start", float(torch.linalg.vector_norm(start)), above=0)
+    length = check.real("norm of start", norm(start), above=0)
     basis = start.new_empty((k, operator.d))
     basis[0] = start / length
     diagonal, off_diagonal = np.zeros(k), np.zeros(k)
     largest = 0.0
     for j in range(k):
         w = operator.apply(basis[j])
-        size = float(torch.linalg.vector_norm(w))
+        size = norm(w)
         if not math.isfinite(size):
             raise ValueError(f"products of the operator must be finite; got norm {size}")
         largest = max(largest, size)
-        diagonal[j] = float(torch.dot(basis[j], w))
+        diagonal[j] = float(dot(basis[j], w))
         for _ in range(2):
-            w = w - (basis[: j + 1] @ w) @ basis[: j + 1]
-        off_diagonal[j] = float(torch.linalg.vector_norm(w))
+            w = w - dot(basis[: j + 1], w).to(w.dtype) @ basis[: j + 1]
+        off_diagonal[j] = norm(w)
         if off_diagonal[j] <= 16 * torch.finfo(operator.dtype).eps * largest:
             off_diagonal[j], k = 0.0, j + 1
             break

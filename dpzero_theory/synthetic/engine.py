@@ -152,7 +152,7 @@ def run_together(
     for begin, end in blocks(np.concatenate([s.lanes.steps for s in sweeps]), max(block // several, 1)):
         count = (end - begin) * several
         u = place(directions(count))
-        w, norms = u * root, u.norm(dim=1)
+        w, norms = u * root, u.square().sum(dim=1).sqrt()  # `norm` of float32 sums too little from 10^6 on
         going = [one for one in running if one.begin(begin, count)]
         given = products(w, points, [(one.here, one.drift) for one in going], [root * root])
         steps = zip(*(one.step(start[0], norms) for one, start in zip(going, given.starts, strict=True)), strict=True)

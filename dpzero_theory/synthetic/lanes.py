@@ -55,7 +55,7 @@ def on_sphere(normals: Draw) -> Draw:
 
     def rows(count: int) -> Tensor:
         given = torch.as_tensor(normals(count))
-        scaled: Tensor = given * (given.shape[1] ** 0.5 / given.norm(dim=1, keepdim=True))
+        scaled: Tensor = given * (given.shape[1] ** 0.5 / given.square().sum(dim=1, keepdim=True).sqrt())
         return scaled
 
     return rows

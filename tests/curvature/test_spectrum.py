@@ -8,8 +8,9 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.theory.curvature_coverage import COVERED, COVERED_OF_ALL, LEVEL, spectrum
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.curvature.intervals import Interval
-from dpzero_theory.curvature.lanczos import diagonal
+from dpzero_theory.curvature.lanczos import diagonal, dot, norm, tridiagonalise
 from dpzero_theory.curvature.objective import Objective
+from dpzero_theory.curvature.slopes import sphere_direction
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, Quadratic, paper_spectrum
@@ -223,3 +224,27 @@ def test_logistic_regression_is_below_its_bounds_and_reaches_them_at_zero() -> N
     away = measure_spectrum(objective.hessian(nearby(objective.start, 9.0, generator())), generator(), EFFORT)
     assert away.norm.high < problem.spectral_norm
     assert away.trace.high < problem.trace
+
+
+@pytest.mark.parametrize("d", [10**6, 10**7])
+def test_many_numbers_in_single_precision_hold_the_truth_of_the_identity(d: int) -> None:
+    """For A = I in float32 the norm is 1 and both traces are d, up to rounding of the products.
+
+    With sums in float32 the norm was found as 1.0005 and the trace as at least 1.0003 d, at d = 10^7.
+    """
+    draw, room = generator(0), 1e-6
+    found = measure_spectrum(diagonal(torch.ones(d)), draw, Effort(search=3, probes=3, steps=2))
+    for one, exact in ((found.norm, 1.0), (found.trace, d), (found.absolute_trace, d), (found.rank, d)):
+        assert one.low * (1 - room) <= exact <= one.high * (1 + room)
+    u = sphere_direction(d, draw, torch.zeros(1))
+    assert u.dtype == torch.float32
+    assert float(u.double().square().sum()) == pytest.approx(d, rel=room)
+    tri = tridiagonalise(diagonal(torch.ones(d)), 3 * u, 2)
+    assert tri.length == pytest.approx(3 * d**0.5, rel=room)
+    assert tri.diagonal == pytest.approx([1.0], rel=room)
+
+
+def test_inner_products_are_summed_in_double_precision() -> None:
+    rows = torch.randn(3, 10**6 + 17, generator=generator(1))
+    torch.testing.assert_close(dot(rows, rows[1]), rows.double() @ rows[1].double(), rtol=1e-12, atol=1e-8)
+    assert norm(rows[0]) == pytest.approx(float(rows[0].double().norm()), rel=1e-12)
