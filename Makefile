@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # modules are compiled once, when they are first imported: some images tell Python to compile them in every process
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast coverage lint docs examples workbench clean
+.PHONY: demo test coverage lint docs examples workbench clean
 
 # $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt; not compiled,
 # for most of it is never imported
@@ -24,9 +24,6 @@ test: $(VENV)/.dev
 	@said=$$(mktemp); $(MAKE) -s lint > $$said 2>&1 & linters=$$!; \
 	$(BIN)/python -m pytest -n 2 --dist loadgroup; tests=$$?; \
 	wait $$linters; linted=$$?; cat $$said; rm $$said; exit $$((tests + linted))
-
-test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow'
 
 coverage: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --cov --cov-report=term --cov-report=html:out/coverage

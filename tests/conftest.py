@@ -1,7 +1,5 @@
 """Settings of all tests: property tests draw the same examples on every machine and have no time limit.
 
-The files and tests that `slow.txt` lists are marked `slow`: `make test-fast` leaves them out.
-
 Without a GPU, Triton's kernels are interpreted. TRITON_INTERPRET is read when Triton is first imported, which other
 packages do: too late for the tests that need it. Each test process computes on one thread, as there is one for each
 core: threads that wait for each other would waste time.
@@ -11,7 +9,6 @@ import gc
 import os
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 
 from tests import forks
@@ -24,8 +21,6 @@ settings.load_profile("reproducible")
 
 if not any(Path("/dev").glob("nvidia*")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
-
-SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().split())
 
 
 def pytest_configure() -> None:
@@ -40,9 +35,3 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     forks.finish()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not SLOW.isdisjoint((item.nodeid.partition("::")[0], item.nodeid.partition("[")[0])):
-            item.add_marker("slow")

@@ -206,14 +206,6 @@ def test_packages_re_export_nothing() -> None:
             assert not {other for other in IMPORTS[name] if within(other, *PACKAGES)}, name
 
 
-def test_the_tests_listed_as_slow_exist() -> None:
-    lines = (ROOT / "tests" / "slow.txt").read_text().splitlines()
-    assert lines == sorted(set(lines))
-    for path, _, name in (line.partition("::") for line in lines):
-        assert (ROOT / path).is_file(), path
-        assert not name or f"def {name}(" in (ROOT / path).read_text(), (path, name)
-
-
 def root_searches(source: str) -> set[str]:
     """Returns the functions in a source text that narrow an interval down in a loop of their own.
 

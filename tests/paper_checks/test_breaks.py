@@ -1,6 +1,6 @@
 """Every check can fail: one wrong constant or operator, planted in what the check is about, turns its verdict.
 
-`breaks.csv` has one break for each check: a place in the source of `paper_checks`, or in its tables, and what is planted
+`breaks.csv` has one break for each check: a place in the source of `paper_checks` or in its tables, and what is planted
 there. A break of a check of a table is in the table, one of a part of a theorem in the paper's formula.
 """
 
