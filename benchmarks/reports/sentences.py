@@ -82,8 +82,9 @@ def optimality() -> str:
         f"""How much smaller could a certificate be that is true for every loss? On a family of convex losses that are
         as bad as we know (`benchmarks/problems/worst_case.py`), runs with the prescribed parameters reach
         {shares(mean, "measured")} of the [certificate](#glossary-certificate), in all {len(mean)} prescriptions tried.
-        With other step sizes and clips, at the setting above, no certificate could be more than {gains.max():.2f} times
-        smaller ({many.max():.2f} times at {most:,} evaluations).""",
+        At the setting above the best of {tried.size().max()} pairs of a step size and a clip, in simulated runs,
+        reaches 1/{gains.max():.2f} of it (1/{many.max():.2f} at {most:,} evaluations). A certificate that chooses among
+        these pairs could not be smaller by more; one that chooses others might.""",
         f"""The last iterate does not do much better than the mean over the run on such losses: it reaches
         {shares(long, "last")} of the certificate where the loss falls along the whole run, and
         {shares(spread, "last")} where the curvature lies in ten times as many coordinates. The best of the last 2% of

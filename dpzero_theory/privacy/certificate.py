@@ -34,7 +34,7 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
     Args:
         history: steps, all with one relation, in at most 100 parts. Batches must be full, Poisson or cyclic Poisson,
             and noise Gaussian, discrete Gaussian or Laplace with a multiplier above 1/16.
-        delta: from 1e-30 to 1/2.
+        delta: above 1e-30, at most 1/2.
         room: from 1e-5 to 1; the stated epsilon is the accountant's upper end times 1 + room, at least 1e-3, and
             rounded up to six digits. The time that the checker needs grows as 1/sqrt(room).
 
@@ -46,7 +46,7 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
     Raises:
         ValueError: a history that the checker does not know, or an argument outside its range.
     """
-    check.real("delta", delta, at_least=1e-30, at_most=0.5)
+    check.real("delta", delta, above=1e-30, at_most=0.5)
     check.real("room", room, at_least=1e-5, at_most=1)
     releases = releases_of(history)
     if not 1 <= len(releases) <= 100:
@@ -74,6 +74,7 @@ def _part(release: Release) -> dict[str, Any]:
         other = "(epsilon_of_history states the cost of any history, without a certificate)"
         raise ValueError(f"{rule} {other}; got {release.sampling} and {release.mechanism}")
     check.real("noise_multiplier", release.noise_multiplier, above=LEAST_NOISE, at_most=1e6)
+    check.integer("coordinates", release.coordinates, at_most=10**12)
     return {
         "steps": release.steps,
         "noise_multiplier": release.noise_multiplier,

@@ -216,3 +216,21 @@ def test_what_is_written_at_the_ends_of_the_ranges_is_confirmed() -> None:
 
 def test_writer_and_checker_agree_on_the_format() -> None:
     assert checker.FORMAT == FORMAT
+
+
+@pytest.mark.parametrize("delta", [1e-30, math.nextafter(1e-30, 1), 0.5, math.nextafter(0.5, 1)])
+def test_certificate_and_checker_take_the_same_deltas(delta: float) -> None:
+    """At the ends of the range what the one writes the other reads, and what the one refuses the other refuses."""
+    history, good = HISTORIES["full, much noise"], privacy_certificate(HISTORIES["full, much noise"], 1e-5)
+    try:
+        found = privacy_certificate(history, delta)
+    except ValueError:
+        with pytest.raises(Refused, match=r"^delta must be"):
+            confirm(json.dumps(changed(good, "statement.delta", delta)))
+    else:
+        assert confirm(json.dumps(found))[1] == delta
+
+
+def test_more_coordinates_than_the_checker_counts_are_not_certified() -> None:
+    with pytest.raises(ValueError, match=r"^coordinates must be"):
+        privacy_certificate(Step(1e5, FullBatch(), "add-remove", coordinates=10**12 + 1) * 1, 1e-5)
