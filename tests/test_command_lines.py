@@ -1,82 +1,44 @@
-"""Tests that every command refuses every bad command line.
+"""Every command refuses every bad command line: exit status 2 and one line that names the flag, with nothing written.
 
-It must do so with exit status 2 and one line that names the flag, at once, with nothing written.
-
-`drive` imports the commands and runs their lines in forks that a limit on time ends. A flag that a command gains needs
-a bad line: by its type it has some already, otherwise in BY_HAND.
+BAD is a table of lines by command. Every flag of a command has, beside these, the words that its type refuses.
 """
 
 import argparse
-import gc
 import importlib
-import json
-import os
-import resource
-import signal
-import sys
-import time
-import traceback
+import importlib.util
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 
 from benchmarks.__main__ import scripts
-from tests import forks
 
-pytestmark = pytest.mark.xdist_group("command lines")
-"""One test worker runs these tests, so that their fixtures are made once."""
-
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("dpzero_theory", "benchmarks", "figures", "paper_checks")
-KEPT = ("benchmarks/results", "figures", "paper_checks")
-SECONDS, BYTES = 2, 1 << 30
-
-GOOD: dict[str, dict[str, str]] = {
+NEEDED: dict[str, dict[str, str]] = {
     "dpzero_theory.params": {"--n": "10000", "--epsilon": "2", "--delta": "1e-6", "--d": "2000"},
     "dpzero_theory.privacy": {"--epsilon": "2", "--delta": "1e-5", "--steps": "100", "--n": "1000"},
     "dpzero_theory.curvature": {"--model": "mlp-digits:2", "--data": "digits"},
     "dpzero_theory.optim.trainers": {"kind": "sft", "--config": "run.yaml"},
     "dpzero_theory.optim.verify": {"folder": "folder"},
     "dpzero_theory.audit": {"spec": "audit.toml"},
-    "benchmarks.accounting": {"--preset": "compare"},
-    "benchmarks.adaptive": {"--preset": "cost"},
-    "benchmarks.audit_field": {"--reports": "folder"},
-    "benchmarks.audit_field_sound": {"--reports": "folder"},
-    "benchmarks.gpu": {"--minutes": "10"},
-    "benchmarks.llm": {"--data": "data"},
-    "benchmarks.merge": {"folders": str(ROOT / "benchmarks/results/side_by_side")},
-    "benchmarks.llm.demo": {"--data": "data"},
-    "benchmarks.llm.memory": {"name": "smoke"},
-    "benchmarks.llm.table": {"name": "demo"},
-    "benchmarks.prescription": {"--problem": "problem.json"},
-    "benchmarks.pretrained": {"model": "smollm2"},
-    "benchmarks.private_search": {"--task": "digits"},
-    "benchmarks.side_by_side": {"--other": str(ROOT)},
-    "figures.demo": {"--rows": "folder"},
+    "paper_checks": {},
+    "benchmarks": {},
 }
-"""For each command, the flags that it needs, with good values; a flag under test replaces its good value.
+"""The flags that each command needs, with good values; those of a line under test take their place."""
+TAKES_THE_PLACE = {"--noise-multiplier": "--epsilon"}
 
-Commands with the flag --out get --out OUT as well.
-"""
-
-ZERO = {
-    "dpzero_theory.curvature": ("--path-steps", "--power", "--directions", "--seed"),
-    "benchmarks.llm": ("--min-words", "--dev", "--seed"),
-    "benchmarks.reproduce": ("--seed",),
+NUMBERS = ("nan", "-inf", "-1", "1e400", "many", "")
+WORDS = {
+    "number": NUMBERS,
+    "integer": (*NUMBERS, "1.5"),
+    "input_file": ("", "a\0b", "missing", "folder"),
+    "input_folder": ("", "a\0b", "missing", "file"),
+    "output_file": ("", "a\0b", "folder", "missing/plot.png"),
+    "output_folder": ("", "a\0b", "file", "file/inside"),
 }
-"""Flags whose numbers may be 0, by command."""
+"""The words that each type of flag refuses."""
 
-WORDS = ("nan", "-inf", "-1", "1e400", "many", "")
-WHOLE = ("1.5",)
-NO_PATH = ("", "a\0b", "file/inside", "n" * 300)
-LEFT_OUT = {"--noise-multiplier": ("--epsilon",)}
-"""For a flag under test, the needed flags that must be left out, since it takes their place."""
-
-BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
+BAD: dict[str, list[tuple[str, list[str]]]] = {
     "dpzero_theory.params": [
         *(
             ("--sweep", ["--sweep", f"d={spec}"])
@@ -163,69 +125,9 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
         ("--false-alarm", ["--false-alarm", "0.5"]),
         ("--checks", ["--checks", "noise-size", "--checks", "none"]),
     ],
+    "dpzero_theory.optim.trainers": [("kind", ["rl"]), ("--config", ["--config", "missing.yaml"])],
+    "dpzero_theory.optim.verify": [("folder", ["missing"]), ("--final", ["--final", "missing"])],
     "benchmarks": [("name", ["no_such_name"]), ("name", ["kit.experiment"])],
-    "benchmarks.accounting": [
-        ("--count", ["--preset", "corners", "--count", "0"]),
-        ("--workers", ["--preset", "corners", "--workers", "257"]),
-    ],
-    "benchmarks.curvature": [
-        ("--models", ["--models", "nothing"]),
-        ("--data", ["--preset", "encoder"]),
-        ("--data", ["--preset", "encoder", "--data", "folder"]),
-    ],
-    "benchmarks.curvature_coverage": [("--out", ["--summary", "--out", "folder"])],
-    "benchmarks.gpu": [
-        ("--preset", ["--device", "cpu"]),
-        ("--card", ["--card", "h200"]),
-        ("--only", ["--only", "tests", "--only", "nothing"]),
-        ("--model", ["--model", "folder"]),
-    ],
-    "benchmarks.llm": [
-        ("--test", ["--test", "0"]),
-        ("--model", ["--model", "../../etc"]),
-        ("--data", ["--data", "header"]),
-        ("--data", ["--data", "latin"]),
-        ("--data", ["--data", "folder"]),
-        ("--steps", ["--steps", "0"]),
-        ("--delta", ["--delta", "1"]),
-        ("--batch", ["--batch", "1000", "--total", "4"]),
-        ("--total", ["--per-class", "2", "--total", "3"]),
-        ("--all-records", ["--total", "3", "--all-records"]),
-        ("--config", ["--config", "roberta-large"]),
-        ("--min-words", ["--min-words", "1000"]),
-    ],
-    "benchmarks.llm.demo": [("--data", ["--data", "header"]), ("--data", ["--data", "latin"])],
-    "benchmarks.llm.memory": [("--models", ["--models", "opt-125m", "--models", "../../etc"])],
-    "benchmarks.llm.table": [
-        ("--tasks", ["--preset", "few-steps", "--tasks", "none"]),
-        ("--tasks", ["--preset", "few-steps", "--tasks", "sst2", "--tasks", "none"]),
-        ("--rows", ["--preset", "few-steps", "--rows", "none"]),
-        ("--preset", ["--preset", "full"]),
-        ("--data", ["--preset", "few-steps", "--data", "folder"]),
-        ("--data", ["--preset", "few-steps", "--data", "latin"]),
-        ("--out", ["--preset", "few-steps", "--report", "--out", "folder"]),
-    ],
-    "benchmarks.optimizer_privacy": [
-        ("--worker", ["--worker", "nowhere", "3"]),
-        ("--worker", ["--worker", "folder", "three"]),
-    ],
-    "benchmarks.optimizer_step": [("--sizes", ["--sizes", "enormous"]), ("--turns", ["--turns", "1"])],
-    "benchmarks.prescription": [
-        ("--problem", ["--problem", "table.tsv"]),
-        ("--data", ["--task", "minilm"]),
-        ("--data", ["--task", "minilm", "--data", "folder"]),
-        ("--out", ["--summary", "--out", "folder"]),
-    ],
-    "benchmarks.selection": [("--rows", ["--rows", "folder"])],
-    "benchmarks.slopes": [("--rows", ["--rows", "folder"])],
-    "benchmarks.synthetic": [("--methods", ["--methods", "dpzero", "--methods", "sgd"]), ("--out", ["--out", "/"])],
-    "figures.certificates": [("--rows", ["--rows", "folder"])],
-    "figures.curvature": [("--rows", ["--rows", "folder"])],
-    "figures.demo": [("--rows", ["--rows", "folder"])],
-    "figures.dimension": [("--selection", ["--selection", "folder"])],
-    "figures.k_directions": [("--rows", ["--rows", "folder"])],
-    "figures.llm": [("--accuracy", ["--accuracy", "folder"]), ("--clip-lr", ["--clip-lr", "folder"])],
-    "figures.synthetic": [("--rows", ["--rows", "folder"])],
     "paper_checks": [
         ("--only", ["--only", "nonsense"]),
         ("--only", ["--only", "sphere-i-mean", "--only", "nonsense"]),
@@ -234,333 +136,108 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
 }
 
 
-APART = "dpzero_theory.privacy.checker"
-"""The checker of certificates, whose command line is different.
-
-It shares no code with the library, so it has no such parser: it takes names of files.
-"""
-
-
-def commands() -> dict[str, str]:
-    """Returns the module of every command, by the command's name."""
-    found = {"benchmarks": "benchmarks.__main__"}
-    for name, path in scripts().items():
-        found[f"benchmarks.{name}"] = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for package in {*PACKAGES} - {"benchmarks"}:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if '\nif __name__ == "__main__":' in path.read_text():
-                module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-                if module == APART:
-                    continue
-                found[module.removesuffix(".__main__")] = module
-    return found
+def module_of(command: str) -> Any:
+    package = importlib.util.find_spec(command)
+    return importlib.import_module(f"{command}.__main__" if package and package.submodule_search_locations else command)
 
 
 def flag_of(action: argparse.Action) -> str:
     return action.option_strings[-1] if action.option_strings else action.dest
 
 
-def bad_words(command: str, action: argparse.Action) -> Iterator[str]:
-    """Yields words that a flag of this type must refuse; `command` is the command and `action` the flag."""
-    kind = getattr(action.type, "__qualname__", "").split(".")[0]
-    if action.choices is not None:
-        yield from ("unknown", "")
-    if kind in ("number", "integer"):
-        yield from WORDS
-        yield from WHOLE if kind == "integer" else ()
-        yield from () if flag_of(action) in ZERO.get(command, ()) else ("0",)
-    if kind.startswith(("input_", "output_")):
-        yield from NO_PATH
-    if kind == "output_folder":
-        yield from ("file", "/proc/nowhere/folder", "/dev/null/folder")
-    if kind == "output_file":
-        yield from ("folder", "missing/plot.png", "/proc/nowhere.png", "/proc/1/plot.png")
-    if kind == "input_file":
-        yield from ("missing", "folder")
-    if kind == "input_folder":
-        yield from ("missing", "file")
-    if kind == "model_name":
-        yield from ("../../etc", "/etc", "a b", "", "a/b/c", "a\0b")
-
-
-def bad_lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
-    """Yields, for all flags of a command, the flag and words that must be refused."""
+def by_type(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
+    """Yield for each flag the lines that must be refused whatever the flag is for."""
     yield "--bogus", ["--bogus"]
-    yield "stray", ["stray"]
     for action in parser._actions:
-        flag = flag_of(action)
+        flag, kind = flag_of(action), getattr(action.type, "__qualname__", "").split(".")[0]
+        words = ("unknown",) if action.choices is not None else WORDS.get(kind, ())
         if action.nargs == 0:
             yield flag, [f"{flag}=1"]
-            continue
-        if action.option_strings:
+        elif action.option_strings:
             yield flag, [flag]
-        for word in bad_words(command, action):
-            yield flag, [f"{flag}={word}" if action.option_strings else word]
-            if action.nargs == "+" and action.choices is not None:
-                yield flag, [flag, str(next(iter(action.choices))), flag, word]
-    yield from BY_HAND.get(command, ())
+            yield from ((flag, [f"{flag}={word}"]) for word in words)
 
 
-def whole(command: str, parser: argparse.ArgumentParser, given: list[str]) -> list[str]:
-    """Returns the words `given`, which are tested, with the words that the command needs besides."""
-    flags = {word.split("=")[0] for word in given}
-    first = given[0] if given else "--"
-    good = {k: v for k, v in GOOD.get(command, {}).items() if k not in LEFT_OUT.get(first, ())}
-    if any("--out" in action.option_strings for action in parser._actions) and command != "dpzero_theory.curvature":
-        good["--out"] = "out"
-    needed = [w for k, v in good.items() if k.startswith("--") and k not in flags for w in (k, v)]
-    positional = [v for k, v in good.items() if not k.startswith("--")]
-    tested = positional and not first.startswith("--") and first != "stray"
-    return [*([] if tested else positional), *needed, *given]
-
-
-def lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
-    """Yields, for all flags of a command, the flag and a whole command line that must be refused.
-
-    Command lines that lack a required flag are among them.
-    """
-    for flag, given in bad_lines(command, parser):
-        yield flag, whole(command, parser, given)
-    good = GOOD.get(command, {})
-    for action in parser._actions:
-        if action.required:
-            flag = flag_of(action)
-            yield flag, [w for k, v in good.items() if k != flag for w in ((k, v) if k.startswith("--") else (v,))]
-
-
-# The functions from here on are those of the process that runs the commands.
-
-
-def drive() -> None:
-    """Import the commands, the light ones first, run each one's lines in a fork, and print what happened as JSON."""
-    found, flags, helps, checks = [], {}, {}, {}
-    endless = run(_endless, [["x"], []])
-    for command, module in sorted(commands().items(), key=lambda item: (_weight(item[0]), item[0])):
-        loaded = importlib.import_module(module)
-        experiment = getattr(loaded, "EXPERIMENT", None)
-        parser = experiment.parser() if experiment else loaded._parser()
-        if command == "paper_checks":
-            loaded.load_checks()  # Its first import compiles the checks, and imports sympy
-        gc.freeze()  # A garbage collection in a child process would copy all memory that it shares
-        flags[command] = [flag_of(action) for action in parser._actions]
-        tested = list(lines(command, parser))
-        helps[command], *done = run((experiment or loaded).main, [["--help"], *(words for _, words in tested)])
-        if getattr(experiment, "check", None):
-            (checks[command],) = run(partial(_check, experiment), [whole(command, parser, [])])
-        for (flag, words), outcome in zip(tested, done, strict=True):
-            found.append({"command": command, "flag": flag, "words": words, **outcome})
-    print(json.dumps({"lines": found, "flags": flags, "helps": helps, "checks": checks, "endless": endless}))
-
-
-def _check(experiment: Any, words: list[str]) -> int:
-    parser = experiment.parser()
-    experiment.check(parser, parser.parse_args(words))
-    return 0
-
-
-def _endless(words: list[str]) -> int:
-    while words:
-        pass
-    print("done")
-    return 0
-
-
-def _weight(command: str) -> int:
-    """Returns the order of importing a command: torch and transformers come last, since forks copy what is imported."""
-    return (
-        2
-        if ".llm" in command or "trainers" in command
-        else 1
-        if command.startswith("benchmarks") or "curvature" in command
-        else 0
-    )
-
-
-def run(main: Any, tested: list[list[str]]) -> list[dict[str, Any]]:
-    """Runs command lines of a command in a child process, and returns what each did.
-
-    `main` is the command's function and `tested` are the lines. A line that ends the child is followed by another child
-    for the rest.
-    """
-    outcomes: list[dict[str, Any]] = []
-    while len(outcomes) < len(tested):
-        with TemporaryFile() as log:
-            sys.stdout.flush()
-            child = os.fork()
-            if child == 0:
-                try:
-                    for words in tested[len(outcomes) :]:
-                        os.write(log.fileno(), json.dumps(one(main, words)).encode() + b"\n")
-                finally:
-                    os._exit(0)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            log.seek(0)
-            outcomes += [json.loads(line) for line in log.read().splitlines()]
-        if len(outcomes) < len(tested):
-            outcomes.append({"status": status, "out": "", "err": "", "seconds": SECONDS, "bytes": 0, "wrote": False})
-    return outcomes
-
-
-def one(main: Any, words: list[str]) -> dict[str, Any]:
-    """Runs one command line, `words`, by the command's function `main`.
-
-    Returns exit status, output, processor seconds, growth of the memory and whether files changed. A line that takes
-    too long ends the process.
-    """
-    before, held = snapshot(Path()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with TemporaryFile() as out, TemporaryFile() as err:
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        started = time.process_time()
-        try:
-            code = main(words)
-        except SystemExit as stop:
-            code = stop.code
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        seconds = time.process_time() - started
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        texts = [(file.seek(0), file.read().decode(errors="replace"))[1] for file in (out, err)]
-    return {
-        "status": code if isinstance(code, int) else 1,
-        "out": texts[0],
-        "err": texts[1],
-        "seconds": seconds,
-        "bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held),
-        "wrote": snapshot(Path()) != before,
-    }
-
-
-def snapshot(folder: Path) -> list[tuple[str, int, int]]:
-    files = sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
-    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-
-
-# The tests begin here.
-
-
-@pytest.fixture(scope="module")
-def driven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `drive` printed, run once in a folder with files of every wrong kind."""
-    place = tmp_path_factory.mktemp("lines")
-    (place / "file").write_text("kept\n")
-    (place / "table.tsv").write_text("no\ttable\n")
-    (place / "run.yaml").write_text("max_length: 8\n")
-    contents = {
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files of every wrong kind."""
+    (tmp_path / "file").write_text("kept\n")
+    (tmp_path / "table.tsv").write_text("no\ttable\n")
+    (tmp_path / "run.yaml").write_text("max_length: 8\n")
+    audit = 'train = "builtins:dict"\nrecords = "builtins:list"\n[claim]\n'
+    (tmp_path / "audit.toml").write_text(audit)
+    (tmp_path / "bad.toml").write_text(audit + "epsilon = nan\n")
+    for name, text in {
         "folder": b"",
         "data": b"sentence\tlabel\n" + b"a fine film\t1\na bad film\t0\n" * 9,
         "header": b"words\tkind\na fine film\t1\n",
         "latin": b"sentence\tlabel\na caf\xe9\t1\n",
+    }.items():
+        (tmp_path / name).mkdir()
+        for part in ("train", "test") if text else ():
+            (tmp_path / name / f"sst2_{part}.tsv").write_bytes(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fault(main: Any, command: str, flag: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what is wrong with how the command refuses these words, or nothing."""
+    before = sorted(Path().rglob("*"))
+    try:
+        status: Any = main(words)
+    except SystemExit as stop:
+        status = stop.code
+    out, err = capsys.readouterr()
+    good = {
+        f"status {status}": status == 2,
+        "standard output": out == "",
+        "not one line": err.count("\n") == 1 and len(err) < 600,
+        "not the command's": err.startswith(f"python -m {command}: "),
+        f"no {flag}": flag in err,
+        "wrote": sorted(Path().rglob("*")) == before,
     }
-    for name, text in contents.items():
-        (place / name).mkdir()
-        if text:
-            (place / name / "sst2_train.tsv").write_bytes(text)
-            (place / name / "sst2_test.tsv").write_bytes(text)
-    audit = 'train = "builtins:dict"\nrecords = "builtins:list"\n[claim]\n'
-    (place / "audit.toml").write_text(audit)
-    (place / "bad.toml").write_text(audit + "epsilon = nan\n")
-    (place / "problem.json").write_text(
-        '{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 10}, "data": "public"}'
-    )
-    before = [snapshot(ROOT / folder) for folder in KEPT]
-    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = forks.run("-c", "from tests.test_command_lines import drive; drive()", folder=place, environment=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert [snapshot(ROOT / folder) for folder in KEPT] == before
-    return found
+    wrong = ", ".join(what for what, holds in good.items() if not holds)
+    return f"{words}: {wrong}: {err[-300:]!r}" if wrong else ""
 
 
-def fault(line: dict[str, Any]) -> str:
-    """Returns what is wrong with the refusal of a bad command line; the text is empty if nothing is.
-
-    `line` is what the line did, as `drive` printed it.
-    """
-    checks = {
-        f"status {line['status']}": line["status"] == 2,
-        "standard output": line["out"] == "",
-        "not one line": line["err"].count("\n") == 1 and line["err"].endswith("\n"),
-        "not the command's": line["err"].startswith(f"python -m {line['command']}: "),
-        f"no {line['flag']}": line["flag"] in line["err"],
-        "too long": len(line["err"]) < 600,
-        f"{line['seconds']} s": line["seconds"] < SECONDS,
-        f"{line['bytes']} bytes": line["bytes"] < BYTES,
-        "wrote": not line["wrote"],
-    }
-    return ", ".join(what for what, holds in checks.items() if not holds)
-
-
-def test_every_bad_line_is_refused(driven: dict[str, Any]) -> None:
-    found = driven["lines"]
-    assert len(found) > 400
-    faults = [
-        f"{' '.join([line['command'], *(word[:40] for word in line['words'])])!r}: {what}: {line['err'][-200:]!r}"
-        for line in found
-        if (what := fault(line))
-    ]
-    assert not faults, f"{len(faults)} of {len(found)}:\n" + "\n".join(faults)
+@pytest.mark.parametrize("command", NEEDED)
+def test_every_bad_line_is_refused(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = module_of(command)
+    parser, needed = module._parser(), NEEDED[command]
+    faults = []
+    for flag, given in [*by_type(parser), *BAD[command]]:
+        named = {word.split("=")[0] for word in given}
+        named |= {TAKES_THE_PLACE[name] for name in named if name in TAKES_THE_PLACE}
+        rest = [
+            word
+            for name, value in needed.items()
+            if name.startswith("--") and name not in named
+            for word in (name, value)
+        ]
+        tested = not given[0].startswith("--")
+        first = [value for name, value in needed.items() if not (name.startswith("--") or tested)]
+        faults.append(fault(module.main, command, flag, [*first, *rest, *given], capsys))
+    for flag in [flag_of(action) for action in parser._actions if action.required]:
+        left = [
+            word
+            for name, value in needed.items()
+            if name != flag
+            for word in ((name, value) if name.startswith("--") else (value,))
+        ]
+        faults.append(fault(module.main, command, flag, left, capsys))
+    assert not [line for line in faults if line]
 
 
-def test_every_flag_of_every_command_has_a_bad_line(driven: dict[str, Any]) -> None:
-    tested = {(line["command"], line["flag"]) for line in driven["lines"]}
-    assert set(driven["flags"]) == set(commands())
-    assert not [
-        (command, flag)
-        for command, flags in driven["flags"].items()
-        for flag in {*flags} - {"--help"}
-        if (command, flag) not in tested
-    ]
-
-
-def test_what_an_experiment_checks_first_passes_or_is_refused_in_one_line(driven: dict[str, Any]) -> None:
-    """With its default flags an experiment is begun, or refused (a model that is not there), never ends in an error.
-
-    One that takes longer to prepare than this test gives it counts as begun.
-    """
-    assert "benchmarks.llm.only_d" in driven["checks"]
-    bad = {
-        command: (outcome["status"], outcome["err"][-300:])
-        for command, outcome in driven["checks"].items()
-        if outcome["status"] not in (0, 2, -signal.SIGPROF) or outcome["err"].count("\n") > 1
-    }
-    assert not bad
-
-
-def test_help_names_every_flag(driven: dict[str, Any]) -> None:
-    for command, printed in driven["helps"].items():
-        assert (printed["status"], printed["err"]) == (0, ""), command
-        assert f"usage: python -m {command}" in printed["out"]
-        assert all(flag in printed["out"] for flag in driven["flags"][command] if flag.startswith("--")), command
-        assert printed["seconds"] < SECONDS
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"status": 0},
-        {"status": 1},
-        {"out": "x"},
-        {"err": "python -m c: --n must\nbe\n"},
-        {"err": "c: --n must be\n"},
-        {"err": "python -m c: n must be\n"},
-        {"seconds": 2.5},
-        {"bytes": 2 << 30},
-        {"wrote": True},
-    ],
-    ids=str,
-)
-def test_the_check_has_teeth(change: dict[str, Any]) -> None:
-    line = {"command": "c", "flag": "--n", "status": 2, "out": "", "err": "python -m c: --n must be\n"}
-    good = {**line, "seconds": 0.1, "bytes": 0, "wrote": False}
-    assert fault(good) == ""
-    assert fault({**good, **change}) != ""
-
-
-def test_a_line_that_never_ends_is_stopped(driven: dict[str, Any]) -> None:
-    endless, short = driven["endless"]
-    assert (endless["status"], short["status"], short["out"]) == (-signal.SIGPROF, 0, "done\n")
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    parsers = {command: module_of(command)._parser() for command in NEEDED}
+    for name, path in scripts().items():
+        module = ".".join(path.relative_to(Path(__file__).parents[1]).with_suffix("").parts)
+        parsers[f"benchmarks.{name}"] = importlib.import_module(module).EXPERIMENT.parser()
+    for command, parser in parsers.items():
+        shown = parser.format_help()
+        assert f"usage: python -m {command}" in shown
+        assert all(flag_of(action) in shown for action in parser._actions if action.option_strings), command
+        with pytest.raises(SystemExit) as stop:
+            parser.parse_args(["--bogus"])
+        assert stop.value.code == 2
+        assert capsys.readouterr().err.count("\n") == 1, command
