@@ -70,6 +70,10 @@ BAD: dict[str, list[tuple[str, list[str]]]] = {
         ("--d", ["--d", "1e19"]),
         ("--result", ["--result", "theorem-3", "--result", "theorem-4"]),
         ("--problem", ["--problem", "table.tsv"]),
+        ("--gap", ["--pl", "0.5", "--gap", "3", "--result", "corollary-3"]),
+        ("--result", ["--result"]),
+        ("--eps", ["--eps", "2"]),
+        ("--solve-for", ["--solve-for", "delta", "--target", "1"]),
     ],
     "dpzero_theory.privacy": [
         ("--noise-multiplier", ["--noise-multiplier", "3", "--epsilon", "2"]),

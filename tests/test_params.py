@@ -354,80 +354,7 @@ def assert_refused(capsys: Capture, argv: list[str], flag: str) -> str:
     return err
 
 
-NUMBERS = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "pl", "max_steps")
-WORDS = ("nan", "inf", "-inf", "-1", "0", "1e400", "abc", "", "True", "1,5", "0x10", "1j", "9" * 5000)
-
-
-@pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("name", NUMBERS)
-def test_a_bad_number_is_refused_by_name(capsys: Capture, name: str, word: str) -> None:
-    """A bad number is refused with a line that names its flag.
-
-    It is given as --flag=value, so that argparse cannot take a negative number for a flag.
-    """
-    result = ("--result", "corollary-3" if name == "pl" else "theorem-3")
-    argv = [*arguments(*result, **({name: None} if name in SETTING else {})), f"--{_flag(name)}={word}"]
-    err = assert_refused(capsys, argv, f"--{_flag(name)}")
-    assert "must" in err
-    assert len(err) < 300
-
-
-@pytest.mark.parametrize(
-    ("argv", "flag"),
-    [
-        (arguments(n="2.5"), "--n"),
-        (arguments(d="1e19"), "--d"),
-        (arguments(delta="1"), "--delta"),
-        (arguments(r="0.99"), "--r"),
-        (arguments(r="2000.5"), "--r"),
-        (arguments("--result", "corollary-3", pl="1.5"), "--pl"),
-        (arguments("--result", "corollary-1"), "--pl"),
-        (arguments("--result", "corollary-3", pl="0.5", gap="3"), "--gap"),
-        (arguments("--max-steps", "2.5"), "--max-steps"),
-        (arguments("--result", "theorem-4"), "--result"),
-        (arguments("--result"), "--result"),
-        (arguments("--calibration", "rough"), "--calibration"),
-        (arguments("--format", "xml"), "--format"),
-        (arguments("--solve-for", "delta", "--target", "1"), "--solve-for"),
-        (arguments("--solve-for", "n", n=None), "--target"),
-        (arguments("--target", "1"), "--target"),
-        (arguments("--solve-for", "n", "--target", "1"), "--n"),
-        (arguments("--solve-for", "n", "--target", "nan", n=None), "--target"),
-        (arguments("--solve-for", "n", "--target", "-1", n=None), "--target"),
-        (arguments("--solve-for", "n", "--target", "0", n=None), "--target"),
-        (arguments("--solve-for", "n", "--target", "x", n=None), "--target"),
-        (arguments("--solve-for", "n", "--target", "1", "--sweep", "d=2:3", n=None, d=None), "--sweep"),
-        (arguments("--solve-for", "n", "--target", "1", "--format", "latex", n=None), "--format"),
-        (arguments("--solve-for", "d", "--target", "1", d=None, n="nan"), "--n"),
-        (arguments("--solve-for", "d", "--target", "1", d=None, r="inf"), "--r"),
-        (arguments(n=None), "--n"),
-        (arguments(d=None), "--d"),
-        (arguments(epsilon=None), "--epsilon"),
-        (arguments(delta=None), "--delta"),
-        (arguments("--sweep", "d=20:2000:log:5"), "--d"),
-        (arguments("--plot", "plot.png"), "--plot"),
-        (arguments("--eps", "2"), "--eps"),
-        (arguments("--bogus"), "--bogus"),
-        *(
-            (arguments("--sweep", f"d={spec}", d=None), "--sweep")
-            for spec in ("", "1", "a:b", "20:2", "5:5", "0:5", "-1:5", "nan:5", "1:inf", "1:1e400", "1:9:log:1")
-        ),
-        *(
-            (arguments("--sweep", spec, d=None), "--sweep")
-            for spec in ("d", "q=1:2", "=1:2", "d=1:9:log:2.5", "d=1:9:log:nan", "d=1:9:log:1e9", "d=1:9:log:3:4")
-        ),
-    ],
-    ids=lambda value: " ".join(value[8:]) if isinstance(value, list) else value,
-)  # fmt: skip
-def test_a_bad_command_line_is_refused_by_name(capsys: Capture, argv: list[str], flag: str) -> None:
-    assert_refused(capsys, argv, flag)
-
-
-SWEPT = {
-    "n": "1e3:1e4", "epsilon": "1:2", "delta": "1e-7:1e-6", "d": "20:2000", "r": "2:8", "lipschitz": "1:2",
-    "smoothness": "1:2", "gap": "1:2", "loss-bound": "1:2", "pl": "0.1:0.5", "sample-rank": "2:8",
-    "directions-per-step": "1:4", "max-steps": "10:1e4", "max-evaluations": "1e8:1e9",
-}  # fmt: skip
+SWEPT = {"n": "1e3:1e4", "pl": "0.1:0.5", "max-steps": "10:1e4", "directions-per-step": "1:4"}
 
 
 @pytest.mark.parametrize("name", SWEPT)
@@ -438,7 +365,7 @@ def test_a_flag_that_is_swept_is_not_given_as_well(capsys: Capture, name: str) -
     is a row for each value.
     """
     sweep = ("--sweep", f"{name}={SWEPT[name]}:log:2", "--result", "corollary-3" if name == "pl" else "theorem-3-sharp")
-    given = {"r": "8", "pl": "0.5", "max-steps": "100", "max-evaluations": "1e8"}.get(name, "1")
+    given = {"pl": "0.5", "max-steps": "100"}.get(name, "1")
     both = [*arguments(*sweep, **({name: None} if name in SETTING else {})), f"--{name}", SETTING.get(name, given)]
     err = assert_refused(capsys, both, f"--{name} must not be given with --sweep {name}: --sweep gives it its values")
     assert "find" not in err
