@@ -23,8 +23,8 @@ from dpzero_theory.privacy.ledger import Settings
 from dpzero_theory.privacy.mechanism import Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
-from dpzero_theory.privacy.step import Drawing, Step
-from dpzero_theory.privacy.stopping import ANY, claimed, require_stopping
+from dpzero_theory.privacy.step import Drawing, Step, Words
+from dpzero_theory.privacy.stopping import ANY, claimed, looks_of, noise_to_stop
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
@@ -85,7 +85,7 @@ class Plan:
             vector.
         difference: how a record's change of loss along a direction is found, a name of
             `dpzero_theory.difference.DIFFERENCES`. It does not change what is private.
-        stopping: whether the run may be stopped because of what it has released, "any" or "fixed"
+        stopping: whether the run may be stopped because of what it has released, `any`, `fixed` or `looks:M`
             (`privacy.stopping`), which decides what it claims.
     """
 
@@ -112,7 +112,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         rule = self.rule
-        require_stopping(self.stopping)
+        looks_of(self.stopping)
         if rule.lattice:
             check.integer("levels", self.levels)
         law = self.law
@@ -198,9 +198,9 @@ class Plan:
             groups: a mapping from patterns of parameters' names to the factor of their step size, or to two factors, of
                 step size and of smoothing; the first pattern that matches counts (`weights.groups`).
             difference: `central`, `forward` or `exact` (`step.differences`).
-            stopping: `any`, or `fixed` if the number of steps made will not depend on what they release. A run that is
-                stopped early then claims epsilon of the steps paid for, and else that of the plan
-                (`privacy.stopping`).
+            stopping: `any`; `fixed` if the number of steps made will not depend on what they release; or `looks:M` for
+                a look every M steps. A run that is stopped early claims epsilon of the plan, of the steps paid for, or
+                that of a curve which is safe to stop at and ends at target_epsilon (`privacy.stopping`).
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
@@ -220,16 +220,19 @@ class Plan:
         batches.batch_size(n)
         alphas = step_sizes(step_size, steps, schedule)
         goal = check.real("target_epsilon", target_epsilon, above=0.0)
+        words: Words = {
+            "sampling": batches,
+            "relation": relation,
+            "mechanism": law.name,
+            "coordinates": rule.coordinates(directions_per_step),
+        }
+        every = looks_of(stopping)
         try:
-            multiplier = calibrate_noise_multiplier(
-                target_epsilon=goal,
-                target_delta=target_delta,
-                steps=steps,
-                sampling=batches,
-                relation=relation,
-                mechanism=law.name,
-                coordinates=rule.coordinates(directions_per_step),
-            ).upper
+            if every and target_delta:
+                multiplier = noise_to_stop(goal, target_delta, steps, every, **words)
+            else:
+                found = calibrate_noise_multiplier(target_epsilon=goal, target_delta=target_delta, steps=steps, **words)
+                multiplier = found.upper
         except (ArithmeticError, ValueError) as error:
             if " must " in str(error):
                 raise

@@ -203,9 +203,10 @@ def make_private_with_epsilon(
         difference: how a record's change of loss along u is found: "central" (from x + lambda u and x - lambda u, 2 K
             evaluations of a record), "forward" (from x + lambda u and x, K + 1 evaluations) or "exact" (the derivative,
             for losses that have one by forward-mode differentiation); see `step.differences`. Privacy is the same.
-        stopping: "any", or "fixed" if the number of steps made will not depend on anything that they release; see
-            `privacy.stopping`. A run that is stopped early (a callback, early stopping, `optim.signal`) claims the
-            epsilon of its plan, and with "fixed" that of the steps paid for.
+        stopping: what a run may claim that is stopped early (by a callback, early stopping, `optim.signal`): "any", the
+            epsilon of its plan; "fixed", if the number of steps made will not depend on anything that they release, the
+            epsilon of the steps paid for; "looks:M", with a look every M steps, that of a curve which is safe to stop
+            at and ends at target_epsilon, for a little more noise. See `privacy.stopping`.
         public_data: the records from which every "public" value is computed. That they are public is taken on trust;
             records that `data` holds too are refused.
         precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master". For this
@@ -329,7 +330,7 @@ def make_private(
     """
     _require_folder(folder)
     require_plan(plan)
-    epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
+    epsilon = plan.claimed(plan.steps, target_delta).upper if target_epsilon is None else target_epsilon
     if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
         raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
     execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)

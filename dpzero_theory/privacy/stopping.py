@@ -28,21 +28,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Unpack
 
 import numpy as np
 from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import _reductions, epsilon_of_history
+from dpzero_theory.privacy.accountant import _reductions, epsilon_of_history, upper_epsilon
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span, blended, cells
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.laws.parts import OneOf
 from dpzero_theory.privacy.composition import FinitePairs, Pairs, PlainGaussian
-from dpzero_theory.privacy.step import Release, Step
+from dpzero_theory.privacy.step import Release, Step, Words, step_of
 
 ANY, FIXED, LOOKS = "any", "fixed", "looks"
 _MEANINGS = {
@@ -52,14 +54,19 @@ _MEANINGS = {
     LOOKS: "looks:{}: it may stop at any time, also because of what it released; the epsilon that is claimed is that of"
     " the curve that is safe to stop at, with a look every {} steps",
 }
+SAFE = "a curve that is safe to stop at"
+"""The method that a bracket of a claim by planned looks names."""
 _MOST_LOOKS = 10_000
-_CELLS, _MOST_CELLS = 24, 2**13
-"""A grid is made coarser while its spacing is less than 1/48 of the standard deviation of the losses, or while it has
+_CELLS, _MOST_CELLS = 16, 2**13
+"""A grid is made coarser while its spacing is less than 1/32 of the standard deviation of the losses, or while it has
 more points than the second number."""
 _LOST = 1e-5
 """The share of delta that all losses which are cut off, at all convolutions together, count as infinite, or less."""
 _BEYOND = 6.0
 """A total loss that is larger than the largest epsilon of a curve by this much counts as infinite."""
+_AIMS, _NEAR = 8, 2e-3
+"""The noise for a curve is looked for at most so often, until the curve ends below its target by less than the second
+number, as a share."""
 _TRIES, _CLOSE = 40, 1e-3
 """A search for D ends where delta is below its target by less than the second number, as a share."""
 
@@ -92,7 +99,8 @@ def counted(spent: int, steps: int, delta: float, stopping: str = ANY) -> int:
 
 
 def claimed(step: Step, spent: int, steps: int, delta: float, stopping: str = ANY) -> Bracket:
-    """Return a bracket of the epsilon that a run may claim at `delta`; `upper` is the number to state.
+    """Return a bracket of the epsilon that a run may claim at `delta`; `upper` is the number to state. With planned
+    looks both ends are that number.
 
     Args:
         step: one release of the run.
@@ -106,8 +114,8 @@ def claimed(step: Step, spent: int, steps: int, delta: float, stopping: str = AN
     """
     every = looks_of(stopping)
     if every and spent and delta:
-        upper = stopping_curve(step, steps, every, delta).at(spent)
-        return Bracket(epsilon_of_history(step * spent, delta).lower, upper, upper, "safe to stop at")
+        found = stopping_curve(step, steps, every, delta).at(spent)
+        return Bracket(found, found, found, SAFE)
     count = counted(spent, steps, delta, stopping)
     return epsilon_of_history(step * count if count else [], delta)
 
@@ -150,7 +158,9 @@ def stopping_curve(step: Step, steps: int, every: int, delta: float) -> Stopping
     """
     check.integer("steps", steps)
     check.real("delta", delta, above=0, below=1)
-    every = min(check.integer("every", every, at_least=max(1, -(-steps // _MOST_LOOKS))), steps)
+    every = check.integer("every", every, at_least=max(1, -(-steps // _MOST_LOOKS)))
+    if every >= steps:
+        return StoppingCurve((steps,), (upper_epsilon(step * steps, delta).upper,), 0.0, delta)
     looks = (*range(every, steps, every), steps)
     directions, ratio = _directions(step, steps, delta)
     # The probabilities of what is released are within a factor e^ratio of those that are accounted for (section 17).
@@ -160,6 +170,28 @@ def stopping_curve(step: Step, steps: int, every: int, delta: float) -> Stopping
     raised = _least(lambda more: max(chain.value(fixed + more) for chain in chains) / target, 0.1 * float(fixed[-1]))
     epsilons = (fixed + raised + np.max([chain.slips for chain in chains], axis=0) + 2 * ratio) * (1 + 8 * UNIT)
     return StoppingCurve(looks, tuple(np.maximum.accumulate(epsilons).tolist()), raised, delta)
+
+
+def noise_to_stop(target_epsilon: float, target_delta: float, steps: int, every: int, **words: Unpack[Words]) -> float:
+    """Return a noise multiplier with which `stopping_curve` ends at target_epsilon, or a little below it.
+
+    It is larger than what a fixed number of steps needs, by about the share D of epsilon. The arguments are those of
+    `stopping_curve` and `calibrate_noise_multiplier`, which say what is raised.
+    """
+    found, aim = math.inf, target_epsilon
+    for _ in range(_AIMS):
+        noise = calibrate_noise_multiplier(target_epsilon=aim, target_delta=target_delta, steps=steps, **words).upper
+        end = stopping_curve(step_of(noise, words), steps, every, target_delta).epsilons[-1]
+        if end <= target_epsilon:
+            found = min(found, noise)
+            if end >= target_epsilon * (1 - _NEAR):
+                break
+        # D shrinks with the aim, so that a whole step down ends a little below the target, and 0.9 of one up too.
+        aim += (0.9 if end <= target_epsilon else 1.0) * (target_epsilon - end)
+        aim = max(aim, target_epsilon / 100)
+    if not found < math.inf:
+        raise ValueError(f"stopping must have fewer looks for target_epsilon {target_epsilon!r}; got {every!r} apart")
+    return found
 
 
 def _least(share: Callable[[float], float], start: float) -> float:
@@ -199,7 +231,7 @@ class _Law:
 
     @property
     def losses(self) -> Array:
-        return (self.first + np.arange(len(self.masses))) * self.width
+        return np.asarray((self.first + np.arange(len(self.masses))) * self.width, dtype=np.float64)
 
     @property
     def deviation(self) -> float:
@@ -316,7 +348,7 @@ class _Chain:
 
     def __init__(self, direction: _Direction, looks: Sequence[int], delta: float) -> None:
         block = direction.power(looks[0])
-        last = direction.power(looks[-1] - looks[-2], block.width) if len(looks) > 1 else block
+        last = direction.power(looks[-1] - looks[-2], block.width)
         self._blocks = [*[block.on(last.width)] * (len(looks) - 1), last]
         self._width = last.width
         sums = [self._blocks[0]]

@@ -22,7 +22,7 @@ from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.ledger import Account, Settings
 from dpzero_theory.privacy.risk import attack
 from dpzero_theory.privacy.step import Release
-from dpzero_theory.privacy.stopping import counted, meaning
+from dpzero_theory.privacy.stopping import counted, looks_of, meaning
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """The values of delta for which a statement gives epsilon, beside the delta of the run's budget."""
@@ -186,14 +186,16 @@ def statement(content: Content, account: Account) -> Statement:
     pure = [0.0] if law.noise == "laplace" else []
     deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
     counts = [counted(account.spent, account.steps, d, plan.stopping) for d in deltas]
-    costs = tuple(
+    costs = [
         Cost(d, _cost(settings, count, d), _cost(settings, account.steps, d))
         for d, count in zip(deltas, counts, strict=True)
-    )
+    ]
+    if looks_of(plan.stopping):  # at the target's delta alone, since each curve takes seconds
+        costs[0] = Cost(costs[0].delta, *(plan.claimed(count, costs[0].delta) for count in (account.spent, plan.steps)))
     history = (settings.release(counts[0]),) if counts[0] else ()
     return Statement(
         {name: printable(value) for name, value in facts.items()},
-        costs,
+        tuple(costs),
         (_ASSUMED[0], _OF_USERS, *_ASSUMED[2:]) if header.unit else _ASSUMED,
         plan.relation,
         history,
