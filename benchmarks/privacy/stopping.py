@@ -61,7 +61,7 @@ def losses(step: Step, reverse: bool) -> tuple[Floats, Floats]:
     q = step.sampling.sample_rate
     # Exchanging a record for one outside a batch of fixed size moves the sum by two clips.
     s = step.noise / (2 if isinstance(step.sampling, FixedSize) else 1)
-    x = np.linspace(-1 - 9 * s, 1 + 9 * s, 40_001)
+    x = np.linspace(-1 - 9 * s, 1 + 9 * s, 20_001)
     without = norm.logpdf(x, 0, s)
 
     def mixed(mean: float) -> Floats:
@@ -83,7 +83,7 @@ def attained(step: Step, looks: Sequence[int], epsilons: Sequence[float], finene
         mean = float(mass @ loss)
         deviation = math.sqrt(float(mass @ (loss - mean) ** 2))
         reach = max(epsilons) + 5.0
-        h = max(deviation / fineness, reach / 40_000)
+        h = max(deviation / fineness, reach / 12_000)
         n = math.ceil(reach / h)
         place = np.clip(loss / h + n, 0, 2 * n - 1e-9)
         low = place.astype(int)
