@@ -51,9 +51,10 @@ def drawn(number: int) -> tuple[Step, int, int, float]:
     if kind != "full":
         batches = Poisson(rate) if kind == "poisson" else FixedSize(round(200 * rate) / 200)
     epsilon = math.exp(rng.uniform(math.log(0.3), math.log(5)))
-    target = {"target_epsilon": epsilon, "target_delta": delta, "steps": steps}
-    noise = calibrate_noise_multiplier(**target, sampling=batches, relation=relation).upper
-    return Step(float(f"{noise:.6g}"), batches, relation), steps, every, delta
+    found = calibrate_noise_multiplier(
+        target_epsilon=epsilon, target_delta=delta, steps=steps, sampling=batches, relation=relation
+    )
+    return Step(float(f"{found.upper:.6g}"), batches, relation), steps, every, delta
 
 
 def losses(step: Step, reverse: bool) -> tuple[Floats, Floats]:
@@ -61,7 +62,7 @@ def losses(step: Step, reverse: bool) -> tuple[Floats, Floats]:
     q = step.sampling.sample_rate
     # Exchanging a record for one outside a batch of fixed size moves the sum by two clips.
     s = step.noise / (2 if isinstance(step.sampling, FixedSize) else 1)
-    x = np.linspace(-1 - 9 * s, 1 + 9 * s, 20_001)
+    x = np.linspace(-1 - 9 * s, 1 + 9 * s, 10_001)
     without = norm.logpdf(x, 0, s)
 
     def mixed(mean: float) -> Floats:
@@ -75,7 +76,7 @@ def losses(step: Step, reverse: bool) -> tuple[Floats, Floats]:
     return first - second, mass / mass.sum()
 
 
-def attained(step: Step, looks: Sequence[int], epsilons: Sequence[float], fineness: int = 40) -> float:
+def attained(step: Step, looks: Sequence[int], epsilons: Sequence[float], fineness: int = 24) -> float:
     """Return the delta that the best rule for stopping attains against these claims at these looks."""
     found = 0.0
     for reverse in (False, True):
@@ -83,18 +84,18 @@ def attained(step: Step, looks: Sequence[int], epsilons: Sequence[float], finene
         mean = float(mass @ loss)
         deviation = math.sqrt(float(mass @ (loss - mean) ** 2))
         reach = max(epsilons) + 5.0
-        h = max(deviation / fineness, reach / 12_000)
+        h = max(deviation / fineness, reach / 6_000)
         n = math.ceil(reach / h)
         place = np.clip(loss / h + n, 0, 2 * n - 1e-9)
         low = place.astype(int)
-        one = np.bincount(low, mass * (1 - place + low), 2 * n + 1) + np.bincount(
+        one: Floats = np.bincount(low, mass * (1 - place + low), 2 * n + 1) + np.bincount(
             low + 1, mass * (place - low), 2 * n + 1
         )
-        counts = np.diff([0, *looks])
-        laws = {count: composed(one, int(count)) for count in set(counts.tolist())}
+        counts = np.diff([0, *looks]).tolist()
+        laws = {count: composed(one, count) for count in set(counts)}
         at = (np.arange(2 * n + 1) - n) * h
         value: Floats = np.zeros(2 * n + 1)
-        for count, epsilon in zip(reversed(counts.tolist()), reversed(epsilons), strict=True):
+        for count, epsilon in zip(reversed(counts), reversed(epsilons), strict=True):
             value = np.maximum(value, -np.expm1(epsilon - at))
             padded = np.concatenate([np.full(n, value[0]), value, np.full(n, value[-1])])
             value = np.maximum(fftconvolve(padded, laws[count][::-1], "valid"), 0.0)
@@ -117,7 +118,7 @@ def compared(cell: Cell) -> dict[str, Any]:
     curve = stopping_curve(step, steps, every, delta)
     seconds = time.process_time() - began
     old = [upper_epsilon(step * count, delta).upper for count in curve.looks]
-    safe, coarse = (attained(step, curve.looks, curve.epsilons, fineness) / delta for fineness in (40, 20))
+    safe, coarse = (attained(step, curve.looks, curve.epsilons, fineness) / delta for fineness in (24, 12))
     return cell | {
         "sampling": step.sampling.word, "rate": step.sampling.sample_rate, "relation": str(step.relation),
         "noise": step.noise, "steps": steps, "every": every, "looks": len(curve.looks), "delta": delta,

@@ -52,11 +52,11 @@ _MEANINGS = {
     FIXED: "fixed: the number of steps was chosen without looking at what was released; epsilon of those paid for is"
     " claimed",
     LOOKS: "looks:{}: it may stop at any time, also because of what it released; the epsilon that is claimed is that of"
-    " the curve that is safe to stop at, with a look every {} steps",
+    " a curve that is safe to stop at, with a look every {} steps",
 }
 SAFE = "a curve that is safe to stop at"
 """The method that a bracket of a claim by planned looks names."""
-_MOST_LOOKS = 10_000
+_MOST_STOPS = 10_000
 _CELLS, _MOST_CELLS = 16, 2**13
 """A grid is made coarser while its spacing is less than 1/32 of the standard deviation of the losses, or while it has
 more points than the second number."""
@@ -64,10 +64,10 @@ _LOST = 1e-5
 """The share of delta that all losses which are cut off, at all convolutions together, count as infinite, or less."""
 _BEYOND = 6.0
 """A total loss that is larger than the largest epsilon of a curve by this much counts as infinite."""
-_AIMS, _NEAR = 8, 2e-3
+_AIMS, _SHORT = 8, 2e-3
 """The noise for a curve is looked for at most so often, until the curve ends below its target by less than the second
 number, as a share."""
-_TRIES, _CLOSE = 40, 1e-3
+_TRIES, _ALMOST = 40, 1e-3
 """A search for D ends where delta is below its target by less than the second number, as a share."""
 
 
@@ -158,7 +158,7 @@ def stopping_curve(step: Step, steps: int, every: int, delta: float) -> Stopping
     """
     check.integer("steps", steps)
     check.real("delta", delta, above=0, below=1)
-    every = check.integer("every", every, at_least=max(1, -(-steps // _MOST_LOOKS)))
+    every = check.integer("every", every, at_least=max(1, -(-steps // _MOST_STOPS)))
     if every >= steps:
         return StoppingCurve((steps,), (upper_epsilon(step * steps, delta).upper,), 0.0, delta)
     looks = (*range(every, steps, every), steps)
@@ -184,7 +184,7 @@ def noise_to_stop(target_epsilon: float, target_delta: float, steps: int, every:
         end = stopping_curve(step_of(noise, words), steps, every, target_delta).epsilons[-1]
         if end <= target_epsilon:
             found = min(found, noise)
-            if end >= target_epsilon * (1 - _NEAR):
+            if end >= target_epsilon * (1 - _SHORT):
                 break
         # D shrinks with the aim, so that a whole step down ends a little below the target, and 0.9 of one up too.
         aim += (0.9 if end <= target_epsilon else 1.0) * (target_epsilon - end)
@@ -203,7 +203,7 @@ def _least(share: Callable[[float], float], start: float) -> float:
     while (at_high := math.log(max(share(high), 1e-300))) > 0:
         low, at_low, high = high, at_high, 2 * high
     for _ in range(_TRIES):
-        if at_high > -_CLOSE or high - low <= _CLOSE * 1e-3 * high:
+        if at_high > -_ALMOST or high - low <= _ALMOST * 1e-3 * high:
             break
         # The chord of a convex function meets 0 where the function is below 0; halving is for where it is not convex.
         at = low + (high - low) * max(at_low / (at_low - at_high), 0.5 if at_high < -1 else 0.0)
