@@ -88,7 +88,8 @@ def attained(step: Step, looks: Sequence[int], epsilons: Sequence[float], finene
         n = math.ceil(reach / h)
         place = np.clip(loss / h + n, 0, 2 * n - 1e-9)
         low = place.astype(int)
-        one: Floats = np.bincount(low, mass * (1 - place + low), 2 * n + 1) + np.bincount(
+        one = np.zeros(2 * n + 1)
+        one += np.bincount(low, mass * (1 - place + low), 2 * n + 1) + np.bincount(
             low + 1, mass * (place - low), 2 * n + 1
         )
         counts = np.diff([0, *looks]).tolist()

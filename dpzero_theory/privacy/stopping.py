@@ -62,7 +62,7 @@ _CELLS, _MOST_CELLS = 16, 2**13
 more points than the second number."""
 _LOST = 1e-5
 """The share of delta that all losses which are cut off, at all convolutions together, count as infinite, or less."""
-_BEYOND = 6.0
+_INFINITE = 6.0
 """A total loss that is larger than the largest epsilon of a curve by this much counts as infinite."""
 _AIMS, _SHORT = 8, 2e-3
 """The noise for a curve is looked for at most so often, until the curve ends below its target by less than the second
@@ -360,7 +360,7 @@ class _Chain:
     def value(self, epsilons: Array) -> float:
         """An upper bound on E V_1, with V_k as in the module's docstring and the numbers `epsilons` at the looks."""
         most = float(epsilons[-1])
-        top, bottom = math.ceil((most + _BEYOND) / self._width), -math.ceil((most / 2 + 1) / self._width)
+        top, bottom = math.ceil((most + _INFINITE) / self._width), -math.ceil((most / 2 + 1) / self._width)
         losses = np.arange(bottom, top + 1) * self._width
         values, error = np.zeros(len(losses)), 0.0
         for block, epsilon in zip(reversed(self._blocks), reversed(epsilons), strict=True):

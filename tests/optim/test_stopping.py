@@ -84,7 +84,7 @@ def test_a_fixed_number_of_steps_claims_those_that_were_paid(tmp_path: Path) -> 
 def test_planned_looks_claim_the_curve_that_is_safe_to_stop_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Noise is a little larger, so that the curve ends at the target; a run that stops claims what the next look has."""
+    """Noise is a little larger, so that the curve ends at the target. A run claims what the next look has."""
     claimed = stopped(tmp_path, stopping="looks:2")
     chosen = plan(stopping="looks:2")
     curve = stopping_curve(chosen.step, STEP["steps"], 2, DELTA)
