@@ -84,14 +84,15 @@ def attained(step: Step, looks: Sequence[int], epsilons: Sequence[float], finene
         mean = float(mass @ loss)
         deviation = math.sqrt(float(mass @ (loss - mean) ** 2))
         reach = max(epsilons) + 5.0
-        h = max(deviation / fineness, reach / 6_000)
+        h = max(deviation / fineness, reach / (250 * fineness))
         n = math.ceil(reach / h)
-        place = np.clip(loss / h + n, 0, 2 * n - 1e-9)
-        low = place.astype(int)
+        place = np.clip(loss / h + n, 1, 2 * n - 1)
+        near = np.rint(place).astype(int)
+        off = place - near
         one = np.zeros(2 * n + 1)
-        one += np.bincount(low, mass * (1 - place + low), 2 * n + 1) + np.bincount(
-            low + 1, mass * (place - low), 2 * n + 1
-        )
+        # Three points of the grid for each loss, so that the mean and the variance are kept.
+        for at_point, share in ((near - 1, off * (off - 1) / 2), (near, 1 - off**2), (near + 1, off * (off + 1) / 2)):
+            one += np.bincount(at_point, mass * share, 2 * n + 1)
         counts = np.diff([0, *looks]).tolist()
         laws = {count: composed(one, count) for count in set(counts)}
         at = (np.arange(2 * n + 1) - n) * h
