@@ -1,19 +1,15 @@
 """Write the results of the checks as one self-contained HTML page, which loads no scripts, fonts or images."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
-from dpzero_theory.document import BLUE, GREEN, GREY, ORANGE, YELLOW, document, picture
+from dpzero_theory.document import document
 from paper_checks import mathml
-from paper_checks.registry import NOT_TESTABLE, REMARK, STATUSES, Plot, Result
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from paper_checks.registry import NOT_TESTABLE, REMARK, STATUSES, Result
 
 
 def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, seconds: float) -> str:
@@ -23,7 +19,6 @@ def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, secon
     filters: dict[str, Callable[[Any], str]] = {
         "mathml": lambda latex: Markup(mathml.mathml(latex)),
         "readable": lambda text: Markup(mathml.readable(text)),
-        "drawn": lambda plot: Markup(drawn(plot)),
         "number": _number,
     }
     return document(
@@ -41,24 +36,6 @@ def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, secon
         full=full,
         seconds=seconds,
     )
-
-
-def drawn(plot: Plot) -> str:
-    """Return the plot as an <svg> element."""
-    return picture(partial(_draw, plot), label=plot.title)
-
-
-def _draw(plot: Plot, axes: "Axes") -> None:
-    for colour, (name, (x, y)) in zip((BLUE, ORANGE, GREEN, YELLOW), plot.series.items(), strict=False):
-        axes.plot(x, y, color=colour, label=name)
-    for name, value in plot.marks.items():
-        axes.axhline(value, color=GREY, linestyle="--", label=name)
-    if plot.log_x:
-        axes.set_xscale("log")
-    if plot.log_y:
-        axes.set_yscale("log")
-    axes.set(xlabel=plot.x, ylabel=plot.y)
-    axes.legend()
 
 
 def _number(value: float | str) -> str:

@@ -7,7 +7,7 @@ never reads the stated status. The verdict follows from the finding alone:
     corrected      it does not, and the correction given with the claim does;
     contradicted   neither does.
 
-In the docstring of a check "Stated:" is what must hold for the first verdict, and "Repaired:" for the second.
+What must hold for the first verdict is the claim's text, for the second its correction: a check repeats neither.
 
 A claim of kind 'remark' is no sentence of the paper but a remark of this project about the passage at its line. It is
 written so that it holds, so its status is 'verified', and it is counted apart.
@@ -109,21 +109,6 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Plot:
-    """A small picture of a finding, with its title and the labels x and y of the axes. `series` has lines of points by
-    name, each a sequence of x and one of y. `marks` has the heights of horizontal lines by name. log_x and log_y make
-    an axis logarithmic."""
-
-    title: str
-    x: str
-    y: str
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]]
-    marks: Mapping[str, float] = field(default_factory=dict)
-    log_x: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True)
 class Finding:
     """The result of a check.
 
@@ -131,13 +116,11 @@ class Finding:
         stated: whether the statement as printed holds.
         repaired: whether the correction holds (only used if the statement as printed does not).
         numbers: the measured or computed values worth showing, by name.
-        plot: a picture of them.
     """
 
     stated: bool
     repaired: bool = False
     numbers: Mapping[str, float | str] = field(default_factory=dict)
-    plot: Plot | None = None
 
     @property
     def verdict(self) -> str:
@@ -186,8 +169,8 @@ def check(id: str) -> Callable[[Check], Check]:
     already.
 
     The function takes `full`: False asks for the fast version (`--quick`), True for larger samples and grids. Most
-    checks are exact or quick and ignore it. What it changes is said in the docstring of a check that uses it, of the
-    helper that the check calls, or of their module.
+    checks are exact or quick and ignore it. What it changes is said in the claim's method, or in the docstring of a
+    helper that the check calls or of its module.
     """
 
     def register(function: Check) -> Check:

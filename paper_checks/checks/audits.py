@@ -68,8 +68,6 @@ def _compare_reference(algorithm: int) -> float:
 
 @check("algo1-sensitivity")
 def _(full: bool) -> Finding:
-    """Algorithm 1's released average changes by 2C/n at most when one of n records is replaced, with the clip C: the
-    largest change found over random opposite samples that are clipped is exactly that."""
     _compare_reference(1)
     rng, largest, n, clip = np.random.default_rng(34), 0.0, 4, 0.6
     for _ in range(500):
@@ -86,8 +84,6 @@ def _(full: bool) -> Finding:
 
 @check("algo2-sensitivity")
 def _(full: bool) -> Finding:
-    """Algorithm 2's released scalar changes by 2C/n at most when one of n records is replaced, with the clip C: the
-    largest change found over random opposite samples that are clipped is exactly that."""
     _compare_reference(2)
     rng, largest, n, clip = np.random.default_rng(35), 0.0, 4, 0.6
     for _ in range(500):

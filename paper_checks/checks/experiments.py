@@ -16,8 +16,6 @@ from paper_checks.tables import fact, printed
 
 @check("toy-assumptions")
 def _(full: bool) -> Finding:
-    """The quadratic loss of the paper's synthetic experiment is not Lipschitz, as its theorems assume: the gradient
-    A(x - x_i) at x = s e_1 has a norm that grows like s |A e_1|, within 1% at s = 1e6."""
     data, matrix = np.random.default_rng(101).normal(1, 1, size=(100, 20)), spectrum("c", 20)
     norms = [float(np.max(np.linalg.norm((s * np.eye(20)[0] - data) * matrix, axis=1))) for s in (0, 1e3, 1e6)]
     numbers = {"|grad f| at |x| = 0": norms[0], "at 1e6": norms[2]}
@@ -44,12 +42,6 @@ for _mode, _low, _high in (("a", 1.0, 1.0), ("b", 1.6, 2.0), ("c", 1.0, 1.3)):
 
 @check("toy-smoothing")
 def _(full: bool) -> Finding:
-    """The smoothing lambda = 1e-4 of the paper's synthetic experiment (tab:toy-param) does not matter: the finite
-    difference of a quadratic is exact, so any lambda gives the same run.
-
-    In float64 at d = 2,000 the difference is within 1e-6 of its exact value u'A(x - x_i); in float32 it is off by
-    0.1 or more (n = 50).
-    """
     rng, d, lam = np.random.default_rng(102), 2000, 1e-4
     a, data, x = spectrum("a", d), rng.normal(1, 1, size=(50, d)), np.zeros(d)
     u = rng.standard_normal(d)
@@ -67,12 +59,6 @@ def _(full: bool) -> Finding:
 
 @check("toy-theory-grid")
 def _(full: bool) -> Finding:
-    """The paper's grid search in the synthetic experiment (tab:toy-param) covers Theorem 3's own number of steps T and
-    step size alpha only where the effective rank is low.
-
-    T <= 5,120 and alpha >= 1e-5, the ends of the grid, hold in every cell of mode (c), the low-rank one, and fail in
-    mode (a), full rank, from d = 100 on.
-    """
     inside = {}
     for mode in "abc":
         for d in DIMENSIONS:
@@ -87,12 +73,6 @@ def _(full: bool) -> Finding:
 
 @check("search-privacy")
 def _(full: bool) -> Finding:
-    """The paper's results (tab:dpero-dpgd) are each the best of seven private runs with different clips on the same
-    data, which costs more than one run: seven runs of mu-GDP compose to sqrt(7) mu.
-
-    Stated: all seven (2, 1e-5) runs together still cost epsilon = 2. Repaired: one run does, and all seven cost more
-    than epsilon = 5 at delta = 1e-5.
-    """
     searched = len(printed("clips, DPZero"))
     each, total = (least_epsilon(math.sqrt(runs) * largest_gdp(2, 1e-5), 1e-5) for runs in (1, searched))
     return Finding(total <= 2, repaired=abs(each - 2) < 1e-6 and total > 5, numbers={"epsilon of all releases": total})
@@ -100,12 +80,6 @@ def _(full: bool) -> Finding:
 
 @check("mini-batch-outside")
 def _(full: bool) -> Finding:
-    """The noise of the paper's Algorithm 2 is for full batches of all n records. The experiments (app:exp) use
-    mini-batches of B, whose mean has sensitivity 2C/B, so mu is n/B times larger unless the sampling amplifies privacy.
-
-    On SST-2, n = 1,024 and B = 64. Noise that is calibrated for (2, 1e-5) then costs epsilon above 10 where nothing
-    is known of how batches are drawn, and less than 2 with Poisson sampling (replace-one).
-    """
     n = printed("samples per class")[0] * fact("classes of SST-2")[0]
     batch, steps, delta = printed("batch")[0], int(printed("iterations, DPZero")[0]), 1e-5
     gdp = lemma_gdp(2, delta) * n / batch

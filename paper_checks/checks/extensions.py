@@ -13,12 +13,6 @@ from paper_checks.registry import Finding, agree, check
 
 @check("extension-gaussian")
 def _(full: bool) -> Finding:
-    """The paper believes that its analysis extends to Gaussian directions u (tab:compare). It does: E[(u'a)^2 u'Hu] =
-    2a'Ha + |a|^2 tr(H), which is (d+2)/d times the value on the sphere, and P(|u'a| >= C) <= 2 exp(-C^2/(2|a|^2)).
-
-    The expectations are quadratures in R^2, which are exact for polynomials. So the factor (r + 2) ell in Theorem
-    3's one-step inequality stays as it is.
-    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(8)
     weights = weights / weights.sum()
     rng, worst = np.random.default_rng(85), 0.0
@@ -36,13 +30,6 @@ def _(full: bool) -> Finding:
 
 @check("extension-any-u")
 def _(full: bool) -> Finding:
-    """The paper says (at eq.zo) that its results extend to any direction u with E[uu'] = I, which is false: u =
-    +-sqrt(d) e_i, for a uniform coordinate i, has that, but E[(u'a)^2 u'Hu] = d for H = e_1 e_1' (effective rank r = 1)
-    and a = e_1.
-
-    The proofs of Theorems 2 and 3 need a value of at most r + 2 = 3 there. The correction adds the condition
-    E[(u'a)^2 u'Hu] <= (r + 2) ell |a|^2.
-    """
     d = 50
     u = math.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
     isotropic = np.allclose(u.T @ u / (2 * d), np.eye(d))
@@ -55,12 +42,6 @@ def _(full: bool) -> Finding:
 
 @check("extension-one-point")
 def _(full: bool) -> Finding:
-    """The paper says (at eq.zo) that its results extend to the one-point estimator g = (f(x + lambda u)/lambda) u,
-    which is false: E|g|^2 = (d/lambda^2) E f(x + lambda u)^2 grows without bound as lambda -> 0, unless f(x) = 0.
-
-    So neither E|g|^2 <= 2d|grad f|^2 + O(lambda^2) (Lemma lm:zero-grad) nor |g| <= L d holds, and the prescribed
-    lambda and clip do not carry over.
-    """
     problem = Instance(np.array([[1.0, 0.2]]), np.array([0.3]), np.array([1.0]), wave=True)
     x, u = np.array([1.0, -0.4]), circle(256)
     sizes = (1.0, 0.1, 0.01, 0.001)
@@ -73,8 +54,6 @@ def _(full: bool) -> Finding:
 
 @check("extension-directional")
 def _(full: bool) -> Finding:
-    """The paper says (at eq.zo) that its results extend to the directional derivative g = (u'grad f) u, the limit
-    lambda = 0: it has the mean grad f, E|g|^2 = d|grad f|^2, and |u'grad f| <= L sqrt(d)."""
     rng, worst = np.random.default_rng(86), 0.0
     u = circle(64)
     for _ in range(10):
@@ -88,8 +67,6 @@ def _(full: bool) -> Finding:
 
 @check("clipping-scalar")
 def _(full: bool) -> Finding:
-    """The paper's remark rmk:clipping: clipping the vector s u to norm C|u| is the same as clipping the scalar s to
-    C and multiplying by u (10,000 random cases, seed 87)."""
     rng = np.random.default_rng(87)
     s, u = 5 * rng.standard_normal(10_000), rng.standard_normal((10_000, 7))
     g = s[:, None] * u
@@ -100,12 +77,6 @@ def _(full: bool) -> Finding:
 
 @check("clipping-dpgd0th-costly")
 def _(full: bool) -> Finding:
-    """The paper says (at tab:others) that DPGD-0th 'still requires per-sample clipping of the gradient estimator, which
-    is costly'.
-
-    It is not costly: the estimators of all n samples are multiples of one direction u, so clipping them to norm C is
-    clipping n scalars to C/|u|, and no (n, d) array is needed.
-    """
     rng, n, d, clip = np.random.default_rng(88), 50, 400, 3.0
     s, u = rng.standard_normal(n), rng.standard_normal(d)
     rows = s[:, None] * u
@@ -120,13 +91,6 @@ def _(full: bool) -> Finding:
 
 @check("clip-without-smoothness")
 def _(full: bool) -> Finding:
-    """Theorem 3's clip has a term ell lambda d/2 for the error of the finite difference (eq:d-free-C-upper-bound),
-    which is not needed, and neither is smoothness: (f(x + lambda u) - f(x - lambda u))/(2 lambda) is odd and
-    L-Lipschitz in u, so the concentration bound eq:tail-unit holds for it directly.
-
-    Tried on losses with kinks, sums of |a_k'x - b_k| scaled to L = 1, at d = 2, 10, 50 and lambda = 0.01, 1, 10: the
-    tail over 50,000 draws (200,000 if `full`; seed 94) must not pass the bound by 5 standard errors.
-    """
     rng, size, worst, ratio = np.random.default_rng(94), 200_000 if full else 50_000, -math.inf, 0.0
     for d in (2, 10, 50):
         z = rng.standard_normal((size, d))

@@ -10,17 +10,11 @@ import sympy as sp
 from dpzero_theory import sphere
 from paper_checks import formulas as f
 from paper_checks.checks.instances import Instance, circle, random_instance
-from paper_checks.registry import Finding, Plot, agree, check
+from paper_checks.registry import Finding, agree, check
 
 
 @check("asp-rank-to-smooth")
 def _(full: bool) -> Finding:
-    """The paper says that assumption asp:rank with r = d is assumption asp:smooth, which is false: f_1 = |x| and f_2 =
-    2 sqrt(1 + x^2) - |x| are Lipschitz and their average sqrt(1 + x^2) is 1-smooth, as asp:smooth asks, but neither of
-    them is smooth.
-
-    asp:rank asks that every f_i be smooth, so it fails, although r = d = 1.
-    """
     h = 1e-6
     second = abs((abs(h) - 2 * abs(0.0) + abs(-h)) / h**2)
     x = np.linspace(-50, 50, 20_001)
@@ -33,12 +27,6 @@ def _(full: bool) -> Finding:
 
 @check("asp-trace")
 def _(full: bool) -> Finding:
-    """Assumption asp:rank asks for tr(H) <= r |H|, but the proofs need only tr(H) <= r ell and |H| <= ell. With |H| =
-    ell/3 the printed assumption needs an r that is three times as large.
-
-    The one-step inequality eq:onestep2 with the smaller r, tr(H)/ell, holds on random problems (seed 81), because no
-    step of the proof uses |H|.
-    """
     rng, worst, gain = np.random.default_rng(81), -math.inf, []
     u = circle(128)
     for _ in range(12):
@@ -58,12 +46,6 @@ def _(full: bool) -> Finding:
 
 @check("low-rank-hessian")
 def _(full: bool) -> Finding:
-    """Assumption asp:rank holds for Hessians of low rank: losses of a feature matrix of rank k satisfy it with r <= k,
-    because -H <= Hessian <= H with tr(H) <= k |H|.
-
-    Tried with 12 samples of features of rank k = 1, 2, 5 in R^9 (seed 98), where the Hessian at 40 points comes from
-    differences of the gradient. r equals k for orthogonal features of equal length.
-    """
     rng, worst, over = np.random.default_rng(98), -math.inf, 0.0
     for k in (1, 2, 5):
         a = rng.standard_normal((12, k)) @ rng.standard_normal((k, 9)) / 3
@@ -85,27 +67,15 @@ def _(full: bool) -> Finding:
 
 @check("eigenvalue-example")
 def _(full: bool) -> Finding:
-    """The paper's example after asp:rank: for a Hessian of full rank with the eigenvalues ell/i, the effective rank
-    r is the harmonic number sum_{i<=d} 1/i, which is at most 1 + log d and tends to log d plus Euler's constant."""
     sizes = [10**k for k in range(1, 8)]
     harmonic = [float(np.sum(1 / np.arange(1, d + 1))) for d in sizes]
     holds = all(h <= 1 + math.log(d) for h, d in zip(harmonic, sizes, strict=True))
     limit = harmonic[-1] - math.log(sizes[-1])
-    plot = Plot(
-        "r = sum 1/i",
-        "d",
-        "r",
-        {"r": (sizes, harmonic), "1 + log d": (sizes, (1 + np.log(sizes)).tolist())},
-        log_x=True,
-    )
-    return Finding(holds and abs(limit - 0.5772156649) < 1e-6, numbers={"r at d = 1e7": harmonic[-1]}, plot=plot)
+    return Finding(holds and abs(limit - 0.5772156649) < 1e-6, numbers={"r at d = 1e7": harmonic[-1]})
 
 
 @check("remark-naive-sources")
 def _(full: bool) -> Finding:
-    """The remark remark.naive names three reasons for Theorem 1's dependence on d, which are: E|G|^2 = d|grad F|^2
-    for the zeroth-order gradient G in the limit lambda -> 0, the clip C = L d, and the noise E|z|^2 = d sigma^2 =
-    O(d C^2) = O(d^3)."""
     sigma2 = (f.noise**2).subs(f.C, f.L * f.d)
     power = int(sp.degree(sp.expand(f.d * sigma2), f.d))
     rng, d = np.random.default_rng(82), 6
@@ -125,12 +95,6 @@ def _onestep_noise(trace: sp.Expr) -> sp.Expr:
 
 @check("eq-onestep1simple")
 def _(full: bool) -> Finding:
-    """The last term of the simplified one-step inequality eq:onestep1simple is c alpha^2 d^3, with c = 16 ell L^2 T
-    K/(n eps)^2, which depends neither on the step size alpha nor on d, for given T.
-
-    Balancing gives the rate d^{3/2}: so grows the minimum over alpha T of 4 gap/(alpha T) + 64 ell L^2 alpha T d^3
-    K/(n eps)^2.
-    """
     c = sp.simplify(_onestep_noise(f.d) / f.d**3)
     free = f.d not in c.free_symbols and f.alpha not in c.free_symbols
     product = sp.Symbol("p", positive=True)
@@ -149,12 +113,6 @@ def _(full: bool) -> Finding:
 
 @check("remark-small-step")
 def _(full: bool) -> Finding:
-    """The remark remark.naive: the gradient's term of Theorem 1's one-step inequality decreases the loss, 1 - 2 d ell
-    alpha > 0, exactly if the step size alpha is below 1/(2 ell d).
-
-    This bound on alpha is not necessary: as lambda -> 0, on F = (ell/2)|x|^2, a step decreases E F exactly if alpha
-    < 2/(ell d), which is four times larger (computed at d = 40).
-    """
     d, ell = 40, 1.0
 
     def change(alpha: float) -> float:
@@ -170,8 +128,6 @@ def _(full: bool) -> Finding:
 
 @check("remark-d-worse")
 def _(full: bool) -> Finding:
-    """'O(d) worse than first-order methods', the remark on Theorem 1 (thm:d-dependent): its bound over DP-GD's own,
-    by the same kind of proof with r = d, is exactly proportional to d."""
     ratio = sp.simplify(f.STATEMENTS["thm1"].bound / f.dpgd_bound().subs(f.r, f.d) / f.d)
     return Finding(
         f.d not in ratio.free_symbols, numbers={"ratio/d at the synthetic setting": f.value(ratio, f.SYNTHETIC)}
@@ -180,8 +136,6 @@ def _(full: bool) -> Finding:
 
 @check("remark-clip-never")
 def _(full: bool) -> Finding:
-    """The remark remark.naive: the zeroth-order gradient has |g_lambda| <= L d, so the clip C = L d never acts
-    (20,000 random cases, seed 83). A linear loss with its slope along the direction u attains it."""
     rng, worst = np.random.default_rng(83), 0.0
     for _ in range(20):
         d = int(rng.integers(1, 8))
@@ -199,9 +153,6 @@ def _(full: bool) -> Finding:
 
 @check("remark-onestep2-factor")
 def _(full: bool) -> Finding:
-    """The remark rem:onestep2: low rank divides two terms by about d/r. The zeroth-order gradient G has E[G'HG] <=
-    (r + 2) d/(d + 2) ell |grad F|^2 in place of d ell |grad F|^2, and the noise z has E[z'Hz] = r ell sigma^2 in
-    place of d ell sigma^2."""
     rng, d, worst = np.random.default_rng(84), 40, 0.0
     h = np.diag(1 / np.arange(1.0, d + 1))
     r = float(np.trace(h))
@@ -216,13 +167,6 @@ def _(full: bool) -> Finding:
 
 @check("related-d-times")
 def _(full: bool) -> Finding:
-    """The paper says (app:review) 'The norm of the zeroth-order gradient scales with d' and 'the required stepsize is
-    d-times smaller'.
-
-    On F = (ell/2)|x|^2 as lambda -> 0 the zeroth-order gradient g has E|g|^2 = d |grad F|^2 exactly, and steps
-    decrease F on average below the step size 2/(ell d), in place of 2/ell for the gradient. Stated: E|g| grows as a
-    power of d above 0.9. Repaired: it grows as sqrt(d), its square as d, and the largest step size as 1/d.
-    """
     sizes, rng = (10, 100, 1000), np.random.default_rng(79)
     squares, norms, steps = [], [], []
     for d in sizes:

@@ -8,19 +8,11 @@ import sympy as sp
 
 from paper_checks import formulas as f
 from paper_checks.checks.instances import random_instance
-from paper_checks.registry import Finding, Plot, check
+from paper_checks.registry import Finding, check
 
 
 @check("pl-setting")
 def _(full: bool) -> Finding:
-    """Assumption asp:pl, as printed, is nearly empty: a function that is L-Lipschitz, ell-smooth and satisfies the
-    PL inequality on all of R^d is constant.
-
-    Along the ascent flow x' = grad F (which exists for ever, grad F being Lipschitz), y = F - F* has y' = |grad F|^2 >=
-    2 mu y, so y grows at least as e^{2 mu t}; but y <= |grad F|^2/(2 mu) <= L^2/(2 mu). So y passes its bound by the
-    time log(L^2/(2 mu y_0))/(2 mu), exactly (sympy). Two Lipschitz losses show it: their PL constant, |grad F|^2/(2 (F
-    - F*)), falls like L^2/(2 |x - x*|), within 1% of it at distances from 1e3 on.
-    """
     t, mu, start, lipschitz = sp.symbols("t mu y_0 L", positive=True)
     y = sp.Function("y")
     solution = sp.dsolve(sp.Eq(y(t).diff(t), 2 * mu * y(t)), y(t), ics={y(0): start}).rhs
@@ -33,25 +25,12 @@ def _(full: bool) -> Finding:
     constants = {"pseudo-Huber": huber, "log cosh": logcosh}
     far = distance >= 1e3
     off = max(float(np.max(np.abs(v[far] * 2 * distance[far] - 1))) for v in constants.values())
-    plot = Plot(
-        "PL constant of two Lipschitz losses",
-        "|x - x*|",
-        "|F'|^2/(2(F - F*))",
-        {k: (distance.tolist(), v.tolist()) for k, v in constants.items()},
-        log_x=True,
-        log_y=True,
-    )
     smallest = max(float(v[-1]) for v in constants.values())
-    return Finding(bool(passes and off < 0.01), numbers={"PL constant at distance 1e6": smallest}, plot=plot)
+    return Finding(bool(passes and off < 0.01), numbers={"PL constant at distance 1e6": smallest})
 
 
 @check("pl-gradient-typo")
 def _(full: bool) -> Finding:
-    """The proofs of Corollaries 1 and 2 print |F_S(x_t)|^2 where |grad F_S(x_t)|^2 is meant.
-
-    As printed, the step to the next line would need F^2 >= 2 mu (F - F*), which is false near the zero of F = (mu/2)
-    x^2 - c.
-    """
     x, c, mu = sp.symbols("x c mu", positive=True)
     loss = mu / 2 * x**2 - c
     zero = sp.sqrt(2 * c / mu)
@@ -90,8 +69,6 @@ for _id in ("cor1", "cor2", "cor3"):
 
 @check("cor3-event")
 def _(full: bool) -> Finding:
-    """Corollary 3's bound has the displayed terms for the event that clipping occurs: (4L^2 d + 8B/alpha) alpha/4 =
-    L^2 d alpha + 2B per step, divided by mu alpha/2 when summed over steps, plus 2B."""
     step = sp.expand((4 * f.L**2 * f.d + 8 * f.B / f.alpha) * f.alpha / 4)
     first = sp.simplify(step - (f.L**2 * f.d * f.alpha + 2 * f.B)) == 0
     total = sp.simplify(2 / (f.mu * f.alpha) * step + 2 * f.B)
@@ -105,8 +82,6 @@ def _(full: bool) -> Finding:
 
 @check("pl-geometric")
 def _(full: bool) -> Finding:
-    """The geometric series in the proof of Corollary 1 (cor:pl-d): with q = mu alpha/2, sum_{k<T} (1 - q)^k = (1 -
-    (1 - q)^T)/q <= 1/q, and (1 - q)^T <= e^{-qT}, in exact arithmetic for T up to 60."""
     holds = True
     for q in (sp.Rational(1, 8), sp.Rational(1, 100), sp.Rational(1, 2)):
         for steps in (1, 2, 7, 60):
@@ -118,12 +93,6 @@ def _(full: bool) -> Finding:
 
 @check("pl-contraction")
 def _(full: bool) -> Finding:
-    """The recursion in the proof of Corollary 1 (cor:pl-d) contracts: 0 <= 1 - mu alpha/2 < 1, because mu alpha/2 =
-    1/(8 kappa k) <= 1/8, where k is d or r + 2 and kappa = ell/mu >= 1.
-
-    kappa >= 1 is tried on convex quadratics: the PL constant mu, the least |grad F|^2/(2 (F - F*)) over the
-    eigenvectors and 200 random points (seed 95), is the least eigenvalue and never above the smoothness ell.
-    """
     rng, worst, ratios = np.random.default_rng(95), 0.0, list[float]()
     for _ in range(50):
         eigenvalues, rotation = np.sort(rng.uniform(0.1, 3, 3)), np.linalg.qr(rng.standard_normal((3, 3)))[0]
@@ -139,11 +108,6 @@ def _(full: bool) -> Finding:
 
 @check("pl-proof-equality")
 def _(full: bool) -> Finding:
-    """The last lines of the proofs of Corollaries 1 and 2 are printed as equalities, and are inequalities.
-
-    Where the smoothing lambda is below its largest allowed value the inequality is strict: at half of that value the
-    bound, before parameters are substituted, is smaller than the printed one.
-    """
     ratios = []
     for id in ("cor1", "cor2"):
         s = f.STATEMENTS[id]
@@ -155,13 +119,6 @@ def _(full: bool) -> Finding:
 
 @check("cor3-min-entry")
 def _(full: bool) -> Finding:
-    """Corollary 3 (cor:pl-free) bounds the smoothing lambda by the smaller of two entries. The first one, from the
-    clip, is never the smaller where the corollary applies, so it could be left out.
-
-    Where it applies, r K/(n eps)^2 < 1/kappa <= 1, so that in units of 1/(2 ell d) the second entry is at most
-    4L/sqrt(d), and the first at least (2 - sqrt 2) 8 L sqrt(log(32 sqrt(2 pi) 3)) = 11 L. Tried at 800 random
-    settings, seed 96.
-    """
     rng, smaller, cells, first_least, second_most = np.random.default_rng(96), 0, 0, math.inf, 0.0
     s = f.STATEMENTS["cor3"]
     for _ in range(800):
@@ -182,9 +139,6 @@ def _(full: bool) -> Finding:
 
 @check("pl-trivial")
 def _(full: bool) -> Finding:
-    """Each of Corollaries 1 to 3 has a logarithm, log(n^2 eps^2/(kappa ...)), that must be positive. At its limit 0
-    the bound on F(x_T) - F* is gap + 2L^2/ell, with gap = F(x_0) - F*, so the starting point x_0 itself is already
-    better."""
     excess = []
     for id, size in (("cor1", f.d**3), ("cor2", f.r * f.d**2), ("cor3", f.r)):
         scale = f.n * f.eps / sp.sqrt(f.ell / f.mu * size)
@@ -195,11 +149,6 @@ def _(full: bool) -> Finding:
 
 @check("pl-tilde-redefined")
 def _(full: bool) -> Finding:
-    """The letter L-tilde stands for two quantities: its square in Corollary 3 is 64 times that in Theorem 3, times a
-    ratio of logarithms, at the same setting.
-
-    The clips C that the two statements make of it agree up to the logarithms, within 10% at the synthetic setting.
-    """
     s, t = f.STATEMENTS["cor3"], f.STATEMENTS["thm3"]
     squares = (2 * s.C) ** 2, (t.C / 4) ** 2
     ratio = f.value(squares[0] / squares[1], f.SYNTHETIC)
@@ -211,15 +160,6 @@ def _(full: bool) -> Finding:
 
 @check("pl-quadratic-growth")
 def _(full: bool) -> Finding:
-    """The PL inequality of asp:pl can hold with Lipschitz losses on a ball: on |x| <= R, sums of the pseudo-Huber
-    losses c_i (sqrt(1 + (a_i'x - b_i)^2) - 1) with linearly independent a_i have a PL constant mu that is bounded
-    from below by a function of R.
-
-    With s_i = a_i'x - b_i and h_i = sqrt(1 + s_i^2): |grad F|^2 >= lambda_min(A A') sum (c_i s_i/h_i)^2/n^2 and F - F*
-    = sum c_i s_i^2/(h_i + 1)/n, so mu >= lambda_min(A A') min_i c_i (h_i + 1)/h_i^2/(2n). Here A has the rows a_i.
-    Measured on 40,000 points (n = 2, d = 4, R = 3, seed 97), the PL constant is never below that, and within a
-    factor of 10 of it.
-    """
     rng, ratios, radius, n, d = np.random.default_rng(97), [], 3.0, 2, 4
     for _ in range(5):
         problem = random_instance(rng, n, d, wave=False)
@@ -237,13 +177,6 @@ def _(full: bool) -> Finding:
 
 @check("remark-pl")
 def _(full: bool) -> Finding:
-    """The paper (app:pl) says that under the PL inequality DPZero converges at a nearly dimension-independent rate:
-    Corollary 3's bound falls with n as 1/n^2 up to logarithms and, at a fixed effective rank r, grows with d only as
-    log d (checked at n = 1e8).
-
-    That the inequalities of Theorems 1 to 3 with PL give Corollaries 1 to 3 is what the checks utility, one-step and
-    pl-recursion test.
-    """
     bound = f.STATEMENTS["cor3"].bound
     sizes = [10.0**k for k in range(3, 16, 2)]
     values = [f.value(bound, {**f.SYNTHETIC, "n": 1e8, "d": d}) for d in sizes]

@@ -132,12 +132,6 @@ for _theorem in (1, 2, 3):
 
 @check("eq-onestep3b")
 def _(full: bool) -> Finding:
-    """The inequality eq:onestep3b in the proof of Theorem 3 holds at every step t of 4-step runs, with clipping in 0.1%
-    to 90% of the runs (50,000 runs each, 200,000 if `full`, d = n = 3, seed 47).
-
-    Q is the event that no sample is clipped in the whole run. The right side uses P(not Q) and E[(F(x_t) - F(x_{t+1}))
-    1_Q] as measured on the same runs.
-    """
     rng, worst, ratios, shares = np.random.default_rng(47), -math.inf, [], []
     for k in range(3):
         problem, x0 = random_instance(rng, 3, 3, wave=True), rng.standard_normal(3)
@@ -159,13 +153,6 @@ def _(full: bool) -> Finding:
 
 @check("pl-recursion")
 def _(full: bool) -> Finding:
-    """The recursions in the proofs of Corollaries 1 to 3 bound F(x_T) - F* at the last iterate x_T. They hold with the
-    largest mu for which E|grad F(x_t)|^2 >= 2 mu E[F(x_t) - F*] along the runs, which is all that the proofs use of the
-    PL inequality.
-
-    There are 20,000 runs (100,000 if `full`) of 12 steps on convex pseudo-Huber losses (n = d = 3) with the constants
-    of each corollary. The mean must not pass the bound by 5 standard errors.
-    """
     rng, worst, ratios = np.random.default_rng(48), -math.inf, []
     for k in range(3):
         problem, x0 = random_instance(rng, 3, 3, wave=False), 2 * rng.standard_normal(3)
@@ -186,13 +173,6 @@ def _(full: bool) -> Finding:
 
 @check("clip-union-bound")
 def _(full: bool) -> Finding:
-    """The union bound in the proof of Theorem 3 (app:d-free): with the clip C = C_0 + ell lambda d/2, some sample is
-    clipped in the T steps of a run with probability at most 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)).
-
-    Tried in 20,000 runs of 4 steps on bounded losses (d = n = 3, seed 49) at the C_0 where the bound is 1, 0.5 and
-    0.1: the share of runs with clipping may be at most 5 standard errors above it. For one step on a linear loss at
-    d = 200 the exact probability is a Beta tail, at C_0 = 1 to 5 L.
-    """
     rng, worst, runs, steps, n = np.random.default_rng(49), -math.inf, 20_000, 4, 3
     shares = []
     for k in range(2):

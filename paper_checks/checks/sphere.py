@@ -55,11 +55,6 @@ def exact_tail(c: float, d: int) -> float:
 
 @check("sphere-i-mean")
 def _(full: bool) -> Finding:
-    """Lemma lm:sphere (i), E[u] = 0: each coordinate's mean over 40,000 directions drawn by the library is within 5
-    standard errors of 0 (seed 12).
-
-    The law is symmetric, so the same draws with one coordinate's sign turned must pass too.
-    """
     rng, size, worst = np.random.default_rng(12), 40_000, 0.0
     for d in (1, 2, 5, 40):
         u = sphere.sample_sphere(rng, size, d)
@@ -135,9 +130,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-iii-offdiagonal")
 def _(full: bool) -> Finding:
-    """In the proof of Lemma lm:sphere (iii) the off-diagonal entry (i, j) of E[(u^T a)^2 u u^T] is printed as a sum
-    over all i != j. For a = (1, 2, 3) that sum is not the entry (1, 2). The correction, 2 a_i a_j E[u_i^2 u_j^2],
-    is."""
     a = [Fraction(1), Fraction(2), Fraction(3)]
     entry = _projected(a, (0, 1))
     weight = moment((2, 2, 0), 3)
@@ -156,8 +148,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-diagonal")
 def _(full: bool) -> Finding:
-    """Equation eq:diagonal in the proof of Lemma lm:sphere: the diagonal entries of E[(u^T a)^2 u u^T] follow from
-    w_1 = E[u_1^4] and w_2 = E[u_1^2 u_2^2] alone."""
     holds = True
     for d in _DIMENSIONS:
         a = _vector(d)
@@ -170,8 +160,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-fourth-moments")
 def _(full: bool) -> Finding:
-    """Equation eq:exp-i4-i2j2 in the proof of Lemma lm:sphere: w_1 = E[u_1^4] = 3d/(d+2) and w_2 = E[u_1^2 u_2^2] =
-    d/(d+2), for every d by Gamma functions in sympy, and as the library has them at many d."""
     d = sp.symbols("d", positive=True)
 
     def raw(k: int) -> sp.Expr:
@@ -196,12 +184,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-beta")
 def _(full: bool) -> Finding:
-    """In the proof of Lemma lm:sphere u_1^2/d has the law Beta(1/2, (d-1)/2), with mean 1/d and variance
-    2(d-1)/(d^2(d+2)): the moments in sympy, and the law by a Kolmogorov-Smirnov test.
-
-    The test has n = 20,000 draws (seed 11) at each of d = 2, 5 and 60. Its threshold, 2.69/sqrt(n), is exceeded with
-    probability 1e-6 if the law is right.
-    """
     d = sp.symbols("d", positive=True)
     a, b = sp.Rational(1, 2), (d - 1) / 2
     mean, variance = a / (a + b), a * b / ((a + b) ** 2 * (a + b + 1))
@@ -229,7 +211,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-iv-quadratic")
 def _(full: bool) -> Finding:
-    """Lemma lm:sphere (iv), the mean of (u^T a)^2 u^T H u, holds for any square matrix H, symmetric or not."""
     holds = True
     for d in _DIMENSIONS[:-1]:
         a = _vector(d)
@@ -249,8 +230,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-normalised-gaussian")
 def _(full: bool) -> Finding:
-    """At eq.zo the paper draws u = sqrt(d) z/|z| with Gaussian z, which is uniform on the sphere: fourth moments
-    over 200,000 draws (seed 3) are within 5 standard errors of the exact ones."""
     rng, size, worst = np.random.default_rng(3), 200_000, 0.0
     for d in (2, 6, 30):
         z = rng.standard_normal((size, d))

@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpzero_theory import sphere
 from paper_checks.checks.sphere import exact_tail, moment
-from paper_checks.registry import Finding, Plot, agree, check
+from paper_checks.registry import Finding, agree, check
 
 _PAPER_TAIL = 2 * math.sqrt(2 * math.pi)
 
@@ -25,24 +25,11 @@ def _(full: bool) -> Finding:
     for c, norm in ((0.0, 1.0), (1.3, 0.7), (9.0, 2.5)):
         agree("sphere.paper_tail", sphere.paper_tail(c, norm), _PAPER_TAIL * math.exp(-((c / norm) ** 2) / 8))
         agree("sphere.sphere_tail", sphere.sphere_tail(c, norm, 60), exact_tail(c / norm, 60), 1e-8)
-    x = np.linspace(0, 8, 60)
-    series = {
-        "exact, d = 100": (x.tolist(), [exact_tail(c, 100) for c in x]),
-        "paper": (x.tolist(), (_PAPER_TAIL * np.exp(-x * x / 8)).tolist()),
-        "2 exp(-C^2/2)": (x.tolist(), (2 * np.exp(-x * x / 2)).tolist()),
-    }
-    plot = Plot("P(|u'a| >= C), |a| = 1", "C", "probability", series, log_y=True)
-    return Finding(worst <= 1, numbers={"largest exact/bound": worst}, plot=plot)
+    return Finding(worst <= 1, numbers={"largest exact/bound": worst})
 
 
 @check("sphere-tail-constant")
 def _(full: bool) -> Finding:
-    """The tail bound of Lemma lm:sphere (ii), 2 sqrt(2 pi) exp(-C^2/(8|a|^2)), can be sharpened to 2
-    exp(-C^2/(2|a|^2)); 1.9 in place of the 2 in the exponent fails at d = 1e6.
-
-    The sharper bound holds for every C and d because the moments of u_1 are at most those of a standard normal
-    number, which is checked exactly.
-    """
     ratio = max(exact_tail(c, d) / (2 * math.exp(-c * c / 2)) for c, d in _tail_grid())
     smaller = max(exact_tail(c, 10**6) / (2 * math.exp(-c * c / 1.9)) for c in np.linspace(0, 14, 60))
     gaussian_moments = all(
@@ -58,8 +45,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-arccos")
 def _(full: bool) -> Finding:
-    """The step 2(1 - cos t) <= t^2 on [0, pi] in the proof of eq:tail-unit: t^2/2 + cos t - 1 vanishes at t = 0 and
-    has the derivative t - sin t >= 0."""
     t = sp.symbols("t", nonnegative=True)
     slope = sp.diff(t**2 / 2 + sp.cos(t) - 1, t)
     smallest = float(min(slope.subs(t, sp.Rational(k, 100)) for k in range(315)))
@@ -69,11 +54,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-tail-unit")
 def _(full: bool) -> Finding:
-    """Inequality eq:tail-unit, the concentration of a Lipschitz function h on the unit sphere, for its worst case: h
-    the angle theta to a pole, whose level sets are the caps that are extremal in Levy's inequality.
-
-    Exactly, P(|theta - pi/2| >= gamma) = P(|x_1| >= sin gamma). The linear h of the paper's proof is checked too.
-    """
     worst = 0.0
     for d in (2, 3, 5, 10, 100, 2000):
         for gamma in np.linspace(0, math.pi / 2, 200):
@@ -86,8 +66,6 @@ def _(full: bool) -> Finding:
 
 @check("sphere-worst-case-rare")
 def _(full: bool) -> Finding:
-    """Section sec:d-free, 'the worst case has exponentially small probability': -log P(|u'a| >= sqrt(d)|a|/2) grows
-    linearly in d, by at least 0.1 per dimension between d = 50 and 400."""
     with mpmath.workdps(60):
         logs = [
             float(mpmath.log(mpmath.betainc(mpmath.mpf("0.5"), (d - 1) / mpmath.mpf(2), 0.25, 1, regularized=True)))
@@ -101,8 +79,6 @@ def _(full: bool) -> Finding:
 
 @check("main-text-tail")
 def _(full: bool) -> Finding:
-    """The tail bound P(|u'grad f| >= C) <= 2 sqrt(2 pi) exp(-C^2/(8 L^2)) displayed in section sec:d-free, for
-    gradients of norm at most L: the exact tail is below it on a grid of C, d and norms."""
     worst = 0.0
     for d in (2, 10, 1000):
         for norm in (0.2, 0.7, 1.0):

@@ -53,8 +53,6 @@ def _(full: bool) -> Finding:
 
 @check("table-drop-dpzero-any-eps")
 def _(full: bool) -> Finding:
-    """The paper says of Table tab:dpzero-mezo that DPZero loses at most 2.6%, without naming an epsilon. Stated:
-    this holds at both epsilon of the table. Repaired: it holds at epsilon = 6."""
     drops = np.concatenate([_roberta("MeZO") - _roberta(f"DPZero ({e})") for e in (6, 2)])
     at_six, stated = float(np.max(drops[:6])), printed("largest drop, DPZero")[0] + _SLACK
     return Finding(
@@ -75,8 +73,6 @@ def _(full: bool) -> Finding:
 
 @check("table-gap-smaller")
 def _(full: bool) -> Finding:
-    """Table tab:dpzero-mezo: the first-order accuracy minus the zeroth-order one is smaller with privacy than
-    without, on every task, for both first-order methods and both epsilon."""
     smallest = math.inf
     for method in ("AdamW", "LoRA"):
         public = _roberta(method) - _roberta("MeZO")
@@ -105,7 +101,6 @@ def _(full: bool) -> Finding:
 
 @check("table-near-zero-cost")
 def _(full: bool) -> Finding:
-    """Table tab:dpero-dpgd, 'near-zero cost' of DPZero beside MeZO: at most 2% more time and at most 2% more memory."""
     extra = _cost("DPZero") / _cost("MeZO") - 1
     numbers = {"extra time": float(extra[0]), "extra memory": float(extra[1])}
     return Finding(bool(np.all(extra <= 0.02)), numbers=numbers)
@@ -113,16 +108,12 @@ def _(full: bool) -> Finding:
 
 @check("table-dp-overhead-time")
 def _(full: bool) -> Finding:
-    """Table tab:dpero-dpgd, 'considerable' runtime overhead of DP-AdamW and DP-LoRA: each takes at least 5% more
-    time than without privacy."""
     extra = [float(_cost(f"DP-{m}")[0] / _cost(m)[0] - 1) for m in ("AdamW", "LoRA")]
     return Finding(min(extra) >= 0.05, numbers={"DP-AdamW": extra[0], "DP-LoRA": extra[1]})
 
 
 @check("table-dp-overhead-memory")
 def _(full: bool) -> Finding:
-    """Table tab:dpero-dpgd, 'considerable' memory overhead of DP-AdamW and DP-LoRA. Stated: each takes at least 5%
-    more memory than without privacy. Repaired: DP-AdamW does."""
     extra = [float(_cost(f"DP-{m}")[1] / _cost(m)[1] - 1) for m in ("AdamW", "LoRA")]
     numbers = {"DP-AdamW": extra[0], "DP-LoRA": extra[1]}
     return Finding(min(extra) >= 0.05, repaired=extra[0] >= 0.05, numbers=numbers)
@@ -139,8 +130,6 @@ _PAIRS = (
 
 @check("table-others-overhead")
 def _(full: bool) -> Finding:
-    """Table tab:others, 'considerable' overheads of private first-order methods. Stated: time and memory are at
-    least 5% more in each of five comparisons within a codebase. Repaired: in those without LoRA."""
     ratios = {a: row("tab:others", a)[1:] / row("tab:others", b)[1:] - 1 for a, b in _PAIRS}
     numbers = {f"{a}: time, memory": f"{v[0]:+.1%}, {v[1]:+.1%}" for a, v in ratios.items()}
     everywhere = all(np.all(v >= 0.05) for v in ratios.values())
@@ -150,24 +139,18 @@ def _(full: bool) -> Finding:
 
 @check("table-others-similar")
 def _(full: bool) -> Finding:
-    """Table tab:others, DPZero performs 'similarly': its accuracy is within 2 points of that of every private
-    first-order row."""
     gaps = [float(row("tab:others", a)[0] - row("tab:others", "DPZero")[0]) for a, _ in _PAIRS]
     return Finding(max(map(abs, gaps)) <= 2, numbers={"largest difference (points)": max(gaps, key=abs)})
 
 
 @check("table-memory-saving")
 def _(full: bool) -> Finding:
-    """Table tab:others, DPZero saves 'a significant amount' of memory: every private first-order row needs at least
-    twice as much."""
     factors = [float(row("tab:others", a)[2] / row("tab:others", "DPZero")[2]) for a, _ in _PAIRS]
     return Finding(min(factors) >= 2, numbers={"least factor": min(factors), "largest factor": max(factors)})
 
 
 @check("table-memory-saving-greater")
 def _(full: bool) -> Finding:
-    """Table tab:others says that the memory saving is greater with privacy: the memory of DP-AdamW and DP-LoRA over
-    that of DPZero is larger than that of AdamW and LoRA over that of MeZO."""
     private = [float(_cost(f"DP-{m}")[1] / _cost("DPZero")[1]) for m in ("AdamW", "LoRA")]
     public = [float(_cost(m)[1] / _cost("MeZO")[1]) for m in ("AdamW", "LoRA")]
     numbers = {"AdamW: private, public": f"{private[0]:.2f}, {public[0]:.2f}"}
@@ -177,8 +160,6 @@ def _(full: bool) -> Finding:
 
 @check("table-noise-negligible")
 def _(full: bool) -> Finding:
-    """Table tab:noise, 'no notable difference' between Gaussian and sphere directions: the accuracies differ by less
-    than 2 standard errors of their difference."""
     scores, values = [], []
     for task in ("SST-2", "SST-5"):
         mean, error = row("tab:noise", task), row("tab:noise", f"{task}_error")
@@ -191,8 +172,6 @@ def _(full: bool) -> Finding:
 
 @check("table-consistent")
 def _(full: bool) -> Finding:
-    """The paper's numbers agree with each other: those in tab:noise and tab:others, and the 82.0 in a sentence,
-    equal the ones in tab:dpzero-mezo and tab:dpero-dpgd for the same quantity."""
     same = np.array_equal(row("tab:noise", "SST-2")[:2], [_roberta(f"DPZero ({e})")[0] for e in (6, 2)])
     same &= np.array_equal(row("tab:noise", "SST-5")[:2], [_roberta(f"DPZero ({e})")[1] for e in (6, 2)])
     pairs = {f"{name} (li2022large)": name for name in ("AdamW", "DP-AdamW", "LoRA", "DP-LoRA")}
@@ -206,8 +185,6 @@ def _(full: bool) -> Finding:
 
 @check("table-dpgd0th-trec")
 def _(full: bool) -> Finding:
-    """The paper says (at tab:others) that DPGD-0th reaches 67.0 on TREC and DPZero 82.0: the difference is more than
-    5 of DPZero's standard errors."""
     gap = float(_roberta("DPZero (2)")[5] - printed("DPGD-0th on TREC")[0])
     error = float(_roberta("DPZero (2)_error")[5])
     return Finding(gap > 5 * error, numbers={"difference (points)": gap, "DPZero's standard error": error})
@@ -215,8 +192,6 @@ def _(full: bool) -> Finding:
 
 @check("table-iterations")
 def _(full: bool) -> Finding:
-    """Table tab:dpero-dpgd: DPZero makes 10,000 iterations and first-order methods 1,000, so by the table's seconds
-    per iteration DPZero's whole run takes longer than that of DP-AdamW or DP-LoRA."""
     more, fewer = printed("iterations, DPZero")[0], printed("iterations, first order")[0]
     total = {"DPZero": more * _cost("DPZero")[0], "DP-AdamW": fewer * _cost("DP-AdamW")[0]}
     total["DP-LoRA"] = fewer * _cost("DP-LoRA")[0]
@@ -226,12 +201,6 @@ def _(full: bool) -> Finding:
 
 @check("table-tang-clip")
 def _(full: bool) -> Finding:
-    """The paper (at fig:clip_lr) says that another work's clip of 0.05 on the loss difference 'aligns with the order of
-    magnitude' of its own clips: 0.05/(2 lambda) = 25 is within a factor of sqrt(10) of the searched clips, 50 to 400.
-
-    The finite difference divides by 2 lambda. The paper's sentence divides by lambda, which gives 50, the edge of
-    its grid.
-    """
     there = printed("clip of the difference")[0] / (2 * printed("smoothing")[0])
     grid, order = printed("clips, DPZero"), math.sqrt(10)
     holds = min(grid) / order <= there <= max(grid) * order
@@ -244,8 +213,6 @@ def _mib(parameters: float, bytes_each: float) -> float:
 
 @check("table-opt-memory-limit")
 def _(full: bool) -> Finding:
-    """Table tab:opt-memory, OPT-6.7B is the largest model that fits: its 20,548 MiB are below 24 GiB, and the
-    half-precision weights of the 13B model alone are above that."""
     limit = 1024 * printed("memory (GiB)")[0]
     weights = _mib(fact("OPT, 10^9 parameters")[3], fact("half precision, bytes a parameter")[0])
     used, mezo = row("tab:opt-memory", "DPZero"), row("tab:opt-memory", "MeZO")
@@ -256,8 +223,6 @@ def _(full: bool) -> Finding:
 
 @check("table-opt-scaling")
 def _(full: bool) -> Finding:
-    """Tables tab:opt-cls and tab:opt-gen, DPZero 'does not suffer in high dimensions': from OPT-1.3B to 6.7B its
-    drop in accuracy from MeZO at epsilon = 6 grows by less than 2 standard errors on every task."""
     worst, worst_two = -math.inf, -math.inf
     for table in ("tab:opt-cls", "tab:opt-gen"):
         for e in (6, 2):
@@ -276,8 +241,6 @@ def _(full: bool) -> Finding:
 
 @check("table-opt-larger-better")
 def _(full: bool) -> Finding:
-    """Tables tab:opt-cls and tab:opt-gen, 'the same scaling as MeZO': every task has a better value at 6.7B than at
-    1.3B, both for MeZO and for DPZero at both epsilon."""
     gains = []
     for table in ("tab:opt-cls", "tab:opt-gen"):
         for name in ("MeZO", "DPZero (6)", "DPZero (2)"):
@@ -288,9 +251,6 @@ def _(full: bool) -> Finding:
 
 @check("table-training-samples")
 def _(full: bool) -> Finding:
-    """The paper trains on 512 samples per class (tab:noise). Stated: every class of TREC's training file has that
-    many. Repaired: the class ABBR has 86 only, so TREC's n is 5 times 512 plus 86.
-    """
     counts, wanted = fact("TREC, questions per class"), printed("samples per class")[0]
     n, classes = sum(min(c, wanted) for c in counts), len(counts)
     numbers = {"n for TREC": n, f"{classes} x {wanted:g}": classes * wanted, "fewest of a class": min(counts)}
@@ -301,9 +261,6 @@ def _(full: bool) -> Finding:
 
 @check("table-test-samples")
 def _(full: bool) -> Finding:
-    """The paper tests on 1,000 samples (tab:noise). Stated: the labelled evaluation sets of SST-2, RTE and TREC have
-    that many. Repaired: all three have fewer, so that the number of test samples can be at most theirs.
-    """
     sizes, wanted = fact("labelled evaluation samples"), printed("test samples")[0]
     numbers = {f"{k}: labelled evaluation samples": v for k, v in zip(("SST-2", "RTE", "TREC"), sizes, strict=True)}
     return Finding(min(sizes) >= wanted, repaired=max(sizes) < wanted, numbers=numbers)

@@ -11,7 +11,7 @@ from functools import partial
 
 from dpzero_theory.cli import Parser
 from paper_checks.outcome import Checked
-from paper_checks.sharp import correlated, listing, moments, one_run, promises, runs, schedules, signs, steps
+from paper_checks.sharp import correlated, moments, one_run, promises, runs, schedules, signs, steps
 
 CHECKS: dict[str, Callable[[], Checked]] = {
     "tail-moments": moments.tail_moments,
@@ -83,17 +83,12 @@ CHECKS: dict[str, Callable[[], Checked]] = {
 
 
 def _parser() -> Parser:
-    parser = Parser("paper_checks.sharp", __doc__)
-    parser.add_argument("--page", action="store_true", help="print docs/explanation/checks.md, and check nothing")
-    return parser
+    return Parser("paper_checks.sharp", __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run every check and print a line for each, or print the page with `--page`. The exit status is 1 if a check
-    fails, else 0."""
-    if _parser().parse_args(argv).page:
-        print(listing.page(CHECKS), end="")
-        return 0
+    """Run every check and print a line for each. The exit status is 1 if a check fails, else 0."""
+    _parser().parse_args(argv)
     failed = 0
     for name, check in CHECKS.items():
         ok, measured, threshold, text = check()

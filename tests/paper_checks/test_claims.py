@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 import pytest
 
 from paper_checks import __main__ as runner
-from paper_checks import mathml, page, registry, report
-from paper_checks.registry import NOT_TESTABLE, REMARK, Claim, Disagreement, Finding, Plot, Result
+from paper_checks import mathml, registry, report
+from paper_checks.registry import NOT_TESTABLE, REMARK, Claim, Disagreement, Finding, Result
 from paper_checks.tables import FACTS, SENTENCES, fact, load
 from tests import forks
 
@@ -259,15 +259,6 @@ def test_every_formula_can_be_drawn(claims: list[Claim]) -> None:
 def test_latex_that_is_not_known_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^formula must be LaTeX that can be drawn; got \\foo$"):
         mathml.mathml(r"\frac{1}{\foo}")
-
-
-def test_a_plot_is_well_formed() -> None:
-    plot = Plot(
-        "t", "x", "y < 1", {"a": ([1, 10, 100], [1e-3, 1, 10]), "b": ([1, 100], [0.0, 2.0])}, {"m": 1.0}, True, True
-    )
-    figure = ElementTree.fromstring(page.drawn(plot))
-    words = [text.text for text in figure.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"x", "y < 1", "a", "b", "m"} <= set(words)
 
 
 @pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--format", "pdf"], ["--quick", "--full"]])
