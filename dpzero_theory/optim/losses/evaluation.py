@@ -109,6 +109,12 @@ class Evaluation:
         """
         return per_record(self._losses(module, batch.content), batch.rows)[: batch.meant]
 
+    def differentiable(self, module: nn.Module, batch: Batch) -> bool:
+        """Whether the losses of a batch, computed with `module`, have derivatives, as 0-1 losses have not."""
+        with torch.enable_grad():
+            losses = self._losses(module, batch.content)
+        return isinstance(losses, Tensor) and losses.requires_grad
+
 
 def on_host(losses: Sequence[Tensor]) -> Array:
     """Copy the losses of several evaluations, each of shape (records,), to host memory, and wait for the device once.

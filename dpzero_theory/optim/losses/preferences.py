@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from dpzero_theory import check
 from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.task_losses import virtual_tokens
 
 _Loss = Callable[[Tensor, Tensor, float], Tensor]
 """A function (c, r, beta) -> losses, all but beta of shape (pairs,). c is the model's log-probability of the chosen
@@ -97,6 +98,6 @@ def answer_log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> 
     """
     ids, answered = batch["input_ids"], batch["completion_mask"][:, 1:]
     logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits
-    logits = logits[:, logits.shape[1] - ids.shape[1] :][:, :-1].float()
+    logits = logits[:, virtual_tokens(module, logits, ids.shape[1]) :][:, :-1].float()
     each = logits.gather(2, ids[:, 1:, None])[..., 0] - logits.logsumexp(2)
     return (each * answered).sum(1), answered.sum(1)

@@ -32,6 +32,12 @@ _ONE_SHAPE = (
 )
 _DRAWS = "what is drawn at random must come from torch's, numpy's or Python's global generator"
 _ONE_BY_ONE = " (where reading draws at random, read records one by one: a data set without __getitems__)"
+_LOOKED_AT = 32
+"""How many records, spread over the data set, are evaluated at two points to see whether there is anything to learn."""
+_MOST_LOST = 0.25
+"""The largest share of these records that may count as 0, because they cannot be read or have no finite loss."""
+_FEWEST = 6
+"""A data set is probed by at least so many of its records."""
 _DEVIATIONS = 6
 """A batch of random size is taken to have at most its expected size q n plus this many times sqrt(q n) records."""
 _SMALL = 0.1
@@ -47,13 +53,15 @@ class ProbeResult(NamedTuple):
     spacing of floating-point numbers there if that is larger; 0 where no change is allowed (isolation "exact") and
     where micro-batches of one record showed none. shape: that of the batches that the run may evaluate; None where they
     may have any. values: the losses of the first records, to compare between processes. coarsest: the coarsest rounding
-    of the operations that gave these losses, `Trace.coarsest`.
+    of the operations that gave these losses, `Trace.coarsest`. learns: whether each of these losses counts in a step,
+    and one of them changes from one point to the other.
     """
 
     rounding: float
     shape: Shape | None
     values: Array
     coarsest: float
+    learns: bool = True
 
 
 class RaisedError(Exception):
@@ -127,6 +135,20 @@ class Look:
         except Exception as error:
             raise RaisedError(error) from error
 
+    def constant(self, record: int, value: float) -> bool:
+        """Whether the record's loss has a derivative, so that it is no 0-1 loss, and is `value` at the weights x too.
+
+        record: its number. value: its loss at both points.
+        """
+        differentiable: list[bool] = []
+        batch = self._evaluation.batch(np.array([record]))
+
+        def ask(module: nn.Module) -> Tensor:
+            differentiable.append(self._evaluation.differentiable(module, batch))
+            return self._evaluation.where_they_are(module, batch)
+
+        return bool(on_host([self.weights.at((0, 0.0), ask)])[0, 0] == value) and differentiable[0]
+
     def evaluates(self, record: int) -> bool:
         """Whether the record with this number, by itself, has a loss at both points without an exception."""
         try:
@@ -182,7 +204,7 @@ def probe(
     if largest is None:
         largest = math.ceil(plan.expected_batch + _DEVIATIONS * math.sqrt(plan.expected_batch))
     rows = min(rows, plan.n, rows if mode == "exact" else max(2, largest))
-    count = min(plan.n, 2 * rows)
+    count = min(plan.n, max(2 * rows, _FEWEST))
     fetch = Alike(data, collate)
     look = Look(weights, Evaluation(losses, fetch), plan, exact=mode == "exact" and rows > 1)
     places = np.arange(count) * plan.n // count
@@ -194,14 +216,59 @@ def probe(
         if not (same or (_by_chance(data, places.tolist()) and fetch.hold(read))):
             raise ValueError(f"{_RULE}; got data that give a record otherwise when it is read again: {_DRAWS}")
         del read
-    found = evaluable(
-        lambda records: _probed(look, fetch, records, [lengths.get(i, 0) for i in records], rows), look, places
-    )
+    kept: list[Indices] = []
+
+    def probed(records: Indices) -> ProbeResult:
+        kept.append(records)
+        return _probed(look, fetch, records, [lengths.get(i, 0) for i in records], rows, smoothed=plan.smoothing > 0)
+
+    found = evaluable(probed, look, places)
+    if not found.learns or len(kept[-1]) < len(places):
+        require_signal(Look(weights, Evaluation(losses, fetch), plan, exact=False), plan, rows)
     if len(data) != plan.n:
         raise ValueError(f"data must hold as many records at all times; got {plan.n} and then {len(data)}")
     if found.shape:
         _require_one_shape(data, collate)
     return found
+
+
+def require_signal(look: Look, plan: Plan, rows: int) -> None:
+    """Raise ValueError where a run would spend its budget on records from which it learns nothing.
+
+    That is so if more than `_MOST_LOST` of `_LOOKED_AT` records cannot be read, or have no finite loss, or if none of
+    the losses changes from one point of a step to another, though they have derivatives.
+
+    look: evaluates records at two points. plan: the run's. rows: how many records are evaluated at a time.
+    """
+    places = np.unique(np.arange(_LOOKED_AT) * plan.n // _LOOKED_AT)
+    values, said = [], ""
+    for first in range(0, len(places), rows):
+        part = places[first : first + rows]
+        try:
+            values.append(look.at_points(part, 1)[0])
+        except RaisedError:
+            for record in part:
+                try:
+                    values.append(look.at_points(np.array([record]), 1)[0])
+                except RaisedError as error:
+                    values.append(np.full((2, 1), math.nan))
+                    said = said or f" ({type(error.error).__name__}: {' '.join(str(error.error).split()):.100})"
+    one, other = np.concatenate(values, axis=1)
+    change = _change(one, other, smoothed=plan.smoothing > 0)
+    counts = ~np.isnan(change)
+    lost = len(places) - int(counts.sum())
+    if lost > max(1, _MOST_LOST * len(places)):
+        raise ValueError(
+            f"losses must be finite numbers for the records; got none for {lost} of {len(places)} that were looked at"
+            f"{said}: they would count as 0, and spend the budget on nothing"
+        )
+    same = plan.smoothing > 0 and counts.any() and not change[counts].any()
+    if same and look.constant(places[counts][0], one[counts][0]):
+        raise ValueError(
+            f"losses must change with the weights; got the same at both points for all {counts.sum()} records that"
+            f" were looked at: no token or class may be labelled, or smoothing = {plan.smoothing:g} may be too small for"
+            f" {str(look.weights.parameters[0].dtype).removeprefix('torch.')}"
+        )
 
 
 def _by_chance(data: Data, numbers: list[int]) -> bool:
@@ -219,7 +286,9 @@ def _by_chance(data: Data, numbers: list[int]) -> bool:
     return one != other
 
 
-def _probed(look: Look, fetch: Alike, records: Indices, lengths: list[int], rows: int) -> ProbeResult:
+def _probed(
+    look: Look, fetch: Alike, records: Indices, lengths: list[int], rows: int, *, smoothed: bool
+) -> ProbeResult:
     draw = np.random.default_rng(0)
     order = draw.permutation(len(records))
     ends = [np.argmin(lengths), np.argmax(lengths)] if len(set(lengths)) > 1 else []
@@ -229,14 +298,26 @@ def _probed(look: Look, fetch: Alike, records: Indices, lengths: list[int], rows
     kept[:2] = [True, False][:rows]  # in the second batch the shortest record stays, and the longest is replaced
     first = look(records[:rows])
     look.weights.require_used()
+    below = look(first.records, 1, first.batch)
+    change = _change(first.values, below.values, smoothed=smoothed)
     compared = _Comparison(look, first)
     others = records[rows:]
     shape = None
     if rows > 1:
-        shape = compared.together(others, kept, fetch)
+        shape = compared.together(below, others, kept, fetch)
     else:
         compared.one_by_one(others)
-    return ProbeResult(compared.rounding, shape, first.values, first.trace.coarsest)
+    learns = not np.isnan(change).any() and bool(change.any())
+    return ProbeResult(compared.rounding, shape, first.values, first.trace.coarsest, learns)
+
+
+def _change(one: Array, other: Array, *, smoothed: bool) -> Array:
+    """Return by how much losses change from one point to the other; `one` itself where they are derivatives.
+
+    An infinite change counts as the clip in a step, and NaN as 0. smoothed: whether they are losses.
+    """
+    with np.errstate(invalid="ignore"):
+        return one - other if smoothed else one
 
 
 class _Comparison:
@@ -260,19 +341,19 @@ class _Comparison:
             self._look(np.array([record]))
         self._twice(others[-1:] if len(others) else self._first.records)
 
-    def together(self, others: Indices, kept: NDArray[np.bool_], fetch: Alike) -> Shape | None:
+    def together(self, below: _Seen, others: Indices, kept: NDArray[np.bool_], fetch: Alike) -> Shape | None:
         """Compare evaluations where a micro-batch has several records.
 
-        others: numbers of records that replace some of the first evaluation. kept: for each record of the first
-        evaluation whether it stays. fetch: reads batches, and says whether random draws while reading were made equal
-        for equal places of a batch and not for equal records (`Alike.by_place`). Returns, for isolation "exact", the
-        shape of batches that keep records apart to the bit; else None. Raises ValueError where the losses differ.
+        below: the evaluation of the first records at the second point. others: numbers of records that replace some of
+        the first evaluation. kept: for each record of the first evaluation whether it stays. fetch: reads batches, and
+        says whether random draws while reading were made equal for equal places of a batch and not for equal records
+        (`Alike.by_place`). Returns, for isolation "exact", the shape of batches that keep records apart to the bit;
+        else None. Raises ValueError where the losses differ.
         """
         first, look = self._first, self._look
         records, rows = first.records, len(first.records)
         every, stayed, went = np.arange(rows), np.flatnonzero(kept), np.flatnonzero(~kept)
         beside = look(_exchanged(records, kept, others))
-        below = look(records, 1, first.batch)
         beside_below = look(_exchanged(records, ~kept, others), 1)
         turned = self._twice(records[::-1])
         shape = self._shape([beside, below, beside_below, turned]) if look.exact else None

@@ -60,24 +60,47 @@ def drawn_records(data: Data, numbers: Sequence[int], moment: bytes) -> list[Any
 def require_data(data: object, name: str = "data") -> None:
     """Raise ValueError for anything but a map-style data set that holds a record.
 
-    For example a DataLoader holds batches, not records, and a tuple (X, y) of arrays has two entries, not n. name: the
-    argument's name, for the message.
+    For example a DataLoader holds batches, not records, a tuple (X, y) of arrays has two entries, not n, and data[0] of
+    a data frame is a column, or the row with the label 0. name: the argument's name, for the message.
     """
+    if inner := [part for part in _within(data) if _is_table(part)]:
+        raise ValueError(
+            f"{name} must be a map-style data set: data[0] the first record, not a column or a label; got"
+            f" {type(inner[0]).__name__}: give datasets.Dataset.from_pandas(frame, preserve_index=False), a list of"
+            " records such as frame.to_dict('records') or series.tolist(), or TensorDataset of tensors"
+        )
     map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    arrays = isinstance(data, tuple) and any(hasattr(part, "shape") for part in data)
     count = 0
-    if map_style and not arrays:
+    if map_style:
         try:
             count = len(data)  # type: ignore[arg-type]
         except TypeError:
             map_style = False
+    arrays = isinstance(data, tuple) or (isinstance(data, list) and count == 2)
+    arrays = arrays and any(len(getattr(part, "shape", ())) and len(part) > count for part in data)  # type: ignore[attr-defined]
     if not map_style or arrays or isinstance(data, Mapping | str | bytes | IterableDataset):
         raise ValueError(
             f"{name} must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of"
-            f" tensors; a DataLoader: its dataset); got {type(data).__name__}"
+            " tensors; a DataLoader: its dataset; a stream: loaded without streaming; splits: one of"
+            f" them); got {type(data).__name__}"
         )
     if not count:
         raise ValueError(f"{name} must hold a record; got none")
+
+
+def _within(data: Any) -> Iterator[object]:
+    """Yield a data set and those that it wraps, as `Subset` and `ConcatDataset` do."""
+    yield data
+    for inner in (getattr(data, "dataset", None), *(getattr(data, "datasets", None) or ())):
+        if inner is not None:
+            yield from _within(inner)
+
+
+def _is_table(data: object) -> bool:
+    """Whether indexing `data` by a number gives a column, or goes by labels, as in the tables of pandas and pyarrow."""
+    return any(hasattr(type(data), name) for name in ("iloc", "__dataframe__", "to_pylist")) or (
+        hasattr(data, "columns") and hasattr(data, "shape")
+    )
 
 
 def fetcher(data: Data, collate: Collate) -> Fetch:

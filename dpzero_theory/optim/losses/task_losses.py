@@ -8,7 +8,8 @@ loss is the mean over its own labelled tokens (or other positions; the label -10
 and 0 if it has none. It does not depend on how many tokens other records have, as transformers' own mean over a batch
 does. A record with a label that is none of the model's classes has the cross-entropy NaN, which a run counts as 0; for
 the measures `error` and `expected-error` its prediction there is wrong. If the first batch has labels, and none of them
-is a class, ValueError says so.
+is a class, ValueError says so. Labels of several classes are numbers from 0 to 1, or -100 where it is unknown whether a
+class is right. A record with another number there is refused in the first batch, and has the loss NaN later.
 """
 
 import math
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers.models.auto import modeling_auto as auto
 
 from dpzero_theory import check
@@ -49,13 +51,14 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
 
     Args:
         model: of transformers, or wrapped by peft. Its class says which task it has, and `problem_type` of its
-            configuration says what a classifier's labels are: one class, several classes, or a number.
-        measure: `cross-entropy`, which means the mean binary one for labels of several classes, and the squared error
-            for a number. Or `error`, the metric itself: the share of a record's labelled tokens whose most likely class
-            is wrong. A zeroth-order method needs no derivative of it, but a smoothing lambda that is large enough to
-            change answers, 0.1 to 0.3. Or `expected-error`, the mean over the labelled tokens of 1 - p, where p is the
-            softmax probability of the label's class: the error of answers that are drawn from the model instead of the
-            most likely ones, averaged over the draws. It lies in [0, 1] too, and moves with every change of the
+            configuration says what a classifier's labels are: one class, several classes, or numbers. If it is None,
+            labels are a number where num_labels is 1, several classes where they are floating-point, and else a class.
+        measure: `cross-entropy`, which means the mean binary one for labels of several classes, and the mean squared
+            error for numbers. Or `error`, the metric itself: the share of a record's labelled tokens whose most likely
+            class is wrong. A zeroth-order method needs no derivative of it, but a smoothing lambda that is large enough
+            to change answers, 0.1 to 0.3. Or `expected-error`, the mean over the labelled tokens of 1 - p, where p is
+            the softmax probability of the label's class: the error of answers that are drawn from the model instead of
+            the most likely ones, averaged over the draws. It lies in [0, 1] too, and moves with every change of the
             weights, so that a smaller lambda (1e-2 to 3e-2) and a smaller clip do.
         options: the numbers of two or more tokens; if given, these alone are the classes of a causal or masked language
             model, such as the words of the answers. A label that is none of them counts as no class: the record's
@@ -71,11 +74,12 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
     def known(mappings: tuple[Mapping[str, Any], ...]) -> bool:
         return any(name in mapping.values() for mapping in mappings)
 
+    several = {"cross-entropy": _several, "error": _several_wrong, "expected-error": _several_chance_wrong}[measure]
+    kind = getattr(config, "problem_type", None)
     if known(_CLASSIFIERS):
-        if getattr(config, "problem_type", None) == "multi_label_classification":
-            several = {"cross-entropy": _several, "error": _several_wrong, "expected-error": _several_chance_wrong}
-            return _joined(_same, several[measure])
-        if getattr(config, "num_labels", 2) == 1:
+        if kind == "multi_label_classification":
+            return _joined(_same, several)
+        if kind == "regression" or (kind is None and getattr(config, "num_labels", 2) == 1):
             if measure != "cross-entropy":
                 raise ValueError(f"measure must be 'cross-entropy' where the label is a number; got {measure!r}")
             return _joined(_same, _squared)
@@ -89,7 +93,9 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
         return _joined(_decoded, single)
     if known(_CAUSAL):
         return _joined(_next_token, single)
-    if known(_CLASSIFIERS + _TAGGERS):
+    if known(_CLASSIFIERS):
+        return _joined(_same, single, None if kind else several)
+    if known(_TAGGERS):
         return _joined(_same, single)
     raise ValueError(
         "losses must be given for a model that is no classifier and no language model of transformers, as a function "
@@ -140,18 +146,20 @@ def _rows(values: Tensor, which: Sequence[int]) -> Tensor:
     return torch.stack([values[row] for row in which])
 
 
-def _joined(forward: Forward, measure: Measure) -> Losses:
-    # true once the labels of the first batch were looked at; measures without classes need no such look
-    looked = measure not in _SINGLE
+def _joined(forward: Forward, measure: Measure, of_floats: Measure | None = None) -> Losses:
+    """Return the loss function of a task. of_floats: the measure for floating-point labels; None for the same one."""
+    looked = False  # true once the labels of the first batch were looked at
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         nonlocal looked
         logits, labels = forward(module, batch)
-        _require_fit(logits, labels, measure)
+        one = of_floats if of_floats is not None and labels.is_floating_point() else measure
+        labels = _fitted(logits, labels, one)
         if not looked:
-            _require_classes(logits.shape[-1], labels)
+            with _disable_current_modes():  # isolation "exact" refuses losses whose operations read values
+                _require_values(logits.shape[-1], labels, one)
             looked = True
-        return measure(logits.float(), labels)
+        return one(logits.float(), labels)
 
     losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # a resumed run compares this name
     return losses
@@ -170,31 +178,46 @@ def _labels(batch: Batch) -> Tensor:
     return labels
 
 
-def _require_fit(logits: Tensor, labels: Tensor, measure: Measure) -> None:
-    """Raise ValueError unless `labels` has a label for each position of the logits, and is of the type that `measure`
-    takes: integers where a label is a class."""
+def _fitted(logits: Tensor, labels: Tensor, measure: Measure) -> Tensor:
+    """Return labels of the shape and type that `measure` takes.
+
+    Raises ValueError unless there is a label for each position of the logits, an integer where a label is a class.
+    """
     shape = tuple(logits.shape)
-    several = measure in (_several, _several_wrong, _several_chance_wrong)
-    wanted = shape if several else shape[:1] if measure is _squared else shape[:-1]
-    if tuple(labels.shape) != wanted:
+    wanted = shape[:-1] if measure in _SINGLE else shape
+    given = labels.reshape(wanted) if {labels.shape, wanted} == {shape[:1], (*shape[:1], 1)} else labels
+    if tuple(given.shape) != wanted:
         raise ValueError(
             f"labels must be of shape {wanted} for a model that gives {shape}; got {tuple(labels.shape)}: the collator"
-            " and the model must be of one task"
+            " and the model must be of one task (several classes: problem_type='multi_label_classification'; numbers:"
+            " problem_type='regression')"
         )
-    if measure in _SINGLE and (labels.is_floating_point() or labels.dtype == torch.bool):
+    if measure not in _SINGLE:
+        return given
+    if labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(
             f"labels must be integers, numbers of classes; got {labels.dtype} (a number to predict: num_labels=1;"
             " several classes: problem_type='multi_label_classification')"
         )
+    return given.long()
 
 
-def _require_classes(classes: int, labels: Tensor) -> None:
-    """Raise ValueError where there are labels, and none of them is a class. classes: how many classes the model has."""
+def _require_values(classes: int, labels: Tensor, measure: Measure) -> None:
+    """Raise ValueError where no label is a class, or where one of several classes is no number from 0 to 1.
+
+    classes: how many classes the model has. labels: as `_fitted` returns them. measure: says what a label is.
+    """
     found = labels[labels != IGNORED]
-    if found.numel() and not ((found >= 0) & (found < classes)).any():
+    if measure in _SINGLE and found.numel() and not ((found >= 0) & (found < classes)).any():
         raise ValueError(
             f"labels must be integers from 0 to {classes - 1}, the model's classes, or {IGNORED} for none; got"
             f" {int(found[0])}: give the model num_labels, or number the classes from 0"
+        )
+    if measure in _SEVERAL and not ((found >= 0) & (found <= 1)).all():
+        wrong = found[~((found >= 0) & (found <= 1))][0]
+        raise ValueError(
+            f"labels must be numbers from 0 to 1, or {IGNORED} where it is unknown whether a class is right; got"
+            f" {wrong.item()}"
         )
 
 
@@ -209,10 +232,25 @@ def _logits(module: nn.Module, batch: Batch) -> Tensor:
     return found
 
 
+def virtual_tokens(module: nn.Module, logits: Tensor, tokens: int) -> int:
+    """Return for how many virtual tokens, which an adapter of peft puts before a record's own, there are logits.
+
+    logits: shape (records, places, classes). tokens: the record's own. Raises ValueError if they are not the rest.
+    """
+    virtual = logits.shape[1] - tokens
+    if virtual not in (0, getattr(getattr(module, "active_peft_config", None), "num_virtual_tokens", 0)):
+        raise ValueError(
+            f"labels must be given for each of the model's {logits.shape[1]} tokens, prompt and padding too, with"
+            f" {IGNORED} where nothing is predicted; got {tokens} (words that are several tokens: see word_ids)"
+        )
+    return virtual
+
+
 def _same(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    labels = _labels(batch)
-    logits = _logits(module, batch)
-    return logits[:, -labels.shape[1] :] if labels.dim() == 2 and logits.dim() == 3 else logits, labels
+    labels, logits = _labels(batch), _logits(module, batch)
+    if labels.dim() == 2 and logits.dim() == 3:
+        logits = logits[:, virtual_tokens(module, logits, labels.shape[1]) :]
+    return logits, labels
 
 
 def _next_token(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -222,9 +260,8 @@ def _next_token(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
     logits = _logits(module, batch)
-    virtual = logits.shape[1] - labels.shape[1]  # peft's virtual tokens; the last one predicts the first token
-    if virtual:
-        return logits[:, virtual - 1 : -1], labels
+    if virtual := virtual_tokens(module, logits, labels.shape[1]):
+        return logits[:, virtual - 1 : -1], labels  # the last virtual token predicts the first token
     return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # slicing the logits instead would copy them
 
 
@@ -262,16 +299,32 @@ def _over_places(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def _several(logits: Tensor, labels: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(1)
+    right = labels.float().clamp(0, 1)
+    return _over_classes(functional.binary_cross_entropy_with_logits(logits, right, reduction="none"), labels)
 
 
 def _several_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    return ((logits > 0) != (labels > 0.5)).float().mean(1)
+    return _over_classes(((logits > 0) != (labels > 0.5)).float(), labels)
 
 
 def _several_chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    return (logits.sigmoid() - labels.float()).abs().mean(1)
+    return _over_classes((logits.sigmoid() - labels.float()).abs(), labels)
+
+
+def _over_classes(values: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean of each record's values over the classes with a label, NaN if a label is no number from 0 to 1.
+
+    values, labels: shape (records, classes).
+    """
+    known = labels != IGNORED
+    wrong = known & ~((labels >= 0) & (labels <= 1))
+    mean = values.where(known, 0).sum(1) / known.sum(1).clamp(min=1)
+    return mean.masked_fill(wrong.any(1), math.nan)
+
+
+_SEVERAL = (_several, _several_wrong, _several_chance_wrong)
+"""The measures of tasks in which each class has a label of its own."""
 
 
 def _squared(logits: Tensor, labels: Tensor) -> Tensor:
-    return (logits.squeeze(-1) - labels.float()).square()
+    return (logits - labels.float()).square().mean(1)

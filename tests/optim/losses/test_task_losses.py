@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers", reason="the hf extra is not i
 
 from dpzero_theory.optim.losses.identity import of_losses  # noqa: E402
 from dpzero_theory.optim.losses.task_losses import MEASURES, losses_for  # noqa: E402
+from dpzero_theory.optim.losses.trace import Trace  # noqa: E402
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 BERT = {"vocab_size": 20, "max_position_embeddings": 12, **SIZES}
@@ -133,6 +134,7 @@ def test_a_model_of_peft_is_known_by_what_it_wraps() -> None:
     for config in (
         peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]),
         peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+        peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
     ):
         module, given = peft.get_peft_model(model("causal"), config).eval(), batch("causal")
         with torch.no_grad():
@@ -196,6 +198,84 @@ def test_batches_and_labels_that_do_not_fit_are_said() -> None:
         ValueError, match=r"^labels must be of shape \(3, 3\) for a model that gives \(3, 3\); got \(3,\)"
     ):
         losses_for(several)(several, {**given, "labels": torch.tensor([0.0, 1.0, 0.0])})
+
+
+SEVERAL, NUMBERS = {"problem_type": "multi_label_classification"}, {"problem_type": "regression"}
+
+
+@pytest.mark.parametrize(
+    ("config", "labels"),
+    [
+        ({"num_labels": 3}, torch.tensor([0, 2], dtype=torch.int32)),
+        ({"num_labels": 3}, torch.tensor([[0], [2]])),
+        ({"num_labels": 3}, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.3]])),
+        ({"num_labels": 3, **SEVERAL}, torch.tensor([[1, 0, 1], [0, 0, 0]])),
+        ({"num_labels": 3, **SEVERAL}, torch.tensor([[True, False, True], [False, False, False]])),
+        ({"num_labels": 3, **NUMBERS}, torch.tensor([[0.5, 2.0, 1.0], [0.0, -1.0, 0.3]])),
+        ({"num_labels": 2, **NUMBERS}, torch.tensor([[1, 0], [4, 2]])),
+        ({"num_labels": 1}, torch.tensor([[0.5], [2.0]])),
+        ({"num_labels": 1}, torch.tensor([3, -2])),
+    ],
+    ids=str,
+)
+def test_a_classifier_takes_the_forms_of_labels_that_transformers_takes(config: Any, labels: torch.Tensor) -> None:
+    torch.manual_seed(3)
+    module = bert("SequenceClassification", **config).eval()
+    given = {"input_ids": torch.randint(3, 20, (2, 6)), "labels": labels}
+    one = labels if labels.dtype.is_floating_point or "problem_type" not in config else labels.float()
+    one = one.long() if labels.dtype == torch.int32 else one.float() if config["num_labels"] == 1 else one
+    with torch.no_grad():
+        found = losses_for(module)(module, given)
+        rows = [{"input_ids": given["input_ids"][i : i + 1], "labels": one[i : i + 1]} for i in range(2)]
+        theirs = torch.stack([module(**row).loss for row in rows])
+    torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "labels", "said"),
+    [
+        ({"num_labels": 2, **NUMBERS}, torch.tensor([0, 1]), r"of shape \(2, 2\) .* problem_type='regression'"),
+        ({"num_labels": 3}, torch.tensor([[1, 0, 1]] * 2), r"of shape \(2,\) .* problem_type='multi_label_class"),
+        ({"num_labels": 3, **SEVERAL}, torch.tensor([[1, 0, -1], [1, 0, 0]]), "from 0 to 1, or -100 .*; got -1"),
+        ({"num_labels": 3}, torch.tensor([[1.0, 0.0, float("nan")]] * 2), "from 0 to 1, or -100 .*; got nan"),
+        ({"num_labels": 3, **SEVERAL}, torch.tensor([[1, 0, 2], [1, 0, 0]]), "from 0 to 1, or -100 .*; got 2"),
+    ],
+)
+def test_labels_of_no_meaning_are_refused(config: Any, labels: torch.Tensor, said: str) -> None:
+    module = bert("SequenceClassification", **config).eval()
+    with pytest.raises(ValueError, match=f"^labels must be .*{said}"):
+        losses_for(module)(module, {"input_ids": torch.randint(3, 20, (2, 6)), "labels": labels})
+
+
+def test_a_class_that_may_or_may_not_be_right_is_left_out_and_a_later_wrong_label_is_its_records_alone() -> None:
+    module, given = model("several of three"), batch("several of three")
+    for measure in MEASURES:
+        losses = losses_for(module, measure)
+        with torch.no_grad():
+            each = [losses(module, {**given, "labels": given["labels"].clone().fill_(-100).index_copy_(
+                1, torch.tensor([k]), given["labels"][:, k : k + 1])}) for k in range(2)]  # fmt: skip
+            unknown = given["labels"].clone()
+            unknown[:, 2] = -100
+            torch.testing.assert_close(losses(module, {**given, "labels": unknown}), (each[0] + each[1]) / 2)
+            assert losses(module, {**given, "labels": torch.full((3, 3), -100)}).tolist() == [0, 0, 0]
+            unknown[1, 0] = 7
+            assert losses(module, {**given, "labels": unknown}).isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["tags", "masked", "causal"])
+@pytest.mark.parametrize("cut", [slice(0, 3), slice(3, 6)])
+def test_labels_of_another_length_are_refused(name: str, cut: slice) -> None:
+    module, given = model(name), batch(name)
+    with pytest.raises(ValueError, match=r"^labels must be given for each of the model's 6 tokens, .*; got 3"):
+        losses_for(module)(module, {**given, "labels": given["labels"][:, cut]})
+
+
+def test_labels_are_looked_at_where_isolation_exact_forbids_losses_to_look() -> None:
+    module, given = model("one of three"), batch("one of three")
+    losses, trace = losses_for(module), Trace(3)
+    with trace, torch.no_grad():
+        losses(module, {**given, "attention_mask": torch.ones(3, 1, 6, 6)})
+    assert trace.reads == ""
 
 
 def test_what_has_no_known_loss_is_said() -> None:
