@@ -30,9 +30,15 @@ class PreconditionError(ValueError):
 
 
 def _rule(name: str, above: float, at_least: float, below: float, at_most: float) -> str:
-    low = f"{above:g} < " if at_least == -math.inf else f"{at_least:g} <= "
-    high = f" < {below:g}" if at_most == math.inf else f" <= {at_most:g}"
-    return f"{low}{name}{high}"
+    low = f"{_exact(above)} < " if at_least == -math.inf else f"{_exact(at_least)} <= "
+    high = f" < {_exact(below)}" if at_most == math.inf else f" <= {_exact(at_most)}"
+    return f"{name}{high}" if low == "-inf < " and high != " < inf" else f"{low}{name}{high}"
+
+
+def _exact(number: float) -> str:
+    """Returns a number for an error message: six digits if they are all that it has, else all of its digits."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number))
 
 
 def shown(value: object) -> str:

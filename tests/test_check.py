@@ -4,6 +4,7 @@ The message must name the argument, the rule and the value.
 """
 
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -132,3 +133,17 @@ def test_precondition() -> None:
     with pytest.raises(PreconditionError, match=r"^r must be at most d$"):
         precondition(False, "r must be at most d")
     assert issubclass(PreconditionError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ({"at_most": 600.0}, "x <= 600"),
+        ({"below": 0.1 + 0.2}, "x < 0.30000000000000004"),
+        ({"above": 0, "at_most": math.nextafter(0.5, 0)}, "0 < x <= 0.49999999999999994"),
+        ({"at_least": 1e-290}, "1e-290 <= x < inf"),
+    ],
+)
+def test_a_rule_names_the_bounds_there_are_with_all_of_their_digits(bounds: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^x must be a finite number with {re.escape(said)}; got nan$"):
+        real("x", math.nan, **bounds)

@@ -30,6 +30,7 @@ _ONE_SHAPE = (
     "isolation 'exact' needs batches of one shape: pad and cut records to one length in the data set or in collate, or"
     " use micro_batch=1"
 )
+_PADDING = " (of texts, pad on the right: tokenizer.padding_side = 'right', or all to one length)"
 _DRAWS = "what is drawn at random must come from torch's, numpy's or Python's global generator"
 _ONE_BY_ONE = " (where reading draws at random, read records one by one: a data set without __getitems__)"
 _LOOKED_AT = 32
@@ -266,8 +267,8 @@ def require_signal(look: Look, plan: Plan, rows: int) -> None:
     if same and look.constant(places[counts][0], one[counts][0]):
         raise ValueError(
             f"losses must change with the weights; got the same at both points for all {counts.sum()} records that"
-            f" were looked at: no token or class may be labelled, or smoothing = {plan.smoothing:g} may be too small for"
-            f" {str(look.weights.parameters[0].dtype).removeprefix('torch.')}"
+            f" were looked at: no token or class may be labelled, or smoothing = {plan.smoothing:g} may be too small"
+            f" for {str(look.weights.parameters[0].dtype).removeprefix('torch.')}"
         )
 
 
@@ -364,7 +365,7 @@ class _Comparison:
             self._compare(turned, first, every[::-1], every, "in another place of the batch")
         if not look.exact:
             for places in (every[: len(stayed)] if fetch.by_place else stayed, every[:1]):
-                how = f"among {len(places)} of {rows} records, with the padding of these{hint}"
+                how = f"among {len(places)} of {rows} records, with the padding of these{_PADDING}{hint}"
                 self._compare(look(records[places]), first, every[: len(places)], places, how)
             size = largest(first.values)
             single = bool((first.values.astype(np.float32) == first.values).all())

@@ -153,7 +153,8 @@ def _joined(forward: Forward, measure: Measure, of_floats: Measure | None = None
     def losses(module: nn.Module, batch: Any) -> Tensor:
         nonlocal looked
         logits, labels = forward(module, batch)
-        one = of_floats if of_floats is not None and labels.is_floating_point() else measure
+        floats = labels.is_floating_point() and labels.shape == logits.shape
+        one = of_floats if of_floats is not None and floats else measure
         labels = _fitted(logits, labels, one)
         if not looked:
             with _disable_current_modes():  # isolation "exact" refuses losses whose operations read values

@@ -64,9 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, words = parser.parse_known_args(argv)
     with parser.refusals():
         try:
-            _tune(TRAINERS[options.kind], _fields(parser, options, words))
-        except (yaml.YAMLError, DatasetsError) as error:
-            raise ValueError(str(error)) from None
+            fields = _fields(parser, options, words)
+            trainer = _trainer(TRAINERS[options.kind], fields)
+        except (yaml.YAMLError, DatasetsError, ImportError, RuntimeError, AttributeError, TypeError) as error:
+            # a field whose package is missing, or whose value a library does not know
+            raise ValueError(" ".join(str(error).split())) from None
+        _tune(trainer, fields[1])
     return 0
 
 
@@ -88,7 +91,8 @@ def _fields(parser: Parser, options: Any, words: Sequence[str]) -> tuple[Any, ..
     return tuple(found)
 
 
-def _tune(kind: type[Any], fields: tuple[Any, ...]) -> None:
+def _trainer(kind: type[Any], fields: tuple[Any, ...]) -> Any:
+    """Return the trainer of this kind with the model, the data and the settings that the fields name."""
     script, arguments, model, mixture, own = fields
     if model.model_name_or_path is None:
         raise ValueError("model_name_or_path must be given: a folder with the model, or its name on the hub; got none")
@@ -100,7 +104,7 @@ def _tune(kind: type[Any], fields: tuple[Any, ...]) -> None:
     for split in splits:
         if split not in data:
             raise ValueError(f"the data must have a split {split!r}; got {', '.join(data)}")
-    trainer = kind(
+    return kind(
         _model(model, arguments),
         arguments,
         private=_settings(own.private),
@@ -110,6 +114,10 @@ def _tune(kind: type[Any], fields: tuple[Any, ...]) -> None:
         owner=own.owner,
         public_evaluation=own.public_evaluation,
     )
+
+
+def _tune(trainer: Any, arguments: Any) -> None:
+    """Train, and write the model and its card into the output folder. arguments: the trainer's."""
     done = trainer.train(arguments.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card()

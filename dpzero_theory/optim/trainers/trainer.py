@@ -50,6 +50,7 @@ from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.files.transcript import Record
 from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.records import require_data
 from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.private import make_private_with_epsilon
@@ -146,6 +147,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             if options.get(name) not in (None, (None, None)):
                 raise ValueError(f"{name} must be left out: {instead}")
         _require_settings(private)
+        if options.get("train_dataset") is not None:
+            require_data(options["train_dataset"], "train_dataset")
         self._plain = defaults(args)
         require_honoured(args, self._plain)
         if args.load_best_model_at_end and args.save_only_model:
@@ -214,6 +217,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         resume = self._private.get("resume", True)
         if resume is not True and resume != "moved":
             raise ValueError(f"resume must be 'moved' in private, or left out; got {resume!r}")
+        if self._begun() and not resumed:
+            raise FileExistsError(
+                f"{self._folder} holds a run: give train resume_from_checkpoint=True to go on with it, or another"
+                " output_dir to begin a new one"
+            )
         private = dict(self._private)
         data = self._of_the_model(self.train_dataset)
         if "public_data" in private:
@@ -227,7 +235,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             **private,
             "folder": self._folder,
             "collate": self.data_collator,
-            "resume": resume if resumed and self._begun() else False,
+            "resume": resume if self._begun() else False,
         }
         return make_private_with_epsilon(self.model, losses, data, **options)
 

@@ -201,7 +201,10 @@ class _Trainer(DPZeroTrainer):
             raise ValueError(f"owner must be a column of train_dataset ({', '.join(known)}); got {owner!r}")
         if not isinstance(train_dataset, Dataset) or not len(train_dataset):
             got = "an empty one" if isinstance(train_dataset, Dataset) else type(train_dataset).__name__
-            raise ValueError(f"train_dataset must be a datasets.Dataset with entries; got {got}")
+            raise ValueError(
+                "train_dataset must be a datasets.Dataset with entries (Dataset.from_list(rows); a stream: loaded"
+                f" without streaming); got {got}"
+            )
         owners = list(train_dataset[owner]) if owner is not None else None
         public = private.get(_PUBLIC) if isinstance(private, Mapping) else None
         evaluated = options.get("eval_dataset")

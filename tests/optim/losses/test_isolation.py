@@ -225,7 +225,7 @@ NOTHING: dict[str, tuple[Case, str]] = {
     "lambda is rounded away": (with_weights(torch.bfloat16, 1.0), "change .*smoothing = 0.001 .* for bfloat16"),
     "no label": (with_labels(lambda y: torch.full_like(y, -100)), "change with the weights; .* all 32 records"),
     "labels of no class": (with_labels(lambda y: 3 * y), r"finite numbers .*\(IndexError: Target . is out of bounds"),
-    "files are missing": (lost(3 / 4), r"finite numbers .* got none for 2. .* \(FileNotFoundError: no such file\)"),
+    "files are missing": (lost(5 / 8), r"finite numbers .* got none for .. .* \(FileNotFoundError: no such file\)"),
     "half the files": (lost(1 / 2), "finite numbers for the records; got none for 17 of 32"),
 }
 
@@ -245,6 +245,13 @@ def test_a_run_with_a_few_lost_records_or_0_1_losses_is_not(tmp_path: Path, micr
     right = table(losses=lambda m, b: (m(b[0]).argmax(1) != m(b[0]).argmax(1)).float())
     for number, case in enumerate((lost(1 / 8), right)):
         started(case, tmp_path / str(number), micro_batch=micro_batch)
+
+
+def test_where_padding_counts_the_way_out_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"padding of these \(of texts, pad on the right: tokenizer.padding_side = 'right'"
+    ):
+        started(text(lambda: Pooled(masked=False)), tmp_path / "run", micro_batch=N)
 
 
 def test_what_a_probe_cannot_see(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from dpzero_theory.optim.losses.records import Alike, Unreadable, each, fetcher, length_of, require_data
 
@@ -51,11 +51,40 @@ def test_tensors_are_indexed_at_once_and_a_collate_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [None, 3, (torch.zeros(4), torch.zeros(4)), {"x": [1]}, "text", iter([1]), DataLoader(Rows(), batch_size=2)]
+    "bad",
+    [
+        None,
+        3,
+        (torch.zeros(4), torch.zeros(4)),
+        [torch.zeros(4, 2), torch.zeros(4)],
+        {"x": [1]},
+        "text",
+        iter([1]),
+        DataLoader(Rows(), batch_size=2),
+    ],
 )
 def test_what_is_no_map_style_data_set_is_refused_in_one_line(bad: object) -> None:
     with pytest.raises(ValueError, match=r"^data must be a map-style data set.*got \w+$"):
         require_data(bad)
+
+
+def test_tables_of_other_libraries_are_refused_and_what_is_made_of_them_is_not() -> None:
+    pandas = pytest.importorskip("pandas", reason="the hf extra is not installed")
+    arrow = pytest.importorskip("pyarrow", reason="the hf extra is not installed")
+    datasets = pytest.importorskip("datasets", reason="the hf extra is not installed")
+    frame = pandas.DataFrame({"a": range(4), "b": range(4)})
+    kept = frame["a"][frame["a"] % 2 == 0]
+    for bad in (
+        frame, frame.T, kept, frame["a"], arrow.table({"a": [1, 2]}), Subset(frame, [0]), Subset(kept, [0]),
+        ConcatDataset([Rows(), Subset(kept, [0])]),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"^data must be a map-style data set: data\[0\] the .* frame\.to_dict\("):
+            require_data(bad)
+    for good in (
+        datasets.Dataset.from_pandas(frame), frame.to_dict("records"), kept.tolist(), frame.to_numpy(),
+        Subset(Rows(), [0]), [torch.zeros(3)] * 5, [(torch.zeros(2), 1)] * 2,
+    ):  # fmt: skip
+        require_data(good)
 
 
 class Drawn(Rows):

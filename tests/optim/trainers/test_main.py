@@ -93,6 +93,12 @@ def test_a_stopped_run_goes_on(place: Path) -> None:
         ({"eval_strategy": "steps", "eval_steps": 1}, (), "the data must have a split 'test'; got train"),
         ({"ignore_bias_buffers": True}, (), "ignore_bias_buffers must be left out"),
         ({"owner": "writer"}, (), "owner must be a column of train_dataset"),
+        ({"load_in_4bit": True}, (), "requires bitsandbytes"),
+        ({"report_to": "codecarbon"}, (), "requires `codecarbon` to be installed"),
+        ({"attn_implementation": "flash_attention_2"}, (), "FlashAttention2 has been toggled on"),
+        ({"dtype": "float7"}, (), "no attribute 'float7'"),
+        ({"datasets": None, "dataset_name": "json"}, (), "An error occurred while generating the dataset"),
+        ({"streaming": True}, (), "a stream: loaded without streaming); got IterableDataset"),
     ],
     ids=lambda value: str(value)[:30],
 )

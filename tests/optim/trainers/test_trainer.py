@@ -109,7 +109,7 @@ def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     assert trainer(tmp_path, first).train().global_step == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_dpzero", "checkpoint-2"]
     assert [set(logs) for logs in first.logs] == [{"epsilon", "step_size", "released", "epoch"}] * 3
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match=r"resume_from_checkpoint=True to go on .* or another output_dir"):
         trainer(tmp_path, first).train()
     with pytest.raises(ValueError, match="clip must be that of the run that is resumed"):
         trainer(tmp_path, first, clip=2.0).train(resume_from_checkpoint=True)

@@ -224,6 +224,12 @@ def test_owners_stay_with_their_entries_where_trl_shuffles_them(tmp_path: Path) 
     assert sorted(map(list, words)) == [[WORDS.index(word)] for word in "abcd"]
 
 
+def test_pairs_that_are_all_cut_away_are_one_line(tmp_path: Path) -> None:
+    rows = [{**pair, "prompt": " ".join("abcdabcdabcd")} for pair in PAIRS]
+    with pytest.raises(ValueError, match=r"^the data must have entries that TRL keeps .*; got none$"):
+        preferred(tmp_path / "run", {"max_length": 8}, rows=rows)
+
+
 def test_data_of_which_trl_has_left_entries_out_are_refused(tmp_path: Path) -> None:
     theirs = trl.SFTTrainer.__new__(trl.SFTTrainer)
     theirs.args = trl.SFTConfig(
@@ -238,9 +244,12 @@ def test_data_of_which_trl_has_left_entries_out_are_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (Dataset.from_list([]), "train_dataset must be a datasets.Dataset with entries; got an empty one"),
-        (TEXTS, "train_dataset must be a datasets.Dataset with entries; got list"),
-        (Dataset.from_list(TEXTS).to_iterable_dataset(), "with entries; got IterableDataset"),
+        (
+            Dataset.from_list([]),
+            "train_dataset must be a datasets.Dataset with entries (Dataset.from_list(rows);",
+        ),
+        (TEXTS, "without streaming); got list"),
+        (Dataset.from_list(TEXTS).to_iterable_dataset(), "without streaming); got IterableDataset"),
         (Dataset.from_list([{"text": None}]), "train_dataset must have what TRL reads; got AttributeError"),
         (Dataset.from_list([{"words": "a"}]), "got KeyError 'text' with its columns words"),
         (
