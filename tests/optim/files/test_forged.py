@@ -383,11 +383,13 @@ def test_odd_files_are_refused_in_one_line(
 
 
 def test_weights_that_are_no_numbers_are_compared_by_their_bits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = Logistic()
     with torch.no_grad():
         module.weight[2] = float("nan")
+    # a start refuses such weights, but a run may come to them
+    monkeypatch.setattr("dpzero_theory.optim.losses.probe.require_signal", lambda *_: None)
     torch.save(module.state_dict(), tmp_path / "initial.pt")
     run = private(tmp_path / "run", module)
     run.step()
