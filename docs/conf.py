@@ -97,7 +97,7 @@ def _modules_to_reference(app, included, _parent, content):
         module = (folder / match[1]).resolve().relative_to(source.parent)
         return "]: /reference/modules/" + ".".join(module.parts) + ".rst"
 
-    content[0] = re.sub(r"\]: ((?!\S*tests/)\S+)\.py$", page, content[0], flags=re.MULTILINE)
+    content[0] = re.sub(r"\]: ((?!\S*(?:tests|benchmarks)/)\S+)\.py$", page, content[0], flags=re.MULTILINE)
 
 
 def _fold_long_tables(_app, _page, content):

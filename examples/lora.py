@@ -3,10 +3,9 @@
 import sys
 
 from peft import LoraConfig, get_peft_model
-from reviews import reviews
+from reviews import minilm_folder, reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, default_data_collator
 
-from dpzero_theory.curvature.encoder import minilm_folder
 from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.trainers.progress import Progress

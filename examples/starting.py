@@ -3,10 +3,9 @@
 import sys
 
 from datasets import Dataset
-from reviews import reviews
+from reviews import minilm_folder, reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 
-from dpzero_theory.curvature.encoder import minilm_folder
 from dpzero_theory.optim.losses.starting import starting_values
 from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon

@@ -104,12 +104,7 @@ BAD: dict[str, list[tuple[str, list[str]]]] = {
             for word in ("mlp-digits:x", "mlp-digits:0", "mlp-digits:1e9", "no.such:thing")
         ),
         *(("--model", ["--model", word]) for word in (".:x", "a b:c", "dpzero_theory.datasets:digits")),
-        ("--model", ["--model", "minilm:x", "--data", "data", "--public"]),
         ("--data", ["--data", "elsewhere"]),
-        ("--data", ["--model", "logistic", "--data", "elsewhere", "--public"]),
-        ("--data", ["--model", "logistic", "--data", "latin", "--public"]),
-        ("--data", ["--model", "logistic", "--data", "header", "--public"]),
-        ("--data", ["--model", "logistic", "--data", "data"]),
         ("--synthetic", ["--public", "--synthetic"]),
         ("--spend-no-privacy-claim", ["--public", "--spend-no-privacy-claim"]),
         ("--power", ["--power", "3"]),

@@ -23,9 +23,9 @@ from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names, task
+from benchmarks.problems.encoder import SUBSETS
 from dpzero_theory import check
 from dpzero_theory.cli import Parser, input_folder, integer, number, output_folder
-from dpzero_theory.curvature.encoder import SUBSETS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.privacy.selection import Runs, selection_epsilon

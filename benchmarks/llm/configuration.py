@@ -6,8 +6,8 @@ from typing import Any
 from benchmarks.llm.models import DTYPES, MINILM
 from benchmarks.llm.records import Selection
 from benchmarks.llm.tasks import KINDS, names
+from benchmarks.problems.encoder import SUBSETS
 from dpzero_theory import check
-from dpzero_theory.curvature.encoder import SUBSETS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.sphere import DIRECTIONS

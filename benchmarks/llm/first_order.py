@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
-from dpzero_theory.curvature.encoder import Scale, SentenceClassifier, layers
+from benchmarks.problems.encoder import Scale, SentenceClassifier, layers
 from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.privacy.sampling import drawn
 

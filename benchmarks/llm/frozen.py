@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from dpzero_theory.curvature.encoder import Scale, SentenceClassifier
+from benchmarks.problems.encoder import Scale, SentenceClassifier
 
 Tensor = torch.Tensor
 _ROWS = 16

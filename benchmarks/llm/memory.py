@@ -38,8 +38,8 @@ from benchmarks.llm.flags import model_name
 from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
+from benchmarks.problems.encoder import SUBSETS, train
 from dpzero_theory.cli import Parser, Several, integer
-from dpzero_theory.curvature.encoder import SUBSETS, train
 from dpzero_theory.optim.run import Run
 
 KEY = ("model", "method", "batch", "length", "dtype", "weights")

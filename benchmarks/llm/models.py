@@ -17,9 +17,9 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from benchmarks.problems.encoder import minilm_folder
 from benchmarks.training.pretrained import PRETRAINED, pretrained_folder
 from dpzero_theory import check
-from dpzero_theory.curvature.encoder import minilm_folder
 
 MINILM = "minilm"
 """The name of the sentence encoder of 22.7 million weights that is installed with the extra `dev`, so nothing is

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.llm.tasks import Source, Task
-from dpzero_theory import check, datasets
+from benchmarks.problems.sentences import sst2
+from dpzero_theory import check
 
 TEST_SEED = 42
 """The seed of the shuffle that picks the test records, so that all runs have the same test records."""
@@ -168,7 +169,7 @@ def _tsv(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _sst2(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
     (column,) = task.fields.values()
-    for sentence, sign in zip(*datasets.sst2(path), strict=True):
+    for sentence, sign in zip(*sst2(path), strict=True):
         yield {column: sentence, task.label: int(sign > 0)}
 
 

@@ -22,7 +22,7 @@ from benchmarks.llm.prompts import Example, Prompter
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.scoring import Scorer, classifier, scorer
 from benchmarks.llm.tasks import task
-from dpzero_theory.curvature.encoder import train
+from benchmarks.problems.encoder import train
 
 KEY = (*Configuration.columns(), "step")
 FIELDS = (

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from benchmarks.llm.prompts import Example, Prompter
+from benchmarks.problems.encoder import SentenceClassifier, embed
 from dpzero_theory import check
-from dpzero_theory.curvature.encoder import SentenceClassifier, embed
 
 Tensor = torch.Tensor
 Batch = Sequence[Example]

@@ -29,8 +29,8 @@ from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.first_order import add_lora
 from benchmarks.llm.models import MINILM, load, random_model
 from benchmarks.pretrain.models import config
+from benchmarks.problems.encoder import SentenceClassifier, train
 from dpzero_theory.cli import integer
-from dpzero_theory.curvature.encoder import SentenceClassifier, train
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run

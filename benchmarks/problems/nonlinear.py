@@ -29,13 +29,13 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.synthetic import lanes as common
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
-from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
 
 CHUNK = 1 << 17
 """How many numbers are worked on at a time, so that they stay in the cache of a processor core."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import Results, discard
+from benchmarks.problems.lipschitz import LogisticRegression
 from dpzero_theory import params
 from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.datasets import binary_digits
@@ -26,7 +27,7 @@ from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes, directions_of
-from dpzero_theory.synthetic.problems import LogisticRegression, Quadratic, paper_spectrum
+from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 from dpzero_theory.theory import theorems
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp

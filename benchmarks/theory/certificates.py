@@ -35,13 +35,15 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import OK, RESULTS
 from benchmarks.problems import nonlinear
+from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
+from benchmarks.problems.sentences import hashed_words, sst2
 from dpzero_theory.cli import integer
-from dpzero_theory.datasets import binary_digits, sst2
+from dpzero_theory.datasets import binary_digits
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
-from dpzero_theory.synthetic.data import gaussian_data, hashed_words
+from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes
-from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
+from dpzero_theory.synthetic.problems import paper_spectrum
 from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Prescription, Problem

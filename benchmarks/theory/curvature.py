@@ -25,8 +25,9 @@ from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS
+from benchmarks.problems import language
 from dpzero_theory.cli import Parser, Several, input_folder, integer
-from dpzero_theory.curvature import catalog, tasks
+from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
@@ -99,7 +100,7 @@ def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[
     return the row. `seed` draws the start, the data and the measurement's random vectors. folder: where the sentences
     for the encoder are; other models need none."""
     plan = study(model)
-    task = catalog.load(model, plan.data or str(folder), plan.samples, seed)
+    task = language.load(model, plan.data or str(folder), plan.samples, seed)
     module = task.module
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], plan.learning_rate)
     for _ in range(plan.moments[moment]):

@@ -29,12 +29,13 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS
 from benchmarks.problems import nonlinear
+from benchmarks.problems.lipschitz import PseudoHuber
 from dpzero_theory.cli import integer
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes
-from dpzero_theory.synthetic.problems import PseudoHuber, paper_spectrum
+from dpzero_theory.synthetic.problems import paper_spectrum
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 

@@ -29,6 +29,7 @@ import numpy as np
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import read_rows
+from benchmarks.problems.hardest import hardest
 from benchmarks.problems.worst_case import WorstCase, run
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.cli import integer
@@ -36,7 +37,6 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
-from dpzero_theory.theory.sharp.lower_bound import hardest
 
 D, DELTA, FAILURE, CHAINS = 2000, 1e-6, 0.05, 64
 RECORDS = 10**9

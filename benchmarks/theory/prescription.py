@@ -6,7 +6,8 @@
 
 and for the real sentence encoder on SST-2
 
-    python -m dpzero_theory.curvature --model minilm:top-norm --data DIR --public --samples 2048 --out problem.json
+    python -m dpzero_theory.curvature --model benchmarks.problems.language:top_norm --data DIR --public \\
+        --samples 2048 --out problem.json
     python -m dpzero_theory.params --problem problem.json --n 8192 --epsilon 6 --delta 1e-5 --max-steps 500
     python -m benchmarks.prescription --task minilm --data DIR --problem problem.json
 
@@ -50,9 +51,11 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import rounded
+from benchmarks.problems import language
+from benchmarks.problems.sentences import sst2
 from dpzero_theory import datasets, problem_file
 from dpzero_theory.cli import Parser, input_file, input_folder, integer
-from dpzero_theory.curvature import language, tasks
+from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Batch, Objective
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
@@ -203,7 +206,7 @@ def minilm(folder: Path) -> TaskRecords:
     """Return the records of the task minilm:top-norm, from the folder with SST-2. RECORDS phrases of 6 to 12 words,
     none of which the constants were measured on, are the private records, and the whole test set are the test
     records."""
-    phrases, signs = datasets.sst2(folder / "sst2_train.tsv")
+    phrases, signs = sst2(folder / "sst2_train.tsv")
     fitting = language.fitting(phrases)
     seen = set(np.random.default_rng(0).choice(fitting, MEASURED, replace=False).tolist())
     chosen = np.random.default_rng(1).permutation([i for i in fitting if i not in seen])[:RECORDS]
@@ -218,7 +221,7 @@ def minilm(folder: Path) -> TaskRecords:
     return TaskRecords(
         module=lambda: copy.deepcopy(model.module),
         train=batch([phrases[i] for i in chosen], signs[chosen]),
-        test=batch(*datasets.sst2(folder / "sst2_test.tsv")),
+        test=batch(*sst2(folder / "sst2_test.tsv")),
     )
 
 

@@ -35,8 +35,8 @@ from benchmarks.llm.models import LanguageModel
 from benchmarks.llm.runs import run_folder, trained
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import FAMILIES, pretrained
+from benchmarks.problems.encoder import train
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
-from dpzero_theory.curvature.encoder import train
 
 CELL = ("family", "width", "method", "epsilon", "step_size", "clip", "seed")
 KEY = (*CELL, "step")

@@ -17,8 +17,8 @@ from transformers import BertConfig
 
 from benchmarks.llm.models import MINILM, LanguageModel, load, random_model
 from benchmarks.pretrain import text
+from benchmarks.problems.encoder import embed
 from benchmarks.training.embeddings import kept, sentence_embeddings
-from dpzero_theory.curvature.encoder import embed
 
 WIDTH, HEADS, LONGEST = 64, 4, 32
 SENTENCES, STEPS, ROWS, STEP_SIZE = 8000, 400, 256, 3e-3

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from benchmarks.kit.rows import write_atomically
-from dpzero_theory.curvature.encoder import minilm_folder, token_means
+from benchmarks.problems.encoder import minilm_folder, token_means
 
 ROWS = 64
 CACHE = Path("out") / "embeddings"

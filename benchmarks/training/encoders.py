@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.first_order import add_lora
+from benchmarks.problems.encoder import SentenceClassifier, train
 from benchmarks.training.heads import Part
-from dpzero_theory.curvature.encoder import SentenceClassifier, train
 
 POINTS, PLACES = 18, 288
 """One forward pass evaluates at most POINTS points x +- lambda u_k together, and at most PLACES pairs of a text and a

@@ -16,12 +16,12 @@ from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Record, load
 from benchmarks.llm.scoring import classifier
 from benchmarks.llm.tasks import task
+from benchmarks.problems.encoder import TEMPERATURE
 from benchmarks.training.distilled import distilled
 from benchmarks.training.embeddings import kept, normalised_means, sentence_embeddings
 from benchmarks.training.encoders import Encoder
 from benchmarks.training.heads import Head, Linear, Normed, Part, accuracy, train
 from dpzero_theory import datasets
-from dpzero_theory.curvature.encoder import TEMPERATURE
 from dpzero_theory.optim.plan import Plan
 
 CLIPS = (0.5, 1.0, 2.0, 4.0)

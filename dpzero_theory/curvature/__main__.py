@@ -6,8 +6,8 @@ interval in it says of which kind it is: bound, probability, interval or estimat
 `density` of a point is the spectrum of the loss's Hessian there, by stochastic Lanczos quadrature: eigenvalues and
 weights, which sum to the dimension d.
 
-What is measured is not private. Data must be declared --public or --synthetic, unless the name says so already (digits,
-toy). For private data the claim of privacy must be given up by --spend-no-privacy-claim.
+What is measured is not private. Data must be declared --public or --synthetic, unless the name says so already
+(digits). For private data the claim of privacy must be given up by --spend-no-privacy-claim.
 """
 
 import argparse
@@ -22,16 +22,15 @@ with extra("torch", "dpzero_theory.curvature"):
     from torch.utils import _pytree as pytree
 
     from dpzero_theory.curvature import catalog, forward
-    from dpzero_theory.curvature.logistic import logistic
     from dpzero_theory.curvature.measure import MeasureSettings, measure
     from dpzero_theory.curvature.objective import Objective
     from dpzero_theory.curvature.spectrum import Effort
 
 
 def _parser() -> Parser:
-    parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only", "subset": "--model"})
+    parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only"})
     parser.add_argument("--model", required=True, help=", ".join(catalog.NAMES))
-    parser.add_argument("--data", required=True, help="digits, toy (random tokens), or a folder")
+    parser.add_argument("--data", required=True, help="digits, or what your own function takes")
     declared = parser.add_mutually_exclusive_group()
     declared.add_argument("--public", action="store_const", const="public", dest="declared")
     declared.add_argument("--synthetic", action="store_const", const="synthetic", dest="declared")
@@ -112,9 +111,6 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
         level=args.level,
     )
     with parser.refusals("--data"):
-        if args.model == "logistic":
-            known = "public" if args.data == "digits" else ""
-            return logistic(args.data, args.samples, args.seed, _declared(args, known))
         task = catalog.load(args.model, args.data, args.samples, args.seed)
         data = _declared(args, task.known)
     batches = pytree.tree_map(lambda leaf: leaf.to(args.device), list(task.batches))

@@ -9,13 +9,9 @@ import sys
 from collections.abc import Callable
 
 from dpzero_theory import check
-from dpzero_theory.curvature import language
 from dpzero_theory.curvature.tasks import Task, mlp_digits
 
-NAMES = (
-    *("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "minilm:top-norm", "roberta-tiny", "opt-tiny"),
-    "MODULE:FUNCTION",
-)
+NAMES = ("mlp-digits:WIDTH", "MODULE:FUNCTION")
 """The forms of the argument of the command's flag --model, as help and errors show them."""
 
 
@@ -24,7 +20,7 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
 
     Args:
         model: the name, in one of the forms of `NAMES`.
-        data: "digits", "toy", or a folder with the data.
+        data: "digits" for mlp-digits; for a function of your own, whatever it takes.
         samples: how many samples; the model's default if None.
         seed: draws the samples and random weights.
 
@@ -34,21 +30,12 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
     name, _, rest = model.partition(":")
     if name == "mlp-digits":
         width = check.integer("model", _integer(rest, model), at_most=100_000)
-        _only("digits", model, data)
+        if data != "digits":
+            raise ValueError(f"data must be 'digits' for {model}; got {data!r}")
         return mlp_digits(width, samples, seed)
-    if name == "minilm":
-        return language.encoder(rest or "body", data, samples, seed)
-    if model in ("roberta-tiny", "opt-tiny"):
-        _only("toy", model, data)
-        return language.tiny(model.removesuffix("-tiny"), samples, seed)
     if rest:
         return _own(name, rest)(data, samples, seed)
     raise ValueError(f"model must be one of {', '.join(NAMES)}; got {model!r}")
-
-
-def _only(allowed: str, model: str, data: str) -> None:
-    if data != allowed:
-        raise ValueError(f"data must be {allowed!r} for {model}; got {data!r}")
 
 
 def _integer(text: str, model: str) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.problems import worst_case
+from benchmarks.problems import hardest, worst_case
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.sharp import high_probability, lower_bound
+from dpzero_theory.theory.sharp import high_probability
 from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 RECORDS = 10**9
@@ -114,10 +114,10 @@ def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.Wors
     of `worst_case.run`), and the lower bound on its mean squared gradient in the limit of many steps.
 
     The loss is the worst of the family in section 9 of the sharpened theorem's proof, in which some records pull
-    against the others. member: properties that the loss must have, arguments of `theory.sharp.lower_bound.hardest`.
+    against the others. member: properties that the loss must have, arguments of `benchmarks.problems.hardest.hardest`.
     """
     at = _parameters(q)
-    h = lower_bound.hardest(p, **at, **member)
+    h = hardest.hardest(p, **at, **member)
     given = {key: value for key, value in asdict(h).items() if key not in ("share", "slope", "drift", "bound")}
     loss = worst_case.WorstCase(n=RECORDS, d=max(p.d, h.curved + 1), opposing=round((1 - h.share) * RECORDS), **given)
     return loss, at, h.bound

@@ -7,10 +7,10 @@ import numpy as np
 from scipy.integrate import quad
 from scipy.optimize import minimize, minimize_scalar
 
+from benchmarks.problems.any_schedule import WORST_EXPONENT, curvature_share, last_iterate_limit
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.any_schedule import WORST_EXPONENT, curvature_share, last_iterate_limit
 from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 

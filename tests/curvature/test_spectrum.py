@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from benchmarks.theory.curvature_coverage import COVERED, COVERED_OF_ALL, LEVEL, spectrum
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.curvature.intervals import Interval
@@ -13,7 +14,7 @@ from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.slopes import sphere_direction
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.synthetic.data import gaussian_data
-from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, Quadratic, paper_spectrum
+from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 from tests.curvature.small import (
     EFFORT,
     Weights,

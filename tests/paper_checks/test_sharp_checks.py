@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.problems import hardest
 from dpzero_theory import sphere
 from dpzero_theory.privacy import gaussian
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.sharp import constants, high_probability, last_iterate, lower_bound, smallest
+from dpzero_theory.theory.sharp import constants, high_probability, last_iterate, smallest
 from dpzero_theory.theory.sharp import moments as unbounded
 from dpzero_theory.theory.sharp import signs as sign_bounds
 from dpzero_theory.theory.sharp.projection import Projection
@@ -215,7 +216,7 @@ def test_a_milder_member_of_the_family_fails(monkeypatch: pytest.MonkeyPatch, fi
 
     In one case its slope ends half-way, in the other the gap does not pay for the slope.
     """
-    changed(monkeypatch, lower_bound, "hardest", times(start=0.4 if field == "slope" else 1.5))
+    changed(monkeypatch, hardest, "hardest", times(start=0.4 if field == "slope" else 1.5))
     assert not one_run.lower_bound_attained().ok
 
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.problems import nonlinear, small_steps
+from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory.synthetic import engine, first_order, place
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
-from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
+from dpzero_theory.synthetic.problems import paper_spectrum
 from tests.synthetic.small import lanes, quadratic
 
 Array = NDArray[np.float64]

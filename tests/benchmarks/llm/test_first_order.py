@@ -7,7 +7,7 @@ from benchmarks.llm import first_order
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.frozen import memoise
 from benchmarks.llm.scoring import scorer
-from dpzero_theory.curvature.encoder import SUBSETS, SentenceClassifier, train
+from benchmarks.problems.encoder import SUBSETS, SentenceClassifier, train
 from tests.benchmarks.llm.test_scoring import batch, ready
 from tests.benchmarks.llm.tiny import tiny
 

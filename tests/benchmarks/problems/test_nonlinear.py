@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, random_array
 
 from benchmarks.problems import nonlinear
+from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic.lanes import Lanes
-from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
+from dpzero_theory.synthetic.problems import paper_spectrum
 from tests.optim import reference
 from tests.synthetic.small import from_array
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from benchmarks.problems.language import Encoder
 from benchmarks.training import embeddings
 from benchmarks.training.embeddings import kept, normalised_means, sentence_embeddings
-from dpzero_theory.curvature.language import Encoder
 
 TEXTS = ["Who made the film ?", "When was the longest war that the moon has seen ?", "What is it ?"]
 

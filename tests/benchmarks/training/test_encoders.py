@@ -12,11 +12,11 @@ from benchmarks.llm.scoring import EncoderScorer, classifier
 from benchmarks.llm.tasks import task
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import config
+from benchmarks.problems.encoder import SentenceClassifier
 from benchmarks.training.encoders import Encoder
 from benchmarks.training.equal_evaluations import Variant, grid
 from benchmarks.training.heads import Part, accuracy, train
 from dpzero_theory.curvature import encoder
-from dpzero_theory.curvature.encoder import SentenceClassifier
 from dpzero_theory.optim.private import make_from_seed_not_private
 
 SENTENCES = [f"who {verb} the {thing} ?" for verb in ("made", "saw", "really was") for thing in ("film", "war", "moon")]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from benchmarks.problems.encoder import TEMPERATURE, Scale, SentenceClassifier
 from benchmarks.training.heads import Head, Linear, Module, Normed, Part, accuracy, train
-from dpzero_theory.curvature.encoder import TEMPERATURE, Scale, SentenceClassifier
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.step.step_sizes import step_sizes

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
 from dpzero_theory.sphere import sample_rademacher, sample_sphere
-from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, Quadratic, paper_spectrum
+from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 from tests.optim.reference import dpgd, dpgd_0th, dpzero
 
 N, D, T = 7, 4, 12

@@ -9,6 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 
+from benchmarks.problems.hardest import hardest
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.calculate import calculate
@@ -17,7 +18,6 @@ from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
-from dpzero_theory.theory.sharp.lower_bound import hardest
 from dpzero_theory.theory.sharp.moments import constants_of, suprema
 from dpzero_theory.theory.sharp.poisson import prescribe_poisson
 

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpzero_theory.curvature import catalog
+from benchmarks.problems import language
 from dpzero_theory.curvature.objective import Objective
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 """Ignores a warning of torch's own, from its rules for forward differentiation."""
 
-SENTENCES = Path(os.environ.get("DPZERO_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SENTENCES = Path(os.environ.get("DPZERO_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
 
 @pytest.mark.parametrize("family", ["roberta-tiny", "opt-tiny"])
 def test_products_of_transformers(family: str) -> None:
     pytest.importorskip("transformers")
-    task = catalog.load(family, "toy", 6, 0)
+    task = language.load(family, "toy", 6, 0)
     assert task.known == "synthetic"
     objective = Objective(task.module.double(), task.losses, task.batches)
     x = objective.start
@@ -61,7 +61,7 @@ def sentences() -> str:
 
 
 def test_the_real_encoder(sentences: str) -> None:
-    task = catalog.load("minilm:biases", sentences, 4, 0)
+    task = language.load("minilm:biases", sentences, 4, 0)
     objective = Objective(task.module, task.losses, task.batches)
     assert (objective.d, objective.n) == (30_720 + 2 * 384, 4)
     x = objective.start
@@ -79,8 +79,8 @@ def test_the_top_of_the_encoder_is_the_whole_one(sentences: str) -> None:
 
     The gradients are those in the last normalisation and the label vectors; no layer is run.
     """
-    whole = catalog.load("minilm:biases", sentences, 4, 0)
-    top = catalog.load("minilm:top-norm", sentences, 4, 0)
+    whole = language.load("minilm:biases", sentences, 4, 0)
+    top = language.load("minilm:top-norm", sentences, 4, 0)
     small, large = (Objective(task.module, task.losses, task.batches) for task in (top, whole))
     assert small.d == 4 * 384
     torch.testing.assert_close(small.losses(small.start), large.losses(large.start), rtol=1e-5, atol=1e-5)

@@ -1,9 +1,9 @@
 """Language models whose curvature is measured: a small real sentence encoder, and tiny random models.
 
-They need the extra `hf`. The encoder classifies a text by the cosines between its embedding and those of label
-sentences, which are trained too. Of the encoder a subset of the weights is trained: all but the embeddings
-(`body`), biases and normalisation layers (`biases`), or the last normalisation (`top-norm`), for which the layers below
-run only once per sentence.
+They need the extra `hf`; `load` has them by name. The encoder classifies a text by the cosines between its embedding
+and those of label sentences, which are trained too. Of the encoder a subset of the weights is trained: all but the
+embeddings (`body`), biases and normalisation layers (`biases`), or the last normalisation (`top-norm`), for which the
+layers below run only once per sentence.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory import check, datasets
-from dpzero_theory.curvature.encoder import Scale, SentenceClassifier, embed, minilm_folder, token_means, train
+from benchmarks.problems.encoder import Scale, SentenceClassifier, embed, minilm_folder, token_means, train
+from benchmarks.problems.sentences import sst2
+from dpzero_theory import check
+from dpzero_theory.curvature import catalog
 from dpzero_theory.curvature.objective import Batch
 from dpzero_theory.curvature.tasks import Task, cross_entropy
 
@@ -92,6 +94,23 @@ class _AddedMask(nn.Module):
         return self.encoder(input_ids=input_ids, attention_mask=added)
 
 
+def load(model: str, data: str, samples: int | None, seed: int) -> Task:
+    """Returns the task with this name: "minilm:SUBSET" on the sentences in the folder `data`, "roberta-tiny",
+    "opt-tiny", or a name of `dpzero_theory.curvature.catalog`. The other arguments are those of `catalog.load`."""
+    name, _, subset = model.partition(":")
+    if name == "minilm":
+        return encoder(subset, data, samples, seed)
+    if name.endswith("-tiny"):
+        return tiny(name.removesuffix("-tiny"), samples, seed)
+    return catalog.load(model, data, samples, seed)
+
+
+def top_norm(data: str, samples: int | None, seed: int) -> Task:
+    """Returns the task of which the last normalisation and the label vectors are trained, as `curvature --model
+    benchmarks.problems.language:top_norm` takes it."""
+    return encoder("top-norm", data, samples, seed)
+
+
 def fitting(sentences: Sequence[str]) -> list[int]:
     """Returns the indices of those sentences that have 6 to 12 words; a batch of these needs little padding."""
     return [i for i, text in enumerate(sentences) if WORDS[0] <= len(text.split()) <= WORDS[1]]
@@ -104,7 +123,7 @@ def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
     The weights of `subset`, one of `ENCODER_SUBSETS`, are trainable. Raises ValueError for another subset or a file
     with other content, and OSError where the file cannot be read.
     """
-    sentences, signs = datasets.sst2(Path(data) / "sst2_train.tsv")
+    sentences, signs = sst2(Path(data) / "sst2_train.tsv")
     places = fitting(sentences)
     drawn = np.random.default_rng(seed).choice(places, min(samples or DEFAULT_SAMPLES, len(places)), replace=False)
     chosen = sorted(drawn.tolist(), key=lambda i: len(sentences[i].split()))

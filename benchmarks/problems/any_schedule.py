@@ -1,6 +1,6 @@
 """How small a certificate of the last iterate can be, for every schedule of step sizes and noises.
 
-On losses of the family of `lower_bound`, a slope beside a curvature h in k other coordinates, the squared gradient of
+On losses of the family of `hardest`, a slope beside a curvature h in k other coordinates, the squared gradient of
 the last iterate x_T has at least the parts
 
     gap/S   and   4 k (c L)^2 (1 - e^(-h S))^2/(n mu)^2,   S = sum of the step sizes,

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.problems.any_schedule import WORST_EXPONENT, last_iterate_limit
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.any_schedule import WORST_EXPONENT, last_iterate_limit
 
 
 def test_the_worst_exponent_solves_its_equation() -> None:

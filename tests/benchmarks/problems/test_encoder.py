@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.problems.encoder import Scale, SentenceClassifier, embed, minilm_folder, token_means
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.curvature.encoder import Scale, SentenceClassifier, embed, minilm_folder, token_means
 
 Tensor = torch.Tensor
 
