@@ -2,6 +2,7 @@
 
     python -m benchmarks.adaptive --preset cost        beside plans that are fixed beforehand
     python -m benchmarks.adaptive --preset policies    1,000 random policies, each simulated
+    python -m benchmarks.adaptive --preset sharper     the best policy on each of 1,000 menus, against sharper filters
 
 In a plan all steps are known beforehand. Where each step may be chosen after the earlier ones were seen, the budget has
 room for fewer steps of the same noise, or for as many steps with more noise. `cost` finds both numbers for settings of
@@ -10,6 +11,11 @@ the field.
 A policy chooses the noise of each next step, and when to stop, from the privacy loss so far, which is more than an
 attacker can see. Its steps are full batches, whose losses are normal, and it spends until the filter has no room. The
 mean of (1 - e^(epsilon - L))_+ over many runs, with L the loss when it stops, is the delta that the policy attains.
+
+`sharper` is about `WorstFilter` and `GaussianFilter`. A menu has a few steps that the filter allows; the best policy
+chooses among them by the loss so far, and stops when that is best. It is found by value iteration over the loss and the
+steps that the budget has left. What it attains is given as a share of delta, beside what a plan of
+the first step of the menu alone attains by the same computation, exactly 1 but for its error.
 """
 
 import math
@@ -19,14 +25,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from scipy.interpolate import Akima1DInterpolator
 
 from benchmarks.kit.experiment import Cell, flag, numbered, presets
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
 from dpzero_theory.bisection import largest_integer, smallest_real
+from dpzero_theory.check import Array
 from dpzero_theory.cli import integer, output_folder
+from dpzero_theory.privacy.accountant import upper_epsilon
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.filter import Filter
+from dpzero_theory.privacy.filter import Filter, GaussianFilter, WorstFilter
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
 
@@ -107,6 +117,67 @@ def policy(cell: Cell) -> dict[str, Any]:
     return cell | {"attained": attained, "error": error, "exceeds": attained - ERRORS * error > DELTA, "status": "ok"}
 
 
+def menus(options: Namespace) -> Iterator[Cell]:
+    """Yield the numbers of the menus."""
+    for number in range(1, POLICIES + 1):
+        yield {"setting": number}
+
+
+def after(losses: Array, value: Array, step: Step) -> Array:
+    """Return the mean of a function of the loss after one more step, for each loss before it, where the record is
+    there: by a sum over the noise, and cubic interpolation in the loss. value: the function at `losses`."""
+    q, s = step.sampling.sample_rate, step.noise
+    noise = np.linspace(-8.5, 8.5, 341)
+    weight = np.exp(-(noise**2) / 2)
+    weight, found, spline = weight / weight.sum(), np.zeros(len(losses)), Akima1DInterpolator(losses, value)
+    for share, mean in ((1 - q, 0.0), (q, 1.0)):
+        if share:
+            x = mean + s * noise
+            loss = np.log1p(q * np.expm1((2 * x - 1) / (2 * s * s)))
+            found += share * (spline(np.clip(losses[:, None] + loss, losses[0], losses[-1])) @ weight)
+    return found
+
+
+def chosen(cell: Cell) -> dict[str, Any]:
+    """Return the row of the menu with the number cell["setting"]: the filter, the budget, the steps and what the best
+    policy attains."""
+    rng = np.random.default_rng((SEED + 1, cell["setting"]))
+    delta = float(10 ** rng.uniform(-5, -1.5))
+    budget: GaussianFilter | WorstFilter
+    if cell["setting"] % 2:
+        epsilon, most = float(rng.uniform(0.5, 2.0)), 6
+        budget = GaussianFilter(epsilon, delta)
+        unit = float(gdp_from_epsilon(epsilon, delta)) ** 2 / most * (1 - 1e-9)
+        sizes = sorted({1, *(int(size) for size in rng.integers(1, 5, 2))})
+        menu = [(size, Step(1 / math.sqrt(size * unit), FullBatch(), "add-remove")) for size in sizes]
+        spread, large = math.sqrt(most * unit), 0.0
+    else:
+        q, s, most = float(rng.uniform(0.05, 0.9)), float(rng.uniform(0.8, 4.0)), int(rng.integers(2, 5))
+        worst = Step(s, Poisson(q), "add-remove")
+        epsilon = upper_epsilon(worst * most, delta).upper * (1 + 1e-9)
+        budget = WorstFilter(epsilon, delta, worst=worst)
+        less = [Step(s * rng.uniform(1, 2), Poisson(q * rng.uniform(0.2, 1)), "add-remove") for _ in range(2)]
+        menu = [(1, step) for step in (worst, *less)]
+        spread, large = q * math.sqrt(most * math.expm1(1 / s**2)), 4.0 if s < 2 else 0.0
+    for size, step in menu:
+        full = step * (most // size)
+        if not budget.has_room(full) or budget.has_room(full + menu[0][1] * (most % size + 1)):
+            raise AssertionError(f"the budget has room for other steps than {full}")
+    losses = np.linspace(-8 * spread, epsilon + max(8 * spread, large), 1201)
+    stop = np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
+    values = [stop]
+    for left in range(1, most + 1):
+        going_on = [after(losses, values[left - size], step) for size, step in menu if size <= left]
+        values.append(np.maximum(stop, np.max(going_on, axis=0)))
+    plan = stop
+    for _ in range(most):
+        plan = after(losses, plan, menu[0][1])
+    return cell | {
+        "filter": type(budget).__name__, "epsilon": epsilon, "delta": delta, "steps": most, "menu": len(menu), "plan": float(np.interp(0.0, losses, plan)) / delta,
+        "attained": float(np.interp(0.0, losses, values[most])) / delta, "status": "ok",
+    }  # fmt: skip
+
+
 def table() -> str:
     """Return the table of docs/results/accounting.md."""
     rows = read_rows(RESULTS / "adaptive_cost")
@@ -136,6 +207,14 @@ EXPERIMENT = presets(
     {
         "cost": numbered(
             "adaptive_cost", settings, cost, (*NAMES, "planned_noise", "filter_noise", "filter_steps"), about=__doc__
+        ),
+        "sharper": numbered(
+            "adaptive_sharper",
+            menus,
+            chosen,
+            ("filter", "epsilon", "delta", "steps", "menu", "plan", "attained"),
+            about=__doc__,
+            seeds=[SEED + 1],
         ),
         "policies": numbered(
             "adaptive_policies", policies, policy, ("attained", "error", "exceeds"), about=__doc__, seeds=[SEED]

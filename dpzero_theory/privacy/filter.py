@@ -14,19 +14,29 @@ is at most 1 at any stopping time. The gain (1 - e^(epsilon - L))_+ is at most c
 Let i be an index, chosen from the outcomes, for which the condition holds. Then the gain is at most M_i delta/m, so at
 most the sum of M_1, ..., M_m times delta/m, and delta(epsilon) = E_P of the gain is at most delta.
 
+Two kinds of freedom need less than this, by the theorems of derivation.md, section 17. Steps that one worst step
+dominates, at most T of them, cost at most that step T times, whatever is chosen and whenever one stops (`WorstFilter`).
+Full batches with Gaussian noise that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <= mu^2 are mu-GDP together,
+even if each mu_j follows from earlier outcomes (`GaussianFilter`).
+
 **Odometer.** With probability at least 1 - delta under P, L is at all times at most the least over i of (sum over j of
 K_j(t_i) + log(m/delta))/t_i. Proof: Ville's inequality for each M_i.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from scipy.optimize import minimize_scalar
 
 from dpzero_theory import check
+from dpzero_theory.bisection import largest_integer
+from dpzero_theory.privacy.accountant import upper_epsilon
 from dpzero_theory.privacy.certified.laws.arithmetic import log_c
 from dpzero_theory.privacy.conversions import rdp_of_history
-from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.sampling import Poisson
+from dpzero_theory.privacy.step import MOST_STEPS, Release, Step, Steps, releases_of
 
 _LOG_ORDERS = (math.log(1e-2), math.log(1e4))
 """Logarithms of the smallest and the largest t among which the best one for a plan is sought."""
@@ -151,6 +161,122 @@ class Filter:
 
     def _fits(self, spent: Sequence[float]) -> bool:
         return any(sum_ <= limit for sum_, limit in zip(spent, self.limits, strict=True))
+
+
+class _Sum(ABC):
+    """A budget (epsilon, delta) of which each step takes a known part, whatever is chosen and whenever one stops."""
+
+    def __init__(self, epsilon: float, delta: float, limit: float) -> None:
+        self.epsilon, self.delta, self.steps = epsilon, delta, 0
+        self._limit, self._spent = limit, 0.0
+
+    @abstractmethod
+    def _cost(self, release: Release) -> float:
+        """What these steps take of the budget. Raises ValueError for steps that the theorem does not cover."""
+
+    def has_room(self, history: Steps) -> bool:
+        """Whether the budget still holds if these steps are made after all that was spent so far.
+
+        Raises ValueError for steps that the class does not cover.
+        """
+        return self._after(history) <= self._limit
+
+    def spend(self, history: Steps) -> None:
+        """Count these steps as spent, beside all that was spent before. Call it before they are made.
+
+        Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
+        steps that `has_room` refuses.
+        """
+        after, count = self._after(history), sum(release.steps for release in releases_of(history))
+        if not after <= self._limit:
+            raise BudgetExceededError(
+                f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
+                f" {self.steps} steps are spent, and got {count} more"
+            )
+        self._spent = after
+        self.steps += count
+
+    def _after(self, history: Steps) -> float:
+        return self._spent + sum(self._cost(release) for release in releases_of(history))
+
+
+class WorstFilter(_Sum):
+    """A budget (epsilon, delta) for steps none of which costs more than one worst step.
+
+    It has room for as many steps as the worst one may be repeated as a plan, `most_steps`, and each step that is made
+    takes one of them, however little it costs. It suits choices of when to stop, and of more noise or smaller batches
+    than the worst; where most steps cost much less than the worst one, `Filter` has more room.
+
+    A step is known to cost no more than the worst one if it has its relation, noise law and coordinates, no less noise,
+    and the same sampling; of Poisson batches also if its sample rate is smaller.
+
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1).
+        worst: the step, with batches that are drawn anew in each step.
+
+    Raises:
+        ValueError: an argument outside its range, a sampling that follows a schedule, or a worst step that costs more
+            than the budget.
+    """
+
+    def __init__(self, epsilon: float, delta: float, *, worst: Step) -> None:
+        budget, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
+        if worst.sampling.scheduled:
+            rule = "worst must have batches that are drawn anew in each step"
+            raise ValueError(f"{rule}; got sampling {worst.sampling.word}")
+        self.worst = worst
+        most = largest_integer(lambda count: upper_epsilon(worst * count, share).upper <= budget, 1, MOST_STEPS)
+        if most is None:
+            raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
+        self.most_steps = most
+        super().__init__(budget, share, float(most))
+
+    def _cost(self, release: Release) -> float:
+        step, worst = release.step, self.worst
+        same = (step.relation, step.mechanism, step.coordinates) == (worst.relation, worst.mechanism, worst.coordinates)
+        # A batch of a smaller rate is one of the larger rate from which the record is left out by another coin.
+        fewer = type(step.sampling) is type(worst.sampling) is Poisson
+        drawn = step.sampling == worst.sampling or (fewer and step.sampling.sample_rate <= worst.sampling.sample_rate)
+        if not (same and drawn and step.noise >= worst.noise):
+            raise ValueError(f"history must have steps that cost no more than {worst}; got {step}")
+        return float(release.steps)
+
+
+class GaussianFilter(_Sum):
+    """A budget (epsilon, delta) for full batches with Gaussian noise, each with as much noise as one likes.
+
+    It has room for all steps with mu_1^2 + mu_2^2 + ... <= mu^2, where a step is mu_j-GDP and mu is the largest one
+    that meets the budget. As a plan they would cost exactly as much, so that the freedom is free.
+
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1).
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        budget, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
+        super().__init__(budget, share, float(gdp_from_epsilon(budget, share)) ** 2 * (1 - _SUM_ROUNDING))
+        self._relation: str | None = None
+
+    def spend(self, history: Steps) -> None:
+        super().spend(history)
+        self._relation = str(releases_of(history)[0].relation) if releases_of(history) else self._relation
+
+    def _after(self, history: Steps) -> float:
+        relations = {str(release.relation) for release in releases_of(history)} | {self._relation or ""} - {""}
+        if len(relations) > 1:
+            raise ValueError(f"history must have one relation; got {', '.join(sorted(relations))}")
+        return super()._after(history)
+
+    def _cost(self, release: Release) -> float:
+        if (release.mechanism, release.step.sampling.word) != ("gaussian", "full"):
+            rule = "history must have full batches and gaussian noise"
+            raise ValueError(f"{rule}; got sampling {release.sampling} and mechanism {release.mechanism}")
+        return release.steps * (release.sensitivity / release.noise_multiplier) ** 2 * (1 + _SUM_ROUNDING)
 
 
 def _limit(t: float, epsilon: float, delta: float) -> float:

@@ -5,16 +5,18 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.privacy import adaptive
+from dpzero_theory.bisection import smallest_real
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.filter import BudgetExceededError, Filter
+from dpzero_theory.privacy.filter import BudgetExceededError, Filter, GaussianFilter, WorstFilter
 from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
-from dpzero_theory.privacy.step import Step
+from dpzero_theory.privacy.step import History, Step
 
 STEP = Step(4.0, Poisson(1 / 16), "add-remove")
 FULL = Step(20.0, FullBatch(), "add-remove")
 
 
-def spent_until_full(budget: Filter, step: Step, most: int = 100_000) -> int:
+def spent_until_full(budget: Filter | GaussianFilter | WorstFilter, step: Step, most: int = 100_000) -> int:
     """How many equal steps a budget has room for."""
     low, high = 0, most
     while high - low > 1:
@@ -53,7 +55,7 @@ def test_a_thousand_policies_stay_within_the_budget() -> None:
     """Random noise, rate and number of each next step, until there is no room; the sequence is then accounted."""
     draw, worst = np.random.default_rng(3), 0.0
     for policy in range(1000):
-        budget, made = Filter(1.0, 1e-5, orders=[10.0, 20.0]), []
+        budget, made = Filter(1.0, 1e-5, orders=[10.0, 20.0]), list[History]()
         while len(made) < 12:
             part = Step(float(np.exp(draw.uniform(4, 6))), FullBatch(), "replace-one") * int(draw.integers(1, 40))
             if not budget.has_room(part):
@@ -123,3 +125,77 @@ def test_bad_input_is_one_line_and_spends_nothing() -> None:
     with pytest.raises(ValueError, match="laplace"):
         budget.spend(Step(40.0, FullBatch(), "add-remove", "laplace"))
     assert budget.steps == 1
+
+
+def test_steps_that_one_pair_dominates_regain_what_a_plan_has() -> None:
+    """The figures of the page: 10,000 Poisson steps and 5,120 full ones, where the filter by moments has fewer."""
+    poisson = Step(12.49643, Poisson(1 / 16), "add-remove")
+    assert WorstFilter(2.0, 1e-5, worst=poisson).most_steps == 10_000
+    assert spent_until_full(Filter(2.0, 1e-5, planned=poisson), poisson) == 8601
+    full = Step(159.59991, FullBatch(), "add-remove")
+    assert spent_until_full(GaussianFilter(2.0, 1e-6), full) == 5120
+    assert WorstFilter(2.0, 1e-6, worst=full).most_steps == 5120
+    assert spent_until_full(Filter(2.0, 1e-6, planned=full), full) == 4490
+
+
+@pytest.mark.parametrize("number", [*range(1, 17), *range(1001, 1017)])
+def test_policies_stay_within_both_sharper_filters(number: int) -> None:
+    """The best policy on each menu; odd numbers are of `GaussianFilter`, even ones of `WorstFilter`."""
+    row = adaptive.chosen({"setting": number})
+    assert 0.995 < row["plan"] <= row["attained"] + 1e-9
+    assert row["attained"] <= min(row["plan"] + 2e-4, 1.0 + 2e-3)
+
+
+def test_what_is_at_most_the_budget_on_every_path_breaks_it() -> None:
+    """Full batch, noise 2.5, then one of four steps by the first outcome: each path costs at most epsilon 2 at delta
+    1e-5 as a plan, and the best choice attains more than delta. Neither filter allows these menus."""
+    epsilon, delta, first = 2.0, 1e-5, Step(2.5, FullBatch(), "add-remove")
+
+    def cost(step: Step) -> float:
+        return epsilon_of_history([first, step], delta).upper
+
+    losses, menu = np.linspace(-3.0, 12.0, 3001), [Step(12.0, FullBatch(), "add-remove")]
+    for q, noise in ((0.1, 1.74), (0.01, 0.7), (1e-3, 0.45)):
+        met = smallest_real(
+            lambda s, q=q: cost(Step(s, Poisson(q), "add-remove")) <= epsilon, noise / 3, 3 * noise, 1e-4
+        )
+        assert met is not None
+        menu.append(Step(met, Poisson(q), "add-remove"))
+
+    stop = np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
+    best = adaptive.after(losses, np.max([adaptive.after(losses, stop, step) for step in menu], axis=0), first)
+    assert all(cost(step) <= epsilon for step in menu)
+    assert float(np.interp(0.0, losses, best)) > 1.3 * delta
+    for budget in (GaussianFilter(epsilon, delta), WorstFilter(epsilon, delta, worst=first)):
+        budget.spend(first)
+        for step in menu[1:]:
+            with pytest.raises(ValueError, match=r"^history must have"):
+                budget.spend(step)
+
+
+def test_steps_that_a_sharper_filter_does_not_cover_are_refused() -> None:
+    worst = Step(4.0, Poisson(1 / 16), "add-remove")
+    budget = WorstFilter(2.0, 1e-5, worst=worst)
+    for step in (
+        Step(3.9, Poisson(1 / 16), "add-remove"),
+        Step(4.0, Poisson(1 / 15), "add-remove"),
+        Step(4.0, Poisson(1 / 16), "replace-one"),
+        Step(400.0, FullBatch(), "add-remove"),
+        Step(4.0, Poisson(1 / 16), "add-remove", "discrete-gaussian"),
+    ):
+        with pytest.raises(ValueError, match=r"^history must have steps that cost no more than Step"):
+            budget.spend(step)
+    budget.spend(Step(5.0, Poisson(1 / 32), "add-remove") * budget.most_steps)
+    with pytest.raises(BudgetExceededError, match="are spent, and got 1 more"):
+        budget.spend(worst)
+    with pytest.raises(ValueError, match=r"^worst must have batches that are drawn anew"):
+        WorstFilter(2.0, 1e-5, worst=Step(4.0, CyclicPoisson(1 / 16, 4), "add-remove"))
+    with pytest.raises(ValueError, match=r"^worst must cost at most epsilon = 0\.1"):
+        WorstFilter(0.1, 1e-5, worst=Step(1.0, FullBatch(), "add-remove"))
+    gaussian = GaussianFilter(2.0, 1e-5)
+    gaussian.spend(FULL)
+    with pytest.raises(ValueError, match=r"^history must have full batches and gaussian noise; got sampling poisson"):
+        gaussian.spend(worst)
+    with pytest.raises(ValueError, match=r"^history must have one relation; got add-remove, replace-one"):
+        gaussian.spend(Step(20.0, FullBatch(), "replace-one"))
+    assert gaussian.steps == 1
