@@ -127,7 +127,7 @@ def after(losses: Array, value: Array, step: Step) -> Array:
     """Return the mean of a function of the loss after one more step, for each loss before it, where the record is
     there: by a sum over the noise, and cubic interpolation in the loss. value: the function at `losses`."""
     q, s = step.sampling.sample_rate, step.noise
-    noise = np.linspace(-8.5, 8.5, 341)
+    noise = np.linspace(-8.5, 8.5, 201)
     weight = np.exp(-(noise**2) / 2)
     weight, found, spline = weight / weight.sum(), np.zeros(len(losses)), Akima1DInterpolator(losses, value)
     for share, mean in ((1 - q, 0.0), (q, 1.0)):
@@ -163,7 +163,7 @@ def chosen(cell: Cell) -> dict[str, Any]:
         full = step * (most // size)
         if not budget.has_room(full) or budget.has_room(full + menu[0][1] * (most % size + 1)):
             raise AssertionError(f"the budget has room for other steps than {full}")
-    losses = np.linspace(-8 * spread, epsilon + max(8 * spread, large), 1201)
+    losses = np.linspace(-8 * spread, epsilon + max(8 * spread, large), 601)
     stop = np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
     values = [stop]
     for left in range(1, most + 1):
@@ -173,7 +173,8 @@ def chosen(cell: Cell) -> dict[str, Any]:
     for _ in range(most):
         plan = after(losses, plan, menu[0][1])
     return cell | {
-        "filter": type(budget).__name__, "epsilon": epsilon, "delta": delta, "steps": most, "menu": len(menu), "plan": float(np.interp(0.0, losses, plan)) / delta,
+        "filter": type(budget).__name__, "epsilon": epsilon, "delta": delta, "steps": most, "menu": len(menu),
+        "plan": float(np.interp(0.0, losses, plan)) / delta,
         "attained": float(np.interp(0.0, losses, values[most])) / delta, "status": "ok",
     }  # fmt: skip
 

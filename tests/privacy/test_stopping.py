@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.privacy import stopping as rows_of
 from dpzero_theory.privacy import stopping
 from dpzero_theory.privacy.accountant import epsilon_of_history, upper_epsilon
@@ -141,6 +142,19 @@ def test_what_has_no_curve_is_refused_in_one_line() -> None:
         arguments = {"steps": 100_000, "every": 1000, "delta": DELTA, **bad}
         with pytest.raises(ValueError, match=f"^{next(iter(bad))} must"):
             stopping_curve(step, **arguments)
+
+
+def test_the_committed_rows_are_whole_and_no_rule_breaks_a_curve() -> None:
+    rows = read_rows(RESULTS / "stopping")
+    assert len(rows) == rows_of.PLANS
+    assert (rows["safe"] <= 1 + rows["rounding"]).all()
+    assert (rows["old"] > 1.1).mean() > 0.95
+    assert rows["raised"].min() >= 0
+    again = rows_of.compared({"setting": 9})
+    row = rows[rows["setting"] == 9].iloc[0]
+    for name in ("noise", "delta", "raised", "safe", "old"):
+        assert again[name] == pytest.approx(row[name], rel=1e-4)
+    assert rows_of.summary().startswith("Of 500 random plans")
 
 
 def test_the_value_iteration_of_the_rows_knows_closed_forms() -> None:
