@@ -6,7 +6,8 @@ The best rule for stopping is found by value iteration, of 500 random plans (sam
 looks, delta). It shares no code with `privacy.stopping`: losses come from quadrature over the outputs, without rounding
 to a side, on a finer grid, and blocks of steps from Fourier transforms. `safe` is the delta that the rule attains
 against the curve, and `old` what it attains against "epsilon of the steps made", both as shares of the delta that is
-claimed: above 1 the claim is broken. `rounding` bounds the error of both, by a grid of half as many points.
+claimed: above 1 the claim is broken. `rounding` is the difference to a grid of half as many points; where the record is
+seldom in a batch the error has been up to 2.5 times as much, on grids 8 times finer, so that 3 times it is allowed for.
 """
 
 import math
@@ -136,7 +137,7 @@ def summary() -> str:
     return (
         f"Of {len(rows)} random plans the best rule breaks the old claim in {int((rows['old'] > 1.01).sum())}, with"
         f" {rows['old'].median():.2f} times its delta in the median and {rows['old'].max():.1f} at most; the curve in"
-        f" {int((rows['safe'] > 1 + rows['rounding'] + 1e-6).sum())}, with {rows['safe'].median():.3f} and"
+        f" {int((rows['safe'] > 1 + 3 * rows['rounding']).sum())}, with {rows['safe'].median():.3f} and"
         f" {rows['safe'].max():.4f}. D is {rows['raised'].median():.3f} in the median, and"
         f" {(rows['raised'] / rows['epsilon']).median():.1%} of the plan's epsilon."
     )
