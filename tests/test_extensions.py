@@ -145,11 +145,11 @@ def test_an_extension_runs_end_to_end(tmp_path: Path, changes: dict[str, Any]) -
     assert 2.9 < spent <= 3.0
     assert epsilon_of_history(run.history, 1e-5).upper == spent
     run.close()
-    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+    with Ledger.open(tmp_path / "run.sqlite") as ledger:
         assert ledger.report().epsilon_spent == spent
         assert ledger.history[0].mechanism == ("wide-laplace" if "noise" in changes else "discrete-gaussian")
     again = Logistic()
-    header = replay(tmp_path / "transcript.bin", again)
+    header = replay(tmp_path / "run.sqlite", again)
     assert torch.equal(again.weight, module.weight)
     assert np.abs(module.weight.detach().numpy()).max() > 0
     assert Plan.from_json(header.plan.to_json()) == run.plan

@@ -150,7 +150,7 @@ def test_a_private_run(installed: Path, tmp_path: Path) -> None:
     epsilon, file = good(run(installed, tmp_path, "-c", script)).split()
     assert 1.9 < float(epsilon) <= 2
     assert Path(file).is_relative_to(installed)
-    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"ledger.jsonl", "transcript.bin"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"run.sqlite"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.privacy import Privacy
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
-from dpzero_theory.optim.files.folder import TRANSCRIPT
+from dpzero_theory.optim.files.transcript import RUN
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
@@ -71,7 +71,7 @@ def _made(
         "precision": "nearest" if c.dtype == "float32" else "stochastic",
         "micro_batch": len(train),  # one micro-batch: the scorer itself puts `rows` records through the model at a time
         "collate": list,
-        "resume": (folder / TRANSCRIPT).exists(),
+        "resume": (folder / RUN).exists(),
     }
     if not c.private:
         plan = Plan.without_privacy(n=len(train), **settings)

@@ -20,8 +20,8 @@ from dpzero_theory.audit.sarif import sarif
 from dpzero_theory.audit.spec import load
 from dpzero_theory.cli import Parser, Several, command, extra, integer, number, output_file
 
-TRANSCRIPT = "transcript.bin"
-"""The name of the transcript in a run's folder, copied from `optim.files.folder`, whose import takes seconds."""
+RUN = "run.sqlite"
+"""The name of a run's file in its folder, copied from `optim.files.transcript`, whose import takes seconds."""
 
 
 def _parser() -> Parser:
@@ -69,8 +69,8 @@ def _shown(report: AuditReport, form: str, spec: str) -> str:
 def _report(parser: Parser, spec: str, **how: Any) -> AuditReport:
     with parser.refusals("spec"):
         if _is_folder(spec):
-            if not (Path(spec) / TRANSCRIPT).is_file():
-                raise ValueError(f"spec must be a folder with a run's {TRANSCRIPT}; got {spec!r}")
+            if not (Path(spec) / RUN).is_file():
+                raise ValueError(f"spec must be a folder with a run's {RUN}; got {spec!r}")
             with extra("torch", "dpzero_theory.audit"):
                 from dpzero_theory.audit.adapters.folder import report_of_folder
             return report_of_folder(Path(spec))

@@ -51,7 +51,6 @@ from torch.utils.data import default_collate
 from dpzero_theory.check import choice, integer, named, shown
 from dpzero_theory.optim.files.folder import Budget, Folder, begun_with
 from dpzero_theory.optim.files.new_folder import require_new, resolved
-from dpzero_theory.optim.files.open_files import OpenFiles
 from dpzero_theory.optim.files.replay import directions_of, weights_of
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.batch_sum import BatchSum
@@ -184,8 +183,8 @@ def make_private_with_epsilon(
         sampling: how batches are drawn: a name of `dpzero_theory.SAMPLINGS` such as "poisson", "full" or "fixed-size",
             or a value such as `dpzero_theory.Poisson(1 / 16)`, whose rate must be expected_batch over n. There is no
             default.
-        folder: a path that is new or empty, or with `resume` this run's folder. It holds the ledger of what is paid and
-            the transcript of what was released; see `files.folder`.
+        folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
+            released; see `files.folder`.
         algorithm: "dpzero" (the paper's Algorithm 2, which releases K numbers a step), or "dpgd-0th" (Algorithm 1,
             which releases a vector, so that no transcript can replay the run).
         noise: the family of the noise, "gaussian" or "laplace", which has a pure epsilon too.
@@ -215,7 +214,7 @@ def make_private_with_epsilon(
         points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number.
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: whether to go on with the run in the folder: True, False, or "moved" for a folder that was copied.
-        paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1. None: 1, or up to 16, but at
+        paid_at_once: how many releases one payment covers, an integer >= 1. None: 1, or up to 16, but at
             most a hundredth of the steps, where a step is so small that it may be quicker than the disk; a resumed run
             goes on with its own number.
         isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
@@ -229,7 +228,7 @@ def make_private_with_epsilon(
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
             or losses that `make_private` refuses.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
-        LedgerError, TranscriptError: the folder's files are damaged, do not fit together, or are in use.
+        LedgerError: the run's file is damaged or in use.
     """
     _require_folder(folder)
     require_module(module)
@@ -296,8 +295,8 @@ def make_private(
         data: the private records, a map-style data set; their number is the plan's n.
         plan: what is released and how it moves the weights; of a private algorithm.
         target_delta: the ledger's budget delta, 0 < delta < 1; with Laplace noise also 0.
-        folder: a path that is new or empty, or with `resume` this run's folder. It holds the ledger of what is paid and
-            the transcript of what was released; see `files.folder`.
+        folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
+            released; see `files.folder`.
         target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; by default what the plan costs at
             target_delta.
         key: 16 public bytes from which the random directions are computed; from the operating system if None.
@@ -311,9 +310,9 @@ def make_private(
         resume: True goes on with the run in the folder, which must have been begun with all of this; False refuses a
             folder that holds one. "moved" goes on with a folder that was copied, or brought from another disk, which is
             sound only if no other copy goes on.
-        paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1; the disk is waited for twice
-            for all of them together. After a crash up to so many releases stay paid for though they were not made, and
-            after a power failure the transcript may lack as many (but none that a checkpoint has). None chooses it as
+        paid_at_once: how many releases one payment covers, an integer >= 1; the disk is waited for twice for all of
+            them together. After a crash up to so many releases stay paid for though they were not made, and
+            after a power failure the file may lack as many (but none that a checkpoint has). None chooses it as
             in `make_private_with_epsilon`.
         isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
             records at the start, or "exact", to the last bit, by fixed shapes of batches too; see `losses.isolation`.
@@ -326,7 +325,7 @@ def make_private(
             losses that are not one for each record or depend on other records, trained parameters that they do not
             read.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
-        LedgerError, TranscriptError: the folder's files are damaged, do not fit together, or are in use.
+        LedgerError: the run's file is damaged or in use.
     """
     _require_folder(folder)
     require_plan(plan)
@@ -385,7 +384,7 @@ def make_from_seed_not_private(
     Raises:
         ValueError: an argument outside its range, a setting that is not the resumed run's, or losses that are refused.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
-        TranscriptError: the transcript is damaged or in use.
+        LedgerError: the run's file is damaged or in use.
     """
     require_plan(plan)
     batches = BatchesFromSeedNotPrivate(plan.batches, plan.n, seed)
@@ -452,12 +451,13 @@ def _make(
     def open_folder() -> Header:
         nonlocal files
         if folder is None:
-            return found
-        if execution.resume:
+            files = Folder.nowhere(found, sources.key)
+        elif execution.resume:
             files = Folder.open(Path(folder), found, given, budget, moved=execution.resume == "moved")
         else:
             files = Folder.create(Path(folder), found, given, budget)
-        sources.batches.keep(files.secret)
+        if folder is not None:
+            sources.batches.keep(files.secret)
         return files.header
 
     try:
@@ -465,15 +465,14 @@ def _make(
         weights.directions = directions_of(header)  # the header of a resumed run has that run's key
         sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, execution.points_at_once)
         if isinstance(data, DrawnData):
-            sums.keep(ranks.lead(lambda: files.secret if files is not None else sources.key))
+            sums.keep(ranks.lead(lambda: files.secret if files is not None else b""))
         return Run(
             header,
             weights,
             sums,
             noise=sources.noise,
             batches=sources.batches,
-            files=OpenFiles(header.plan, files.ledger if files else None, files.transcript if files else None),
-            kept=budget is not None,
+            files=files,
             ranks=ranks,
         )
     except BaseException:

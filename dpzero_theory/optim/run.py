@@ -26,7 +26,7 @@ import torch
 
 from dpzero_theory.check import integer, real
 from dpzero_theory.optim.files.checkpoint import Checkpoint
-from dpzero_theory.optim.files.open_files import OpenFiles
+from dpzero_theory.optim.files.folder import Folder
 from dpzero_theory.optim.files.replay import Moves
 from dpzero_theory.optim.files.transcript import Header, Record, TranscriptError
 from dpzero_theory.optim.losses.batch_sum import BatchSum
@@ -48,9 +48,8 @@ class Run:
         weights: the trainable weights, with their initial values unless a checkpoint is loaded before the first step.
         sums: evaluates batches of the records, and sums their clipped differences.
         noise, batches: where the noise and the batches come from.
-        files: the open ledger and transcript.
-        kept: whether rank 0 keeps a ledger. The run's attribute `private` is True if it does, and if noise and batches
-            come from the operating system and not from a seed.
+        files: the run's open file; None on other ranks than 0. The run's attribute `private` is True if releases are
+            paid for, and if noise and batches come from the operating system and not from a seed.
         ranks: the processes of the run.
     """
 
@@ -62,8 +61,7 @@ class Run:
         *,
         noise: NoiseSource,
         batches: Batches,
-        files: OpenFiles,
-        kept: bool,
+        files: Folder | None,
         ranks: Ranks,
     ) -> None:
         self.plan: Plan = header.plan
@@ -71,8 +69,8 @@ class Run:
         self.weights.untrained.begin()
         self.sums = sums
         self._moves = Moves(self.plan, weights)
-        self.private = kept and noise.private and batches.private
-        self._header, self._files, self._ranks = header, files, ranks
+        self.private = header.private and noise.private and batches.private
+        self._header, self._open, self._ranks = header, files, ranks
         self._noise, self._batches = noise, batches
         self._position: int | None = None  # how many releases the weights have; None if unknown
         self._current = False  # whether the weights have all that the transcript holds
@@ -124,17 +122,17 @@ class Run:
             return
         if self._position is None:
             self._require_initial()
-            if self._ranks.lead(self._files.records) and not self.plan.scalars:
+            if self._ranks.lead(lambda: self._files.records()) and not self.plan.scalars:
                 raise TranscriptError(
                     f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint, or go on from"
                     " the initial weights without what was made (begin_again)"
                 )
             self._position = 0
-        position, records = self._position, self._ranks.lead(self._files.records)
-        if self._files.transcript and position > (records[-1].release + 1 if records else 0):
+        position, (records, kept) = self._position, self._ranks.lead(lambda: (self._files.records(), self._files.kept))
+        if kept and position > (records[-1].release + 1 if records else 0):
             raise TranscriptError(
-                f"the checkpoint is after release {position - 1}, which the transcript lacks: it was cut off, or rolled"
-                " back with the ledger; put back the newest files, or load an earlier one"
+                f"the checkpoint is after release {position - 1}, which the run's file lacks: it was rolled back; put"
+                " back the newest file, or load an earlier checkpoint"
             )
         for record in records if self.plan.scalars else ():
             if record.release >= position:
@@ -174,7 +172,7 @@ class Run:
         sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
         self.catch_up()
-        self._ranks.lead(self._files.sync)
+        self._ranks.lead(lambda: self._files.sync())
         self.weights.untrained.settle()
         position = self._position or 0  # `_catch_up` has set `_position`; `or 0` is for the type checker
         kept = self.weights.state_dict()
@@ -218,9 +216,15 @@ class Run:
         self._position, self._current = 0, self.plan.scalars == 0
 
     def close(self) -> None:
-        """Close the ledger and the transcript. Safe to repeat."""
+        """Close the run's file. Safe to repeat."""
         self.weights.untrained.settle()
-        self._files.close()
+        if self._open is not None:
+            self._open.close()
+
+    @property
+    def _files(self) -> Folder:
+        assert self._open is not None  # rank 0 alone has it
+        return self._open
 
     def _begin(self) -> tuple[int, Indices]:
         release = self._files.begin(self._position or 0)

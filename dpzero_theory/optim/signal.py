@@ -35,15 +35,14 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
     the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
 
     folder: of a run of DPZero, which may go on meanwhile. Raises ValueError for a run without noise, one that releases
-    vectors (dpgd-0th), or one that has not made a step; TranscriptError for a damaged folder; and OSError.
+    vectors (dpgd-0th), or one that has not made a step; LedgerError for a damaged file; and OSError.
     """
-    path = Path(folder) / "transcript.bin"
-    header, records = read(path)
+    header, records = read(Path(folder))
     plan = header.plan
     if plan.law is None or not plan.scalars:
         raise ValueError(f"folder must hold a run that releases noisy numbers; got one of {plan.algorithm}")
     if not records:
-        raise ValueError(f"folder must hold a run that has made a step; got none in {path}")
+        raise ValueError(f"folder must hold a run that has made a step; got none in {folder}")
     variance, excess = (2 * plan.scale**2, 5) if plan.law.noise == "laplace" else (plan.scale**2, 2)
     squares = np.array([record.sums for record in records], dtype=np.float64) ** 2 / variance
     tenth = math.ceil(len(squares) / 10)

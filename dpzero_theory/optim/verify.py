@@ -1,6 +1,6 @@
 """What a run's folder proves, without the data.  python -m dpzero_theory.optim.verify FOLDER
 
-The transcript and the ledger must belong together, and the lattice and the noise must be those that are accounted for.
+The file must be whole, and the lattice and the noise must be those that are accounted for.
 What is paid for, what was recorded, and epsilon of the releases so far and of the whole plan are computed again. The
 released numbers are tested, too: they must not be too small, too alike, too round or too large for noise of the stated
 law and any n records (`privacy.plausible`; a sound run is refused at most once in 10^12). Then the privacy statement is
@@ -37,11 +37,11 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
 
     from dpzero_theory.optim.files.checkpoint import Checkpoint, is_checkpoint
     from dpzero_theory.optim.files.deployment import deployment
-    from dpzero_theory.optim.files.folder import OF_TRAINER, TRANSCRIPT, both
+    from dpzero_theory.optim.files.folder import OF_TRAINER, both
     from dpzero_theory.optim.files.page import page
     from dpzero_theory.optim.files.replay import Moves, require_initial, weights_of
     from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, spending_curve, statement
-    from dpzero_theory.optim.files.transcript import Content, contents
+    from dpzero_theory.optim.files.transcript import RUN, Content, contents
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
 
@@ -113,8 +113,7 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
 
 def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
     try:
-        content = contents(folder / TRANSCRIPT)
-        if not content.header.private:
+        if not contents(folder)[0].header.private:
             return Report([Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
         content, account = both(folder)
         claimed = statement(content, account)
@@ -122,7 +121,7 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
         return Report([Finding("files", " ".join(str(error).split()), holds=False)])
     plan, header, cost = content.header.plan, content.header, claimed.costs[0]
     found = [
-        Finding("files", "the transcript and the ledger are of one run, and whole", holds=True),
+        Finding("files", "the run's file is whole", holds=True),
         Finding("private", str(header.private), header.private),
     ]
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
@@ -350,9 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with parser.refusals():
         initial, final = _load("initial", options.initial), _load("final", options.final)
     inside = options.folder / OF_TRAINER
-    folder = (
-        inside if (inside / TRANSCRIPT).is_file() and not (options.folder / TRANSCRIPT).exists() else options.folder
-    )
+    folder = inside if (inside / RUN).is_file() and not (options.folder / RUN).exists() else options.folder
     found = verify(folder, initial, final)
     with parser.refusals("--format"):
         shown = _shown(found, options.format)

@@ -158,7 +158,7 @@ def private(folder: Path) -> dict[str, torch.Tensor]:
 
 def replayed(folder: Path) -> dict[str, torch.Tensor]:
     module = sharded(Net())
-    replay(folder / "transcript.bin", module)
+    replay(folder / "run.sqlite", module)
     return weights(module).values()
 
 

@@ -100,7 +100,7 @@ def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
     run.close()
     mechanism = run.plan.settings.mechanism
     law = Release(run.plan.noise_multiplier, 5, **settings, relation="add-remove", mechanism=mechanism)
-    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+    with Ledger.open(tmp_path / "run.sqlite") as ledger:
         assert ledger.history == [law]
     certified = epsilon_of_history([law], 1e-5).upper
     assert run.get_epsilon(1e-5) == certified

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
-from dpzero_theory.optim.files.transcript import contents
+from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.verify import main as verify
@@ -224,7 +223,7 @@ def test_step_sizes_may_be_another_processors() -> None:
 def test_the_key_of_the_directions_may_be_given(tmp_path: Path) -> None:
     key = b"sixteen bytes..."
     make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "a", key=key).close()
-    assert contents(tmp_path / "a" / TRANSCRIPT).header.key == key.hex()
+    assert read(tmp_path / "a")[0].key == key.hex()
     with pytest.raises(ValueError, match=r"^key must be 16 bytes; got b'short'"):
         make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "b", key=b"short")
 
@@ -311,15 +310,15 @@ def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: 
     said = capsys.readouterr().out
     assert "(0.600001, 0)-differentially private" in said
     assert "discrete-laplace:1: integers" in said
-    ledger = tmp_path / "run" / LEDGER
+    ledger = tmp_path / "run" / RUN
     fine = run.plan.settings.changed(mechanism="laplace")
-    header = contents(tmp_path / "run" / TRANSCRIPT)
+    header, _ = read(ledger)
     ledger.unlink()
     Ledger.create(
-        ledger, target_epsilon=0.61, target_delta=0.0, settings=fine, steps=3, block=1, run=header.digest
+        ledger, target_epsilon=0.61, target_delta=0.0, settings=fine, steps=3, block=1, run=header.to_json()
     ).close()
     assert verify([str(tmp_path / "run")]) == 1
-    assert "accounts for mechanism laplace, but the lattice" in capsys.readouterr().err
+    assert "(3 releases of laplace) is not what the plan releases (3 of discrete-laplace:1)" in capsys.readouterr().err
 
 
 def test_the_claim_that_was() -> None:

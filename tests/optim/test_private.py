@@ -18,9 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from dpzero_theory.audit.bounds import attack
 from dpzero_theory.check import names_of
 from dpzero_theory.optim import private
-from dpzero_theory.optim.files.folder import TRANSCRIPT
 from dpzero_theory.optim.files.replay import replay
-from dpzero_theory.optim.files.transcript import read
+from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.verify import verify
 from dpzero_theory.optim.weights.module import Weights
@@ -49,7 +48,7 @@ def test_the_example_runs_and_learns(
     torch.manual_seed(0)
     torch.randn(1000, 20)
     again = nn.Linear(20, 2)
-    replay(tmp_path / "run" / "transcript.bin", again)
+    replay(tmp_path / "run" / "run.sqlite", again)
     assert torch.equal(again.weight, names["model"].weight)
 
 
@@ -125,7 +124,7 @@ def test_a_run_builds_its_weights_once_and_a_verification_none(tmp_path: Path, m
     assert len(built) == 2
     assert resumed.weights.directions.key == run.weights.directions.key
     assert not verify(tmp_path, None, None).fault
-    assert len(read(tmp_path / TRANSCRIPT)[1]) == STEP["steps"]
+    assert len(read(tmp_path / RUN)[1]) == STEP["steps"]
     assert len(built) == 2
 
 

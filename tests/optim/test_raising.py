@@ -90,8 +90,8 @@ def test_a_run_goes_on_and_shows_nothing(
         run = make_private_with_epsilon(Logistic(), raising, rows, collate=joined, **settings)
         run.run()
     assert capfd.readouterr() == ("", "")
-    paid = ledger(tmp_path / "run" / "ledger.jsonl")
-    assert paid.spent == len(read(tmp_path / "run" / "transcript.bin")[1]) == STEP["steps"]
+    paid = ledger(tmp_path / "run" / "run.sqlite")
+    assert paid.spent == len(read(tmp_path / "run" / "run.sqlite")[1]) == STEP["steps"]
     run.close()
     assert b"private words" not in b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     again = make_private_with_epsilon(Logistic(), raising, rows, collate=joined, **settings, resume=True)

@@ -261,12 +261,12 @@ def test_fault_h_several_directions_cost_what_one_does() -> None:
 def test_fault_j_no_step_beyond_those_accounted_for(tmp_path: Path) -> None:
     run = private(tmp_path)
     run.run()
-    kept, transcript = weights(run), (tmp_path / "transcript.bin").read_bytes()
+    kept, transcript = weights(run), read(tmp_path)
     for _ in range(2):
         with pytest.raises(BudgetSpentError, match="all 8 releases of the plan are spent"):
             run.step()
     assert torch.equal(weights(run), kept)
-    assert (tmp_path / "transcript.bin").read_bytes() == transcript
+    assert read(tmp_path) == transcript
     assert run.get_epsilon(1e-5) <= 3.0
 
 
@@ -314,7 +314,7 @@ def test_fault_k_resuming_refuses_other_data(tmp_path: Path) -> None:
 
 def test_fault_k_the_ledger_itself_refuses_other_noise(tmp_path: Path) -> None:
     private(tmp_path).close()
-    with Ledger.open(tmp_path / "ledger.jsonl") as ledger, pytest.raises(LedgerError, match="noise_multiplier is"):
+    with Ledger.open(tmp_path / "run.sqlite") as ledger, pytest.raises(LedgerError, match="noise_multiplier is"):
         ledger.spend(ledger.settings.changed(noise_multiplier=ledger.settings.noise_multiplier / 2))
 
 
@@ -326,8 +326,9 @@ def test_fault_l_nothing_but_releases_leaves_a_step(
     run.run(told.append)
     out, err = capfd.readouterr()
     assert (out, err, caplog.records) == ("", "", [])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.key", "ledger.jsonl", "transcript.bin"]
-    assert read(tmp_path / "transcript.bin")[1] == told
+    names = ["data.key", "run.sqlite", "run.sqlite-shm", "run.sqlite-wal"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert read(tmp_path / "run.sqlite")[1] == told
     assert set(run.state_dict()) == {"run.key", "run.position", "weights.weight"}
 
 
@@ -373,6 +374,6 @@ def test_fault_n_weights_are_restored_exactly(dtype: torch.dtype) -> None:
 
 def test_the_header_names_everything_that_the_privacy_depends_on() -> None:
     chosen = Plan.for_target(n=N, **{**BUDGET, **STEP, **FULL})
-    text = Header(chosen, "00" * 16, "00" * 32, "nearest").line().decode()
+    text = Header(chosen, "00" * 16, "00" * 32, "nearest").to_json()
     for name in ("noise", "relation", "sampling", '"n"', "sample_rate", "steps", "clip", "noise_multiplier", "scale"):
         assert name in text

@@ -192,7 +192,7 @@ def test_the_transcript_rebuilds_the_weights_bit_for_bit(tmp_path: Path, changes
         module, losses, data(torch.float32), **{**BUDGET, **STEP, **FULL, **changes}, folder=tmp_path
     )
     run.run()
-    replay(tmp_path / "transcript.bin", again)
+    replay(tmp_path / "run.sqlite", again)
     assert torch.equal(module.weight, again.weight)
     assert module.weight.abs().min() > 0
 
@@ -263,7 +263,7 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
     assert run.plan.epsilon(delta).upper == spent
     assert delta_of_history(run.history, target).upper <= delta
     run.close()
-    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+    with Ledger.open(tmp_path / "run.sqlite") as ledger:
         report = ledger.report()
         assert ledger.history == run.history
     assert (report.epsilon_spent, report.epsilon_planned, report.releases_left) == (spent, spent, 0)
@@ -312,7 +312,7 @@ def test_a_run_resumes_from_the_initial_weights_and_from_a_checkpoint(tmp_path: 
     last.run()
     assert last.get_epsilon(1e-5) <= 3.0
     final = Logistic()
-    replay(tmp_path / "transcript.bin", final)
+    replay(tmp_path / "run.sqlite", final)
     assert torch.equal(weights(last), final.weight)
     with pytest.raises(BudgetSpentError):
         last.step()
@@ -325,14 +325,13 @@ def test_a_release_that_was_paid_for_but_not_written_is_skipped(tmp_path: Path) 
     """
     run = private(tmp_path)
     steps(run, 2)
-    assert run._files.ledger is not None
-    run._files.pay(run._files.ledger)
+    run._files.file.spend(run.plan.settings)
     run.close()
     again = private(tmp_path, resume=True)
     assert again.step().release == 3
     assert again.releases_left == 4
     final = Logistic()
-    replay(tmp_path / "transcript.bin", final)
+    replay(tmp_path / "run.sqlite", final)
     assert torch.equal(weights(again), final.weight)
 
 
@@ -355,7 +354,7 @@ def test_dpgd_0th_resumes_from_a_checkpoint_only(tmp_path: Path) -> None:
     assert torch.equal(weights(again), kept)
     assert again.step().release == 2
     with pytest.raises(TranscriptError, match="vectors"):
-        replay(tmp_path / "transcript.bin", Logistic())
+        replay(tmp_path / "run.sqlite", Logistic())
 
 
 class Rows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -429,5 +428,5 @@ def test_a_run_on_cuda_is_replayed_on_the_cpu_bit_for_bit(tmp_path: Path, kind: 
     make_private_with_epsilon(
         module, losses, rows, **options, folder=tmp_path, collate=default_collate, micro_batch=7
     ).run()
-    replay(tmp_path / "transcript.bin", again)
+    replay(tmp_path / "run.sqlite", again)
     assert torch.equal(module.weight.cpu(), again.weight)

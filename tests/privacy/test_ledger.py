@@ -1,14 +1,15 @@
-import errno
-import hashlib
-import json
+"""Tests of the budget on disk."""
+
 import math
 import os
 import re
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from dpzero_theory.privacy import ledger as ledger_module
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, Settings
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, Settings, read
 
 SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=50.0, clip=1.5, relation="replace-one", sampling="full")
 
@@ -34,7 +35,7 @@ def spent(path: Path) -> int:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.jsonl"
+    return tmp_path / "run.sqlite"
 
 
 def test_releases_are_numbered_and_the_one_after_the_last_is_refused(path: Path) -> None:
@@ -89,45 +90,6 @@ def test_sampling_alone_is_compared(path: Path) -> None:
         ledger.spend(poisson.changed(sampling="fixed-order"))
 
 
-def test_a_ledger_that_names_no_mechanism_is_a_gaussian_one(path: Path) -> None:
-    """A ledger that names no mechanism, as old ones did not, is one of Gaussian noise."""
-    make(path).close()
-    check, lines = "0" * 64, []
-    for line in path.read_text().splitlines():
-        record = json.loads(line)
-        record.pop("check")
-        record.get("settings", {}).pop("mechanism", None)
-        body = json.dumps(record)
-        check = hashlib.sha256((check + body).encode()).hexdigest()
-        lines.append(f'{body[:-1]}, "check": "{check}"}}\n')
-    path.write_text("".join(lines))
-    with Ledger.open(path) as ledger:
-        assert ledger.settings == SETTINGS
-        with pytest.raises(LedgerError, match="mechanism is 'laplace', but 'gaussian' was planned"):
-            ledger.spend(SETTINGS.changed(mechanism="laplace"))
-        assert ledger.spend(SETTINGS) == range(1)
-
-
-def test_each_line_is_json_with_the_settings(path: Path) -> None:
-    with make(path) as ledger:
-        ledger.spend(SETTINGS)
-    budget, plan, spend = [json.loads(line) for line in path.read_text().splitlines()]
-    assert budget["kind"] == "budget"
-    assert budget["target_epsilon"] == 10.0
-    assert plan["settings"] == {
-        "n": 1000,
-        "sample_rate": 1.0,
-        "noise_multiplier": 50.0,
-        "clip": 1.5,
-        "relation": "replace-one",
-        "sampling": "full",
-        "mechanism": "gaussian",
-        "coordinates": 1,
-    }
-    assert (spend["kind"], spend["release"], spend["count"]) == ("spend", 0, 1)
-    assert path.read_bytes().endswith(b"}\n")
-
-
 def test_a_second_writer_is_refused_until_the_first_closes(path: Path) -> None:
     ledger = make(path)
     with pytest.raises(LedgerError, match="another process has this file open"):
@@ -163,159 +125,117 @@ def test_an_existing_file_is_not_overwritten(path: Path) -> None:
         Ledger.open(path.with_name("none"))
 
 
-def test_the_line_is_on_disk_before_the_release(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[bytes] = []
-    fsync = os.fsync
-
-    def watched(file: int) -> None:
-        fsync(file)
-        synced.append(path.read_bytes())
-
-    with make(path) as ledger:
-        monkeypatch.setattr(os, "fsync", watched)
+def test_the_payment_is_on_disk_before_the_release(path: Path) -> None:
+    """Payments are committed with synchronous=FULL; only records of a block that is not over may wait."""
+    with make(path, block=2) as ledger:
+        said: list[str] = []
+        ledger._db.set_trace_callback(said.append)
+        first = ledger.spend(SETTINGS)
+        ledger.record(first[0], b"a", durable=False)
+        ledger.record(first[1], b"b")
         ledger.spend(SETTINGS)
-        assert synced == [path.read_bytes()]
-        assert synced[0].count(b"\n") == 3
+        ledger._db.set_trace_callback(None)
+    level, commits = "FULL", []
+    for each in said:
+        level = each.partition("=")[2] if each.startswith("PRAGMA synchronous") else level
+        commits += [level] if each == "COMMIT" else []
+    assert commits == ["FULL", "NORMAL", "FULL", "FULL"]
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)  # one plain file, once it is closed
 
 
-@pytest.mark.parametrize("block", [1, 2])
-def test_a_torn_last_line_is_cut_and_counted(path: Path, block: int) -> None:
-    with make(path, block=block) as ledger:
-        ledger.spend(SETTINGS)
-        start = len(path.read_bytes())
-        ledger.spend(SETTINGS)
-    content = path.read_bytes()
-    for size in range(start + 1, len(content)):
-        path.write_bytes(content[:size])
-        assert spent(path) == 2 * block, size
-        assert spent(path) == 2 * block
-        lines = path.read_bytes().splitlines()
-        assert json.loads(lines[-1])["kind"] == "torn"
-        with Ledger.open(path) as ledger:
-            assert ledger.spend(SETTINGS)[0] == 2 * block
+def edited(statement: str) -> Callable[[Path], None]:
+    def edit(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as db, db:
+            assert db.execute(statement).rowcount > 0
+
+    return edit
 
 
-@pytest.mark.parametrize("tail", [b"\x00" * 40, b"\x00" * 40 + b"\n", b"{", b'{"kind": "spend"}\n', b"\xff\n"])
-def test_a_tail_that_is_no_line_counts_as_one(path: Path, tail: bytes) -> None:
-    make(path).close()
-    path.write_bytes(path.read_bytes() + tail)
-    assert spent(path) == 1
-    assert spent(path) == 1
+def cut(size: float) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(path.read_bytes()[: int(path.stat().st_size * size)])
 
 
-def test_a_torn_line_after_the_last_release_costs_nothing_more(path: Path) -> None:
-    with make(path, steps=1) as ledger:
-        ledger.spend(SETTINGS)
-    path.write_bytes(path.read_bytes() + b'{"ki')
-    assert spent(path) == 1
+def overwritten(path: Path) -> None:
+    text = bytearray(path.read_bytes())
+    text[4096:5000] = bytes(904)
+    path.write_bytes(text)
 
 
-def test_a_crash_during_the_repair_never_loses_the_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with make(path) as ledger:
-        ledger.spend(SETTINGS)
-    whole = path.read_bytes()
-    pwrite = os.pwrite
-    for torn in (b'{"kind": "spend", "rel', b"x" * 400, b"y" * 400 + b"\n"):
-        for written in range(0, 130, 7):
-            path.write_bytes(whole + torn)
-
-            def crash(file: int, line: bytes, offset: int, written: int = written) -> int:
-                pwrite(file, line[:written], offset)
-                raise KeyboardInterrupt
-
-            monkeypatch.setattr(os, "pwrite", crash)
-            with pytest.raises(KeyboardInterrupt):
-                Ledger.open(path)
-            monkeypatch.setattr(os, "pwrite", pwrite)
-            assert spent(path) == 2
-
-        path.write_bytes(whole + torn)
-        monkeypatch.setattr(os, "ftruncate", lambda file, size: (_ for _ in ()).throw(KeyboardInterrupt))
-        longer = len(torn) > 150  # A half-written end that is longer than the line written over it is cut off
-        with pytest.raises(KeyboardInterrupt) if longer else nullcontext():
-            Ledger.open(path).close()
-        monkeypatch.undo()
-        assert 2 <= spent(path) <= 3
-
-
-@pytest.mark.parametrize("fault", ["short", "full", "fsync"])
-def test_after_a_failed_write_the_ledger_refuses_until_it_is_opened_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    pwrite = os.pwrite
-
-    def failing(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "no space")
-
-    with make(path) as ledger:
-        ledger.spend(SETTINGS)
-        if fault == "short":
-            monkeypatch.setattr(os, "pwrite", lambda file, line, at: pwrite(file, line[:9], at))
-        else:
-            monkeypatch.setattr(os, "pwrite" if fault == "full" else "fsync", failing)
-        with pytest.raises((LedgerError, OSError)):
-            ledger.spend(SETTINGS)
-        monkeypatch.undo()
-        with pytest.raises(LedgerError, match="a write failed"):
-            ledger.spend(SETTINGS)
-    assert spent(path) == (1 if fault == "full" else 2)
-
-
-DAMAGE: dict[str, Callable[[list[bytes]], list[bytes]]] = {
-    "edited": lambda lines: [*lines[:3], lines[3].replace(b'"count": 1', b'"count": 0'), *lines[4:]],
-    "edited last": lambda lines: [*lines[:-1], lines[-1].replace(b'"count": 1', b'"count": 0')],
-    "edited plan": lambda lines: [lines[0], lines[1].replace(b"50.0", b"90.0"), *lines[2:]],
-    "lost": lambda lines: [*lines[:3], *lines[4:]],
-    "repeated": lambda lines: [*lines, lines[-1]],
-    "swapped": lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]],
-    "garbage inside": lambda lines: [*lines[:3], b"\x00\x00", *lines[3:]],
-    "spaces": lambda lines: [*lines[:3], lines[3].replace(b": ", b":  "), *lines[4:]],
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "emptied": cut(0),
+    "cut off": cut(0.6),
+    "no database": lambda path: path.write_bytes(b"nothing" * 900),
+    "zeros inside": overwritten,
+    "another budget": edited("UPDATE header SET value = replace(value, '10.0', '99.0') WHERE name = 'begun'"),
+    "no header": edited("DELETE FROM header WHERE name = 'check'"),
+    "less noise": edited("UPDATE settings SET words = replace(words, '50.0', '90.0')"),
+    "a payment lost": edited("DELETE FROM releases WHERE number = 2"),
+    "a payment changed": edited("UPDATE releases SET paid = randomblob(16) WHERE number = 2"),
+    "a record changed": edited("UPDATE releases SET sums = x'00' WHERE number = 1"),
+    "a record lost": edited("UPDATE releases SET sums = NULL, chain = NULL WHERE number = 1"),
+    "records swapped": edited("UPDATE releases SET sums = (SELECT r.sums FROM releases r WHERE r.number = 0)"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_found_and_the_file_is_left_alone(path: Path, damage: str) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_refused_in_one_line_and_left_alone(path: Path, damage: str) -> None:
     with make(path) as ledger:
         for _ in range(4):
-            ledger.spend(SETTINGS)
-    damaged = b"\n".join(DAMAGE[damage](path.read_bytes().splitlines())) + b"\n"
-    assert damaged != path.read_bytes()
-    path.write_bytes(damaged)
-    with pytest.raises(LedgerError, match=r"line \d"):
-        Ledger.open(path)
-    assert path.read_bytes() == damaged
+            number = ledger.spend(SETTINGS)[0]
+            ledger.record(number, bytes([number] * 8))
+    DAMAGES[damage](path)
+    before = path.read_bytes()
+    for look in (Ledger.open, read):
+        with pytest.raises(LedgerError, match=f"^{re.escape(str(path))}: [^\\n]*put the file back$"):
+            look(path)
+        assert path.read_bytes() == before
 
 
-def test_a_file_without_a_plan_is_refused(path: Path) -> None:
-    make(path).close()
-    first, second = path.read_bytes().splitlines(keepends=True)
-    for content in (b"", first, first[:20], first + second[:-5]):
-        path.write_bytes(content)
-        with pytest.raises(LedgerError, match="no complete plan"):
-            Ledger.open(path)
+class Interrupted:
+    """A connection whose statements raise KeyboardInterrupt, before they are run, from number `stop` on."""
+
+    def __init__(self, db: sqlite3.Connection, stop: int) -> None:
+        self.db, self.left = db, stop
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "in_transaction":
+            return self.db.in_transaction
+
+        def call(*arguments: Any) -> Any:
+            self.left -= arguments[0] != "ROLLBACK"
+            if self.left < 0 and arguments[0] != "ROLLBACK":
+                raise KeyboardInterrupt
+            return getattr(self.db, name)(*arguments)
+
+        return call
 
 
-@pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "appended"])
-def test_a_file_that_changes_underneath_is_refused(path: Path, how: str) -> None:
-    with make(path) as ledger:
-        if how == "deleted":
-            path.unlink()
-        elif how == "moved":
-            path.rename(path.with_name("other"))
-        elif how == "replaced":
-            path.with_name("new").write_bytes(path.read_bytes())
-            path.with_name("new").replace(path)
-        else:
-            path.write_bytes(path.read_bytes() + b"x")
-        with pytest.raises(LedgerError, match="moved or changed"):
-            ledger.spend(SETTINGS)
+def test_an_interrupt_at_any_statement_loses_no_payment_and_reuses_no_number(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed = []
+    with make(path, steps=30) as ledger:
+        for stop in range(9):
+            with monkeypatch.context() as changed:
+                changed.setattr(ledger, "_db", Interrupted(ledger._db, stop))
+                try:
+                    handed += ledger.spend(SETTINGS)
+                    ledger.record(handed[-1], b"1")
+                except KeyboardInterrupt:
+                    pass
+            handed += ledger.spend(SETTINGS)
+    assert len(set(handed)) == len(handed)
+    assert spent(path) > handed[-1] >= 8
 
 
 def publish_until_killed(path: Path, published: Path) -> None:
     try:
         with Ledger.open(path) as ledger, published.open("ab", buffering=0) as sink:
             while True:
-                sink.write(b"%d\n" % ledger.spend(SETTINGS)[0])
+                number = ledger.spend(SETTINGS)[0]
+                sink.write(b"%d\n" % number)
+                ledger.record(number, b"12345678")
     finally:
         os._exit(1)
 
@@ -323,17 +243,10 @@ def publish_until_killed(path: Path, published: Path) -> None:
 def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
     rng = np.random.default_rng(3)
     published = path.with_name("published")
-    steps = 10**6
-    Ledger.create(
-        path,
-        target_epsilon=10_000.0,
-        target_delta=1e-6,
-        settings=SETTINGS,
-        steps=steps,
-    ).close()
+    budget: dict[str, Any] = {"target_epsilon": 10_000.0, "target_delta": 1e-6}
+    Ledger.create(path, **budget, settings=SETTINGS, steps=10**6).close()
     published.touch()
-    repairs = 0
-    for _ in range(40):
+    for _ in range(20):
         size = published.stat().st_size
         child = os.fork()
         if child == 0:
@@ -344,16 +257,37 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
         time.sleep(rng.uniform(0.0, 0.01))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        content = path.read_bytes()
-        last = len(content) - content.rfind(b"\n", 0, -1) - 1
-        if rng.random() < 0.5 and content.count(b"\n") > 3:
-            path.write_bytes(content[: len(content) - int(rng.integers(1, last))])
-            repairs += 1
         numbers = [int(line) for line in published.read_text().splitlines()]
         assert len(set(numbers)) == len(numbers)
+        assert read(path).spent >= max(numbers) + 1  # what a reader sees before the next opening
         assert spent(path) >= max(numbers) + 1
-    assert len(numbers) >= 40
-    assert repairs > 5
+    assert len(numbers) >= 20
+
+
+def test_a_copy_is_refused_unless_it_was_moved(path: Path) -> None:
+    with make(path) as ledger:
+        ledger.spend(SETTINGS)
+    other = path.with_name("copy")
+    other.write_bytes(path.read_bytes())
+    with pytest.raises(LedgerError, match=r"a copy, or brought from another disk: .*resume='moved'"):
+        Ledger.open(other)
+    with Ledger.open(other, moved=True) as ledger:
+        assert ledger.spend(SETTINGS)[0] == 1
+    assert (read(other).moves, read(path).moves) == (1, 0)
+    with Ledger.open(path) as ledger:
+        ledger.spend(SETTINGS)
+    one, two = (read(each).spends for each in (path, other))
+    assert one[0] == two[0]
+    assert one[1].check != two[1].check  # copies that both went on are told apart
+
+
+def test_it_is_read_while_another_goes_on(path: Path) -> None:
+    with make(path) as ledger:
+        for spent in range(1, 4):
+            ledger.spend(SETTINGS)
+            assert read(path).spent == spent
+        with pytest.raises(LedgerError, match="release 4 is not paid for"):
+            ledger.record(4, b"")
 
 
 def exact_epsilon(gdp: float, delta: float) -> float:
@@ -481,4 +415,4 @@ def test_numbers_survive_the_file_exactly(path: Path) -> None:
     with Ledger.open(path) as ledger:
         assert ledger.settings == odd
         ledger.spend(odd)
-    assert re.search(rb'"clip": 0\.30000000000000004', path.read_bytes())
+        assert ledger.history == [odd.release(1)]

@@ -11,10 +11,9 @@ from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.report import AuditReport, Entry
-from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
-from dpzero_theory.optim.files.transcript import TranscriptError, contents
+from dpzero_theory.optim.files.folder import both
 from dpzero_theory.optim.verify import verify
-from dpzero_theory.privacy.ledger import LedgerError, read
+from dpzero_theory.privacy.ledger import LedgerError
 
 _FINDINGS = {
     "accounting": ("files", "private", "epsilon spent", "epsilon of the plan"),
@@ -28,9 +27,10 @@ def report_of_folder(folder: Path) -> AuditReport:
     """Returns the audit report of the private run whose folder is `folder`; raises ValueError where it holds none."""
     started = time.perf_counter()
     try:
-        plan, account = contents(folder / TRANSCRIPT).header.plan, read(folder / LEDGER)
-    except (TranscriptError, LedgerError, OSError) as error:
+        content, account = both(folder)
+    except (LedgerError, OSError) as error:
         raise ValueError(f"spec must be the folder of a private run; got {' '.join(str(error).split())}") from error
+    plan = content.header.plan
     claim = Claim(
         epsilon=account.target_epsilon,
         delta=account.target_delta,

@@ -1,82 +1,73 @@
-"""The folder of a run: three files that are opened together or not at all, and must say the same.
+"""The folder of a run, which is made whole or not at all (`files.new_folder`):
 
-    transcript.bin   what the run was begun with and what it released; it replays the run. Its lock is the folder's
-    ledger.jsonl     what is paid for, before it is released (only in a private run)
-    data.key         a secret key. Under it the transcript's header has a digest of the records, and from it come
-                     batches that depend on one another (`Sampling.lasting`)
+    run.sqlite   what the run was begun with, what is paid for and what it released (`privacy.ledger`); it replays the
+                 run. Everybody may see it
+    data.key     a secret key for its owner alone, mode 0600. Under it the header has a digest of the records, and from
+                 it come batches that depend on one another (`Sampling.lasting`). A key that others may read is refused
 
-The folder is made whole or not at all (`files.new_folder`). `data.key` is for its owner alone, mode 0600; a key that
-others may read is refused before anything is read or paid. Everything else may be seen.
-
-Each file names the others: the ledger's first line has the digest of the transcript's header, and each payment says how
-far the transcript was. So an opening refuses, in one line, a file of another run, a ledger that was rolled back, and a
-transcript that was cut off, replaced or changed. A crash between payment and record is no damage: what was paid for
-stays paid for.
-
-Four things cannot be noticed: both files rolled back together in place (a snapshot of the disk), a copy with the same
-inode number (a cloned machine), a transcript that lacks no more than its last payment, and an edit that recomputes
-every check. `epsilon_of_runs` tells the copies of a run apart where all of them are at hand.
+Payment and record are one row, so they cannot disagree. A crash between them is no damage: what was paid for stays paid
+for. Three things cannot be noticed: a folder that was rolled back in place (a snapshot of the disk), a copy with the
+same inode number (a cloned machine), and an edit that recomputes every check. `epsilon_of_runs` tells the copies of a
+run apart where all of them are at hand.
 """
 
 import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice, printable
-from dpzero_theory.optim.files.new_folder import clear_dead_starts, made_whole, require_secret, resolved, write_secret
-from dpzero_theory.optim.files.transcript import (
-    Content,
-    DamagedRecordError,
-    Header,
-    Transcript,
-    TranscriptError,
-    contents,
-    seen,
-)
+from dpzero_theory.optim.files.new_folder import made_whole, require_secret, resolved, write_secret
+from dpzero_theory.optim.files.transcript import RUN, Content, Header, Record, contents, layout, parsed, unpacked
 from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
 from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.step.contributions import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.journal import content
-from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
+from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError, write
+from dpzero_theory.privacy.step import Release
 from dpzero_theory.privacy.stopping import FIXED
 
-LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
+KEY = "data.key"
 OF_TRAINER = "_dpzero"
 """The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
 
 
 class Budget(NamedTuple):
-    """What a run may cost at most, (epsilon, delta), and how many releases one entry of the ledger pays for,
-    `paid_at_once`. None stands for 1 in a new run, and in a resumed one for the number with which it was begun."""
+    """What a run may cost at most, (epsilon, delta), and how many releases one payment pays for, `paid_at_once`. None
+    stands for 1 in a new run, and in a resumed one for the number with which it was begun."""
 
     epsilon: float
     delta: float
     paid_at_once: int | None
 
 
-@dataclass(frozen=True)
 class Folder:
-    """The open files of a run. `create` starts a run, `open` resumes one.
+    """The open file of a run, which says what it may still release and what it has released.
 
-    header: what the run was begun with. ledger: the record of what is paid for; None for a run that is not private.
-    transcript: the record of what was released. secret: the bytes of data.key.
+    `create` starts a run, `open` resumes one, `nowhere` keeps nothing. The first two raise FileExistsError or
+    FileNotFoundError, other OSErrors, ValueError for a setting that is not the run's, and LedgerError where the file is
+    damaged or in use.
 
-    Both methods raise FileExistsError or FileNotFoundError, other OSErrors, ValueError for a setting that is not the
-    run's, and LedgerError or TranscriptError where the files are damaged, do not fit together or are in use.
+    header: what the run was begun with. file: its rows. secret: the bytes of data.key. kept: whether the file is on
+    disk. paid: the numbers of the releases that are paid for and not begun.
     """
 
-    header: Header
-    ledger: Ledger | None
-    transcript: Transcript
-    secret: bytes
+    def __init__(self, header: Header, file: Ledger, secret: bytes, *, kept: bool = True) -> None:
+        self.header, self.file, self.secret, self.kept = header, file, secret, kept
+        self.paid = range(0)
+        self._layout = layout(header.plan)
+
+    @classmethod
+    def nowhere(cls, header: Header, secret: bytes) -> Self:
+        """Return the file of a run that keeps nothing. secret: from which its batches come."""
+        return cls(header, Ledger.in_memory(header.to_json()), secret, kept=False)
 
     @classmethod
     def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
-        """Start a run in the folder at `path`, which is new or empty, and return its open files.
+        """Start a run in the folder at `path`, which is new or empty, and return its open file.
 
         header: what the run begins with; the digest of the records and the software's versions are put in here. data:
         the records. budget: what the run may cost; None for a run that is not private.
@@ -86,23 +77,24 @@ class Folder:
             key = new_key()
             write_secret(new / KEY, key)
             header = replace(header, records=of_records(data, key), software=versions())
-            if budget is not None:
+            if budget is None:
+                write(new / RUN, {"run": header.to_json(), "unit": header.unit}, None)
+            else:
                 Ledger.create(
-                    new / LEDGER,
+                    new / RUN,
                     target_epsilon=budget.epsilon,
                     target_delta=budget.delta,
                     settings=header.plan.settings,
                     steps=header.plan.steps,
                     block=budget.paid_at_once or 1,
-                    run=header.digest,
+                    run=header.to_json(),
                     unit=header.unit,
                 ).close()
-            Transcript.create(new / TRANSCRIPT, header).close()
         return cls.open(path, header, None, budget)
 
     @classmethod
     def open(cls, path: Path, header: Header, data: Any, budget: Budget | None, *, moved: bool = False) -> Self:
-        """Resume the run in the folder at `path` and return its open files.
+        """Resume the run in the folder at `path` and return its open file.
 
         header: settings that must be those with which the run was begun; the key of the directions (unless it is a
         seed) and the fingerprint of the weights may be others. data: the records, which must be the run's; None leaves
@@ -110,97 +102,94 @@ class Folder:
         whether the folder may be a copy, which is sound only if no other copy goes on.
         """
         path = resolved(path)
-        clear_dead_starts(path)
         _require_there(path)
         if (path / KEY).is_file():  # a key that is no file is refused below, when it is read
             require_secret(path / KEY)
-        transcript, ledger = _transcript(path), None
+        file = Ledger.open(path / RUN, moved=moved)
         try:
-            found = transcript.header
-            _require_begun_with(found, header)
-            if budget is not None:
-                account = read(path / LEDGER)
-                require_fit(contents(path / TRANSCRIPT), account, path)
-                _require_budget(account, budget)
-            secret = _key(path / KEY)
-            if data is not None and found.records and of_records(data, secret) != found.records:
+            found = file.rows()
+            begun = parsed(found, path / RUN).header
+            _require_begun_with(begun, header)
+            if budget is not None and found.account is not None:
+                _require_budget(found.account, budget)
+            secret = (path / KEY).read_bytes()
+            if len(secret) != KEY_BYTES:
+                raise ValueError(f"{path / KEY} must hold {KEY_BYTES} bytes; got {len(secret)}: put it back")
+            if data is not None and begun.records and of_records(data, secret) != begun.records:
                 raise ValueError(
                     "data must be the records of the run that is resumed; these are others, or data.key is"
                 )
-            if budget is not None:
-                ledger = Ledger.open(path / LEDGER, moved=moved)
-            return cls(found, ledger, transcript, secret)
+            return cls(begun, file, secret)
         except BaseException:
-            if ledger is not None:
-                ledger.close()
-            transcript.close()
+            file.close()
             raise
 
+    @property
+    def history(self) -> list[Release]:
+        """The releases that are paid for; empty without a budget."""
+        return self.file.history if self.header.private else []
+
+    def left(self, position: int) -> int:
+        """Return how many releases may still be made. position: how many releases have moved the weights; it is used
+        only where there is no budget."""
+        if self.header.private:
+            return self.file.releases_left + len(self.paid)
+        return self.header.plan.steps - position
+
+    def begin(self, position: int) -> int:
+        """Return the number of the next release, which is then paid for.
+
+        position: as in `left`. Raises BudgetSpentError when all releases are made, and LedgerError.
+        """
+        if self.header.private:
+            paid = self.paid or self.file.spend(self.header.plan.settings)
+            self.paid = paid[1:]
+            return paid[0]
+        if self.left(position):
+            return position
+        raise BudgetSpentError(f"all {self.header.plan.steps} steps of the plan are made")
+
+    def write(self, release: int, sums: Sums) -> Sums:
+        """Write a release into its row, and return its sums.
+
+        release: its number. sums: the K released numbers; none where a release is a vector. The row is on disk when
+        this returns if no further release is paid for.
+        """
+        self.file.record(release, self._layout.pack(*sums.tolist()), durable=not self.paid)
+        return sums
+
+    def records(self) -> list[Record]:
+        """Return the releases that were recorded."""
+        return unpacked(self.file.records(), self.header.plan)
+
+    def sync(self) -> None:
+        """Wait until all records are on disk."""
+        self.file.sync()
+
     def close(self) -> None:
-        """Close the ledger and the transcript. Safe to repeat."""
-        if self.ledger is not None:
-            self.ledger.close()
-        self.transcript.close()
+        """Close the file. Safe to repeat."""
+        self.file.close()
 
 
 def begun_with(path: Path) -> Header:
-    """Return what the run in the folder at `path` was begun with, read from its transcript.
+    """Return what the run in the folder at `path` was begun with.
 
-    Raises FileNotFoundError where there is no run, TranscriptError for a damaged transcript or one in use, and OSError.
+    Raises FileNotFoundError where there is no run, LedgerError for a damaged file, and OSError.
     """
     path = resolved(path)
     _require_there(path)
-    with _transcript(path) as found:
-        return found.header
-
-
-def require_fit(found: Content, account: Account, path: Path) -> None:
-    """Raise LedgerError or TranscriptError unless a transcript and a ledger are of one run and neither lacks what the
-    other has seen. The ledger must pay for every release in the transcript, and the transcript must hold every record
-    that the ledger notes beside a payment.
-
-    found: the transcript's content. account: the ledger's content. path: the folder's, for the message.
-    """
-    plan, back = found.header.plan, "put back the files that belong together"
-    paid, law = account.settings.mechanism, plan.settings.mechanism
-    if account.run == found.digest and paid != law:
-        raise LedgerError(
-            f"{path}: the ledger accounts for mechanism {paid}, but the lattice of the transcript's plan has {law}:"
-            " what the run costs is not what its ledger says; start another"
-        )
-    told = (account.run, account.unit, account.settings, account.steps)
-    if told != (found.digest, found.header.unit, plan.settings, plan.steps):
-        raise LedgerError(f"{path}: ledger and transcript are of different runs: {back}")
-    if found.records and found.records[-1].release >= account.spent:
-        raise LedgerError(
-            f"{path}: the transcript has release {found.records[-1].release}, but the ledger counts only"
-            f" {account.spent}: it was rolled back; {back}, never an older ledger"
-        )
-    for spend in reversed(account.spends):
-        if spend.state is not None and spend.state != found.state_before(spend.release):
-            raise TranscriptError(
-                f"{path}: the transcript has {len(found.records)} records and is not the one of which the ledger has"
-                f" seen {seen(spend.state)}: it was cut off or replaced; {back}"
-            )
+    return contents(path)[0].header
 
 
 def both(path: Path) -> tuple[Content, Account]:
-    """Return the content of the transcript and of the ledger in the run's folder at `path`; the run may go on
-    meanwhile.
+    """Return the content of the private run in the folder at `path`, and what is paid for; the run may go on meanwhile.
 
-    The ledger is read before the transcript and again after it. Every record that the first reading knows of must be in
-    the transcript, and every record of the transcript must be paid for in the second reading, which is returned. Raises
-    LedgerError or TranscriptError where the files are of different runs, cut short or damaged, and OSError.
+    Raises LedgerError where the file is damaged, of a run that is not private, or not a run's, and OSError.
     """
-    size = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
-    before, found = read(path / LEDGER), contents(path / TRANSCRIPT)
-    after = before if (path / LEDGER).stat().st_size == size else read(path / LEDGER)
-    if after.order:
-        raise LedgerError(f"{path / LEDGER}: an adaptive ledger, and a run's is one of a plan: put the file back")
-    known = {spend.check for spend in before.spends}
-    spends = tuple(spend if spend.check in known else replace(spend, state=None) for spend in after.spends)
-    require_fit(found, after._replace(spends=spends), path)
-    return found, after
+    found, account = contents(path)
+    if account is None or account.order:
+        raise LedgerError(f"{path}: not the folder of a private run with a plan")
+    return found, account
 
 
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, planned: bool = False) -> float:
@@ -220,8 +209,8 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, 
             no sum over these runs holds: a `privacy.filter.Filter` keeps such a budget.
 
     Raises:
-        ValueError: another argument, `planned` among them; LedgerError, TranscriptError, OSError: as `both` raises them
-            where files cannot be read or do not fit together.
+        ValueError: another argument, `planned` among them; LedgerError, OSError: as `both` raises them where files
+            cannot be read.
     """
     if planned is not True:
         raise ValueError(
@@ -234,13 +223,13 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, 
     accounts: dict[str, list[Account]] = defaultdict(list)
     for folder in map(Path, folders):
         found, account = both(folder)
-        plans[account.run] = found.header.plan
-        accounts[account.run].append(account)
+        plans[found.digest] = found.header.plan
+        accounts[found.digest].append(account)
         for spend in account.spends:
             for release in range(spend.release, spend.release + spend.count):
-                payments[account.run, release].add(spend.check)
+                payments[found.digest, release].add(spend.check)
         for release, sums in found.records:
-            shown[account.run, release].add(sums)
+            shown[found.digest, release].add(sums)
     counts = {run: sum(_unpaid(accounts[run])) if plans[run].stopping != FIXED else 0 for run in plans}
     for (run, release), checks in payments.items():
         made = max(len(checks), len(shown[run, release]))
@@ -264,26 +253,11 @@ def _unpaid(copies: Sequence[Account]) -> Iterator[int]:
             yield account.steps - account.spent
 
 
-def _transcript(path: Path) -> Transcript:
-    """Open the transcript of the folder at `path`, and return it. Raises TranscriptError for a damaged one.
-
-    Where the last payment in the ledger notes no record beyond the undamaged ones, or there is no ledger, the message
-    says how to go on without the damaged ones.
-    """
-    try:
-        return Transcript.open(path / TRANSCRIPT)
-    except DamagedRecordError as error:
-        if (path / LEDGER).exists() and error.whole < seen(read(path / LEDGER).state):
-            raise
-        way = f"{error}, or cut it to its first {error.size} bytes: what it lacks stays paid for"
-        raise TranscriptError(way) from None
-
-
 def _require_there(path: Path) -> None:
-    names = {name for name in (TRANSCRIPT, LEDGER, KEY) if (path / name).exists()}
+    names = {name for name in (RUN, KEY) if (path / name).exists()}
     if not names:
         raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
-    for name in (TRANSCRIPT, KEY):
+    for name in (RUN, KEY):
         if name not in names:
             raise FileNotFoundError(f"{path / name} is missing: put it back, or start in another folder")
 
@@ -297,13 +271,6 @@ def _require_budget(account: Account, budget: Budget) -> None:
     ):
         if not math.isclose(begun, given, rel_tol=1e-5):
             raise ValueError(f"{name} must be {begun:g}, as the run was begun; got {given:g}")
-
-
-def _key(path: Path) -> bytes:
-    found = content(path)
-    if len(found) != KEY_BYTES:
-        raise ValueError(f"{path} must hold {KEY_BYTES} bytes; got {len(found)}: put it back")
-    return found
 
 
 def _require_begun_with(found: Header, given: Header) -> None:

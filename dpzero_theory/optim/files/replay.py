@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -28,13 +29,13 @@ def weights_of(header: Header, module: nn.Module) -> Weights:
 
 
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
-    """Move the weights of a module as the run whose transcript is at `path` did.
+    """Move the weights of a module as the run in the folder at `path`, or in the file of it alone, did.
 
-    module: with the weights that the run began with. Returns the transcript's header. Raises TranscriptError for other
-    initial weights, a damaged file, or a run that released vectors, which a transcript does not hold, and OSError for a
-    file that cannot be read.
+    module: with the weights that the run began with. Returns what the run was begun with. Raises TranscriptError for
+    other initial weights, or a run that released vectors, which are kept nowhere, LedgerError for a damaged file, and
+    OSError.
     """
-    header, records = read(path)
+    header, records = read(Path(path))
     weights = weights_of(header, module)
     require_initial(header, weights)
     if not header.plan.scalars:

@@ -1,4 +1,4 @@
-"""The privacy statement of a run, from its transcript and its ledger: what is claimed, of what, and what is assumed.
+"""The privacy statement of a run, from its file: what is claimed, of what, and what is assumed.
 
 `optim.verify` prints it after checking every number of it; a model card carries the same text.
 """
@@ -41,7 +41,7 @@ _ASSUMED = (
     "n, the clip and all other settings do not depend on the records; runs that were made to choose them count too"
     " (optim.files.folder.epsilon_of_runs)",
     "the operating system's entropy cannot be foreseen",
-    "ledger and transcript were not rolled back together, and no copy of the folder went on elsewhere",
+    "the run's file was not rolled back, and no copy of the folder went on elsewhere",
 )
 
 
@@ -143,14 +143,13 @@ _OF_USERS = (
 def statement_of_folder(folder: Path) -> Statement:
     """Return the privacy statement of the run in a folder; the run may be going on.
 
-    Raises LedgerError or TranscriptError where the files are damaged or do not fit together, and OSError where one
-    cannot be read.
+    Raises LedgerError where its file is damaged, and OSError where it cannot be read.
     """
     return statement(*both(folder))
 
 
 def statement(content: Content, account: Account) -> Statement:
-    """Return the privacy statement of a run. content: of its transcript. account: the content of its ledger.
+    """Return the privacy statement of a run. content: of its file. account: what is paid for.
 
     Raises ValueError for a run without noise.
     """
@@ -175,7 +174,7 @@ def statement(content: Content, account: Account) -> Statement:
         "noise": f"{settings.noise_multiplier:.8g} times the clip on each sum{on_lattice}",
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",
-        "steps made": f"{len(content.records)} in the transcript",
+        "steps made": f"{len(content.records)} recorded",
         "stopping": meaning(plan.stopping),
         "directions": f"{plan.direction}, {plan.directions_per_step} a step",
         "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",

@@ -25,13 +25,13 @@ def test_what_a_folder_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_ledger_that_was_cut_off(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = folder / "ledger.jsonl"
+    ledger = folder / "run.sqlite"
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-2]))
     assert "accounting" in report_of_folder(folder).violations
     assert main([str(folder)]) == 1
 
 
 def test_no_run(tmp_path: Path) -> None:
-    (tmp_path / "transcript.bin").write_bytes(b"nothing")
+    (tmp_path / "run.sqlite").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="spec must be the folder of a private run"):
         report_of_folder(tmp_path)

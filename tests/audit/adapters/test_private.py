@@ -27,7 +27,7 @@ def test_noisy_and_quiet_runs_have_the_same_directions() -> None:
     assert np.abs(noise).max() < 8
     assert np.abs(quiet).min() > 10 * one.claim.noise_std(one.claim.n)
     assert noisy.batches == [list(range(one.claim.n))] * one.claim.steps
-    assert {"file run/ledger.jsonl", "file run/transcript.bin"} <= set(noisy.shown)
+    assert {"file run/run.sqlite"} <= set(noisy.shown)
     assert "file run/data.key" not in noisy.shown
 
 
@@ -59,7 +59,7 @@ def test_the_digest_of_the_records_says_something_to_those_with_its_key(
     places = differing(found)
     assert places is not None
     assert bool(places) == (key == "shown")
-    assert {name for name, _ in places} <= {"file run/transcript.bin", "file run/ledger.jsonl"}
+    assert {name for name, _ in places} <= {"file run/run.sqlite"}
 
 
 def test_checks_on_other_records() -> None:

@@ -28,6 +28,6 @@ def test_every_fact_of_the_statement_is_in_one_section(folder: Path, capsys: pyt
 
 
 def test_a_folder_that_does_not_hold_has_no_statement(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "ledger.jsonl").write_text("{}\n")
+    (folder / "run.sqlite").write_text("{}\n")
     assert main([str(folder), "--format", "deployment"]) != 0
     assert not capsys.readouterr().out.strip()

@@ -1,31 +1,37 @@
-"""Tests of a run's folder, with its ledger and transcript.
-
-They start and resume runs, and test the cost of several runs together.
-"""
+"""Tests of a run's folder: how it is started, resumed and refused, and what several runs cost together."""
 
 import math
 import os
+import shutil
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, epsilon_of_runs
+from dpzero_theory.optim.files.folder import KEY, Budget, Folder, epsilon_of_runs
 from dpzero_theory.optim.files.new_folder import made_whole
-from dpzero_theory.optim.files.transcript import Header, TranscriptError
+from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.files.transcript import RUN, Header, TranscriptError, read
 from dpzero_theory.optim.losses.identity import of_records
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 from dpzero_theory.privacy.ledger import Ledger, LedgerError
-from tests.optim.small import data, plan, private
+from tests.optim.small import BUDGET as TARGET
+from tests.optim.small import FULL, STEP, Logistic, data, losses, plan, private, weights
 
 
 def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> None:
     run = private(tmp_path, noise="laplace")
     run.step()
     run.close()
-    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+    with Ledger.open(tmp_path / "run.sqlite") as ledger:
         assert ledger.settings == run.plan.settings
         assert ledger.settings.mechanism == "laplace"
         with pytest.raises(LedgerError, match="mechanism is 'discrete-gaussian', but 'laplace' was planned"):
@@ -37,7 +43,7 @@ def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> N
 
 def test_one_writer_at_a_time_and_no_second_start(tmp_path: Path) -> None:
     run = private(tmp_path)
-    with pytest.raises(TranscriptError, match="another process"):
+    with pytest.raises(LedgerError, match="another process has this file open, or another run here: close it"):
         private(tmp_path, resume=True)
     run.close()
     with pytest.raises(FileExistsError):
@@ -101,19 +107,13 @@ HEADER = Header(plan(), "07" * 16, "00" * 32, "nearest")
 BUDGET = Budget(3.0, 1e-5, 1)
 
 
-def close(files: Folder) -> None:
-    files.transcript.close()
-    if files.ledger is not None:
-        files.ledger.close()
-
-
 def test_a_folder_is_started_once_and_resumed_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "run"
     files = Folder.create(path, HEADER, data(), BUDGET)
-    assert sorted(file.name for file in path.iterdir()) == [KEY, LEDGER, TRANSCRIPT]
+    assert sorted(file.name for file in path.iterdir()) == [KEY, RUN]
     assert path.joinpath(KEY).stat().st_mode & 0o077 == 0
     assert list(path.parent.iterdir()) == [path]
-    close(files)
+    files.close()
     with pytest.raises(FileExistsError, match="resume the run in it, or use another folder"):
         Folder.create(path, HEADER, data(), BUDGET)
     with pytest.raises(FileNotFoundError, match="holds no run: start one"):
@@ -122,17 +122,16 @@ def test_a_folder_is_started_once_and_resumed_as_it_was(tmp_path: Path) -> None:
     assert again.header.software.startswith("dpzero_theory ")
     assert replace(again.header, records="", software="") == HEADER
     assert again.header.records == of_records(data(), (path / KEY).read_bytes())
-    assert again.ledger is not None
-    assert again.ledger.run == again.header.digest
-    assert again.ledger.settings == HEADER.plan.settings
-    assert again.ledger.releases_left == HEADER.plan.steps
+    assert again.file.settings == HEADER.plan.settings
+    assert again.left(0) == HEADER.plan.steps
+    again.close()
 
 
 def test_another_plan_or_precision_is_refused_and_the_files_are_let_go(tmp_path: Path) -> None:
     header = replace(HEADER, private=False)
     files = Folder.create(tmp_path / "run", header, data(), None)
-    assert files.ledger is None
-    close(files)
+    assert files.history == []
+    files.close()
     for other, name in (
         (replace(header, plan=plan(clip=2.0)), "clip must be that of the run that is resumed"),
         (replace(header, precision="master"), "precision must be one of nearest"),
@@ -140,7 +139,7 @@ def test_another_plan_or_precision_is_refused_and_the_files_are_let_go(tmp_path:
     ):
         with pytest.raises(ValueError, match=name):
             Folder.open(tmp_path / "run", other, data(), None)
-    close(Folder.open(tmp_path / "run", header, data(), None))
+    Folder.open(tmp_path / "run", header, data(), None).close()
 
 
 def test_a_plan_beyond_its_budget_starts_nothing(tmp_path: Path) -> None:
@@ -171,3 +170,245 @@ def test_every_file_of_a_folder_made_whole_is_on_disk_before_the_folder_is_there
             (folder / name).write_text(name)
     assert {((place / name).stat().st_ino, False) for name in ("a", "in/b")} <= set(synced)
     assert synced[-1] == (tmp_path.stat().st_ino, True)
+
+
+def run_of(folder: Path, count: int, **changes: Any) -> Run:
+    run = private(folder, **changes)
+    for _ in range(count):
+        run.step()
+    return run
+
+
+def refused(folder: Path, error: type[Exception], message: str, resume: bool | str = True, **changes: Any) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(error, match=message) as found:
+        private(folder, resume=resume, **changes)
+    assert "\n" not in str(found.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def replayed(folder: Path) -> torch.Tensor:
+    module = Logistic()
+    replay(folder, module)
+    return module.weight.detach()
+
+
+def test_a_private_run_needs_a_folder() -> None:
+    for folder in (None, 3):
+        with pytest.raises(ValueError, match=r"^folder must be a path, where a private run keeps its ledger; got"):
+            private(folder)  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_killed_inside_or_between_steps_resumes_without_spending_twice(tmp_path: Path) -> None:
+    """A real kill, at 12 moments. Numbers are published before they are recorded, as somebody who looks on would."""
+    published, steps = tmp_path / "published", 2000
+    private(tmp_path / "run", steps=steps).close()
+    published.touch()
+    for moment in range(12):
+        size = published.stat().st_size
+        if (child := os.fork()) == 0:
+            try:
+                run = private(tmp_path / "run", steps=steps, resume=True)
+                write = run._files.write
+
+                def told(release: int, sums: Any, write: Any = write) -> Any:
+                    with published.open("ab", buffering=0) as file:
+                        file.write(b"%d\n" % release)
+                    return write(release, sums)
+
+                run._files.write = told  # type: ignore[method-assign]
+                run.run()
+            finally:
+                os._exit(1)
+        deadline = time.monotonic() + 30
+        while published.stat().st_size == size and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.001 * (moment % 5))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        numbers = [int(line) for line in published.read_text().split()]
+        assert len(set(numbers)) == len(numbers) >= moment + 1
+        records = [record.release for record in read(tmp_path / "run")[1]]
+        assert set(records) <= set(numbers)
+        assert len(numbers) - len(records) <= moment + 1  # a kill loses the one step that was being made
+    run = private(tmp_path / "run", steps=steps, resume=True)
+    run.step()
+    assert sum(release.steps for release in run.history) > max(numbers) + 1
+    assert torch.equal(weights(run), replayed(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("place", ["begin", "total", "write", "make"])
+def test_an_interrupt_inside_a_step_costs_that_step_alone(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path, 2)
+    of = {"begin": run._files, "total": run.sums, "write": run._files, "make": run._moves}[place]
+
+    def interrupted(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(of, place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run.step()
+    if place == "make":  # the weights may be half-way: only a resumption, or a checkpoint, knows where they are
+        with pytest.raises(TranscriptError, match="the weights are not this run's initial ones"):
+            run.step()
+        run.close()
+        run = private(tmp_path, resume=True)
+    assert run.step().release == (2 if place == "begin" else 3)
+    assert torch.equal(weights(run), replayed(tmp_path))
+
+
+def test_a_checkpoint_beyond_the_file_is_refused(tmp_path: Path) -> None:
+    run_of(tmp_path / "run", 3).close()
+    shutil.copytree(tmp_path / "run", tmp_path / "back")
+    run = private(tmp_path / "run", resume=True)
+    run.run()
+    state = run.state_dict()
+    run.close()
+    again = private(tmp_path / "back", resume="moved")
+    again.load_state_dict(state)
+    with pytest.raises(TranscriptError, match="the checkpoint is after release 7, which the run's file lacks"):
+        again.step()
+
+
+@pytest.mark.parametrize("name", [RUN, KEY])
+def test_a_deleted_file_is_missed(tmp_path: Path, name: str) -> None:
+    run_of(tmp_path, 3).close()
+    (tmp_path / name).unlink()
+    refused(tmp_path, FileNotFoundError, f"{name} is missing: put it back")
+    refused(tmp_path, FileExistsError, "not empty: resume the run in it, or use another folder", resume=False)
+
+
+def test_a_key_of_another_run_or_of_another_length_is_refused(tmp_path: Path) -> None:
+    run_of(tmp_path / "run", 2).close()
+    (tmp_path / "run" / KEY).write_bytes(bytes(32))
+    refused(tmp_path / "run", ValueError, "data must be the records .* these are others, or data.key is")
+    (tmp_path / "run" / KEY).write_bytes(b"short")
+    refused(tmp_path / "run", ValueError, "must hold 32 bytes; got 5: put it back")
+
+
+def test_a_private_run_is_not_gone_on_with_from_a_seed_nor_the_reverse(tmp_path: Path) -> None:
+    run_of(tmp_path / "private", 2).close()
+    seeded: Any = {"seed": 1, "folder": tmp_path / "seeded"}
+    with pytest.raises(ValueError, match=r"must be resumed as it was begun, with make_private"):
+        make_from_seed_not_private(Logistic(), losses, data(), plan(), seed=1, folder=tmp_path / "private", resume=True)
+    run = make_from_seed_not_private(Logistic(), losses, data(), plan(), **seeded)
+    run.step()
+    run.close()
+    refused(tmp_path / "seeded", ValueError, "as it was begun, with make_from_seed_not_private")
+    with pytest.raises(ValueError, match=r"^seed must be as in the run"):
+        make_from_seed_not_private(Logistic(), losses, data(), plan(), **{**seeded, "seed": 2}, resume=True)
+    again = make_from_seed_not_private(Logistic(), losses, data(), plan(), **seeded, resume=True)
+    again.run()
+    assert torch.equal(weights(again), replayed(tmp_path / "seeded"))
+
+
+def test_other_records_losses_or_parameters_are_refused(tmp_path: Path) -> None:
+    def resumed(module: Logistic, function: Any = losses, rows: Any = None) -> Run:
+        rows = data() if rows is None else rows
+        options = {**TARGET, **STEP, **FULL, "folder": tmp_path, "resume": True}
+        return make_private_with_epsilon(module, function, rows, **options)
+
+    def other_losses(module: Any, batch: Any) -> torch.Tensor:
+        return 2 * losses(module, batch)
+
+    run_of(tmp_path, 2).close()
+    features, labels = data().tensors
+    for rows in (TensorDataset(features + 1, labels), TensorDataset(features.flip(0), labels.flip(0))):
+        with pytest.raises(ValueError, match=r"^data must be the records of the run that is resumed; these are others"):
+            resumed(Logistic(), rows=rows)
+    with pytest.raises(ValueError, match=r"^losses must be as in the run that is resumed, losses .*; got .*other"):
+        resumed(Logistic(), other_losses)
+    with pytest.raises(ValueError, match=r"^the trainable parameters must be as in .* d = 6, .*; got 1 .* d = 6"):
+        resumed(Logistic(torch.float32), rows=TensorDataset(features.float(), labels.float()))
+    assert resumed(Logistic()).step().release == 2
+
+
+def test_a_copy_goes_on_only_when_that_is_said_and_forks_are_added_up(tmp_path: Path) -> None:
+    first, copy, third = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    run_of(first, 3).close()
+    shutil.copytree(first, copy)
+    shutil.copytree(first, third)
+    refused(copy, LedgerError, "a copy, or brought from another disk: .* open it as moved")
+    one, other = private(first, resume=True), private(copy, resume="moved")
+    for _ in range(2):
+        one.step()
+    other.run()
+    one.close()
+    other.close()
+
+    def cost(count: int) -> float:
+        return epsilon_of_history([one.plan.settings.release(count)], 1e-5).upper
+
+    assert epsilon_of_runs([third], 1e-5) == cost(3)
+    assert epsilon_of_runs([first, third, first], 1e-5) == cost(5)
+    assert epsilon_of_runs([first, copy, third], 1e-5) == cost(3 + 2 + 5)
+    assert private(copy, resume=True).releases_left == 0  # a user has to say only once that a folder is a copy
+
+
+def test_a_folder_that_was_renamed_goes_on(tmp_path: Path) -> None:
+    run_of(tmp_path / "a", 2).close()
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert private(tmp_path / "b", resume=True).step().release == 2
+
+
+def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        private(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_releases_are_paid_for_several_at_a_time(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 2, paid_at_once=3)
+    assert run.releases_left == STEP["steps"] - 2
+    assert sum(release.steps for release in run.history) == 3
+    run.close()
+    refused(tmp_path, ValueError, "paid_at_once must be 3, as the run was begun; got 1", paid_at_once=1)
+    again = private(tmp_path, resume=True)
+    assert [again.step().release for _ in range(5)] == [3, 4, 5, 6, 7]
+    assert again.releases_left == 0
+    assert torch.equal(weights(again), replayed(tmp_path))
+    with pytest.raises(ValueError, match="paid_at_once must be an integer"):
+        private(tmp_path / "none", paid_at_once=0)
+
+
+class Wide(Logistic):
+    """The same losses of so many weights that a step of 40 records, twice each, takes 2 (2 40) 300,000 operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(300_000, dtype=torch.float64))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features @ self.weight[: features.shape[1]] + 0 * self.weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("steps", "module", "paid"), [(199, Logistic, 1), (500, Logistic, 5), (5000, Logistic, 16), (5000, Wide, 1)]
+)
+def test_by_default_small_steps_are_paid_for_several_at_a_time(
+    steps: int, module: type[Logistic], paid: int, tmp_path: Path
+) -> None:
+    run = private(tmp_path, module(), steps=steps)
+    run.step()
+    assert sum(release.steps for release in run.history) == paid
+    assert run.releases_left == steps - 1
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_the_key_is_its_owners_alone_and_refused_where_others_may_read_it(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        private(tmp_path / "run").close()
+    finally:
+        os.umask(before)
+    key = tmp_path / "run" / KEY
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.chmod(0o640)
+    refused(tmp_path / "run", ValueError, r"must be secret, .* \(mode 0640\): chmod go= ")

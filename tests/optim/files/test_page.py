@@ -26,7 +26,7 @@ def test_the_page_has_the_claim_the_checks_the_statement_and_the_curve(tmp_path:
     for _ in range(5):
         run.step()
     run.close()
-    claimed, account = statement_of_folder(tmp_path / "run"), read(tmp_path / "run" / "ledger.jsonl")
+    claimed, account = statement_of_folder(tmp_path / "run"), read(tmp_path / "run" / "run.sqlite")
     curve = spending_curve(account)
     text = page(claimed, [("a <b>", "1 & 2", True), ("said", "only", None)], curve, 5, account.target_epsilon)
     words = Words(text).words

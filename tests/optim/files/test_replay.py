@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.files.folder import TRANSCRIPT
 from dpzero_theory.optim.files.replay import replay
-from dpzero_theory.optim.files.transcript import TranscriptError
+from dpzero_theory.optim.files.transcript import RUN, TranscriptError
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.verify import main as verify
 from tests.optim.small import Logistic, data, losses, plan, private, weights
@@ -46,7 +45,7 @@ def test_the_transcript_replays_an_update_to_the_bit(tmp_path: Path, changes: di
     run.close()
     other = Logistic(dtype)
     other.load_state_dict(initial)
-    replay(tmp_path / "run" / TRANSCRIPT, other)
+    replay(tmp_path / "run" / RUN, other)
     assert torch.equal(module.weight, other.weight)
     assert not torch.equal(module.weight, initial["weight"])
 
@@ -72,7 +71,7 @@ def test_a_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, changes
         ends.append(weights(other))
         other.close()
     replayed = Logistic()
-    replay(tmp_path / "run" / TRANSCRIPT, replayed)
+    replay(tmp_path / "run" / RUN, replayed)
     assert torch.equal(ends[0], ends[1])
     assert torch.equal(ends[0], replayed.weight.detach())
 
@@ -91,7 +90,7 @@ def test_a_checkpoint_without_what_the_update_keeps_is_refused(tmp_path: Path) -
     run.run()  # The run starts from the initial weights, with nothing kept from before
     run.close()
     replayed = Logistic()
-    replay(tmp_path / "run" / TRANSCRIPT, replayed)
+    replay(tmp_path / "run" / RUN, replayed)
     assert torch.equal(weights(run), replayed.weight.detach())
 
 
@@ -142,7 +141,7 @@ def test_another_processor_replays_the_same_bits(tmp_path: Path) -> None:
         "module = Logistic(); replay(sys.argv[1], module); print(module.weight.tolist())"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", asked, str(tmp_path / "run" / TRANSCRIPT)],
+        [sys.executable, "-W", "ignore", "-c", asked, str(tmp_path / "run" / RUN)],
         env=os.environ | OLDEST,
         capture_output=True,
         text=True,

@@ -9,12 +9,11 @@ import pytest
 from scipy.stats import norm
 
 from dpzero_theory.optim.files import statement as of_statement
-from dpzero_theory.optim.files.folder import TRANSCRIPT
 from dpzero_theory.optim.files.statement import DELTAS, rounded_up, shown, spending_curve, statement_of_folder
-from dpzero_theory.optim.files.transcript import TranscriptError
+from dpzero_theory.optim.files.transcript import RUN
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.ledger import read
+from dpzero_theory.privacy.ledger import LedgerError, read
 from dpzero_theory.privacy.step import Release
 from tests.optim.small import BUDGET, STEP, N, private
 
@@ -34,13 +33,13 @@ def test_it_names_all_that_a_claim_needs(folder: Path) -> None:
     assert found.facts["n"] == f"{N} records"
     assert found.facts["steps planned"] == str(STEP["steps"])
     assert found.facts["steps paid for"] == "6, 3 at a time"
-    assert found.facts["steps made"] == "4 in the transcript"
+    assert found.facts["steps made"] == "4 recorded"
     assert "torch" in found.facts["software"]
     text = found.text()
     assert all(len(line) <= 100 for line in text.splitlines()[1:])
     assert text.startswith("What was released is (")
     assert all(value.split()[0] in text for value in found.facts.values())
-    assert "not rolled back together" in " ".join(text.split())
+    assert "not rolled back" in " ".join(text.split())
 
 
 def gdp_delta(epsilon: float, mu: float) -> float:
@@ -54,7 +53,7 @@ def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
     With full batches the run is mu-GDP with mu = 2 sqrt(T)/noise multiplier, and a hair less for the noise on a
     lattice.
     """
-    found, account = statement_of_folder(folder), read(folder / "ledger.jsonl")
+    found, account = statement_of_folder(folder), read(folder / "run.sqlite")
     assert [cost.delta for cost in found.costs] == [BUDGET["target_delta"], *sorted(DELTAS)]
     for cost in found.costs:
         for count, bracket in ((6, cost.paid), (STEP["steps"], cost.planned)):
@@ -64,7 +63,7 @@ def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
 
 def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) -> None:
     """With full batches the advantage is 2 Phi(mu/2) - 1, and the checker confirms what the statement carries."""
-    found, account = statement_of_folder(folder), read(folder / "ledger.jsonl")
+    found, account = statement_of_folder(folder), read(folder / "run.sqlite")
     mu = 2 * 6**0.5 / account.settings.noise_multiplier
     assert found.advantage == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
     assert f"true minus false positive rate at most {rounded_up(found.advantage)}" in found.text()
@@ -83,7 +82,7 @@ def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) ->
 
 def test_the_curve_is_that_of_the_releases(folder: Path) -> None:
     found = statement_of_folder(folder)
-    curve = dict(spending_curve(read(folder / "ledger.jsonl")))
+    curve = dict(spending_curve(read(folder / "run.sqlite")))
     assert curve[0] == 0.0
     assert curve[6] == found.costs[0].paid.upper
     assert curve[STEP["steps"]] == found.costs[0].planned.upper
@@ -100,8 +99,8 @@ def test_what_is_shown_is_never_less() -> None:
 
 
 def test_a_damaged_folder_has_none(folder: Path) -> None:
-    (folder / TRANSCRIPT).write_bytes(b"\n")
-    with pytest.raises(TranscriptError):
+    (folder / RUN).write_bytes(b"\n")
+    with pytest.raises(LedgerError):
         statement_of_folder(folder)
 
 
@@ -140,5 +139,5 @@ def test_nothing_is_worked_out_twice_for_statement_and_curve(folder: Path, monke
     monkeypatch.setattr(of_statement, "epsilon_of_history", counted)
     of_statement._cost.cache_clear()
     found = statement_of_folder(folder)
-    curve = spending_curve(read(folder / "ledger.jsonl"))
+    curve = spending_curve(read(folder / "run.sqlite"))
     assert len(asked) == len(set(asked)) == 2 * len(found.costs) + len(curve) - 2

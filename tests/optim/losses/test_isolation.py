@@ -106,7 +106,7 @@ def test_losses_that_do_not_mix_records_are_accepted(tmp_path: Path, name: str) 
     most = MOST + 2 * name.startswith("not a number")  # of which a start looks at more records
     assert len(sizes) < most
     assert sum(sizes) < most * N
-    assert read(tmp_path / "run" / "transcript.bin")[0].isolation == "probed"
+    assert read(tmp_path / "run" / "run.sqlite")[0].isolation == "probed"
 
 
 @pytest.mark.parametrize(

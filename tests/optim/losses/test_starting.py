@@ -2,6 +2,7 @@
 
 import math
 import re
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.optim.files.folder import TRANSCRIPT, begun_with
-from dpzero_theory.optim.files.transcript import Header, TranscriptError, read
+from dpzero_theory.optim.files.folder import begun_with
+from dpzero_theory.optim.files.transcript import RUN, Header, read
 from dpzero_theory.optim.losses.starting import Start, nearest_directions, public_clip, starting_values
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, N, data, losses, private
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -25,14 +27,14 @@ PUBLIC = TensorDataset(
     torch.randn(200, D, generator=GENERATOR, dtype=torch.float64),
     torch.randint(2, (200,), generator=GENERATOR).double() * 2 - 1,
 )
-RUN: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "n": 1000, "evaluations": 1024, "target_epsilon": 2.0, "target_delta": 1e-5, "expected_batch": 100.0,
     "relation": "add-remove", "sampling": "poisson",
 }  # fmt: skip
 
 
 def start(**changes: Any) -> Start:
-    return starting_values(Logistic(), losses, PUBLIC, **{"declared": "public", **RUN, **changes})
+    return starting_values(Logistic(), losses, PUBLIC, **{"declared": "public", **SETTINGS, **changes})
 
 
 def test_what_is_measured_is_what_derivatives_give() -> None:
@@ -59,10 +61,10 @@ def test_the_step_size_minimises_the_inequality_that_it_comes_from() -> None:
     """
     found = start(directions_per_step=1, evaluations=20_000)
     target = found.target
-    plan = Plan.for_target(n=RUN["n"], **target)
+    plan = Plan.for_target(n=SETTINGS["n"], **target)
     sigma = plan.noise_multiplier * plan.clip / plan.expected_batch
     assert found.noise == pytest.approx(sigma, rel=1e-9)
-    v = float(np.mean((PUBLIC.tensors[0] ** 2).sum(1).numpy() / 4)) / RUN["expected_batch"]
+    v = float(np.mean((PUBLIC.tensors[0] ** 2).sum(1).numpy() / 4)) / SETTINGS["expected_batch"]
     grid = np.geomspace(1e-5, 10, 20_001)
     bound = math.log(2) / (grid * plan.steps) + grid * found.trace * (sigma**2 + v) / 2
     assert target["step_size"] == pytest.approx(grid[bound.argmin()], rel=0.05)
@@ -84,7 +86,7 @@ def test_a_run_with_them_learns(tmp_path: Path) -> None:
         TensorDataset(features[:200], labels[:200]),
         declared="synthetic",
         private_data=train,
-        **{**RUN, "expected_batch": 1000.0, "sampling": "full", "target_epsilon": 8.0, "evaluations": 256},
+        **{**SETTINGS, "expected_batch": 1000.0, "sampling": "full", "target_epsilon": 8.0, "evaluations": 256},
     )
     module = Logistic()
     run = make_private_with_epsilon(module, losses, train, folder=tmp_path / "run", paid_at_once=64, **found.target)
@@ -109,7 +111,7 @@ def test_the_smoothing_is_the_largest_that_sees_the_slope() -> None:
         return torch.sin(300 * module(batch[0])) / 300 + 1
 
     assert start().target["smoothing"] == 0.1
-    assert starting_values(Logistic(), curved, PUBLIC, declared="public", **RUN).target["smoothing"] == 1e-4
+    assert starting_values(Logistic(), curved, PUBLIC, declared="public", **SETTINGS).target["smoothing"] == 1e-4
 
 
 class Single(nn.Module):
@@ -152,7 +154,7 @@ def test_a_public_smoothing_is_not_one_that_the_start_warns_of(tmp_path: Path) -
 
 def test_where_rounding_shows_at_every_smoothing_the_start_says_so() -> None:
     said = "rounding may be visible at every smoothing that was tried: run with isolation='exact'"
-    big = {**RUN, "n": 10**9, "expected_batch": 1e9}
+    big = {**SETTINGS, "n": 10**9, "expected_batch": 1e9}
     for changes, expected in [({}, True), ({"isolation": "exact"}, False)]:
         found = starting_values(Single(), bent, PUBLIC, declared="public", **{**big, **changes})
         assert (said in found.assumed) is expected
@@ -166,10 +168,10 @@ def test_private_records_are_refused() -> None:
     with pytest.raises(ValueError, match="declared must be one of public, synthetic; got 'private'"):
         start(declared="private")
     with pytest.raises(ValueError, match="public_data must hold no private records; got 40"):
-        starting_values(Logistic(), losses, own, declared="public", private_data=own, **RUN)
+        starting_values(Logistic(), losses, own, declared="public", private_data=own, **SETTINGS)
     mixed = TensorDataset(*(torch.cat([a, b[:3]]) for a, b in zip(PUBLIC.tensors, own.tensors, strict=True)))
     with pytest.raises(ValueError, match="public_data must hold no private records; got 3 that"):
-        starting_values(Logistic(), losses, mixed, declared="public", private_data=own, **RUN)
+        starting_values(Logistic(), losses, mixed, declared="public", private_data=own, **SETTINGS)
     assert "was not looked at" in " ".join(start().assumed)
     assert "was not looked at" not in " ".join(start(private_data=own).assumed)
 
@@ -182,9 +184,9 @@ def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
         return losses(module, batch) / 0
 
     with pytest.raises(PreconditionError, match="public_data must show a slope"):
-        starting_values(Logistic(), flat, PUBLIC, declared="public", **RUN)
+        starting_values(Logistic(), flat, PUBLIC, declared="public", **SETTINGS)
     with pytest.raises(ValueError, match="losses of public_data must be finite"):
-        starting_values(Logistic(), infinite, PUBLIC, declared="public", **RUN)
+        starting_values(Logistic(), infinite, PUBLIC, declared="public", **SETTINGS)
     with pytest.raises(ValueError, match="the loss on public_data must be"):
         start(least_loss=1.0)
 
@@ -200,7 +202,7 @@ def test_a_public_clip_is_that_of_the_public_records_and_is_kept_on_resumption(t
     again = private(tmp_path / "run", clip="public", public_data=PUBLIC, directions_per_step=4, resume=True)
     again.run()
     again.close()
-    assert read(tmp_path / "run" / "transcript.bin")[0].plan.clip == expected
+    assert read(tmp_path / "run" / "run.sqlite")[0].plan.clip == expected
 
 
 def test_all_starting_values_are_chosen_in_one_call_and_kept_on_resumption(tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_public_values_that_do_not_fit_are_refused(changes: dict[str, Any], said
 def asked_with(clip: float | str, folder: Path) -> str:
     """Returns the error message of resuming a run in `folder` with this clip, a number or "public"."""
     public_data = PUBLIC if clip == "public" else None
-    with pytest.raises((ValueError, OSError, TranscriptError)) as error:
+    with pytest.raises((ValueError, OSError, LedgerError)) as error:
         private(folder, clip=clip, public_data=public_data, resume=True).close()
     return str(error.value)
 
@@ -255,8 +257,8 @@ def test_a_resumption_with_a_public_clip_is_refused_as_one_with_a_number(tmp_pat
         clip = run.plan.clip
         assert asked_with("public", place) == asked_with(clip, place)
         assert "has this file open" in asked_with("public", place)
-    text = (place / TRANSCRIPT).read_bytes()
-    (place / TRANSCRIPT).write_bytes(text[:-1] + bytes([text[-1] ^ 1]))
+    with closing(sqlite3.connect(place / RUN)) as db, db:
+        db.execute("UPDATE releases SET sums = x'00'")
     assert asked_with("public", place) == asked_with(clip, place)
     assert "does not match its check" in asked_with("public", place)
 

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +7,14 @@ import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT, require_fit
 from dpzero_theory.optim.files.statement import statement_of_folder
-from dpzero_theory.optim.files.transcript import contents, read
+from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.verify import main
 from dpzero_theory.optim.weights.directions import Directions
-from dpzero_theory.privacy.ledger import LedgerError
 from dpzero_theory.privacy.ledger import read as account_of
 
 COUNTS = (1, 9, 4, 2, 14)
@@ -156,20 +153,12 @@ def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert told.facts["n"] == "5 users"
     assert told.facts["record"] == unit
     assert "covered for each of them" not in told.text()
-    assert json.loads((folder / LEDGER).read_text().splitlines()[0])["unit"] == unit
-    assert read(folder / TRANSCRIPT)[0].unit == unit
+    assert account_of(folder / RUN).unit == unit
+    assert read(folder / RUN)[0].unit == unit
     assert main([str(folder)]) == 0
     assert unit in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"what a record is must be as in the run that is resumed"):
         started(folder, by_user(texts(), "who"), isolation="exact", resume=True)
-
-
-def test_a_ledger_that_speaks_of_another_unit_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    started(folder, by_user(texts(), "who")).close()
-    account = account_of(folder / LEDGER)
-    with pytest.raises(LedgerError, match="of different runs"):
-        require_fit(contents(folder / TRANSCRIPT), account._replace(unit=""), folder)
 
 
 def test_owners_by_column_position_function_or_list() -> None:

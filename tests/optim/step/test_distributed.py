@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpzero_theory.optim.files.replay import replay
-from dpzero_theory.optim.files.transcript import Transcript
+from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.privacy.ledger import Ledger
@@ -41,12 +41,11 @@ def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
     clip = public_clip(Logistic(torch.float32), losses, PUBLIC, data(torch.float32), smoothing=STEP["smoothing"])
     assert all(rank["public clip"].tolist() == [clip, clip] for rank in ranks)
     again = Logistic(torch.float32)
-    replay(tmp_path / "run" / "transcript.bin", again)
+    replay(tmp_path / "run" / "run.sqlite", again)
     assert all(torch.equal(rank["private"], again.weight) for rank in ranks)
-    with Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger:
+    with Ledger.open(tmp_path / "run" / "run.sqlite") as ledger:
         assert sum(group.steps for group in ledger.history) == STEP["steps"]
-    with Transcript.open(tmp_path / "run" / "transcript.bin") as transcript:
-        assert len(transcript.records()) == STEP["steps"]
+    assert len(read(tmp_path / "run")[1]) == STEP["steps"]
 
 
 def test_a_process_alone_leads_itself() -> None:

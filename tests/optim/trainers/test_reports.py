@@ -69,7 +69,7 @@ def test_services_are_sent_released_numbers_alone(
         eval_strategy="steps", eval_steps=3,
     )  # fmt: skip
     trainer.train()
-    _, records = read(tmp_path / "out" / "_dpzero" / "transcript.bin")
+    _, records = read(tmp_path / "out" / "_dpzero" / "run.sqlite")
     plan = trainer.run.plan
     released = [abs(plan.clip / plan.levels * float(record.sums[0]) / PRIVATE["expected_batch"]) for record in records]
     logs = [{name.split("/")[-1]: value for name, value in log.items()} for log in sent(told, service)]

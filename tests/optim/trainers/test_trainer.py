@@ -99,7 +99,7 @@ def test_an_update_is_resumed_from_its_checkpoint_and_replayed(tmp_path: Path) -
     whole = trainer(tmp_path, StopAt(9), **changes)
     whole.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     replayed = model()
-    replay(tmp_path / "_dpzero" / "transcript.bin", replayed)
+    replay(tmp_path / "_dpzero" / "run.sqlite", replayed)
     trained = dict(whole.model.named_parameters())
     assert all(torch.equal(value, trained[name]) for name, value in replayed.named_parameters())
 
@@ -118,7 +118,7 @@ def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     assert outcome.global_step == 6
     assert 3.9 < outcome.metrics["epsilon"] <= 4.0
     again = model()
-    replay(tmp_path / "_dpzero" / "transcript.bin", again)
+    replay(tmp_path / "_dpzero" / "run.sqlite", again)
     moved = {name for name, value in again.state_dict().items() if not torch.equal(value, model().state_dict()[name])}
     assert moved
     assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
@@ -136,7 +136,7 @@ def test_other_differences_are_trained_by(difference: str, smoothing: float, tmp
     last.train()
     assert last.run.plan.difference == difference
     again = model()
-    assert replay(tmp_path / "_dpzero" / "transcript.bin", again).plan.difference == difference
+    assert replay(tmp_path / "_dpzero" / "run.sqlite", again).plan.difference == difference
     assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
 
 
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over_or_named(tmp_path: Path)
         trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("name", ["ledger.jsonl", "transcript.bin"])
+@pytest.mark.parametrize("name", ["run.sqlite"])
 def test_a_file_that_is_missing_is_said_by_its_name(tmp_path: Path, name: str) -> None:
     trainer(tmp_path, StopAt(3)).train()
     (tmp_path / "_dpzero" / name).unlink()
@@ -237,7 +237,7 @@ def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
         begun = (folder / "_dpzero").exists()
         assert last.train(resume_from_checkpoint=begun).global_step == 6
         again = model()
-        replay(folder / "_dpzero" / "transcript.bin", again)
+        replay(folder / "_dpzero" / "run.sqlite", again)
         assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
 
 

@@ -68,7 +68,7 @@ def test_a_module_that_accelerate_has_sharded(ranks: list[dict[str, Any]]) -> No
 
 def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[dict[str, Any]], folder: Path) -> None:
     module = Net()
-    replay(folder / f"private-{len(ranks)}" / "transcript.bin", module)
+    replay(folder / f"private-{len(ranks)}" / "run.sqlite", module)
     assert equal(ranks[0]["private"], weights(module).values())
     assert equal(ranks[0]["replayed"], weights(module).values())
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.folder import TRANSCRIPT
 from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.files.transcript import RUN
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.verify import main as verified
 from dpzero_theory.optim.weights.directions import Directions
@@ -168,7 +168,7 @@ def test_a_private_run_is_paid_for_replayed_and_verified(tmp_path: Path) -> None
     assert sum(unit.steps for unit in run.history) == STEP["steps"]
     run.close()
     again = Logistic()
-    replay(tmp_path / "run" / TRANSCRIPT, again)
+    replay(tmp_path / "run" / RUN, again)
     assert torch.equal(again.weight, run.weights.parameters[0])
     assert verified([str(tmp_path / "run")]) == 0
 
