@@ -1,1 +1,1 @@
-"""Experiments on the private optimiser: the time of a step, kills, faults, forged folders, and attacks."""
+"""Experiments on the private optimiser: the time of a step, and attacks."""

@@ -8,7 +8,6 @@ import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, paragraphs
-from benchmarks.optim.forged_tables import forged_folders
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.calculate import calculate
 from dpzero_theory.theory.problem import Problem
@@ -164,5 +163,4 @@ TABLES = {
     "price_of_directions": price_of_directions,
     "effective_rank": effective_rank,
     "audit_bounds": audit_bounds,
-    "forged_folders": forged_folders,
 }

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
+from weakref import finalize
 
 from dpzero_theory.check import choice, entries, integer, printable, real
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -230,6 +231,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None) -> None:
         self.path, self.run = path, ""
         self._db, self._lock, self._pid = db, lock, os.getpid()
+        self._end = finalize(self, _close, db, lock, self._pid)  # also where nothing refers to the ledger any more
         self._account: Account | None = None
         self._filter: Filter | None = None
         self._digest, self._words, self._durable, self._ready = b"", "", True, False
@@ -438,26 +440,14 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     def close(self) -> None:
         """Wait until everything is on disk, and give up the lock. A second call does nothing."""
-        if os.getpid() != self._pid or self._ended is not None:
-            return
-        try:
+        if os.getpid() == self._pid and self._ended is None:
             with suppress(LedgerError):
                 self.sync()
                 self._ended = self._paid_for()
-            with suppress(sqlite3.Error):  # a reader may be in the way; the file is whole either way
-                self._db.execute("PRAGMA journal_mode=DELETE")
-            with suppress(sqlite3.Error):
-                self._db.close()
-        finally:
-            if self._lock is not None:
-                _unlock(self._lock)
-                self._lock = None
             self._ended = self._ended or ([], 0)
+            self._end()
 
     def __exit__(self, *unused: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()
 
     def _load(self, moved: bool) -> None:
@@ -748,6 +738,17 @@ def _locked(path: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise LedgerError(said) from None
+
+
+def _close(db: sqlite3.Connection, lock: int | None, pid: int) -> None:
+    if os.getpid() != pid:
+        return
+    with suppress(sqlite3.Error):  # a reader may be in the way; the file is whole either way
+        db.execute("PRAGMA journal_mode=DELETE")
+    with suppress(sqlite3.Error):
+        db.close()
+    if lock is not None:
+        _unlock(lock)
 
 
 def _unlock(lock: int) -> None:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from dpzero_theory.audit.__main__ import TRANSCRIPT, main
-from dpzero_theory.optim.files import folder as runs
+from dpzero_theory.audit.__main__ import RUN, main
+from dpzero_theory.optim.files import transcript as runs
 from tests.audit.test_spec import folder
 
 __all__ = ["folder"]
@@ -30,4 +30,4 @@ def test_a_violation_is_status_1_and_one_line(folder: Path, capsys: pytest.Captu
 
 
 def test_the_name_of_a_transcript() -> None:
-    assert TRANSCRIPT == runs.TRANSCRIPT
+    assert RUN == runs.RUN

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpzero_theory.optim.files.folder import LEDGER, epsilon_of_runs
+from dpzero_theory.optim.files.folder import epsilon_of_runs
 from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.verify import main
@@ -47,7 +47,7 @@ def stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]
     assert main([str(folder), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     findings = {line["name"]: line["value"] for line in told["findings"]}
-    with Ledger.open(folder / LEDGER) as ledger:
+    with Ledger.open(folder / "run.sqlite") as ledger:
         report = ledger.report()
     assert statement.certificate is not None
     return {

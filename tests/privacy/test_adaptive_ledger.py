@@ -47,10 +47,10 @@ def test_steps_of_other_noise_are_paid_until_the_budget_has_no_room(tmp_path: Pa
         assert 10 < left < 100
         for _ in range(left):
             ledger.spend(FULL.changed(noise_multiplier=15.0))
-        before = path.read_bytes()
+        before = read(path)
         with pytest.raises(BudgetSpentError, match="no room for 1 more releases with noise multiplier 15"):
             ledger.spend(FULL.changed(noise_multiplier=15.0))
-        assert path.read_bytes() == before
+        assert read(path) == before
         report = ledger.report()
         assert (report.releases_spent, report.epsilon_planned) == (4 + left, EPSILON)
         assert 0.9 * EPSILON < report.epsilon_spent < 1.2 * EPSILON
@@ -61,13 +61,13 @@ def test_steps_of_other_noise_are_paid_until_the_budget_has_no_room(tmp_path: Pa
 def test_what_stays_fixed_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     with make(path) as ledger:
-        before = path.read_bytes()
+        before = read(path)
         for name, value in (("n", 999), ("relation", "replace-one")):
             with pytest.raises(LedgerError, match=rf"{name} is .*{value}"):
                 ledger.spend(FULL.changed(**{name: value}))
         with pytest.raises(ValueError, match=r"^history must have batches that are drawn anew"):
             ledger.spend(FULL.changed(sampling="cyclic-poisson:4", sample_rate=0.125))
-        assert path.read_bytes() == before
+        assert read(path) == before
     with pytest.raises(PlanCostsMoreError, match="must have room for one release; got 2"):
         Ledger.create(
             tmp_path / "other.jsonl",

@@ -328,24 +328,29 @@ def test_other_records_losses_or_parameters_are_refused(tmp_path: Path) -> None:
 
 def test_a_copy_goes_on_only_when_that_is_said_and_forks_are_added_up(tmp_path: Path) -> None:
     first, copy, third = tmp_path / "a", tmp_path / "b", tmp_path / "c"
-    run_of(first, 3).close()
+    run_of(first, 3, stopping="fixed").close()
     shutil.copytree(first, copy)
     shutil.copytree(first, third)
-    refused(copy, LedgerError, "a copy, or brought from another disk: .* open it as moved")
-    one, other = private(first, resume=True), private(copy, resume="moved")
+    refused(copy, LedgerError, "a copy, or brought from another disk: .* open it as moved", stopping="fixed")
+    one = private(first, resume=True, stopping="fixed")
+    other = private(copy, resume="moved", stopping="fixed")
     for _ in range(2):
         one.step()
     other.run()
     one.close()
     other.close()
+    release = one.plan.settings
 
     def cost(count: int) -> float:
-        return epsilon_of_history([one.plan.settings.release(count)], 1e-5).upper
+        return epsilon_of_history([release.release(count)], 1e-5).upper
 
-    assert epsilon_of_runs([third], 1e-5) == cost(3)
-    assert epsilon_of_runs([first, third, first], 1e-5) == cost(5)
-    assert epsilon_of_runs([first, copy, third], 1e-5) == cost(3 + 2 + 5)
-    assert private(copy, resume=True).releases_left == 0  # a user has to say only once that a folder is a copy
+    assert epsilon_of_runs([third], 1e-5, planned=True) == cost(3)
+    assert epsilon_of_runs([first, third, first], 1e-5, planned=True) == cost(5)
+    assert epsilon_of_runs([first, copy, third], 1e-5, planned=True) == cost(3 + 2 + 5)
+    # A user has to say only once that a folder is a copy.
+    assert private(copy, resume=True, stopping="fixed").releases_left == 0
+    assert one.get_epsilon(1e-5) == cost(5)
+    assert max(cost(5), other.get_epsilon(1e-5)) < cost(10)
 
 
 def test_a_folder_that_was_renamed_goes_on(tmp_path: Path) -> None:

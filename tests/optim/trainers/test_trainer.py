@@ -11,7 +11,6 @@ transformers = pytest.importorskip("transformers", reason="the hf extra is not i
 
 from safetensors.torch import load_file  # noqa: E402
 
-from benchmarks.kit.interrupts import instructions, interrupt  # noqa: E402
 from dpzero_theory.optim.files.replay import replay  # noqa: E402
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer  # noqa: E402
 from dpzero_theory.optim.verify import main  # noqa: E402
@@ -214,31 +213,6 @@ def test_algorithm_1_goes_on_from_a_checkpoint_or_from_the_start(tmp_path: Path)
     assert outcome.global_step == 6
     assert outcome.metrics["epsilon"] <= 4.0
     assert main([str(tmp_path)]) == 0
-
-
-def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
-    """An interrupt of a step inside the Trainer leaves a run that goes on; a sample of the instructions is tested."""
-    probe = trainer(tmp_path / "probe", StopAt(-1), steps=10**4)
-    seen: list[Any] = []
-
-    def first(*_: Any) -> None:
-        seen.extend(instructions(probe.run.step))
-        raise KeyboardInterrupt
-
-    probe._loop = first  # type: ignore[method-assign,assignment]
-    with pytest.raises(KeyboardInterrupt):
-        probe.train()
-    for number, instruction in enumerate(seen[7 :: len(seen) // 4]):
-        folder = tmp_path / str(number)
-        cut = trainer(folder, StopAt(-1))
-        assert interrupt(cut.train, instruction, 2)
-        assert all(part.training == cut.model.training for part in cut.model.modules())
-        last = trainer(folder, StopAt(-1))
-        begun = (folder / "_dpzero").exists()
-        assert last.train(resume_from_checkpoint=begun).global_step == 6
-        again = model()
-        replay(folder / "_dpzero" / "run.sqlite", again)
-        assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
 
 
 def test_a_trainer_hands_out_nothing_of_the_records(tmp_path: Path) -> None:
