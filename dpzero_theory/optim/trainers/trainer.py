@@ -329,8 +329,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             "update and the step sizes of the run's plan and no other optimiser\n"
             f"(transformers {transformers.__version__}).\n\n"
             f"## Privacy\n\n```text\n{statement.text()}\n```\n\n"
-            "`python -m dpzero_theory.optim.verify` computes it again from the run's ledger and transcript, which are\n"
-            "kept beside the model where it was trained.\n"
+            "`python -m dpzero_theory.optim.verify` computes it again from the run's file, which is kept\n"
+            "beside the model where it was trained.\n"
         )
         Path(folder, "README.md").write_text(card, encoding="utf-8")
         Path(folder, "privacy.json").write_text(json.dumps(deployment(statement), indent=2) + "\n", encoding="utf-8")

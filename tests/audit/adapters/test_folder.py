@@ -27,7 +27,7 @@ def test_what_a_folder_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_file_that_was_cut_off(folder: Path) -> None:
     file = folder / "run.sqlite"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(ValueError, match="spec must be the folder of a private run; got .*malformed"):
+    with pytest.raises(ValueError, match=r"spec must be the folder of a private run; got .*malformed"):
         report_of_folder(folder)
 
 

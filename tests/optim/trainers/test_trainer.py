@@ -169,7 +169,7 @@ def test_the_model_card_has_the_statement_that_verify_writes(
     about = json.loads(card.split("---")[1])
     assert about["tags"] == ["mine", "differential-privacy", "dpzero"]
     assert (about["license"], about["base_model"], about["datasets"]) == ("mit", "base", "rows")
-    assert "steps made            3 in the transcript" in card
+    assert "steps made            3 recorded" in card
 
 
 def test_a_checkpoint_that_was_cut_short_is_passed_over_or_named(tmp_path: Path) -> None:
