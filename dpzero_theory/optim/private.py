@@ -40,6 +40,7 @@ their kernels. The transcript says which of the two it was.
 """
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -421,6 +422,12 @@ def _make(
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")
     ranks = Ranks()
+    if budget is not None and ranks.rank == 0 and budget.delta * plan.n > 1:
+        warnings.warn(
+            f"target_delta = {budget.delta:g} is above 1/n = {1 / plan.n:.3g}: to publish whole records, one in n of"
+            " them, would be allowed",
+            stacklevel=4,
+        )
     plan = _same_on_every_rank(ranks, data, plan, execution, folder)
     unit = data.unit if isinstance(data, ByUser) else ""
     given, (data, losses, collate, micro_batch) = data, _evaluated(data, losses, collate, execution.micro_batch)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpzero_theory.optim.files.folder import OF_TRAINER
 from dpzero_theory.optim.files.transcript import read
 
 
@@ -34,10 +35,12 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
     run that is stopped because of it claims the epsilon of its plan (`privacy.stopping`). Each ratio of N numbers has
     the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
 
-    folder: of a run of DPZero, which may go on meanwhile. Raises ValueError for a run without noise, one that releases
-    vectors (dpgd-0th), or one that has not made a step; LedgerError for a damaged file; and OSError.
+    folder: of a run of DPZero, or a Trainer's output folder; the run may go on meanwhile. Raises ValueError for a run
+    without noise, one that releases vectors (dpgd-0th), or one that has not made a step; LedgerError for a damaged
+    file; and OSError.
     """
-    header, records = read(Path(folder))
+    inside = Path(folder, OF_TRAINER)  # of a Trainer's output folder, as `verify` takes it
+    header, records = read(inside if inside.is_dir() else Path(folder))
     plan = header.plan
     if plan.law is None or not plan.scalars:
         raise ValueError(f"folder must hold a run that releases noisy numbers; got one of {plan.algorithm}")

@@ -1,7 +1,7 @@
 """The cost of a run, or its noise for a target, from other accountants: dp-accounting, Opacus and prv-accountant.
 
 The question is about add-remove with full batches or Poisson sampling, which all of them cover. An accountant is
-imported only when it is asked. If one is not installed, or fails, its answer says so.
+imported only when it is asked. If one is not installed, or fails, its answer says so, with the extra that installs it.
 """
 
 import importlib
@@ -115,7 +115,7 @@ def compare(
         if not math.isfinite(value):
             value, status = None, "not finite"
     except ImportError:
-        status = "not installed"
+        status = "not installed: pip install 'dpzero-theory[compare]'"
     except Exception as error:  # the other package's failure is part of the answer
         status = f"{type(error).__name__}: {error}".splitlines()[0][:100]
     return Comparison(accountant, value, time.perf_counter() - started, time.process_time() - working, status)

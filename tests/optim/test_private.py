@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -26,7 +27,7 @@ from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.privacy.sampling import FullBatch
-from tests.optim.small import BUDGET, FEATURES, FULL, LABELS, POISSON, STEP, Logistic, data, losses
+from tests.optim.small import BUDGET, FEATURES, FULL, LABELS, POISSON, STEP, Logistic, N, data, losses
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 EXAMPLE = dedent(re.search(r"( {4}import torch\n.*?get_epsilon\(1e-5\)\)\n)", private.__doc__ or "", re.S)[0])  # type: ignore[index]
@@ -295,6 +296,14 @@ def test_a_value_of_another_type_is_refused_by_name(tmp_path: Path, name: str) -
         refused(tmp_path, f"^{name}\\b.* must ", **{name: None})
 
 
+@pytest.mark.parametrize(("delta", "warned"), [(0.9 / N, False), (1.1 / N, True)])
+def test_a_delta_above_one_in_n_is_warned_of(tmp_path: Path, delta: float, warned: bool) -> None:
+    given = {**BUDGET, **STEP, **FULL, "target_delta": delta}
+    with pytest.warns(UserWarning, match=r"^target_delta = 0.0275 is above 1/n = 0.025") if warned else nullcontext():
+        private.make_private_with_epsilon(Logistic(), losses, data(), **given, folder=tmp_path / "run").close()
+
+
+@pytest.mark.filterwarnings("ignore:target_delta = 0.5 is above")
 @pytest.mark.parametrize("name", [name for name in NUMBERS if name != "expected_batch"])
 def test_numbers_of_numpy_are_numbers(tmp_path: Path, name: str) -> None:
     value: Any = np.int64(1) if name.endswith(("steps", "once", "batch", "step")) else np.float32(0.5)

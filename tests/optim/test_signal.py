@@ -80,6 +80,10 @@ def test_a_run_that_learns_begins_above_the_noise_and_falls(tmp_path: Path) -> N
     assert found.last < found.first / 3
 
 
+def test_a_trainer_s_output_folder_is_taken_as_verify_takes_it(tmp_path: Path) -> None:
+    assert signal(made(tmp_path / "out" / "_dpzero", plan())) == signal(tmp_path / "out")
+
+
 def test_a_run_of_tiny_steps_is_above_the_noise_and_does_not_fall(tmp_path: Path) -> None:
     found, loss = learned(tmp_path / "run", step_size=1e-7)
     assert loss == pytest.approx(np.log(2), rel=1e-3)

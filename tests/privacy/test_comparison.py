@@ -21,7 +21,7 @@ def test_no_other_accountant_is_below_the_certified_answer(accountant: str) -> N
         assert row.value is not None
         assert ours.lower * (1 - 1e-6) <= row.value <= 1.5 * ours.upper
     else:
-        assert row.status == "not installed"
+        assert row.status == "not installed: pip install 'dpzero-theory[compare]'"
         assert row.value is None
     assert row.seconds >= 0
     assert row.cpu_seconds >= 0
@@ -47,8 +47,8 @@ def answers(value: object) -> object:
     [
         (float("nan"), "not finite"),
         (float("inf"), "not finite"),
-        (ImportError("no such package"), "not installed"),
-        (ModuleNotFoundError("no such package"), "not installed"),
+        (ImportError("no such package"), "not installed: pip install 'dpzero-theory[compare]'"),
+        (ModuleNotFoundError("no such package"), "not installed: pip install 'dpzero-theory[compare]'"),
         (RuntimeError("first line\nsecond line"), "RuntimeError: first line"),
         (ValueError("x" * 500), ("ValueError: " + "x" * 500)[:100]),
     ],

@@ -43,6 +43,7 @@ import warnings
 
 import numpy as np
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
@@ -108,6 +109,7 @@ def examine(
         _require_same_losses(ranks.gathered((found[0].values, found[0].coarsest)), exact=isolation == "exact")
         if isolation and ranks.rank == 0:
             warn(found[0], plan)
+            _warn_of_statistics(weights.module)
         return Evaluation(losses, fetcher(data, collate), found[0].shape)
     finally:
         weights.untrained.settle()
@@ -178,6 +180,21 @@ def visible(shift: float, expected_batch: float, clip: float) -> bool:
     records in a batch. clip: C >= 0; False where it is 0, since differences are then not clipped.
     """
     return bool(clip) and not shift * expected_batch < _VISIBLE * clip
+
+
+def _warn_of_statistics(module: nn.Module) -> None:
+    """Warn, in one line, that a module with batch normalisation runs in eval mode."""
+    for name, part in module.named_modules():
+        if isinstance(part, _BatchNorm) and part.track_running_stats:
+            fresh = (
+                ", which are fresh: it scales and shifts its input, and no more" if not part.num_batches_tracked else ""
+            )
+            warnings.warn(
+                f"module runs in eval mode: dropout is off, and the batch normalisation {name} uses its running"
+                f" statistics{fresh}",
+                stacklevel=2,
+            )
+            return
 
 
 def warn(found: ProbeResult, plan: Plan) -> None:

@@ -99,6 +99,7 @@ def test_eight_bits_with_a_threshold_for_outliers_are_refused_though_no_record_s
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:module runs in eval mode")
 @pytest.mark.parametrize("name", SOUND)
 def test_losses_that_do_not_mix_records_are_accepted(tmp_path: Path, name: str) -> None:
     run, sizes = started(SOUND[name], tmp_path / "run")
@@ -245,6 +246,13 @@ def test_a_run_with_a_few_lost_records_or_0_1_losses_is_not(tmp_path: Path, micr
     right = table(losses=lambda m, b: (m(b[0]).argmax(1) != m(b[0]).argmax(1)).float())
     for number, case in enumerate((lost(1 / 8), right)):
         started(case, tmp_path / str(number), micro_batch=micro_batch)
+
+
+def test_a_module_with_batch_normalisation_is_said_to_run_in_eval_mode(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.BatchNorm1d(D), net(nn.BatchNorm1d(D)))
+    with pytest.warns(UserWarning, match="dropout is off, and the batch normalisation 0 .*, which are fresh") as said:
+        started(table(lambda: module), tmp_path / "run")
+    assert len(said) == 1
 
 
 def test_where_padding_counts_the_way_out_is_named(tmp_path: Path) -> None:
