@@ -1,56 +1,50 @@
-"""The conformance check on a zoo of training loops: every fault is found by the right check, and sound loops pass.
+"""The audit of a zoo of training loops: what it finds of faulty ones, and whether it reports sound ones.
 
     python -m benchmarks.audit_zoo [--sound] [--quick] [--loops NAME ...] [--out DIR]
 
-A row is one audit of one loop (`benchmarks.zoo.catalogue`) by all checks of `dpzero_theory.audit`: the verdict of each
-check, its message, the number of runs, wall seconds, and processor seconds. Loops with a fault are audited three times.
-With `--sound` the sound loops, with those of `benchmarks.zoo.invented`, are audited 20 times, each time with a
-probability of at most 1e-6 of any false alarm. Repeats have other records, and other noise from the operating system.
-The exit status is 1 where a fault is missed or a sound loop is reported. `--quick` audits each loop once.
+A row is one audit of one loop (`benchmarks.zoo.table`) by all checks: the verdict of each check, the message of those
+that are violated, the number of runs, wall seconds, and processor seconds. A fault is found if one of the checks is
+violated that are about it, of which a loop names at least one. Loops with a fault are audited once, and with `--sound`
+the sound loops five times, on other records and with other noise from the operating system each time, and with a
+probability of at most 1e-6 of any false alarm. The exit status is 1 where a sound loop is reported. `--quick` audits
+each loop once.
 """
 
 import time
 from argparse import ArgumentTypeError, Namespace
-from dataclasses import replace
 from pathlib import Path
+
+import pandas as pd
 
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.zoo import catalogue, libraries
-from benchmarks.zoo.catalogue import Specimen, records
-from benchmarks.zoo.invented.catalogue import LOOPS as LOOPS_OF_OTHERS
+from benchmarks.kit.tables import markdown, paragraphs
+from benchmarks.zoo.table import FAULTS, LOOPS, SOUND, Loop, records
 from dpzero_theory.audit.conformance import check, every
 from dpzero_theory.cli import Several
 
-FAULTS, SOUND = RESULTS / "audit_zoo", RESULTS / "audit_zoo_sound"
-FALSE_ALARM = 1e-6
+FALSE_ALARM, REPEATS = 1e-6, 5
 _WORDS = {"held": "held", "violated": "VIOLATED", "could not be tested": "untested"}
-INVENTED = tuple(replace(specimen, repeats=20) for _, specimen in LOOPS_OF_OTHERS.values() if not specimen.finds)
-"""The sound loops that somebody wrote from the tutorial alone; they are audited at the audit's default settings."""
-ZOO = (*catalogue.FAULTS, *libraries.FAULTS, *catalogue.SOUND, *libraries.SOUND, *INVENTED)
-LOOPS = {specimen.name: specimen for specimen in ZOO}
 
 
-def audit_row(specimen: Specimen, repeat: int = 0) -> dict[str, str | int | float]:
-    """Audit one loop of the zoo by all checks, on the records of the given repeat. Returns the columns of its row: the
-    verdict of each check, the message of the check that ought to find the loop's fault, and the costs."""
-    claim, begun = specimen.claimed(), time.process_time()
+def audit_row(loop: Loop, repeat: int = 0) -> dict[str, str | int | float]:
+    """Audit one loop by all checks, on the records of the given repeat, and return the columns of its row."""
+    claim, begun = loop.claimed, time.process_time()
     report = check(
-        specimen.make(),
+        loop.train(),
         records(claim.n, repeat),
         claim,
-        specimen.view,
-        specimen.all_settings,
-        variations=specimen.variations,
-        runs=specimen.runs,
+        loop.viewed,
+        loop.given,
+        variations=loop.variations,
+        runs=loop.runs,
         false_alarm=FALSE_ALARM,
     )
-    said = report[specimen.finds].says if specimen.finds else "; ".join(report[name].says for name in report.violations)
     return {
-        "finds": specimen.finds,
-        "found": "yes" if (specimen.finds in report.violations if specimen.finds else report.violations) else "no",
-        "said": said,
+        "finds": loop.finds[0] if loop.finds else "",
+        "found": "yes" if set(report.violations) & (set(loop.finds) or set(report.violations)) else "no",
+        "said": "; ".join(report[name].says for name in report.violations),
         "violated": " ".join(report.violations),
         **{entry.check.name: _WORDS[entry.verdict.status] for entry in report.entries},
         "runs": report.runs,
@@ -60,29 +54,57 @@ def audit_row(specimen: Specimen, repeat: int = 0) -> dict[str, str | int | floa
 
 
 def _summary(folder: Path) -> int:
-    """Print a line for each loop with how often its fault was found. Returns the number of loops for which this went
-    wrong: a missed fault, or a sound loop that was reported."""
-    table, failures = read_rows(folder), 0
-    for name, rows in table.groupby("loop", sort=False):
-        specimen, found = LOOPS[str(name)], int((rows["found"] == "yes").sum())
-        good = found == (len(rows) if specimen.finds else 0)
-        failures += not good
-        what = f"by {specimen.finds}" if specimen.finds else "sound"
-        print(
-            f"{name!s:42} {what:25} found {found}/{len(rows)}  {rows['runs'].mean():6.0f} runs"
-            f" {rows['cpu_s'].max():6.1f} s  {'ok' if good else 'FAILED'}"
-        )
-    return failures
+    """Print each faulty loop that was not found and each sound one that was reported, then the counts. Returns the
+    number of sound loops that were reported."""
+    table = read_rows(folder)
+    faulty = table["finds"].notna()
+    missed, reported = table[faulty & (table["found"] != "yes")], table[~faulty & (table["found"] == "yes")]
+    for row in pd.concat([missed, reported]).to_dict("records"):
+        print(f"{row['loop']}, {row['repeat']}: {row['finds']}, violated: {row['violated']} ({row['said']})")
+    print(f"{faulty.sum() - len(missed)} of {faulty.sum()} audits of faults found them; {len(reported)} of", end=" ")
+    print(f"{(~faulty).sum()} audits of sound loops reported anything; {table['cpu_s'].sum():.0f} s of one processor")
+    return len(reported)
+
+
+def first_try() -> str:
+    """Return a table by family of how many faults of the invented loops the first try found, and the audits since.
+
+    The rows are of `audit_invented`: loops that somebody wrote from the tutorial alone, who had not seen the checks.
+    """
+    rows = read_rows(RESULTS / "audit_invented")
+    columns = ("first_try_right", "full_right", "found_now")
+    lines = [
+        [
+            "sound (nothing may be reported)" if family == "sound" else str(family),
+            str(len(part)),
+            *(str((part[column] == "yes").sum()) for column in columns),
+        ]
+        for family, part in rows.groupby("family", sort=False)
+    ]
+    faults = rows[rows["sound"] == "no"]
+    kept = faults[faults["first_try_right"] == "yes"]
+    lost = [f"`{name}`" for name in kept.loc[kept["found_now"] != "yes", "loop"]]
+    heads = ["family", "loops", "right at first try", "by 22 checks, mended", f"by the {len(every())} checks of today"]
+    return "\n\n".join(
+        [
+            markdown(heads, lines),
+            paragraphs(
+                f"""Of {len(faults)} faults the right check found {len(kept)} at the first try; today's checks find
+                {(kept["found_now"] == "yes").sum()} of these {len(kept)}, all but {", ".join(lost)}, and
+                {(faults["found_now"] == "yes").sum()} of all {len(faults)}."""
+            ),
+        ]
+    )
 
 
 def _loop(text: str) -> str:
     if text not in LOOPS:
-        raise ArgumentTypeError(f"must be a loop of benchmarks.zoo; got {text[:40]!r}")
+        raise ArgumentTypeError(f"must be a loop of benchmarks/zoo/loops.toml; got {text[:40]!r}")
     return text
 
 
-def _loops(options: Namespace) -> list[str]:
-    return options.loops or [name for name in LOOPS if bool(LOOPS[name].finds) != options.sound]
+def _repeats(options: Namespace, name: str) -> int:
+    return 1 if options.quick or name in FAULTS else REPEATS
 
 
 EXPERIMENT = Experiment(
@@ -93,7 +115,7 @@ EXPERIMENT = Experiment(
         flag("--quick", action="store_true", help="each loop once"),
         flag("--loops", nargs="+", action=Several, type=_loop, default=[], metavar="NAME"),
     ],
-    folder=lambda options: SOUND if options.sound else FAULTS,
+    folder=lambda options: RESULTS / ("audit_zoo_sound" if options.sound else "audit_zoo"),
     key=("loop", "repeat"),
     fields=("finds", "found", "said", "violated", *(one.name for one in every()), "runs", "wall_s", "cpu_s"),
     settings={"false_alarm": FALSE_ALARM},
@@ -101,8 +123,8 @@ EXPERIMENT = Experiment(
     check=one_thread,
     cells=lambda options: (
         {"loop": name, "repeat": repeat}
-        for name in _loops(options)
-        for repeat in range(1 if options.quick else LOOPS[name].repeats)
+        for name in options.loops or (SOUND if options.sound else FAULTS)
+        for repeat in range(_repeats(options, name))
     ),
     begun=lambda at: f"{at['loop']}, {at['repeat']}",
     measure=lambda options, at: audit_row(LOOPS[at["loop"]], at["repeat"]),

@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpzero_theory import check
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Release, Step
 
 AVERAGES = ("mean", "sum")
 SEEDS = ("public", "secret")
@@ -64,12 +65,50 @@ class Claim:
         if self.sampling == "full" and self.batch != self.n:
             raise ValueError(f"batch must be n = {self.n} with sampling full; got {self.batch:g}")
 
+    @classmethod
+    def of(
+        cls,
+        step: Step,
+        steps: int,
+        *,
+        n: int,
+        clip: float,
+        delta: float,
+        epsilon: float | None = None,
+        average: str = "mean",
+    ) -> "Claim":
+        """Make the claim of a run of equal steps of the accountant.
+
+        Args:
+            step: the step, whose noise must be Gaussian.
+            steps, n, clip, delta, average: as the attributes of the class.
+            epsilon: what is claimed; if None, what the steps cost by the accountant's upper bound.
+
+        Raises:
+            ValueError: an argument outside its range, or a step with other noise.
+        """
+        if not step.mechanism.startswith(("gaussian", "discrete-gaussian")):
+            raise ValueError(f"step must have Gaussian noise; got {step.mechanism!r}")
+        release = Release.of(step, steps)
+        return cls(
+            epsilon=epsilon_of_history([release], delta).upper if epsilon is None else epsilon,
+            delta=delta,
+            relation=step.relation,
+            sampling=release.sampling,
+            n=n,
+            batch=step.sampling.sample_rate * n,
+            steps=steps,
+            noise_multiplier=step.noise,
+            clip=clip,
+            average=average,
+        )
+
     @property
     def sample_rate(self) -> float:
         return self.batch / self.n
 
     def drawn(self, sample_rate: float | None = None) -> Sampling | None:
-        """Returns how batches are drawn as a value of the accountant; None where there is no such sampling.
+        """Return how batches are drawn as a value of the accountant; None where there is no such sampling.
 
         There is none where something is missing after the sampling's name, as in "cyclic-poisson", or where it cannot
         have this rate. `sample_rate` is the rate; if None, the claimed one.
@@ -82,22 +121,29 @@ class Claim:
     def unit(self, batch: float | None = None) -> float:
         """What a contribution whose L2 norm is one clip adds to a release.
 
-        It is the clip, divided by the size of a batch where releases are averages. `batch` is that size; if None, the
-        claimed one.
+        It is the clip, divided by the size of a batch where releases are averages.
+
+        Args:
+            batch: the (expected) size of a batch; if None, the claimed one.
         """
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
         """The standard deviation of the noise on a release.
 
-        `batch` is the (expected) size of a batch, by which averages are divided; if None, the claimed one.
+        Args:
+            batch: the (expected) size of a batch, by which averages are divided; if None, the claimed one.
         """
         return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
 
     def release(self, sampling: str | None = None) -> Release:
-        """Returns the claim in the form that the privacy accountant takes; raises ValueError.
+        """Return the claim in the form that the privacy accountant takes.
 
-        `sampling` is the name of a way to draw batches; if None, the claimed one.
+        Args:
+            sampling: the name of a way to draw batches; if None, the claimed one.
+
+        Raises:
+            ValueError: the accountant knows no bound for this claim.
         """
         kind = sampling or self.sampling
         rate = 1.0 if kind == "full" else self.sample_rate

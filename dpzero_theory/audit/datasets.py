@@ -4,7 +4,7 @@ Records are an array with one record a row, or a list whose entries are numbers,
 another kind can be exchanged for one another, but cannot be scaled.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,6 @@ def replaced(records: Records, place: int, record: Any) -> Records:
     return copy
 
 
-def beginning_with(records: Records, others: Sequence[Any]) -> Records:
-    """Returns a copy of the records in which `others` replace the first len(others) of them."""
-    for place, record in enumerate(others):
-        records = replaced(records, place, record)
-    return records
-
-
 def removed(records: Records, place: int) -> Records:
     """A copy of the records without the record at index `place`."""
     if isinstance(records, np.ndarray):
@@ -36,7 +29,7 @@ def removed(records: Records, place: int) -> Records:
 
 
 def filled(records: Records, record: Any) -> Records:
-    """Returns a data set of the size of `records` in which every record is `record`."""
+    """Return a data set of the size of `records` in which every record is `record`."""
     if isinstance(records, np.ndarray):
         return np.broadcast_to(np.asarray(record, dtype=records.dtype), records.shape).copy()
     return [record] * len(records)
@@ -66,7 +59,7 @@ def mirrored(record: Any) -> Any:
 
 
 def numbers(record: Any) -> list[float]:
-    """Returns the floating-point numbers of a record in one list; integers and everything else are left out.
+    """Return the floating-point numbers of a record in one list; integers and everything else are left out.
 
     A record may be a number, an array, or a tuple or list of such. Its parts are taken in their order, those of a part
     before the next part, and an array's entries row by row.
@@ -85,7 +78,7 @@ def each_scaled(records: Records, factor: float) -> Records:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yields records that a neighbouring data set could have.
+    """Yield records that a neighbouring data set could have.
 
     They are one of `records`, and scaled, mirrored and random ones.
     """
@@ -113,7 +106,7 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """Yields forms of `record` that no clipped sum may let through; nothing where it has no floating-point numbers.
+    """Yield forms of `record` that no clipped sum may let through; nothing where it has no floating-point numbers.
 
     All of its numbers are NaN, or infinite. Or its first or last number alone is one of these, so that a loss or a
     gradient may be infinite and not NaN. Or its numbers are as large as their type allows, so that their squares are
@@ -129,7 +122,7 @@ def poisoned(record: Any) -> Iterator[Any]:
 
 
 def _with(record: Any, places: range, value: float | None) -> Any:
-    """Returns the record with the floating-point numbers at some places replaced by `value`.
+    """Return the record with the floating-point numbers at some places replaced by `value`.
 
     The places count its floating-point numbers in order. Where `value` is None they become the largest number of their
     type that has their sign.

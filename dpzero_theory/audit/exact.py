@@ -1,6 +1,6 @@
 """Exact tests of the batches and the noise that a private loop draws.
 
-Most functions return a p-value: the probability, if the loop does what it claims, of a statistic at least as extreme as
+Each function returns a p-value: the probability, if the loop does what it claims, of a statistic at least as extreme as
 the observed one. It is two-sided, twice the smaller tail, where not said otherwise. No null distribution here is an
 approximation, except that convolutions in float64 have errors of about 1e-13. So rejecting p-values below a level
 raises a false alarm with at most that probability.
@@ -15,44 +15,30 @@ from scipy import stats
 from dpzero_theory.check import Array
 
 Counts = NDArray[np.int64]
-_MOST_SPREAD = 14.0
-"""The function `dispersion` treats all deviations of a count beyond this many standard deviations alike.
-
-That keeps its table of probabilities small.
-"""
+_MOST_SPREAD = 14.0  # `dispersion` treats deviations beyond this many standard deviations alike, for a small table
 
 
 def two_sided(lower: float, upper: float) -> float:
-    """Returns the two-sided p-value of a statistic S, at its observed value s.
-
-    `lower` is P[S <= s] and `upper` is P[S >= s] under the claim.
-    """
+    """Return the two-sided p-value of a statistic S at its observed value s, from P[S <= s] and P[S >= s]."""
     return float(min(1.0, 2 * min(lower, upper)))
 
 
 def binomial(hits: int, trials: int, rate: float) -> float:
-    """The p-value of `hits` successes in `trials` independent trials that each succeed with probability `rate`.
-
-    It is two-sided: both too few and too many successes are improbable.
-    """
+    """The p-value of `hits` successes in `trials` independent trials that each succeed with probability `rate`."""
     law = stats.binom(trials, rate)
     return two_sided(law.cdf(hits), law.sf(hits - 1))
 
 
 def at_least(hits: int, trials: int, rate: float) -> float:
-    """The one-sided p-value of too many successes: the probability of `hits` or more in `trials` independent trials.
-
-    Each trial succeeds with probability `rate`.
-    """
+    """The one-sided p-value of too many successes in `trials` independent trials with probability `rate` each."""
     return float(stats.binom.sf(hits - 1, trials, rate))
 
 
 def dispersion(counts: Counts, pmf: Array) -> float:
     """The p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
-    `counts` are the observed integers, and `pmf` has the claimed probabilities of 0, 1, 2, .... The statistic is the
-    sum of (count - c)^2, where c is the integer next to the claimed mean. It is improbably small where the counts are
-    too equal, and improbably large where they vary more than claimed.
+    The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. It is improbably small
+    where the counts are too equal, and improbably large where they vary more than claimed.
     """
     support = np.arange(pmf.size)
     mean = float(support @ pmf)
@@ -60,26 +46,22 @@ def dispersion(counts: Counts, pmf: Array) -> float:
     spread = math.sqrt(max(float((support - mean) ** 2 @ pmf), 0.0))
     cap = int(min((support - centre).astype(float).max() ** 2, (_MOST_SPREAD * spread + 2) ** 2)) + 1
     squares = np.minimum((support - centre) ** 2, cap)
-    law = power(np.asarray(np.bincount(squares, weights=pmf, minlength=cap + 1), dtype=np.float64), counts.size)
+    law = _sum_of(np.asarray(np.bincount(squares, weights=pmf, minlength=cap + 1), dtype=np.float64), counts.size)
     seen = int(np.minimum((np.asarray(counts) - centre) ** 2, cap).sum())
     return two_sided(math.fsum(law[: seen + 1]), math.fsum(law[seen:]))
 
 
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
-    """The two-sided p-value of how many records batches have in common.
+    """The p-value of the total of `pairs` independent integers, each claimed to be k with probability pmf[k].
 
-    `shared` is the number of records that the two batches of a pair share, summed over `pairs` independent pairs. `pmf`
-    has the claimed probabilities that one pair shares 0, 1, 2, ... records.
+    shared: the observed total, such as the number of records that the two batches of each pair have in common.
     """
-    law = power(pmf, pairs)
+    law = _sum_of(pmf, pairs)
     return two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
 
 
-def power(pmf: Array, times: int) -> Array:
-    """Returns the probabilities that a sum of `times` independent random integers is 0, 1, 2, ....
-
-    Each of the integers is k with probability pmf[k].
-    """
+def _sum_of(pmf: Array, times: int) -> Array:
+    """Return the probabilities that a sum of `times` independent integers of the law `pmf` is 0, 1, 2, ...."""
     size = (pmf.size - 1) * times + 1
     length = 1 << (size - 1).bit_length()
     law = np.fft.irfft(np.fft.rfft(pmf, length) ** times, length)[:size]
@@ -87,32 +69,25 @@ def power(pmf: Array, times: int) -> Array:
 
 
 def too_little(squares: float, count: int) -> float:
-    """The one-sided p-value of noise that is too small.
-
-    It is the probability that the sum of squares of `count` independent Gaussians of variance 1 is at most `squares`.
-    """
+    """The one-sided p-value of noise that is too small: of the sum of squares of `count` standard Gaussians."""
     return float(stats.chi2.cdf(squares, count))
 
 
 def too_much(squares: float, count: int) -> float:
-    """The one-sided p-value of noise that is too large.
-
-    It is the probability that the sum of squares of `count` independent Gaussians of variance 1 is at least `squares`.
-    """
+    """The one-sided p-value of noise that is too large: of the sum of squares of `count` standard Gaussians."""
     return float(stats.chi2.sf(squares, count))
 
 
 def least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """Returns how small the noise must be for the test `too_little` to notice it, as a share of its claimed size.
+    """Return the largest share of its claimed size at which noise has a `too_little` below `level` with this power.
 
-    Noise whose standard deviation is this share of the claimed one has a p-value below `level` with probability
-    `power`, when the test sees `count` numbers of noise.
+    The test sees `count` numbers of noise.
     """
     return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
 
 def correlation(a: Array, b: Array) -> float:
-    """The p-value of the cosine of two vectors, `a` and `b`, of which one is claimed to be independent Gaussian noise.
+    """The p-value of the cosine of two vectors, of which one is claimed to be independent Gaussian noise.
 
     The other vector may be anything that does not depend on that noise. Under the claim the cosine r is distributed as
     a coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2),
@@ -126,11 +101,9 @@ def correlation(a: Array, b: Array) -> float:
 
 
 def least_correlation(count: int, level: float, power: float = 0.95) -> float:
-    """The correlation of two vectors of `count` >= 2 Gaussian numbers at which `correlation` finds a p-value of `level`
-    or less, with probability `power` or more.
+    """The correlation of two vectors of `count` >= 2 Gaussian numbers that `correlation` finds with this power.
 
-    It is the cosine r with that p-value, plus z/sqrt(count) for the normal quantile z of `power`: the cosine of
-    correlated numbers spreads less than that of independent ones. The result is at most 1.
+    It is the cosine with a p-value of `level`, plus z/sqrt(count) for the normal quantile z of `power`; at most 1.
     """
     half = (count - 1) / 2
     return float(min(1.0, 1 - 2 * stats.beta.ppf(level / 2, half, half) + stats.norm.ppf(power) / math.sqrt(count)))
@@ -150,8 +123,5 @@ def many_within(values: Array, threshold: float) -> float:
 
 
 def few_beyond(values: Array, threshold: float) -> float:
-    """The one-sided p-value of too few of `values` outside [-threshold, threshold].
-
-    The values are claimed to be independent standard Gaussians.
-    """
+    """The one-sided p-value of too few of `values`, claimed to be standard normal, outside [-threshold, threshold]."""
     return float(stats.binom.cdf(int((np.abs(values) > threshold).sum()), values.size, 2 * stats.norm.sf(threshold)))

@@ -22,7 +22,7 @@ class Verdict:
         mend: how to repair the loop, where the check is violated.
         power: where the check held, the smallest fault that it would have noticed, in words.
         p_value: the p-value of the statistic that decided, where there is one.
-        evidence: numbers for the report and for its plot, by name.
+        evidence: numbers for the report, by name.
     """
 
     status: str
@@ -34,33 +34,35 @@ class Verdict:
 
 
 def held(says: str, *, power: str = "", p_value: float | None = None, **evidence: Any) -> Verdict:
-    """Returns the verdict that the loop does what the check asks for.
+    """Return the verdict that the loop does what the check asks for.
 
     Args:
         says: what was seen.
         power: the smallest fault that the check would have noticed, in words.
         p_value: the p-value of the statistic that decided, where there is one.
-        evidence: numbers for the report and for its plot, by name.
+        evidence: numbers for the report, by name.
     """
     return Verdict(HELD, says, power=power, p_value=p_value, evidence=evidence)
 
 
 def violated(says: str, mend: str, *, p_value: float | None = None, **evidence: Any) -> Verdict:
-    """Returns the verdict that the loop does not do what the check asks for.
+    """Return the verdict that the loop does not do what the check asks for.
 
     Args:
         says: what was seen.
         mend: how to repair the loop.
         p_value: the p-value of the statistic that decided, where there is one.
-        evidence: numbers for the report and for its plot, by name.
+        evidence: numbers for the report, by name.
     """
     return Verdict(VIOLATED, says, mend, p_value=p_value, evidence=evidence)
 
 
 def untested(why: str, **evidence: Any) -> Verdict:
-    """Returns the verdict that the check could not be made.
+    """Return the verdict that the check could not be made.
 
-    `why` is the reason, and `evidence` has numbers for the report, by name.
+    Args:
+        why: the reason.
+        evidence: numbers for the report, by name.
     """
     return Verdict(UNTESTED, why, evidence=evidence)
 

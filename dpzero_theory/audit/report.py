@@ -1,18 +1,20 @@
-"""The report of an audit, and its forms as a text table and as JSON."""
+"""The report of an audit, as text, as JSON, and as an HTML page."""
 
 import json
 import math
 import textwrap
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED, Check, Verdict
+from dpzero_theory.document import document
 from dpzero_theory.privacy.relation import Relation
 
 CORE_UNTESTED = 3  # The exit status where nothing is violated but a core check could not be made
-_TABLE_WIDTH = 116  # The width of the text report, in characters
+_WIDTH = 116  # The width of the text report, in characters
+_MARKS = {HELD: "held", VIOLATED: "VIOLATED", UNTESTED: "not tested"}
+_CLASSES = {HELD: "", VIOLATED: "bad", UNTESTED: "none"}  # The CSS class of a status on the page
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,6 @@ class AuditReport:
         entries: the verdict of each check, in the order in which the checks were made.
         runs, seconds: the number of runs and the time of the whole audit.
         false_alarm: an upper bound on the probability that any check here reports a sound loop as violating its claim.
-        waived: the reasons, by the names of checks, for which a violation is accepted, or a check need not be made. The
-            report shows them, and the exit status does not count these checks.
     """
 
     claim: Claim
@@ -44,13 +44,12 @@ class AuditReport:
     runs: int
     seconds: float
     false_alarm: float
-    waived: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Verdict:
         return next(entry.verdict for entry in self.entries if entry.check.name == name)
 
     def named(self, status: str) -> list[str]:
-        """The names of the checks whose verdict has this status."""
+        """Return the names of the checks whose verdict has this status."""
         return [entry.check.name for entry in self.entries if entry.verdict.status == status]
 
     @property
@@ -59,17 +58,12 @@ class AuditReport:
         return self.named(VIOLATED)
 
     @property
-    def unwaived(self) -> list[str]:
-        """The names of the violated checks that are not waived."""
-        return [name for name in self.violations if name not in self.waived]
-
-    @property
     def causes(self) -> list[str]:
         """The names of the violated checks that no other violated one explains (`Check.follows`): mend these first."""
         return [name for name in self.violations if not self.cause_of(name)]
 
     def cause_of(self, name: str) -> str:
-        """Returns the name of a violated check whose fault may be the cause of the violation of the check `name`.
+        """Return the name of a violated check whose fault may be the cause of the violation of the check `name`.
 
         The cause itself has no further cause. Where there is no cause the returned text is empty.
         """
@@ -80,46 +74,31 @@ class AuditReport:
     @property
     def ordered(self) -> list[Entry]:
         """All entries, each violation that another may have caused directly below the one that may have caused it."""
-        below = {
-            cause: [one for one in self.entries if self.cause_of(one.check.name) == cause] for cause in self.causes
-        }
         first = [one for one in self.entries if not self.cause_of(one.check.name)]
-        return [entry for one in first for entry in (one, *below.get(one.check.name, []))]
+        return [
+            entry
+            for one in first
+            for entry in (one, *(other for other in self.entries if self.cause_of(other.check.name) == one.check.name))
+        ]
 
     @property
     def core_untested(self) -> list[str]:
         """The names of the core checks (`Check.core`) that could not be made."""
         return [one.check.name for one in self.entries if one.check.core and one.verdict.status == UNTESTED]
 
-    def untested_of(self, required: Collection[str]) -> list[str]:
-        """Returns the names of those required checks that could not be made.
-
-        `required` has names of checks; "core" among them stands for the core checks, and "none" for none.
-        """
-        wanted = set(required) | (set(self.core_untested) if "core" in required else set())
-        return [name for name in self.named(UNTESTED) if name in wanted and name not in self.waived]
-
-    def exit_code_of(self, required: Collection[str]) -> int:
-        """Returns the exit status of the audit's command: 1 if any check is violated and not waived, else 3 if one of
-        the `required` checks (as for `untested_of`) could not be made, else 0."""
-        return 1 if self.unwaived else CORE_UNTESTED if self.untested_of(required) else 0
-
     @property
     def exit_code(self) -> int:
-        """The exit status where the core checks are required: that of the command without `--require`."""
-        return self.exit_code_of(("core",))
+        """The exit status of the command: 1 if a check is violated, else 3 if a core check was not made, else 0."""
+        return 1 if self.violations else CORE_UNTESTED if self.core_untested else 0
 
     @property
     def outcome(self) -> str:
         """The result of the audit in one sentence: what is violated, or what could not be tested, or no fault."""
-        if self.unwaived:
+        if self.violations:
             return f"Violated: {', '.join(self.causes)}."
-        waived = f" What is violated is waived: {', '.join(self.violations)}." if self.violations else ""
-        if missing := self.untested_of(("core",)):
-            return (
-                f"No fault was found, but the claim is not defended: {', '.join(missing)} could not be tested.{waived}"
-            )
-        return f"No fault was found.{waived}"
+        if missing := self.core_untested:
+            return f"No fault was found, but the claim is not defended: {', '.join(missing)} could not be tested."
+        return "No fault was found."
 
     @property
     def summary(self) -> str:
@@ -127,37 +106,15 @@ class AuditReport:
 
         Under add-remove they say that the number of records counts as public, so that a loop may show it.
         """
-        counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
-        held, violated, rest = counts.values()
-        bad = f"{violated} violated"
-        if spared := violated - len(self.unwaived):
-            bad += f" ({spared} of them waived)"
-        missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
+        held, violated, rest = (len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED))
         number = " The number of records is taken to be public." if self.claim.relation == Relation.ADD_REMOVE else ""
+        missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
         return (
-            f"{held} checks held, {bad}, {rest} could not be tested; a loop that does as claimed is reported"
-            f" with probability at most {self.false_alarm:g}. {self.runs} runs, {self.seconds:.1f} s."
+            f"{held} checks held, {violated} violated, {rest} could not be tested; a loop that does as claimed is"
+            f" reported with probability at most {self.false_alarm:g}. {self.runs} runs, {self.seconds:.1f} s."
             + number
             + (missing if self.core_untested else "")
         )
-
-    def text(self) -> str:
-        """Returns the report as text: the outcome, the claim, a table of verdicts, and the summary."""
-        lines = [*textwrap.wrap(self.outcome, _TABLE_WIDTH), self.claim_line, ""]
-        for entry in self.ordered:
-            verdict, cause = entry.verdict, self.cause_of(entry.check.name)
-            said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
-            name = f"  {entry.check.name}" if cause else entry.check.name
-            first = f"{name:22} {_TABLE_MARKS[verdict.status]:12}"
-            lines += textwrap.wrap(first + said, _TABLE_WIDTH, subsequent_indent=" " * 35)
-            if cause:
-                lines.append(f"{'':35}may follow from {cause}: mend that first, then audit again")
-            elif verdict.mend:
-                lines += textwrap.wrap(f"{'':35}mend: {verdict.mend}", _TABLE_WIDTH, subsequent_indent=" " * 41)
-            if reason := self.waived.get(entry.check.name):
-                needed = "waived" if verdict.status != HELD else "a waiver is not needed; it says"
-                lines += textwrap.wrap(f"{'':35}{needed}: {reason}", _TABLE_WIDTH, subsequent_indent=" " * 41)
-        return "\n".join([*lines, "", self.summary])
 
     @property
     def claim_line(self) -> str:
@@ -169,12 +126,26 @@ class AuditReport:
         known = f"seed {self.view.seed}, records {self.view.records}"
         return f"claimed: ({c.epsilon:g}, {c.delta:g})-DP, {c.relation}, {mechanism}, clip {c.clip:g}; {known}"
 
+    def text(self) -> str:
+        """Return the report as text: the outcome, the claim, a table of verdicts, and the summary."""
+        lines = [*textwrap.wrap(self.outcome, _WIDTH), self.claim_line, ""]
+        for entry in self.ordered:
+            verdict, cause = entry.verdict, self.cause_of(entry.check.name)
+            said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
+            name = f"  {entry.check.name}" if cause else entry.check.name
+            first = f"{name:22} {_MARKS[verdict.status]:12}"
+            lines += textwrap.wrap(first + said, _WIDTH, subsequent_indent=" " * 35)
+            if cause:
+                lines.append(f"{'':35}may follow from {cause}: mend that first, then audit again")
+            elif verdict.mend:
+                lines += textwrap.wrap(f"{'':35}mend: {verdict.mend}", _WIDTH, subsequent_indent=" " * 41)
+        return "\n".join([*lines, "", self.summary])
+
     def as_json(self) -> str:
-        """Returns the report as JSON, evidence included; numbers that are not finite become null."""
+        """Return the report as JSON, evidence included; numbers that are not finite become null."""
         content = {
             "outcome": self.outcome,
             "violated": self.violations,
-            "waived": dict(self.waived),
             "causes": self.causes,
             "held": self.named(HELD),
             "could_not_be_tested": self.named(UNTESTED),
@@ -183,13 +154,7 @@ class AuditReport:
             "runs": self.runs,
             "seconds": round(self.seconds, 3),
             "claim": self.claim.as_dict(),
-            "view": {
-                "seed": self.view.seed,
-                "records": self.view.records,
-                "hidden": list(self.view.hidden),
-                "names": dict(self.view.names),
-                "adaptive": list(self.view.adaptive),
-            },
+            "view": asdict(self.view),
             "checks": [
                 {
                     "check": entry.check.name,
@@ -209,9 +174,17 @@ class AuditReport:
         }
         return json.dumps(_finite(content), indent=2, allow_nan=False)
 
-
-_TABLE_MARKS = {HELD: "held", VIOLATED: "VIOLATED", UNTESTED: "not tested"}
-"""The word that the text report shows for each status of a verdict."""
+    def html(self) -> str:
+        """Return the report as an HTML page that needs no other file; it needs the extra `plot`."""
+        return document(
+            "audit.html",
+            title="Audit of a private training loop",
+            width=60,
+            command="python -m dpzero_theory.audit",
+            report=self,
+            entries=sorted(self.ordered, key=lambda entry: entry.verdict.status != VIOLATED),
+            marks={status: (_CLASSES[status], word) for status, word in _MARKS.items()},
+        )
 
 
 def _finite(value: Any) -> Any:

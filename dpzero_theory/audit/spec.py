@@ -2,7 +2,7 @@
 
 This is a TOML file. Its paths and modules are looked for in its own folder first:
 
-    train = "train:run"                      # MODULE:FUNCTION; or command = [WORDS], see `loop.command`
+    train = "train:run"                      # MODULE:FUNCTION
     records = "train:records"                # MODULE:FUNCTION that returns them, or a file of numpy.save
 
     [claim]                                  # the fields of `claim.Claim`
@@ -26,19 +26,15 @@ This is a TOML file. Its paths and modules are looked for in its own folder firs
     [variations."four micro-batches"]        # further settings under which the claim must hold
     micro_batches = 4
 
-    [waivers]                                # checks that do not count for the exit status, each with its reason
-    steps = "the service stops runs at midnight; see issue 12"
-
 In its place MODULE:FUNCTION may name a function without arguments that returns a `Spec`.
 """
 
 import importlib
-import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +43,12 @@ import numpy as np
 from dpzero_theory import check
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.conformance import check as conformance
-from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.loop import Train, command
+from dpzero_theory.audit.loop import Train
 from dpzero_theory.audit.report import AuditReport
 
-_TABLES = ("claim", "view", "settings", "variations", "waivers")
-_KEYS = ("train", "command", "records", *_TABLES)
-_MOST_BYTES_OF_SPEC = 1 << 20  # At most this many bytes of a TOML file with a specification are read
+_TABLES = ("claim", "view", "settings", "variations")
+_MOST_BYTES = 1 << 20  # At most this many bytes of a TOML file with a specification are read
 
 
 @dataclass(frozen=True)
@@ -68,8 +62,6 @@ class Spec:
         view: what an attacker sees.
         settings: what the loop is given beside the claim's numbers.
         variations: further settings under which the claim must hold, by a name for the report.
-        waivers: reasons by the names of checks, see `AuditReport.waived`. Raises ValueError for a name that is no check
-            or a reason that is empty.
     """
 
     train: Train
@@ -78,29 +70,19 @@ class Spec:
     view: View = field(default_factory=View)
     settings: Mapping[str, Any] = field(default_factory=dict)
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    waivers: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, reason in self.waivers.items():
-            check.choice("waivers", name, [one.name for one in every()])
-            if not isinstance(reason, str) or not reason.strip():
-                raise ValueError(f"waivers must have a reason for {name}; got {check.shown(reason)}")
 
     def audit(self, **how: Any) -> AuditReport:
-        """Audits the loop and returns the report.
-
-        `how` are further keyword arguments of `conformance.check`, such as `runs`.
-        """
-        report = conformance(
+        """Audit the loop and return the report. `how` are keyword arguments of `conformance.check`, such as `runs`."""
+        return conformance(
             self.train, self.records, self.claim, self.view, self.settings, variations=self.variations, **how
         )
-        return replace(report, waived=dict(self.waivers))
 
 
 def load(text: str) -> Spec:
-    """Returns the specification that `text` names: the path of a TOML file, or MODULE:FUNCTION.
+    """Return the specification that `text` names: the path of a TOML file, or MODULE:FUNCTION.
 
-    Raises ValueError, with a message of one line.
+    Raises:
+        ValueError: there is none, or it has a fault; the message is one line.
     """
     if not text.endswith(".toml"):
         with _importing(Path.cwd()):
@@ -110,30 +92,20 @@ def load(text: str) -> Spec:
         return made
     path = Path(text).absolute()
     try:
-        raw = path.read_bytes()[:_MOST_BYTES_OF_SPEC]
-        content = tomllib.loads(raw.decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValueError) as error:
+        content = tomllib.loads(path.read_bytes()[:_MOST_BYTES].decode())
+    except (OSError, ValueError) as error:
         raise ValueError(f"spec must be a TOML file that can be read; got {text!r} ({error})") from None
-    return _spec(content, path.parent)
-
-
-def _spec(content: dict[str, Any], folder: Path) -> Spec:
     for key in content:
-        check.choice("spec", key, _KEYS)
+        check.choice("spec", key, ("train", "records", *_TABLES))
     for table in _TABLES:
         if not isinstance(content.get(table, {}), dict):
             raise ValueError(f"{table} must be a table; got {check.shown(content[table])}")
-    if ("train" in content) == ("command" in content):
-        raise ValueError("spec must have either train or command")
-    view = dict(content.get("view", {}))
-    for name in ("hidden", "adaptive"):
-        if name in view:
-            view[name] = tuple(view[name])
+    view = {k: tuple(v) if isinstance(v, list) else v for k, v in content.get("view", {}).items()}
     claim = _made(Claim, "claim", content.get("claim", {}))
-    with _importing(folder):
-        train = _function("train", content["train"]) if "train" in content else command(_words(content, folder))
-        records = _records(content.get("records"), folder)
-    rest = {name: content.get(name, {}) for name in ("settings", "variations", "waivers")}
+    with _importing(path.parent):
+        train = _function("train", content.get("train"))
+        records = _records(content.get("records"), path.parent)
+    rest = {name: content.get(name, {}) for name in ("settings", "variations")}
     return Spec(train, records, claim, _made(View, "view", view), **rest)
 
 
@@ -141,23 +113,8 @@ def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
     try:
         return kind(**values)
     except TypeError as error:
-        raise ValueError(
-            f"{name} must have the fields of {name}.{kind.__name__}; {str(error).partition(') ')[2]}"
-        ) from None
-
-
-def _words(content: dict[str, Any], folder: Path) -> list[str]:
-    """Returns the words of the program that the entry `command` of a specification names.
-
-    `content` is the TOML file's content. A word that names a file in `folder`, where the TOML file is, becomes its
-    path.
-    """
-    words = content["command"]
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"command must be a list of words; got {check.shown(words)}")
-    if shutil.which(words[0]) is None and not (folder / words[0]).is_file():
-        raise ValueError(f"command must begin with a program that is there; got {words[0]!r}")
-    return [str(folder / word) if (folder / word).is_file() else word for word in words]
+        said = str(error).partition(") ")[2]
+        raise ValueError(f"{name} must have the fields of {name}.{kind.__name__}; {said}") from None
 
 
 def _records(given: object, folder: Path) -> Records:
@@ -182,10 +139,7 @@ def _importing(folder: Path) -> Iterator[None]:
 
 
 def _called(name: str, text: object) -> Any:
-    """Calls the function that `text`, of the form MODULE:FUNCTION, names, and returns its result.
-
-    The function takes no arguments; `name` is the specification's entry, for error messages.
-    """
+    """Call the function without arguments that `text`, of the form MODULE:FUNCTION, names, and return its result."""
     function = _function(name, text)
     try:
         return function()
@@ -195,10 +149,7 @@ def _called(name: str, text: object) -> Any:
 
 
 def _function(name: str, text: object) -> Callable[..., Any]:
-    """Returns the function that `text`, of the form MODULE:FUNCTION, names.
-
-    `name` is the specification's entry, for error messages.
-    """
+    """Return the function that `text`, of the form MODULE:FUNCTION, names; `name` is what error messages call it."""
     rule = f"{name} must be MODULE:FUNCTION of a module that can be imported"
     module, _, function = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not all(part.isidentifier() for part in module.split(".")) or not function.isidentifier():

@@ -55,7 +55,7 @@ _NPY = b"\x93NUMPY"
 
 
 def tokens(outcome: LoopOutput) -> Shown:
-    """Returns every number and word that a run shows, by position: the name of an output and an index in it.
+    """Return every number and word that a run shows, by position: the name of an output and an index in it.
 
     At index -1 stands the number of an output's tokens.
     """
@@ -67,12 +67,12 @@ def tokens(outcome: LoopOutput) -> Shown:
 
 
 def where(place: Position) -> str:
-    """Returns the position of a token as words for a report, such as "printed, number 3"."""
+    """Return the position of a token as words for a report, such as "printed, number 3"."""
     return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[Token]]]:
-    """Yields the name and the tokens of an output, or of each member of the output if it is an archive.
+    """Yield the name and the tokens of an output, or of each member of the output if it is an archive.
 
     `name` is the output's name; `value` is a value, a text or the bytes of a file.
     """
@@ -96,7 +96,7 @@ def _of_value(value: Any) -> list[Token]:
 
 
 def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and bytes of each member of a zip archive, of the decompressed file, or of the file itself.
+    """Yield the name and bytes of each member of a zip archive, of the decompressed file, or of the file itself.
 
     `name` is the file's name and `raw` its bytes. Files of `numpy.savez` and `torch.save` are zip archives.
     """
@@ -116,7 +116,7 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_bytes(raw: bytes) -> list[Token]:
-    """Returns the tokens of a file with the bytes `raw`.
+    """Return the tokens of a file with the bytes `raw`.
 
     They are those of its text or of its array (`numpy.save`), else one `Chunk` for every four bytes.
     """

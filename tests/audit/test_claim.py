@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.zoo.catalogue import claim
-from dpzero_theory.audit.claim import View
-from dpzero_theory.privacy.sampling import CyclicPoisson, Poisson
+from benchmarks.zoo.table import claim
+from dpzero_theory.audit.claim import Claim, View
+from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
+from dpzero_theory.privacy.step import Step
 
 
 def test_units_of_averages_and_sums() -> None:
@@ -61,3 +62,15 @@ def test_views() -> None:
 def test_what_a_loop_adapts_to_must_be_seen() -> None:
     with pytest.raises(ValueError, match=r"^adaptive must name outputs that the attacker sees; got 'clips'"):
         View(hidden=("clips",), adaptive=("clips",))
+
+
+def test_a_claim_of_a_step() -> None:
+    step = Step(noise=2.0, sampling=Poisson(0.25), relation="add-remove")
+    made = Claim.of(step, 12, n=48, clip=1.0, delta=1e-5)
+    assert replace(made, epsilon=1.0) == replace(claim(), epsilon=1.0)
+    assert made.epsilon == pytest.approx(claim().epsilon, rel=1e-5)
+    assert Claim.of(step, 12, n=48, clip=1.0, delta=1e-5, epsilon=9.0, average="sum").epsilon == 9.0
+    full = Claim.of(Step(8.0, FullBatch(), "replace-one"), 6, n=48, clip=1.0, delta=1e-5)
+    assert (full.sampling, full.batch, full.relation) == ("full", 48, "replace-one")
+    with pytest.raises(ValueError, match="step must have Gaussian noise; got 'laplace'"):
+        Claim.of(Step(8.0, FullBatch(), "add-remove", "laplace"), 6, n=48, clip=1.0, delta=1e-5)

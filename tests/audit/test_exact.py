@@ -50,12 +50,6 @@ def test_overlaps_by_enumeration() -> None:
     assert exact.overlaps(1, 2, pmf) == pytest.approx(min(1.0, 2 * min(lower, upper)))
 
 
-def test_power_is_repeated_convolution() -> None:
-    pmf = np.array([0.2, 0.5, 0.3])
-    expected = np.convolve(np.convolve(pmf, pmf), pmf)
-    np.testing.assert_allclose(exact.power(pmf, 3), expected, atol=1e-15)
-
-
 def test_least_seen_is_seen_as_often_as_it_says() -> None:
     """Noise of the size that `least_seen` returns is noticed in 95% of 2,000 samples, up to 5 standard deviations."""
     count, level = 400, 1e-6

@@ -1,47 +1,62 @@
-"""Checks that the noise is as large as claimed, Gaussian, and drawn anew for every number of every step."""
+"""Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and as fine as the sum."""
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from scipy import stats
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.noise import NoiseSample
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
 _HARDLY_ANY = 1e-6  # A run whose expected batch is this share of the claimed one has only empty batches
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
-_TAILS = (2.0, 2.5, 3.0)
-"""The shares of the noise farther from 0 than these many standard deviations are compared with a Gaussian's."""
-
-_MIDDLE = (0.1, 0.25, 0.5, 1.0)
-"""The shares of the noise nearer to 0 than these many standard deviations are compared with a Gaussian's too."""
-
+_TAILS = (2.0, 2.5, 3.0)  # The shares of noise farther from 0 than this, in standard deviations, are tested
+_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # And the shares of noise nearer to 0 than this
 _SHORT = 1.645 / 2
 """A difference of two distribution functions at a point is seen as smaller than it is by this over the root of the
 number of values, or more, with a probability of at most 5%: a share has a variance of at most 1/4."""
 _LAGS = 40  # Numbers of noise fewer than this many steps, or coordinates of a step, apart are tested for correlation
-_EQUAL_DIGITS = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
+_EQUAL = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
+_MORE_PAIRS, _PAIRS = 3.0, 20.0
+"""So many times as many pairs of equal numbers as a continuous law gives on average, and so many more, are allowed."""
+_ROUNDED = 1e-9  # Numbers of noise closer than this share of the median differ by the rounding of float64
+_FINEST_POWER = 32  # The finest grid on which noise is looked for is 2 to minus this power of its standard deviation
+_NEAR = 0.02  # A number counts as on a grid if it is within this share of the spacing of a multiple of the spacing
+_CHANCE = 0.5 + 2 * _NEAR
+"""An upper bound on the probability that a number of noise is on a grid by chance: noise on a grid twice as fine is on
+the tried grid with probability 1/2."""
+_SEEDS = range(1000, 1128)  # The loop's seeds in the runs whose noise is tested, at most
+_FEWEST_RUNS, _WANTED = 16, 160  # So many runs are made at least, and so many numbers they should give
+_FLOAT64 = 2.0**-50  # The relative rounding error, in float64, of the difference of two releases
+_MEND_GRID = (
+    "round the clipped contributions to the grid of the noise before they are summed and draw discrete noise on it"
+    " (privacy.noise.discrete_gaussian), or draw the noise in the precision of the sum"
+)
+_MEND_SIZE = (
+    "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
+    " every coordinate; divide it by the same denominator as the sum, and by nothing else; add it in float32 or wider"
+)
+_MEND_NEW = (
+    "draw new noise for every step, every coordinate and every run from a generator with the entropy of a key; never"
+    " seed or copy the generator in a loop, and take no noise from a table (noise that is correlated on purpose, as in"
+    " DP-FTRL and BandMF, is not audited here; privacy.matrix says what it costs)"
+)
 _STEP_SIZE = (
     "; here releases are computed from weights, as if every step had the setting step_size: if it has not, since it"
     " follows a schedule, return `releases`, and if it follows the records, pay for what it takes from them"
 )
-_MEND_SIZE = (
-    "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
-    " every coordinate; divide it by the same denominator as the sum, and by nothing else"
-)
 
 
-def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
-    """Yields, with names, the parts of a sample of noise whose size is tested.
+def _parts(values: Array) -> Iterator[tuple[str, Array]]:
+    """Yield, with names, the parts of a sample of noise whose size is tested.
 
-    They are all of it, each step, each coordinate of a step, and the sum over all steps divided by the root of their
-    number.
+    They are all of it, each step, each coordinate of a step, and the sum over all steps over the root of their number.
     """
-    values = noise.values
     _, steps, numbers = values.shape
     yield "all numbers", values
     if steps > 1:
@@ -53,12 +68,12 @@ def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
             yield f"number {number} of each step", values[:, :, number]
 
 
-def _least(noise: NoiseSample) -> tuple[float, str, float]:
-    """Tests each part of a sample of noise for too little noise, and describes the part with the smallest p-value.
+def _least(values: Array) -> tuple[float, str, float]:
+    """Test each part of a sample of noise for too little noise; describe the part with the smallest p-value.
 
     Returns that p-value times the number of parts, the part's name, and its standard deviation over the claimed one.
     """
-    tests = [(exact.too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(noise)]
+    tests = [(exact.too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
 
@@ -66,34 +81,31 @@ def _least(noise: NoiseSample) -> tuple[float, str, float]:
 def size(lab: Lab, level: float) -> Verdict:
     """Test that the noise is not smaller than claimed, on several data sets and under several settings.
 
-    All numbers together, each step, each coordinate and the sum over all steps are tested. `lab` makes experiments on
-    the audited loop. A sound loop is reported as violated with probability at most `level`. Returns the verdict.
+    All numbers together, each step, each coordinate and the sum over all steps are tested. A sound loop is reported as
+    violated with probability at most `level`.
     """
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
-    samples: list[tuple[str, Callable[[], NoiseSample | None]]] = [
+    samples: list[tuple[str, Callable[[], Array | None]]] = [
         ("as claimed", lambda: lab.noise.sample),
         *lab.noise.worlds(),
     ]
     seen: dict[str, float] = {}
     lost: list[str] = []
     for name, sample in samples:
-        sampled = sample()
-        if sampled is None:
+        values = sample()
+        if values is None:
             lost.append(name)
             continue
-        p, where, std = _least(sampled)
-        seen[name] = float(np.sqrt((sampled.values**2).mean()))
+        p, where, std = _least(values)
+        seen[name] = float(np.sqrt((values**2).mean()))
         if p * len(samples) < level:
-            return violated(
-                f"noise of {std:.3g} times the standard deviation that is claimed, {where}, {name}",
-                _MEND_SIZE + (_STEP_SIZE if lab.loop.from_weights else ""),
-                p_value=p * len(samples),
-                worlds=seen,
-            )
+            says = f"noise of {std:.3g} times the standard deviation that is claimed, {where}, {name}"
+            mend = _MEND_SIZE + (_STEP_SIZE if lab.loop.from_weights else "")
+            return violated(says, mend, p_value=p * len(samples), worlds=seen)
     if _silent(lab):
         return violated("a step whose batch is empty has no noise: it tells that nobody was drawn", _MEND_SIZE)
-    count = lab.noise.sample.values.size
+    count = lab.noise.sample.size
     power = (
         f"all numbers together: less than {exact.least_seen(count, level / (4 * len(samples))):.2f} of what is claimed"
     )
@@ -102,7 +114,7 @@ def size(lab: Lab, level: float) -> Verdict:
 
 
 def _silent(lab: Lab) -> bool:
-    """Whether releases have no noise in runs of `lab` whose Poisson batches are all empty."""
+    """Whether releases have no noise in runs whose Poisson batches are all empty."""
     if lab.claim.sampling != "poisson":
         return False
     rows = [lab.noise.residual(None, {"batch": lab.claim.batch * _HARDLY_ANY}, seed) for seed in _EMPTY_SEEDS]
@@ -113,13 +125,11 @@ def law(lab: Lab, level: float) -> Verdict:
     """Test that the noise is Gaussian: by Kolmogorov's test, and by the shares of values far from 0 and near it.
 
     Where there is more noise than claimed, only the shares near 0 are tested: adding anything independent to the
-    claimed Gaussian cannot raise them. `lab` makes experiments on the audited loop. A sound loop is reported as
-    violated with probability at most `level`. Returns the verdict.
+    claimed Gaussian cannot raise them. A sound loop is reported as violated with probability at most `level`.
     """
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
-    values = lab.noise.sample.values.ravel()
-    plot = {"quantiles": np.quantile(values, np.linspace(0.005, 0.995, 60)).tolist()}
+    values = lab.noise.sample.ravel()
     tests = {f"too many values within {t:g} standard deviations": exact.many_within(values, t) for t in _MIDDLE}
     more = exact.too_much(float((values**2).sum()), values.size) < level / 20
     if not more:
@@ -129,91 +139,119 @@ def law(lab: Lab, level: float) -> Verdict:
     p = min(1.0, p * (len(tests) + 1))
     if p < level:
         mend = "Gaussian noise, without truncation, clamping or another law; or claim the law that is drawn"
-        return violated(f"the noise is not Gaussian: {name}", mend, p_value=p, **plot)
+        return violated(f"the noise is not Gaussian: {name}", mend, p_value=p)
     if more:
-        return held("more noise than is claimed, so that only its middle is compared", p_value=p, **plot)
+        return held("more noise than is claimed, so that only its middle is compared", p_value=p)
     # the distance that is found, and by how much the one that is seen falls short of it with a probability of 5%
     distance = float(np.sqrt(np.log(2 / (level / 10)) / (2 * values.size))) + _SHORT / float(np.sqrt(values.size))
-    return held(
+    says, power = (
         f"{values.size} numbers fit the Gaussian that is claimed",
-        power=f"distribution functions {distance:.3f} apart or more",
-        p_value=p,
-        **plot,
+        f"distribution functions {distance:.3f} apart",
     )
+    return held(says, power=f"{power} or more", p_value=p)
 
 
 def independence(lab: Lab, level: float) -> Verdict:
-    """Test that noises of different steps, of different coordinates and of runs with other seeds are uncorrelated.
+    """Test that no noise comes again: in another step, in another coordinate, or in a run with another seed.
 
-    `lab` makes experiments on the audited loop. A sound loop is reported as violated with probability at most `level`.
-    Returns the verdict.
+    Noises at each distance are tested for correlation and for equal absolute values, and all numbers for pairs that are
+    equal. A sound loop is reported as violated with probability at most `level`.
     """
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
-    values = lab.noise.sample.values
+    values = lab.noise.sample
     _, steps, numbers = values.shape
     tests, by_chance = dict[str, float](), _equal_by_chance(values)
     for lag in range(1, min(steps, _LAGS)):
         tests[f"steps {lag} apart"] = exact.correlation(values[:, lag:].ravel(), values[:, :-lag].ravel())
-        tests[f"steps {lag} apart, in size"] = _copies(values[:, lag:], values[:, :-lag], by_chance)
+        alike = np.isclose(np.abs(values[:, lag:]), np.abs(values[:, :-lag]), rtol=_EQUAL, atol=0)
+        tests[f"steps {lag} apart, in size"] = exact.at_least(int(alike.sum()), alike.size, by_chance)
     for number in range(1, min(numbers, _LAGS)):
-        tests[f"numbers {number} apart"] = exact.correlation(
-            values[..., number:].ravel(), values[..., :-number].ravel()
-        )
+        near = values[..., number:].ravel(), values[..., :-number].ravel()
+        tests[f"numbers {number} apart"] = exact.correlation(*near)
     tests["runs with other seeds"] = exact.correlation(values[1:].ravel(), values[:-1].ravel())
+    tests["pairs of numbers that are equal"] = _pairs(values)
     name, p = min(tests.items(), key=lambda pair: pair[1])
     p = min(1.0, p * len(tests))
     if p < level:
-        mend = (
-            "draw new noise for every step, every coordinate and every run; never seed or copy the generator in a loop"
-            " (noise that is correlated on purpose, as in DP-FTRL and BandMF, is not audited here; privacy.matrix says"
-            " what it costs)"
-        )
-        return violated(f"the noise is not independent: {name}", mend, p_value=p)
+        return violated(f"the noise is not independent: {name}", _MEND_NEW, p_value=p)
     where = "of steps one apart" if steps > 1 else "of runs with other seeds"
     seen = exact.least_correlation((values[:, 1:] if steps > 1 else values[1:]).size, level / len(tests))
     return held(f"no correlation among {len(tests)} kinds", power=f"a correlation {where} of {seen:.2f}", p_value=p)
 
 
-def _copies(a: Array, b: Array, by_chance: float) -> float:
-    """The one-sided p-value of how many entries of two vectors of noise agree, in absolute value, to six digits.
-
-    Entries of `a` and `b` at the same index are compared. `by_chance` is an upper bound on the probability that two
-    entries of independent noise agree so.
-    """
-    return exact.at_least(int(np.isclose(np.abs(a), np.abs(b), rtol=_EQUAL_DIGITS, atol=0).sum()), a.size, by_chance)
-
-
 def _equal_by_chance(values: Array) -> float:
     """An upper estimate of the probability that two numbers of noise agree in absolute value to six digits.
 
-    It is twice the share of all pairs of `values` whose absolute values agree, which means that they differ by at most
-    1e-6 of the smaller one, plus that 1e-6. The share is large for noise on a lattice, whose values agree often.
+    It is twice the share of all pairs of `values` that agree so, plus 1e-6. The share is large for noise on a lattice,
+    whose values agree often.
     """
     sizes = np.sort(np.abs(values.ravel()))
-    after = np.searchsorted(sizes, sizes * (1 + _EQUAL_DIGITS), side="right") - np.arange(1, sizes.size + 1)
-    return float(min(1.0, _EQUAL_DIGITS + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
+    after = np.searchsorted(sizes, sizes * (1 + _EQUAL), side="right") - np.arange(1, sizes.size + 1)
+    return float(min(1.0, _EQUAL + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
 
 
-def precision(lab: Lab, level: float) -> Verdict:
-    """Test that the noise is as large as claimed where the sum is largest, and rounding to few digits could lose it.
+def _pairs(values: Array) -> float:
+    """The p-value of the number of pairs of numbers that are equal, of any two runs, steps and coordinates.
 
-    `lab` makes experiments on the audited loop. A sound loop is reported as violated with probability at most `level`.
-    Returns the verdict.
+    Too many mean a pool of noise or a seed of few bits. Numbers count as equal that are as near as four steps of the
+    grid to which they are rounded, or nearer than 1e-6 of their median.
     """
-    loudest = lab.noise.aligned()
-    if loudest is None:
-        return untested(
-            _NO_SAMPLE if lab.runs.repeatable is None else "no data make the sum large without making it infinite"
-        )
-    p, where, std = _least(loudest)
-    distinct = len(np.unique(loudest.values.ravel())) / loudest.values.size
-    if p < level:
-        mend = "add the noise in float32 or wider (sums of a batch too), before anything is rounded to half precision"
-        return violated(
-            f"where the sum is large the noise is {std:.3g} of what is claimed, {where}",
-            mend,
-            p_value=p,
-            distinct=distinct,
-        )
-    return held("where all records push one way the noise is all there", p_value=p, distinct=distinct)
+    sizes = np.sort(np.abs(values.ravel()))
+    gaps, middle = np.diff(sizes), float(np.median(sizes))
+    width = max(_EQUAL * middle, 4 * float(gaps[gaps > _ROUNDED * middle].min(initial=middle)))
+    pairs = int((np.searchsorted(sizes, sizes + width, side="right") - np.arange(1, sizes.size + 1)).sum())
+    expected = sizes.size * (sizes.size - 1) * width / np.sqrt(np.pi)
+    return float(stats.poisson.sf(pairs - 1, _MORE_PAIRS * expected + _PAIRS))
+
+
+def representable(lab: Lab, level: float) -> Verdict:
+    """Look for a grid, the multiples of a spacing, that the noise is on and the sum is not.
+
+    A release modulo that spacing would give the sum away. The spacings are 2^-2 to 2^-32 of the noise's standard
+    deviation, of the power of two below it, and of what is a power of two in the sum before it is divided. A sound loop
+    is reported as violated with probability at most `level`.
+    """
+    parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
+    if lab.runs.repeatable is None or parts is None:
+        return untested("the noise cannot be told from the rest")
+    noise, sums = parts
+    batch = float(lab.runs.repeatable.get("batch", lab.claim.batch))
+    std, count = lab.claim.noise_std(batch), batch if lab.claim.average == "mean" else 1.0
+    finest = _FLOAT64 / _NEAR * float(np.quantile(np.abs(sums) + np.abs(noise), 0.9))
+    units = (std, 2.0 ** math.floor(math.log2(std)), 2.0 ** math.floor(math.log2(std * count)) / count)
+    grids = [unit * 2.0**-k for unit in units for k in range(2, _FINEST_POWER + 1) if unit * 2.0**-k > finest]
+    for spacing in grids:
+        off = np.logical_not(_on_grid(sums, spacing))
+        p = len(grids) * exact.at_least(int(_on_grid(noise[off], spacing).sum()), int(off.sum()), _CHANCE)
+        if p < level:
+            says = f"the noise is on a grid of {spacing:.3g} and the sums are not: a release modulo it is the sum"
+            return violated(says, _MEND_GRID, p_value=p)
+    finer = math.log2(std / min(grids)) if grids else 0.0
+    return held(
+        f"on none of {len(grids)} grids is the noise without the sum",
+        power=f"grids down to 2^-{finer:.0f} of the noise, not the gaps between the values of a float64 generator",
+    )
+
+
+def _on_grid(values: Array, spacing: float) -> Array:
+    turns = values / spacing
+    return np.asarray(np.abs(turns - np.round(turns)) < _NEAR)
+
+
+def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
+    """Return the noise, and the sums to which it was added, as two vectors; None where they cannot be told apart.
+
+    Numbers whose sum or noise is exactly 0 are left out.
+    """
+    found: list[Array] = []
+    for k, seed in enumerate(_SEEDS):
+        parts = lab.noise.parts(None, lab.noise.repeatable, seed)
+        if parts is None:
+            return None
+        found.append(np.array([parts.noise.ravel(), parts.sums.ravel()]))
+        if k + 1 >= _FEWEST_RUNS and sum(one.shape[1] for one in found) >= _WANTED:
+            break
+    noise, sums = np.concatenate(found, axis=1)
+    used = (noise != 0) & (sums != 0)
+    return (noise[used], sums[used]) if used.any() else None
