@@ -152,10 +152,8 @@ def test_two_ranks_share_a_run(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_opacus_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     pytest.importorskip("opacus", reason="the dev extra is not installed")
-    told = started("audit_opacus.py", ["noise-from-seed", "not-finite", "denominator"], tmp_path, monkeypatch, capsys)
-    off, on = (line.partition(": violated ")[2] for line in told.splitlines() if line.startswith("secure mode"))
-    assert off == "noise-from-seed, not-finite, denominator"
-    assert on == "not-finite, denominator"
+    told = started("audit_opacus.py", ["noise-from-seed", "not-finite", "noise-size"], tmp_path, monkeypatch, capsys)
+    assert told.startswith("Violated: noise-from-seed, not-finite.")
 
 
 def test_every_example_is_listed_and_run() -> None:

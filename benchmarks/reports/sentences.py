@@ -129,38 +129,10 @@ def effective_rank() -> str:
     )
 
 
-def audit_bounds() -> str:
-    """Return sentences that say how near an audit's lower bounds come to the exact epsilon of the Gaussian
-    mechanism."""
-    rows = having(read_rows(RESULTS / "lower_bounds"), mechanism="gaussian")
-
-    def reached(method: str) -> tuple[int, float, float]:
-        part = rows[rows["method"] == method]
-        most = part[part["size"] == part["size"].max()]
-        shares = most["median"] / most["exact"]
-        return int(part["size"].max()), shares.min(), shares.max()
-
-    (runs, gdp, _), (fewer, turns, _) = reached("attack, gdp"), reached("sequential, gdp")
-    (_, least, most), (canaries, *_), (_, _, one) = reached("attack"), reached("one run"), reached("one run, gdp")
-    _, alone, best = reached("one run, independent, gdp")
-    over = int(rows.loc[rows["method"] == "one run, independent, gdp", "above"].max())
-    return paragraphs(
-        f"""On the Gaussian mechanism at mu = 1/2, 1 and 2, an audit that takes it to be mu-GDP reaches at least
-        {gdp:.2f} of the exact epsilon in the median, by {runs:,} runs. The sequential audit, which stops as soon as it
-        can tell, reaches at least {turns:.2f} by {fewer:,} runs. An audit that takes nothing for granted reaches
-        {least:.2f} to {most:.2f} by {runs:,} runs, and one run with {canaries:,} canaries at most {one:.2f}.
-        Where no canary's score depends on another's sign, as here, the most right guesses that independent signs allow
-        (after arXiv 2509.08704) prove {alone:.2f} to {best:.2f} by the same canaries, and are above the truth in at
-        most {over} of 200; the audit's check `one-run` does not use that bound, since in a loop's run canaries share
-        releases."""
-    )
-
-
 TABLES = {
     "claim_counts": claim_counts,
     "certified_bounds": certified_bounds,
     "optimality": optimality,
     "price_of_directions": price_of_directions,
     "effective_rank": effective_rank,
-    "audit_bounds": audit_bounds,
 }

@@ -148,14 +148,6 @@ KEPT: Mapping[str, Kept] = {
             "begins at, of 40 minutes": "begins at, of 40 minutes",
         }
     ),
-    "audit_field": Kept(
-        {
-            "loop (commit or version)": "loop (commit or version)",
-            "violated": "violated",
-            "held": "held",
-            "not tested": "not tested",
-        }
-    ),
     "language_models": Kept(
         {"method": "method", "TREC": "TREC", "SST-2": "SST-2", "SST-5": "SST-5", "RTE": "RTE"},
         r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero",

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.audits import audit_field, audit_field_sound, audit_invented, membership
+from benchmarks.audits import audit_zoo, membership
 from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
@@ -618,7 +618,6 @@ FULL: dict[str, Callable[[], str]] = {
     "gradient_moment": gradient_moment,
     "certificates": certificates,
     **sentences.TABLES,
-    "audit_field": audit_field.table,
     "directions": directions,
     "correlated_noise": correlated_noise,
     "shapes": shapes,
@@ -650,8 +649,7 @@ FULL: dict[str, Callable[[], str]] = {
     "gpu_steps": gpu_steps,
     "step_lengths": step_lengths,
     "newcomer": newcomer.table,
-    "audit_invented": audit_invented.table,
-    "audit_field_sound": audit_field_sound.table,
+    "audit_invented": audit_zoo.first_try,
     "membership": membership.table,
     **rank_tables.TABLES,
     **synthetic_tables.TABLES,

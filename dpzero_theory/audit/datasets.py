@@ -78,10 +78,7 @@ def each_scaled(records: Records, factor: float) -> Records:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yield records that a neighbouring data set could have.
-
-    They are one of `records`, and scaled, mirrored and random ones.
-    """
+    """Yield records that a neighbouring data set could have: one of `records`, and scaled, mirrored and random ones."""
     first = records[0]
     yield records[len(records) // 2]
     for factor in SCALES:

@@ -13,7 +13,7 @@ import numpy as np
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.influence import Influence
-from dpzero_theory.audit.runs import SEED, Changes, LoopRuns
+from dpzero_theory.audit.runs import Changes, LoopRuns
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -90,9 +90,9 @@ class NoiseSamples:
             yield world("records all alike", datasets.filled(records, self._influence.pair.first), changes)
         if self._influence.loudest is not None:  # here rounding to few digits loses noise first
             yield world("where the sum is largest", self._influence.loudest, runs.all_records)
-        if runs.claim.relation == Relation.ADD_REMOVE and not self.blind:
+        if runs.claim.relation == Relation.ADD_REMOVE:
             yield world("a quarter of the records", records[: max(1, runs.claim.n // 4)], runs.all_records)
-        if changes != runs.all_records and not self.blind:
+        if changes != runs.all_records:
             yield world("batch = n", None, runs.all_records)
         if changes == runs.all_records and runs.claim.sample_rate < 1:
             yield world("batches as claimed, records of nothing", datasets.each_scaled(records, 0.0), {})
@@ -114,20 +114,6 @@ class NoiseSamples:
             values = [one[:1] for one in values]
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
-    @cached_property
-    def blind(self) -> bool:
-        """Whether the loop ignores the setting of its noise, but draws its noise anew in each run.
-
-        The noise is then measured by the difference of two runs with the same seed of the loop and other states of the
-        global random generators.
-        """
-        runs = self._runs
-        if runs.base.releases is None or runs.noise_obeyed:
-            return False
-        outputs = [runs.attempt(seed=SEED, world=world, **runs.frozen) for world in (SEED, SEED, SEED + 1)]
-        rows = [runs.comparable(one) for one in outputs if one is not None and one.releases is not None]
-        return len(rows) == 3 and not any(np.array_equal(rows[0], other) for other in rows[1:])
-
     def residual(self, records: Records | None, changes: Changes, seed: int, **how: int | None) -> Array | None:
         """Return the noise of one run's releases; the arguments are those of `parts`."""
         found = self.parts(records, changes, seed, **how)
@@ -145,8 +131,7 @@ class NoiseSamples:
         """Return the noise of one run and the rest of its releases; None where they cannot be told apart.
 
         They are those of the first step where the noisy and the quiet run have different numbers of steps. Where the
-        loop returns its sums before noise, these are subtracted, else the releases of a quiet run; where noise cannot
-        be turned off (`blind`), the difference of two noisy runs, over the root of 2, is taken for the noise.
+        loop returns its sums before noise, these are subtracted, else the releases of a quiet run.
 
         Args:
             records: the data; the loop's own if None.
@@ -157,13 +142,6 @@ class NoiseSamples:
             world: the seed of the global generators; None for `seed`.
         """
         runs = self._runs
-        if self.blind:
-            settings = {**runs.frozen, **changes}
-            pair = [runs.attempt(records, seed=seed, world=w, **settings) for w in (seed, seed + 1)]
-            both = [runs.comparable(one) for one in pair if one is not None and one.releases is not None]
-            if len(both) < 2 or both[0].shape != both[1].shape:
-                return None
-            return Residual((both[0] - both[1]) / np.sqrt(2), both[1])
         same = runs.with_batches(seed) if stream is None and not changes else runs.paired(seed, stream)
         noisy = runs.attempt(records, **same, world=world, **{**runs.frozen, **changes})
         if noisy is None or noisy.releases is None:

@@ -1,9 +1,7 @@
 """Splits all that a run shows into tokens (numbers and words), so that two runs can be compared token by token."""
 
-import bz2
 import gzip
 import io
-import lzma
 import math
 import re
 import zipfile
@@ -45,8 +43,6 @@ It has 16 or more hexadecimal digits or hyphens, with at least one decimal digit
 _TOKEN = re.compile(rb"(" + DIGEST + rb")|(" + _NUMBER + rb")|(?:(?!" + DIGEST + rb")[^\s\d])+")
 _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x1f\x8b": gzip.decompress,
-    b"BZh": bz2.decompress,
-    b"\xfd7zXZ": lzma.decompress,
     b"\x78\x9c": zlib.decompress,
     b"\x78\xda": zlib.decompress,
 }
@@ -55,10 +51,7 @@ _NPY = b"\x93NUMPY"
 
 
 def tokens(outcome: LoopOutput) -> Shown:
-    """Return every number and word that a run shows, by position: the name of an output and an index in it.
-
-    At index -1 stands the number of an output's tokens.
-    """
+    """Return every number and word that a run shows, by position."""
     placed: Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):
@@ -101,7 +94,7 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
     `name` is the file's name and `raw` its bytes. Files of `numpy.savez` and `torch.save` are zip archives.
     """
     if raw[:2] == b"PK":
-        with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, lzma.LZMAError):
+        with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
             with zipfile.ZipFile(io.BytesIO(raw)) as archive:
                 members = [(member, archive.read(member)) for member in archive.namelist()]
             yield from ((f"{name}/{member.partition('/')[2] or member}", content) for member, content in members)
@@ -110,7 +103,7 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
         if raw.startswith(start):
             try:
                 raw = unpack(raw)
-            except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
+            except (OSError, EOFError, ValueError, zlib.error):
                 break
     yield name, raw
 

@@ -26,7 +26,7 @@ FOUND = {
     "accounting": ["claims-less", "another-delta"],
     "steps": ["one-step-more", "early-stopping"],
     "un-noised": [
-        *("prints-losses", "saves-sums", "prints-batch-sizes", "prints-large-batches", "salted-digest"),
+        *("prints-losses", "saves-sums", "prints-batch-sizes"),
         *("throughput", "bad-records-printed", "best-by-loss", "prints-members"),
     ],
 }

@@ -22,7 +22,6 @@ _LISTED_SEED, _LISTED_RUNS = 60, 16
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
 """In as many runs, with seeds from 90 on, records in even and in odd places are scaled by these factors."""
 _SMALL, _LARGE = 0.1, 0.9  # A batch is small or large beyond these quantiles of the claimed law of sizes
-_OUTSIDE = 1e-2  # A record that is not in a batch may change the step by this many clips, by rounding
 _WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings that claim no amplification
 _DIFFER = "where the records differ a millionfold"  # Words for the data of `_listed` with unlike records
 
@@ -215,8 +214,6 @@ def law(lab: Lab, level: float) -> Verdict:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")
     if (tested := law_of(lab.claim)) is None:
         return untested(f"batches of sampling {claimed} have no test here")
-    if (outside := _outside(lab)) is not None:
-        return violated(outside, "let a step depend on no records but those of its batch; or account for full batches")
     included, how = seen
     tests, unlike = tested(included, rate), _listed(lab, unlike=True)
     if unlike is not None:
@@ -254,25 +251,6 @@ def _cost(lab: Lab, sampling: str) -> str:
     except ValueError:
         return ""
     return f": epsilon {most:.3g} instead of {lab.claim.epsilon:g}"
-
-
-def _outside(lab: Lab) -> str | None:
-    """Say that a record changes a step whose batch, as the loop returns it, does not have it; None where none does."""
-    scan, pair = lab.influence.scan, lab.influence.pair
-    if scan is None or pair is None or lab.runs.base.batches is None or lab.claim.sample_rate == 1:
-        return None
-    changed = datasets.replaced(lab.loop.records, 0, pair.first)
-    for seed, moved in zip(scan.seeds, scan.moved, strict=True):
-        how = {"noise_multiplier": lab.runs.quiet_multiplier, **lab.runs.frozen, **lab.runs.with_batches(seed)}
-        first, again = (lab.runs.attempt(data, **how) for data in (lab.loop.records, changed))
-        if first is None or again is None or first.batches is None or first.batches != again.batches:
-            return None
-        for step, batch in enumerate(first.batches[: len(moved)]):
-            others = np.setdiff1d(np.arange(lab.claim.n), batch)
-            if others.size and moved[step, others].max() > _OUTSIDE:
-                record = int(others[np.argmax(moved[step, others])])
-                return f"record {record} changes step {step}, whose batch, as the loop returns it, does not have it"
-    return None
 
 
 def secret(lab: Lab, level: float) -> Verdict:

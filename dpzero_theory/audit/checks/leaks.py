@@ -21,11 +21,10 @@ _TICK = 1e-3  # Seconds by which clocks advance each time they are read, so that
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
 """Multiples of the claimed noise at which runs are compared, so that every output with noise in it differs."""
 _MEND = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
-_ROUNDS = (2, 8, 10)
-"""How many runs are made on each of two data sets to confirm a leak, in three rounds. A random word that is no leak has
-one value in all 20 runs on one data set and another in all runs on the other with probability below 4^-20."""
+_CONFIRMING = 20
+"""How many runs are made on each of two data sets to confirm a leak. A random word that is no leak has one value in all
+20 runs on one data set and another in all runs on the other with probability below 4^-20."""
 _BAD_RECORDS = 2  # So many forms of a record with NaN or infinity are tried
-_SEEDS = range(SEED, SEED + 16)  # The loop's seeds in runs in which a given record may or may not be in the batch
 _CLIPPED, _LARGER = (8.0, -8.0), 1024.0
 """Factors by which a record is scaled so that the loop clips it, and a power of two by which it is then scaled further,
 which leaves its clipped contribution the same to the last bit."""
@@ -58,13 +57,11 @@ def unnoised(lab: Lab, level: float) -> Verdict:
                 continue
             tried = True
             places = set(_leaks(*runs))
-            again = _turns(lab, pair, changes, [_FACTORS[-1] + k for k in range(sum(_ROUNDS))]) if places else None
+            again = _turns(lab, pair, changes, [_FACTORS[-1] + k for k in range(_CONFIRMING)]) if places else None
             if again and (sure := places & set(_leaks(*again))):
                 return violated(f"{where(min(sure))}: it depends on {what} and not on the noise", _MEND)
         if (says := _of_batches(lab)) is not None:
             return violated(says, _MEND)
-        if (place := _presence(lab)) is not None:
-            return violated(f"{where(place)}: it depends on who is in the batch, where the releases do not", _MEND)
         if (place := _beyond_releases(lab)) is not None:
             return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND)
     if not tried:
@@ -124,30 +121,6 @@ def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
             yield place
 
 
-def _presence(lab: Lab) -> Position | None:
-    """Return a position in the outputs that shows whether certain records were in the batch; None where none does.
-
-    No release shows that. One step is made on data whose last records are all zeros and one on data without them, under
-    several seeds. They are compared where their releases are equal. A position that differs under every seed shows how
-    many records there are, which is public; one that differs under some seeds depends on the batch.
-    """
-    claim, n = lab.claim, lab.claim.n
-    batches_by_seed = lab.runs.repeatable == {} and not lab.runs.streamed
-    if claim.relation != Relation.ADD_REMOVE or not batches_by_seed or n < 3 or claim.sample_rate == 1:
-        return None
-    how = {"steps": 1, "noise_multiplier": lab.runs.quiet_multiplier, **lab.runs.frozen}
-    for count in (1, n // 4 or 1):
-        data, less = lab.loop.records, lab.loop.records
-        for place in range(n - count, n):
-            data = datasets.replaced(data, place, datasets.scaled(data[0], 0.0))
-            less = datasets.removed(less, len(less) - 1)
-        each = [_settled(lab, [data, less], {**how, "seed": seed}) for seed in _SEEDS]
-        seen = [places for places in each if places is not None]
-        if sometimes := set().union(*seen) - set(seen[0]).intersection(*seen) if seen else set():
-            return min(sometimes)
-    return None
-
-
 def _beyond_releases(lab: Lab) -> Position | None:
     """Return a position in the outputs that differs between two data sets on which all releases are equal, or None.
 
@@ -175,32 +148,13 @@ def _beyond_releases(lab: Lab) -> Position | None:
                 places = _differing(outputs[4 * k : 4 * k + 4])
                 if places and (sure := places & _differing_again(lab, pair, number, how)):
                     return min(sure)
-    for pair in clipped:
-        how = {"seed": SEED, "noise_multiplier": lab.runs.quiet_multiplier, **lab.runs.all_records}
-        if places := _settled(lab, pair, how):
-            return min(places)
     return None
 
 
 def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, Any]) -> set[Position]:
     """Return the positions in the outputs that still differ in 20 coupled runs on each data set, so not by chance."""
-    outputs = next(lab.runs.coupled(pair * sum(_ROUNDS), [number], **how), None)
+    outputs = next(lab.runs.coupled(pair * _CONFIRMING, [number], **how), None)
     return set() if outputs is None else _differing(outputs) or set()
-
-
-def _settled(lab: Lab, pair: Sequence[Records], how: dict[str, Any]) -> set[Position] | None:
-    """Return the positions in the outputs where runs differ on two data sets with equal releases.
-
-    None is returned where the releases differ. As long as any position differs, another round of runs is made, up to
-    three rounds with 20 runs on each data set.
-    """
-    runs: list[LoopOutput | None] = []
-    for count in _ROUNDS:
-        runs += [lab.runs.attempt(data, **how) for _ in range(count) for data in pair]
-        places = _differing(runs)
-        if not places:
-            break
-    return places
 
 
 def _differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
