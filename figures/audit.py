@@ -3,13 +3,7 @@
 The figure audit_zoo has a row for every check that must find a fault of `benchmarks.audit_zoo`, with the number of
 loops that have such a fault, and a last row for the sound loops; it has a column for every check. A cell is the share
 of the row's audits in which the column's check says "violated". At the right it says in how many of the audits the
-fault was found by the check that must find it, and how many audits of sound loops reported anything.
-
-The figure audit_bounds has two panels. (a) Lower bounds on epsilon of the Gaussian mechanism, over its exact epsilon,
-against the number of runs, or of canaries in one run (`benchmarks.lower_bounds` at mu = 1/2). They are medians of 200
-audits, with bars from their 5% to their 95% quantile; markers of this project's methods are filled, those of
-jax_privacy open. What is above the line at 1 is above the truth, where a lower bound may be in 5% of the audits at
-most. (b) The number of runs until missing noise is refuted (`benchmarks.audit_power` at mu = 1).
+fault was found by a check that is about it, and how many audits of sound loops reported anything.
 """
 
 import sys
@@ -19,27 +13,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, output_folder
-from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+from figures.style import FIGURES, PAGE, save, use_style
 
 _OTHERS = ("loop", "repeat", "finds", "found", "said", "violated", "runs", "wall_s", "cpu_s", "status")
-BOUNDS = {
-    "attack, gdp": "many runs, Clopper-Pearson",
-    "sequential, gdp": "many runs, sequential",
-    "one run, gdp": "one run, f-DP",
-    "jax_privacy gdp": "jax_privacy, many runs",
-    "jax_privacy one run, f-dp": "jax_privacy, one run, f-DP",
-}
-POWERS = {
-    "noise-size": "numbers of noise, seen",
-    "clopper-pearson": "pairs of runs, Clopper-Pearson",
-    "sequential": "pairs of runs, sequential",
-}
 
 
 def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
@@ -77,45 +58,10 @@ def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
     return figure
 
 
-def bounds(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw panel (a) from the rows of `benchmarks.lower_bounds`: lower bounds on epsilon over the exact one, against
-    the number of runs or canaries."""
-    at = table[(table["mechanism"] == "gaussian") & (table["strength"] == 0.5)]
-    for k, (method, label) in enumerate(BOUNDS.items()):
-        rows = at[at["method"] == method].sort_values("size")
-        if rows.empty:
-            continue
-        low, middle, high = (rows[name] / rows["exact"] for name in ("q05", "median", "q95"))
-        look = series(k).line(label=label)
-        if method.startswith("jax"):
-            look |= {"markerfacecolor": "white", "markeredgecolor": series(k).color, "markeredgewidth": 1.0}
-        axes.errorbar(rows["size"] * 1.06 ** (k - 2), middle, yerr=[middle - low, high - middle], **look)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set(xscale="log", ylim=(0, None), xlabel="runs, or canaries in one run", ylabel="lower bound / exact epsilon")
-    axes.set_title("Gaussian mechanism, mu = 1/2, confidence 95%")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), ncols=2, fontsize=6)
-
-
-def power(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw panel (b) from the rows of `benchmarks.audit_power`: how many runs it takes until missing noise is
-    refuted."""
-    for k, (method, label) in enumerate(POWERS.items()):
-        rows = table[(table["method"] == method) & (table["claimed"] == 1.0)].sort_values("share")
-        axes.plot(rows["share"], rows["q95"], **series(k).line(label=label))
-    axes.set(yscale="log", xlabel="share of the noise that is there", ylabel="numbers or pairs that refute it")
-    axes.set_title("missing noise: mu = 1 claimed, error 1e-6")
-    axes.legend(loc="upper left")
-
-
 def draw(folder: Path, results: Path = RESULTS) -> list[Path]:
-    """Draw both figures from the folders of rows below `results`, save them in `folder`, and return their files."""
+    """Draw the figure from the folders of rows below `results`, save it in `folder`, and return its files."""
     use_style()
-    paths = save(matrix(read_rows(results / "audit_zoo"), read_rows(results / "audit_zoo_sound")), "audit_zoo", folder)
-    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.2))
-    bounds(axes[0], read_rows(results / "lower_bounds"))
-    power(axes[1], read_rows(results / "audit_power"))
-    label_panels(axes)
-    return paths + save(figure, "audit_bounds", folder)
+    return save(matrix(read_rows(results / "audit_zoo"), read_rows(results / "audit_zoo_sound")), "audit_zoo", folder)
 
 
 def _parser() -> Parser:

@@ -16,7 +16,7 @@ from dpzero_theory.check import Array
 _MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with more records than this
 _LOUD = 0.5  # The data set `loudest` has equal records that each add at least this many clips to a step
 _VISIBLE = 0.05  # A record is in a batch if exchanging it changes the step by more than this share of the pair's size
-_SCALES = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
+_FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
 _HALVINGS = 12  # How often the interval between two neighbours of them is then halved
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to a sum
 _PARALLEL = 1e-5  # Two vectors count as parallel, and two lengths as equal, below this relative difference
@@ -147,8 +147,8 @@ class Influence:
         Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
         """
         # The smallest of the factors that nearly reaches the clip: with larger ones a wrong clip may fall short of it
-        reached = next((k for k in range(1, _SCALES.size) if self._share(_SCALES[k]) >= _NEARLY), _SCALES.size - 1)
-        low, high = (math.log(_SCALES[k]) for k in (reached - 1, reached))
+        reached = next((k for k in range(1, _FACTORS.size) if self._share(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
+        low, high = (math.log(_FACTORS[k]) for k in (reached - 1, reached))
         scale = math.exp(halved(lambda log: self._share(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
         return datasets.scaled(self._records[0], scale) if self._share(scale) > _NEARLY**3 else None
 

@@ -48,7 +48,7 @@ from dpzero_theory.audit.loop import Train
 from dpzero_theory.audit.report import AuditReport
 
 _TABLES = ("claim", "view", "settings", "variations")
-_MOST_BYTES = 1 << 20  # At most this many bytes of a TOML file with a specification are read
+_LONGEST_SPEC = 1 << 20  # At most this many bytes of a TOML file with a specification are read
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def load(text: str) -> Spec:
         return made
     path = Path(text).absolute()
     try:
-        content = tomllib.loads(path.read_bytes()[:_MOST_BYTES].decode())
+        content = tomllib.loads(path.read_bytes()[:_LONGEST_SPEC].decode())
     except (OSError, ValueError) as error:
         raise ValueError(f"spec must be a TOML file that can be read; got {text!r} ({error})") from None
     for key in content:

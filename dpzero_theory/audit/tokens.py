@@ -36,10 +36,7 @@ Shown = dict[Position, Token]
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
 _HEX = rb"[0-9A-Fa-f-]"
 DIGEST = rb"(?<![0-9A-Za-z.])(?=" + _HEX + rb"*\d)(?=" + _HEX + rb"*[A-Fa-f])" + _HEX + rb"{16,}(?![0-9A-Za-z])"
-"""The pattern of a digest in a text.
-
-It has 16 or more hexadecimal digits or hyphens, with at least one decimal digit and one letter.
-"""
+"""A digest in a text: 16 or more hexadecimal digits or hyphens, of which at least one is decimal and one a letter."""
 _TOKEN = re.compile(rb"(" + DIGEST + rb")|(" + _NUMBER + rb")|(?:(?!" + DIGEST + rb")[^\s\d])+")
 _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x1f\x8b": gzip.decompress,
@@ -65,10 +62,7 @@ def where(place: Position) -> str:
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[Token]]]:
-    """Yield the name and the tokens of an output, or of each member of the output if it is an archive.
-
-    `name` is the output's name; `value` is a value, a text or the bytes of a file.
-    """
+    """Yield the name and the tokens of an output: a value, a text or a file's bytes; of an archive, of each member."""
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
             yield inner, _of_bytes(raw)
@@ -109,10 +103,7 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_bytes(raw: bytes) -> list[Token]:
-    """Return the tokens of a file with the bytes `raw`.
-
-    They are those of its text or of its array (`numpy.save`), else one `Chunk` for every four bytes.
-    """
+    """Return the tokens of a file's text or of its array (`numpy.save`), else one `Chunk` for every four bytes."""
     if raw.startswith(_NPY):
         try:
             return _of_value(np.load(io.BytesIO(raw), allow_pickle=False))

@@ -10,8 +10,8 @@ from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.runs import SEED
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
-_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
-_DROWNING = 1e10  # The multiple of the claimed noise at which releases are equal on all data up to rounding
+_CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
+_LOUDEST = 1e10  # The multiple of the claimed noise at which releases are equal on all data up to rounding
 _DRAWS = 3  # Numbers of steps are compared under this many draws of that noise
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
@@ -29,10 +29,10 @@ def accounting(lab: Lab, level: float) -> Verdict:
         return untested(f"not accounted here: {' '.join(str(error).split())}")
     plot: dict[str, Any] = {"lower": cost.lower, "upper": cost.upper, "claimed": claim.epsilon}
     said = f"noise multiplier {claim.noise_multiplier:g}, {claim.steps} steps, {claim.sampling}, {claim.relation}"
-    if cost.lower > claim.epsilon * (1 + _ROUNDING):
+    if cost.lower > claim.epsilon * (1 + _CLAIM_ROUNDING):
         mend = "compute the noise for this relation, sampling, n, batch and number of steps (dpzero_theory.privacy)"
         return violated(f"{said} cost epsilon {cost.lower:.4g} at least, not {claim.epsilon:g}", mend, **plot)
-    if cost.upper > claim.epsilon * (1 + _ROUNDING):
+    if cost.upper > claim.epsilon * (1 + _CLAIM_ROUNDING):
         return untested(f"{said} cost epsilon between {cost.lower:.4g} and {cost.upper:.4g}", **plot)
     warning = ""
     if claim.delta * claim.n >= 1:
@@ -65,7 +65,7 @@ def steps(lab: Lab, level: float) -> Verdict:
         return held(f"{max(counts)} releases are made, {most} accounted, on {len(runs)} data sets")
     if not lab.runs.noise_obeyed:
         return untested("the number of steps is not always the same, and the noise ignores its setting")
-    loud = {"noise_multiplier": lab.claim.noise_multiplier * _DROWNING}
+    loud = {"noise_multiplier": lab.claim.noise_multiplier * _LOUDEST}
     compared = False
     for outputs in lab.runs.coupled([records, *others.values()], range(_DRAWS), **loud):
         first, *rest = (np.empty(0) if run is None or run.releases is None else run.releases for run in outputs)

@@ -20,7 +20,7 @@ from dpzero_theory.privacy.relation import Relation
 _TICK = 1e-3  # Seconds by which clocks advance each time they are read, so that times tell only what a run does
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
 """Multiples of the claimed noise at which runs are compared, so that every output with noise in it differs."""
-_MEND = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
+_MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
 """How many runs are made on each of two data sets to confirm a leak. A random word that is no leak has one value in all
 20 runs on one data set and another in all runs on the other with probability below 4^-20."""
@@ -28,14 +28,14 @@ _BAD_RECORDS = 2  # So many forms of a record with NaN or infinity are tried
 _CLIPPED, _LARGER = (8.0, -8.0), 1024.0
 """Factors by which a record is scaled so that the loop clips it, and a power of two by which it is then scaled further,
 which leaves its clipped contribution the same to the last bit."""
-_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
+_SHOWN_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
 _DRAWS = 3  # Coupled runs, which have equal noise on different data, are compared under so many draws of the noise
 _LOUDEST = 1e10
 """The multiple of the claimed noise at which releases on all data sets are equal up to rounding. With the small step
 size of coupled runs, weights then move about ten times as far as they do in training."""
 _RECORD_SEED = 2027  # The seed with which the random record is drawn that replaces every record in one of the data sets
-_FEWEST = 4  # Batches with fewer members, and runs with fewer steps, are not looked for, as they match by chance
-_STRIDES, _STARTS = 64, 1000
+_FEWEST_STEPS = 4  # Batches with fewer members, and runs with fewer steps, are not looked for, as they match by chance
+_SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for in an output at distances of 1 to 64 of its numbers, from the first 1000 on."""
 _NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if it is so near to it
 _BY_CHANCE = 1e-6  # An output shows sizes of batches if it matches them by chance with probability below this
@@ -59,11 +59,11 @@ def unnoised(lab: Lab, level: float) -> Verdict:
             places = set(_leaks(*runs))
             again = _turns(lab, pair, changes, [_FACTORS[-1] + k for k in range(_CONFIRMING)]) if places else None
             if again and (sure := places & set(_leaks(*again))):
-                return violated(f"{where(min(sure))}: it depends on {what} and not on the noise", _MEND)
+                return violated(f"{where(min(sure))}: it depends on {what} and not on the noise", _MEND_LEAK)
         if (says := _of_batches(lab)) is not None:
-            return violated(says, _MEND)
+            return violated(says, _MEND_LEAK)
         if (place := _beyond_releases(lab)) is not None:
-            return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND)
+            return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND_LEAK)
     if not tried:
         return untested("the loop fails on a neighbour of its data")
     if not lab.runs.noise_obeyed:
@@ -174,7 +174,7 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
 def _apart(a: Token | None, b: Token | None) -> bool:
     """Whether what two runs show at one position, None for nothing, differs by more than rounding explains."""
     if isinstance(a, float) and isinstance(b, float):
-        return abs(a - b) > _ROUNDING * (1 + abs(a))
+        return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and not isinstance(a, Chunk)
 
 
@@ -218,7 +218,7 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any
     most = float(stats.binom.pmf(np.arange(claim.n + 1), claim.n, claim.sample_rate).max())
     places = set.intersection(*(set() if one is None else _sizes_at(one, batches) for one, batches in runs))
     count = 0 if runs[0][0] is None else runs[0][0].size
-    return bool(places) and most ** ((steps - 1) * len(runs)) * count * _STRIDES < _BY_CHANCE
+    return bool(places) and most ** ((steps - 1) * len(runs)) * count * _SIZE_STRIDES < _BY_CHANCE
 
 
 def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
@@ -228,11 +228,11 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
     rate of records per second is such a multiple where every step takes the same time.
     """
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
-    if len(sizes) < _FEWEST or len(set(sizes)) < 2:
+    if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
         return set()
     last, scale, found = len(sizes) - 1, float(sizes @ sizes), set[tuple[int, int]]()
-    for stride in range(1, min(_STRIDES, (len(numbers) - 1) // last) + 1):
-        windows = np.lib.stride_tricks.sliding_window_view(numbers, last * stride + 1)[:_STARTS, ::stride]
+    for stride in range(1, min(_SIZE_STRIDES, (len(numbers) - 1) // last) + 1):
+        windows = np.lib.stride_tricks.sliding_window_view(numbers, last * stride + 1)[:_SIZE_STARTS, ::stride]
         with np.errstate(all="ignore"):
             apart = np.abs(windows / (windows @ sizes / scale)[:, None] - sizes).max(axis=1)
         found |= {(int(start), stride) for start in np.flatnonzero(apart < _NEAR_SIZE)}
@@ -242,7 +242,7 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
     """Whether an output lists a batch: its members in ascending order, or n numbers, 1 for members and 0 for others."""
     # A batch of consecutive indices would also match any output that counts upwards
-    if not _FEWEST <= len(batch) < n or max(batch) - min(batch) < len(batch):
+    if not _FEWEST_STEPS <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False
     for row in (np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)):
         if len(numbers) >= len(row):

@@ -21,7 +21,7 @@ from dpzero_theory.audit.tokens import DIGEST, contents, unpacked
 from dpzero_theory.check import Array
 
 _TORCH = importlib.util.find_spec("torch") is not None
-_MEND = (
+_MEND_SOURCE = (
     "draw the noise from the operating system's entropy (dpzero_theory.privacy.noise.SystemNoise, secrets, a generator"
     " seeded with os.urandom that is never saved), never from a seed that is known"
 )
@@ -46,7 +46,7 @@ _TORCH_STATE = 5056  # The size in bytes of a saved state of torch's CPU generat
 _FEWEST_NUMBERS = (
     4  # A run with fewer numbers of noise than this is not searched for its noise, as a match could be chance
 )
-_STRIDES, _STARTS = 8, 1000
+_NOISE_STRIDES, _NOISE_STARTS = 8, 1000
 """The noise is looked for in an output's numbers from each of the first 1000 on, at distances of 1 to 8."""
 _NEAR_NOISE = 3e-3  # An output is the noise where the sine of the angle between the two vectors is below this
 _NEARER_THAN = 1e-2  # And below this share of the sine between the releases, which contain the noise, and the noise
@@ -77,14 +77,14 @@ def from_seed(lab: Lab, level: float) -> Verdict:
     source = "the seed" if by_seed else "the state of the process's global generators, which any call may seed"
     says = f"the noise is a function of {source}{which}"
     if lab.view.seed == "public":
-        return violated(f"{says}: two runs with it have the same noise", _MEND)
+        return violated(f"{says}: two runs with it have the same noise", _MEND_SOURCE)
     if not by_seed:
         return untested(f"{says}: as secret as that is said to be")
     plain = lab.noise.residual(None, lab.noise.repeatable, _SEED)
     for bits in _TRIED_BITS:
         if _equal(plain, lab.noise.residual(None, lab.noise.repeatable, _SEED + (1 << bits))):
             says = f"the noise is a function of {bits} bits of the seed{which}, which can all be tried"
-            return violated(says, _MEND)
+            return violated(says, _MEND_SOURCE)
     return held(f"{says}, more than 31 bits of which matter; the view says that the seed is secret")
 
 
@@ -133,14 +133,16 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
     if first is None or second is None:
         return untested("the noise cannot be told from the rest")
     if _equal(first, second):
-        return violated("runs with different seeds have the same noise: its generator is always seeded alike", _MEND)
+        return violated(
+            "runs with different seeds have the same noise: its generator is always seeded alike", _MEND_SOURCE
+        )
     with lab.loop.clocks(0.0):
         stopped = [lab.noise.residual(None, changes, seed) for seed in (21, 22)]
         timed = [lab.runs.attempt(seed=_SEED, world=world) for world in (6, 7)]
     running = [lab.runs.attempt(seed=_SEED, world=world) for world in (6, 7)]
     known = lab.view.seed == "public" and alike(*timed) and not alike(*running)
     if known or _equal(stopped[0], stopped[1]):
-        return violated("the noise is a function of the clock: two runs at one time have the same", _MEND)
+        return violated("the noise is a function of the clock: two runs at one time have the same", _MEND_SOURCE)
     return held("runs with different seeds, and at one time of the clock, have different noise")
 
 
@@ -209,7 +211,7 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     worst, where = min(tests)
     p = min(1.0, worst * len(tests))
     if p < level:
-        return violated(f"the noise is what the published seed of its step gives: {where}", _MEND, p_value=p)
+        return violated(f"the noise is what the published seed of its step gives: {where}", _MEND_SOURCE, p_value=p)
     return held(f"none of {len(tests)} places in streams of the published seeds has the noise", p_value=p)
 
 
@@ -297,14 +299,14 @@ def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str
         return None
     near = min(_NEAR_NOISE, _NEARER_THAN * float(_apart(released[None], noise)[0]))
     shown = [one for output, value in run.shown.items() for one in contents(output, value)]
-    windows = sum(_STRIDES * min(_STARTS, len(content)) for _, content in shown)
+    windows = sum(_NOISE_STRIDES * min(_NOISE_STARTS, len(content)) for _, content in shown)
     if 2 * stats.beta.cdf((1 - math.sqrt(1 - near**2)) / 2, *[(noise.size - 1) / 2] * 2) * windows > level:
         return None
     for name, content in shown:
         numbers = np.array([token for token in content if isinstance(token, float)])
-        for stride in range(1, _STRIDES + 1):
+        for stride in range(1, _NOISE_STRIDES + 1):
             if (span := (noise.size - 1) * stride + 1) <= numbers.size:
-                tried = np.lib.stride_tricks.sliding_window_view(numbers, span)[:_STARTS, ::stride]
+                tried = np.lib.stride_tricks.sliding_window_view(numbers, span)[:_NOISE_STARTS, ::stride]
                 if float(_apart(tried, noise).min()) < near:
                     return name
     return None

@@ -18,7 +18,7 @@ from dpzero_theory.audit.runs import NOT_REPEATABLE, SEED, norms
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_ROUNDING = 1e-3
+_CLIP_ROUNDING = 1e-3
 """Changes may exceed their limit by this share and this many clips; rounding in float32 and the rest of the noise cause
 less."""
 _MOVE_DRAWS, _LATER_DRAWS = 6, 3
@@ -31,7 +31,7 @@ _FOLLOWS = 0.3  # There a step changes by less than so many clips because one re
 _AGAINST = 1e3  # The scale of the one record that pulls against all others in a data set
 _NO_EFFECT = 1e-6  # A change of a release by less than this many clips counts as none
 _ABOVE = (1.5, 2.5)  # A nearly clipped record times these, for loops whose clip is wrong only just above the clip
-_MEND = (
+_MEND_CLIP = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm;"
     " divide by a constant, never by the size of the batch drawn; if a clip follows what was released, return it and"
@@ -56,7 +56,7 @@ class _Move(NamedTuple):
     @property
     def most(self) -> float:
         """How many clips the step may move, with room for rounding."""
-        return self.allowed * (1 + _ROUNDING) + _ROUNDING
+        return self.allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
@@ -225,7 +225,7 @@ def moves(lab: Lab, level: float) -> Verdict:
     seen = [[move.clips, move.allowed] for move in tried]
     if worst.clips > worst.most:
         says = f"one record moves a step by {worst.clips:.4g} clips, where {worst.allowed:g} are allowed: {worst.what}"
-        return violated(says, _MEND, moves=seen)
+        return violated(says, _MEND_CLIP, moves=seen)
     if lab.claim.relation != Relation.REPLACE_ONE and all(move.allowed > 1 for move in tried):
         says = "exchanging a record moves a step as it may, but none can be taken out, and none without effect is known"
         more = "let the loop take n - 1 records, and draw contributions' random numbers from a generator of their own"
@@ -255,7 +255,7 @@ def finite(lab: Lab, level: float) -> Verdict:
             return violated(says, f"{_MEND_FINITE}; or say that records are finite, and drop such records before")
         other_length = len(rows) != len(base) and not _ends_variously(lab)
         bad = not np.isfinite(rows).all() or not np.isfinite(whole.releases).all()
-        if bad or other_length or rows.shape[1:] != base.shape[1:] or _clips(lab, rows, base) > 2 + _ROUNDING:
+        if bad or other_length or rows.shape[1:] != base.shape[1:] or _clips(lab, rows, base) > 2 + _CLIP_ROUNDING:
             says = "a record with NaN or infinity makes the release something else than a clipped sum"
             return violated(says, _MEND_FINITE)
     if not tried:
