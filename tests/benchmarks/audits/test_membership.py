@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.audits import membership
 from benchmarks.audits.membership import Gain, fitted, judged, measured
+from benchmarks.llm.last_norm import DELTA
 from dpzero_theory.audit.bounds import one_run_epsilon
 
 
@@ -16,7 +17,7 @@ def test_guesses_that_are_all_right_prove_the_most_and_random_ones_nothing() -> 
     draw = np.random.default_rng(1)
     inside = draw.integers(0, 2, membership.CANARIES).astype(bool)
     best, none = judged(inside + 0.0, inside), judged(draw.normal(size=inside.size), inside)
-    most = one_run_epsilon(membership.GUESSES, membership.GUESSES, membership.CANARIES, membership.DELTA, 0.95)
+    most = one_run_epsilon(membership.GUESSES, membership.GUESSES, membership.CANARIES, DELTA, 0.95)
     assert best["correct"] == membership.GUESSES
     assert best["epsilon_bound"] == most > 3.7
     assert (best["tpr_0.01"], best["tpr_0.1"], best["auc"]) == (1, 1, 1)
