@@ -109,6 +109,7 @@ def test_fault_b_losses_that_are_reduced_only_later_count_as_nothing(tmp_path: P
     assert run.releases_left == STEP["steps"] - 1
 
 
+@pytest.mark.filterwarnings("ignore:module runs in eval mode")
 def test_fault_b_batch_normalisation_does_not_mix_records(tmp_path: Path) -> None:
     """Fault (b), losses that depend on other records: batch normalisation does not mix records here.
 
