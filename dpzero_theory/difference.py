@@ -9,12 +9,23 @@ along u_k at the weights x. A rule says at which points f is evaluated to find i
 
 Where f is ell-smooth, central and forward differences differ from u^T grad f(x) by at most (ell lambda/2)||u||^2, and
 the exact rule does not differ at all. So all rules have one theorem, in which the exact one is lambda = 0.
+
+Whatever the rule, a record's K numbers are functions of that record, the weights and public directions. They are
+clipped jointly before anything is summed, so sensitivity, noise and cost are the same for all rules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
+
+Point = tuple[int, float | None]
+"""(number of a direction u, shift): the losses at x + shift u. In place of a shift, None asks for the derivative along
+u at the weights x."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +36,66 @@ class Difference:
         name: the name by which plans, commands and rows know it.
         points: K -> how many evaluations of a record's loss a step with K directions takes. A derivative along one
             direction counts as one evaluation, though it takes the time of one to two.
+        at: (numbers of the K directions, lambda) -> the points that a step asks for.
+        combine: (what was found at these points, float64 of shape (points, records); lambda) -> the differences, shape
+            (records, K). What is not finite passes through, for the clip to map.
+        rounded: lambda -> the factor by which an error in what is found, such as the rounding of a loss, can grow in a
+            difference: 1/lambda, 2/lambda, or 1 for derivatives.
         smoothing: whether it shifts the weights by lambda u. The exact rule does not, and takes lambda = 0.
     """
 
     name: str
     points: Callable[[int], int]
+    at: Callable[[Sequence[int], float], list[Point]]
+    combine: Callable[[Array, float], Array]
+    rounded: Callable[[float], float]
     smoothing: bool = True
 
 
+def _both_sides(numbers: Sequence[int], smoothing: float) -> list[Point]:
+    return [(number, shift) for number in numbers for shift in (smoothing, -smoothing)]
+
+
+def _one_side(numbers: Sequence[int], smoothing: float) -> list[Point]:
+    return [(numbers[0], 0.0), *((number, smoothing) for number in numbers)]
+
+
+def _here(numbers: Sequence[int], smoothing: float) -> list[Point]:
+    return [(number, None) for number in numbers]
+
+
+def _central(found: Array, smoothing: float) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.ascontiguousarray(((found[::2] - found[1::2]) / (2 * smoothing)).T)
+
+
+def _forward(found: Array, smoothing: float) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.ascontiguousarray(((found[1:] - found[0]) / smoothing).T)
+
+
+def _exact(found: Array, smoothing: float) -> Array:
+    return found.T
+
+
 DIFFERENCES: Registry[Difference] = Registry("difference")
-"""The difference rules by name. Whoever adds one also gives its points in `optim.step`."""
+"""The difference rules by name."""
 for _rule in (
-    Difference(name="central", points=lambda k: 2 * k),
-    Difference(name="forward", points=lambda k: k + 1),
-    Difference(name="exact", points=lambda k: k + 1, smoothing=False),
+    Difference(name="central", points=lambda k: 2 * k, at=_both_sides, combine=_central, rounded=lambda s: 1 / s),
+    Difference(name="forward", points=lambda k: k + 1, at=_one_side, combine=_forward, rounded=lambda s: 2 / s),
+    Difference(name="exact", points=lambda k: k + 1, at=_here, combine=_exact, rounded=lambda s: 1.0, smoothing=False),
 ):
     DIFFERENCES.register(_rule)
+
+
+def require_smoothing(difference: str, smoothing: object) -> None:
+    """Raise ValueError unless the smoothing lambda fits a difference rule, which is given by its name.
+
+    It must be > 0 for a rule that shifts the weights, and 0 for one that does not. An unknown rule is refused too.
+    """
+    if DIFFERENCES[difference].smoothing:
+        check.real("smoothing", smoothing, above=0)
+    elif check.real("smoothing", smoothing, at_least=0) != 0:
+        raise ValueError(
+            f"smoothing must be 0 where difference is {difference!r}, which shifts no weights; got {smoothing!r}"
+        )

@@ -10,9 +10,9 @@ from typing import Any, NotRequired, Required, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.difference import DIFFERENCES, Difference, require_smoothing
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm
 from dpzero_theory.optim.step.contributions import Sums
-from dpzero_theory.optim.step.differences import RULES, Rule, require_smoothing
 from dpzero_theory.optim.step.step_sizes import MOST_STEPS, StepSize, step_sizes
 from dpzero_theory.optim.step.update import UPDATES, Update
 from dpzero_theory.optim.weights.groups import Given, Group, groups_of, require
@@ -197,7 +197,7 @@ class Plan:
             weight_decay: w >= 0, decoupled: each step takes alpha w x off the weights x.
             groups: a mapping from patterns of parameters' names to the factor of their step size, or to two factors, of
                 step size and of smoothing; the first pattern that matches counts (`weights.groups`).
-            difference: `central`, `forward` or `exact` (`step.differences`).
+            difference: `central`, `forward` or `exact` (`dpzero_theory.difference`).
             stopping: `any`; `fixed` if the number of steps made will not depend on what they release; or `looks:M` for
                 a look every M steps. A run that is stopped early claims epsilon of the plan, of the steps paid for, or
                 that of a curve which is safe to stop at and ends at target_epsilon (`privacy.stopping`).
@@ -339,16 +339,20 @@ class Plan:
             difference=difference,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        # what is cached is found again by the process that gets the plan
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     @cached_property
     def rule(self) -> Algorithm:
         """The plan's algorithm, which says what a record contributes to a sum and what is released of the sum."""
         return ALGORITHMS[self.algorithm]
 
-    @property
-    def difference_rule(self) -> Rule:
+    @cached_property
+    def difference_rule(self) -> Difference:
         """The plan's difference rule: at which points a step evaluates the losses, and how a record's K differences
         follow from these losses."""
-        return RULES[self.difference]
+        return DIFFERENCES[self.difference]
 
     @cached_property
     def batches(self) -> Sampling:
@@ -365,19 +369,19 @@ class Plan:
         """The rule by which releases move the weights, such as momentum, without the step size and the weight decay."""
         return UPDATES[self.update]
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Whether each step adds -alpha times the released estimate of the gradient to the weights, and nothing else:
         no momentum, no weight decay and no groups."""
         return self.update == "plain" and self.weight_decay == 0 and not self.groups
 
-    @property
+    @cached_property
     def scalars(self) -> int:
         """How many released numbers replay a step. That is K, the number of directions per step. It is 0 where a
         release is a vector, which the transcript does not keep."""
         return self.directions_per_step if self.rule.replayable else 0
 
-    @property
+    @cached_property
     def expected_batch(self) -> float:
         """q n, the expected number of records in a batch, by which the sum over a batch is divided."""
         return self.sample_rate * self.n

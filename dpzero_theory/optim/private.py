@@ -202,7 +202,7 @@ def make_private_with_epsilon(
             matches its name; see `weights.groups`.
         difference: how a record's change of loss along u is found: "central" (from x + lambda u and x - lambda u, 2 K
             evaluations of a record), "forward" (from x + lambda u and x, K + 1 evaluations) or "exact" (the derivative,
-            for losses that have one by forward-mode differentiation); see `step.differences`. Privacy is the same.
+            for losses that have one by forward-mode differentiation). Privacy is the same.
         stopping: what a run may claim that is stopped early (by a callback, early stopping, `optim.signal`): "any", the
             epsilon of its plan; "fixed", if the number of steps made will not depend on anything that they release, the
             epsilon of the steps paid for; "looks:M", with a look every M steps, that of a curve which is safe to stop
@@ -414,7 +414,7 @@ def _make(
     folder: where the files are; None where none are kept. execution: settings that do not change the plan. module,
     losses, data, plan: as in `make_private`. Raises what that raises.
     """
-    execution = execution.checked(len(plan.difference_rule.points(range(plan.directions_per_step), plan.smoothing)))
+    execution = execution.checked(len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing)))
     collate = execution.collate
     require_module(module)
     require_data(data)
@@ -493,7 +493,7 @@ def _paid_at_once(plan: Plan, d: int) -> int:
 
     Only public numbers decide: a step is not timed, since its time depends on the records.
     """
-    points = len(plan.difference_rule.points(range(plan.directions_per_step), plan.smoothing))
+    points = len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing))
     small = 2 * d * points * plan.expected_batch < _SMALL_STEP
     return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.optim.step.differences import require_smoothing
-from dpzero_theory.optim.step.estimator import clip_jointly, clip_scalars, clip_vectors, two_point_difference
+from dpzero_theory.difference import require_smoothing
+from dpzero_theory.optim.step.estimator import clip_jointly, clip_scalars, clip_vectors
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.sphere import sample_sphere
 
@@ -211,6 +211,21 @@ def _run(
         if callback is not None:
             callback(t, x.copy())
     return ReferenceRun(x_tau=x_tau, tau=tau, last=x, trajectory=trajectory)
+
+
+def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) -> Array:
+    """The differences (f(x + lambda u; xi_i) - f(x - lambda u; xi_i))/(2 lambda), the scalar factor of eq:zo.
+
+    loss_plus, loss_minus: the losses of the records at the two points, of equal shape (n,). smoothing: lambda > 0.
+    Entries that are not finite pass through, for `clip_scalars` to map. Raises ValueError for other shapes: a
+    difference of losses that are reduced to one number could only be clipped per batch, which does not bound a record.
+    """
+    width = check.real("smoothing", smoothing, above=0)
+    plus, minus = np.asarray(loss_plus, np.float64), np.asarray(loss_minus, np.float64)
+    if plus.ndim != 1 or plus.shape != minus.shape:
+        raise ValueError(f"losses must both have shape (n,); got {plus.shape} and {minus.shape}")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (plus - minus) / (2 * width)
 
 
 def _differences(problem: Any, difference: str, smoothing: float) -> Callable[[Array, Array], Array]:

@@ -26,7 +26,6 @@ from dpzero_theory.optim.losses.records import fetcher
 from dpzero_theory.optim.losses.starting import public_clip, starting_values
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.step.differences import RULES
 from dpzero_theory.optim.verify import main
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.theory.problem import Problem as CertifiedProblem
@@ -35,7 +34,7 @@ from tests.optim.reference import dpzero
 from tests.optim.small import BUDGET, FEATURES, LABELS, Logistic, N, Problem, data, losses, plan, private, weights
 
 SMOOTHING = {"central": 1e-3, "forward": 1e-3, "exact": 0.0}
-EVERY = pytest.mark.parametrize("difference", list(RULES))
+EVERY = pytest.mark.parametrize("difference", list(DIFFERENCES))
 
 
 def settings(difference: str) -> dict[str, Any]:
@@ -71,14 +70,14 @@ def directions(run: Any, count: int) -> list[Tensor]:
 
 
 def test_each_rule_asks_for_as_many_evaluations_as_the_registry_says() -> None:
-    assert list(RULES) == list(DIFFERENCES)
-    for name, rule in RULES.items():
+    assert list(DIFFERENCES) == list(DIFFERENCES)
+    for name, rule in DIFFERENCES.items():
         for k in (1, 2, 7):
-            points = rule.points(range(k, 2 * k), 0.5)
+            points = rule.at(range(k, 2 * k), 0.5)
             values = sum(shift is not None for _, shift in points) or 1  # Derivatives come with one value of the loss
             assert values + sum(shift is None for _, shift in points) == DIFFERENCES[name].points(k)
             assert {number for number, _ in points} == set(range(k, 2 * k))
-        assert DIFFERENCES[name].smoothing is all(shift is not None for _, shift in rule.points([0], 0.5))
+        assert DIFFERENCES[name].smoothing is all(shift is not None for _, shift in rule.at([0], 0.5))
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
@@ -91,7 +90,7 @@ def test_on_a_quadratic_the_rules_differ_by_the_known_second_order_term(at_once:
     """
     features = torch.tensor(FEATURES)
     found = {}
-    for difference in RULES:
+    for difference in DIFFERENCES:
         module = nn.Linear(FEATURES.shape[1], 1, dtype=torch.float64)
         with torch.no_grad():
             module.weight.copy_(torch.linspace(-1, 1, FEATURES.shape[1])[None])
@@ -131,7 +130,7 @@ def test_a_run_steps_as_the_reference_does(difference: str, k: int) -> None:
 
 
 def test_the_rules_are_three_rules() -> None:
-    ends = {difference: weights(_ran(difference)) for difference in RULES}
+    ends = {difference: weights(_ran(difference)) for difference in DIFFERENCES}
     assert (ends["central"] - ends["exact"]).abs().max() < 1e-6
     assert (ends["forward"] - ends["exact"]).abs().max() > 1e-5
 

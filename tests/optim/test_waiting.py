@@ -18,9 +18,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Evaluation
-from dpzero_theory.optim.step.differences import RULES
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.weights import directions, parameters
 from dpzero_theory.optim.weights.directions import Directions
@@ -129,7 +129,7 @@ def test_a_step_waits_for_nothing_but_the_losses(
     monkeypatch.setattr(Weights, "_factor", lambda self, number: 1.0)
     with FakeTensorMode():
         weights, words = on_a_fake_device(dtype, kind, precision)
-        plan: Any = SimpleNamespace(smoothing=1e-3, directions_per_step=2, difference_rule=RULES["central"])
+        plan: Any = SimpleNamespace(smoothing=1e-3, directions_per_step=2, difference_rule=DIFFERENCES["central"])
         evaluation = Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), lambda *_: words)
         with Arrivals() as arrivals:
             differences = BatchSum(plan, weights, evaluation, Ranks(), 2, 1).differences(0, np.arange(2))

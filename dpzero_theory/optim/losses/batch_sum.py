@@ -63,7 +63,7 @@ class BatchSum:
         one pass. Raises what the losses, or the reading of the records, raise.
         """
         rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
-        points = rule.points(range(release * count, (release + 1) * count), smoothing)
+        points = rule.at(range(release * count, (release + 1) * count), smoothing)
         moment = self._secret + release.to_bytes(8, "little") if self._secret else b""
         with in_step(release):
             ask = partial(self._evaluation.where_they_are, batch=self._evaluation.batch(records, moment))

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import Array
+from dpzero_theory.difference import Point
 from dpzero_theory.optim.losses.evaluation import Batch, Evaluation, Losses, Shape, on_host, shape_of
 from dpzero_theory.optim.losses.identity import RECORDS, of_all
 from dpzero_theory.optim.losses.records import Alike, Collate, Data, each, fetcher, length_of
 from dpzero_theory.optim.losses.trace import Trace
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.step.differences import Point
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.schedule import Indices
 
@@ -93,7 +93,7 @@ class Look:
     def __init__(self, weights: Weights, evaluation: Evaluation, plan: Plan, *, exact: bool) -> None:
         self.weights, self.exact = weights, exact
         self._evaluation = evaluation
-        self._points = plan.difference_rule.points(range(2), plan.smoothing)[:2]
+        self._points = plan.difference_rule.at(range(2), plan.smoothing)[:2]
         self._begun = False
 
     def __call__(self, records: Indices, which: int = 0, batch: Batch | None = None) -> _Seen:

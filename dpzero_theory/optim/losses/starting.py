@@ -29,13 +29,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpzero_theory import check
-from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.difference import DIFFERENCES, Difference, Point
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses, on_host
 from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, visible
 from dpzero_theory.optim.losses.records import Collate, Data, fetcher, require_data
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.step.differences import RULES, Point, Rule
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.step import Drawing
@@ -122,7 +121,7 @@ def starting_values(
     check.integer("directions_per_step", k, at_most=check.integer("evaluations", evaluations))
     batch, shifts = check.real("expected_batch", expected_batch, above=0), DIFFERENCES[difference].smoothing
     look = _Look(module, losses, public_data, private_data, collate, direction)
-    rule = RULES[difference if shifts else "central"]
+    rule = DIFFERENCES[difference if shifts else "central"]
     rounding = look.rounding() if shifts and isolation == "probed" else 0.0
 
     def shows(width: float, norm: float) -> bool:
@@ -176,7 +175,7 @@ def public_clip(
     the plan. Raises what `starting_values` raises.
     """
     look = _Look(module, losses, public_data, data, collate, direction)
-    columns = look.differences(RULES[difference], smoothing, DIRECTIONS)
+    columns = look.differences(DIFFERENCES[difference], smoothing, DIRECTIONS)
     return math.sqrt(directions_per_step) * _slope(np.sqrt(np.mean(columns**2, axis=1)))
 
 
@@ -213,14 +212,14 @@ class _Look:
             raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
         return found
 
-    def differences(self, rule: Rule, width: float, count: int) -> Array:
-        return rule.combine(self.at(rule.points(range(count), width), width), width)
+    def differences(self, rule: Difference, width: float, count: int) -> Array:
+        return rule.combine(self.at(rule.at(range(count), width), width), width)
 
-    def measure(self, rule: Rule, width: float, count: int) -> _Measured:
-        points = [(0, 0.0), *RULES["central"].points(range(count), width)]
+    def measure(self, rule: Difference, width: float, count: int) -> _Measured:
+        points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
         found = dict(zip(points, self.at(points, width), strict=True))
         loss = float(found[0, 0.0].mean())
-        differences = rule.combine(np.stack([found[point] for point in rule.points(range(count), width)]), width)
+        differences = rule.combine(np.stack([found[point] for point in rule.at(range(count), width)]), width)
         sides = [found[number, width].mean() + found[number, -width].mean() for number in range(count)]
         return _Measured(differences, (np.array(sides) - 2 * loss) / width**2, loss)
 

@@ -13,6 +13,7 @@ micro-batches and processes are exact. Noise is added once to the whole sum, nev
 
 import math
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -110,6 +111,9 @@ class Algorithm(ABC):
         return noisy
 
 
+_lattice = lru_cache(maxsize=4)(Lattice)
+
+
 class _DPZero(Algorithm):
     """Algorithm 2: a step releases K numbers, sums of clipped differences rounded to integers, with noise."""
 
@@ -118,7 +122,7 @@ class _DPZero(Algorithm):
     dtype = np.int64
 
     def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
-        total: Sums = to_lattice(Lattice(clip, levels), differences).sum(axis=0)
+        total: Sums = to_lattice(_lattice(clip, levels), differences).sum(axis=0)
         return total
 
 
@@ -155,8 +159,7 @@ class _DPGD0th(Algorithm):
         return 2**32
 
     def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
-        lattice = Lattice(clip / math.sqrt(d), along(levels, squared_norm))
-        total: Sums = to_lattice(lattice, differences).sum(axis=0)
+        total: Sums = to_lattice(_lattice(clip / math.sqrt(d), along(levels, squared_norm)), differences).sum(axis=0)
         return total
 
     def unit(self, clip: float, levels: int, squared_norm: int) -> float:

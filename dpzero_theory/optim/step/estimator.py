@@ -1,4 +1,4 @@
-"""The two-point difference and clipping, with a rule for values that are not finite.
+"""Clipping, with a rule for values that are not finite.
 
 The clipped difference of a record whose loss overflows must lie in [-C, C] too: one NaN or infinity in the average
 would reveal the record, and destroy the iterate. Each record's difference is mapped on its own, so the sensitivity of
@@ -16,21 +16,6 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-
-
-def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) -> Array:
-    """The differences (f(x + lambda u; xi_i) - f(x - lambda u; xi_i))/(2 lambda), the scalar factor of eq:zo.
-
-    loss_plus, loss_minus: the losses of the records at the two points, of equal shape (n,). smoothing: lambda > 0.
-    Entries that are not finite pass through, for `clip_scalars` to map. Raises ValueError for other shapes: a
-    difference of losses that are reduced to one number could only be clipped per batch, which does not bound a record.
-    """
-    width = check.real("smoothing", smoothing, above=0)
-    plus, minus = np.asarray(loss_plus, np.float64), np.asarray(loss_minus, np.float64)
-    if plus.ndim != 1 or plus.shape != minus.shape:
-        raise ValueError(f"losses must both have shape (n,); got {plus.shape} and {minus.shape}")
-    with np.errstate(invalid="ignore", over="ignore"):
-        return (plus - minus) / (2 * width)
 
 
 def clip_scalars(values: Array, clip: float) -> Array:

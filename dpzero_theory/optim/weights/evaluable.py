@@ -9,6 +9,7 @@ of the weights, so that a forward computes with W + shift u (`weights.shards`). 
 memory that is read without an operation (`numpy`, `tolist`, a custom kernel): `require_used` then names the parameter.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,8 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory import check
-from dpzero_theory.optim.step.differences import Point
+from dpzero_theory.difference import Point
 from dpzero_theory.optim.weights.copies import Ahead, Scratch, Shift
 from dpzero_theory.optim.weights.derivatives import NONE, derivative, derivatives, tangents_of, values_of
 from dpzero_theory.optim.weights.directions import Directions
@@ -53,9 +53,12 @@ class Evaluable(Parameters):
         super().__init__(module)
         self.directions = directions
         self.factors = factors(groups, self.names)
+        self._smoothings = [smoothing for _, smoothing in self.factors]
         self._low = low
         self._unread = {place.name for group in self.places().values() for place in group}
-        self._scratch, self._ahead = Scratch(), Ahead(max(p.numel() * p.element_size() for p in self.parameters))
+        largest = max(p.numel() * p.element_size() for p in self.parameters)
+        on_gpu = any(p.device.type == "cuda" for p in self.parameters)
+        self._scratch, self._ahead = Scratch(), Ahead(largest) if on_gpu else None
         self.untrained = Untrained(module, parameters=not self.collective)
         self._mode: Shifted | None = None
 
@@ -133,8 +136,9 @@ class Evaluable(Parameters):
         return [self.parameters[place.index] for place in places], places
 
     def _shift(self, number: int, shift: float) -> Shift:
-        scale = check.real("shift", shift) * self._factor(number)
-        return Shift(self.directions, number, scale, self._low, [smoothing for _, smoothing in self.factors])
+        if not (isinstance(shift, float | int) and math.isfinite(shift)):
+            raise ValueError(f"shift must be a finite number; got {shift!r:.40}")
+        return Shift(self.directions, number, shift * self._factor(number), self._low, self._smoothings)
 
     @contextmanager
     def _reading(self, reads: Callable[..., Shifted]) -> Iterator[None]:
@@ -157,7 +161,8 @@ class Evaluable(Parameters):
                 yield
         finally:
             self._mode = None
-            self._ahead.forget()
+            if self._ahead is not None:
+                self._ahead.forget()
             torch.clear_autocast_cache()
             self.reshard()
             for part in training:
@@ -171,5 +176,6 @@ class Evaluable(Parameters):
             raise ValueError(f"the losses must read every trainable parameter (freeze the others); not read: {names}")
 
     def _factor(self, number: int) -> float:
-        check.integer("number", number, at_least=0, at_most=2**64 - 1)
+        if not (isinstance(number, int) and 0 <= number < 2**64):
+            raise ValueError(f"number must be an integer with 0 <= number < 2^64; got {number!r:.40}")
         return self.directions.factor(number, self.sizes, self.parameters[0].device)

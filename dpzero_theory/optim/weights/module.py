@@ -3,12 +3,12 @@
 Weights are written by `Weights.move_`, `Weights.add_` and `load_values` alone; an evaluation writes none (`evaluable`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from torch import Tensor, nn
 
-from dpzero_theory import check
 from dpzero_theory.optim.weights.directions import Directions, wide
 from dpzero_theory.optim.weights.evaluable import Evaluable
 from dpzero_theory.optim.weights.groups import Group
@@ -55,7 +55,10 @@ class Weights(Evaluable):
         """
         if self._mode is not None:
             raise ValueError("move_ must not be called inside shifted")
-        scales = [(number, check.real("amount", amount) * self._factor(number)) for number, amount in amounts]
+        for _, amount in amounts:
+            if not (isinstance(amount, float | int) and math.isfinite(amount)):
+                raise ValueError(f"amount must be a finite number; got {amount!r:.40}")
+        scales = [(number, amount * self._factor(number)) for number, amount in amounts]
         if not scales:
             return
         self._make(scales, through)

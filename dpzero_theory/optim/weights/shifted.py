@@ -36,12 +36,12 @@ shifted, not the whole matrix."""
 class Shifted(TorchDispatchMode):
     """A torch mode that hands shifted copies of the trainable parameters to every operation that reads them.
 
-    shift: the point x + shift u. places: where parameters lie in memory, as `storages` returns it; it is replaced when
-    they get other memory. scratch: lends the memory for the copies on a CPU. ahead: makes them on a GPU. unread: a set
-    of parameters' names, from which those that are read are removed. guarded: by storage, the name of a buffer or
-    frozen parameter that must not be written, or "" for a buffer that is put back afterwards. written: becomes True
-    when such a buffer is written, or may have been. Operations raise ValueError where they would write a parameter, or
-    read parts of its elements (some bytes of a number).
+    shift: the point x + shift u. places: where parameters lie in memory, as `storages` returns it; it is replaced
+    when they get other memory. scratch: lends the memory for the copies on a CPU. ahead: makes them on a GPU; None
+    on a CPU. unread: a set of parameters' names, from which those that are read are removed. guarded: by storage,
+    the name of a buffer or frozen parameter that must not be written, or "" for a buffer that is put back
+    afterwards. written: becomes True when such a buffer is written, or may have been. Operations raise ValueError
+    where they would write a parameter, or read parts of its elements (some bytes of a number).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Shifted(TorchDispatchMode):
         shift: Shift,
         places: dict[int, list[Place]],
         scratch: Scratch,
-        ahead: Ahead,
+        ahead: Ahead | None,
         unread: set[str],
         guarded: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
@@ -108,7 +108,7 @@ class Shifted(TorchDispatchMode):
         if len(places) == 1 and place.start <= start and stop <= place.stop and place.tensor.is_contiguous():
             self._unread.discard(place.name)
             first = start - place.start
-            made = self._ahead.copy(place, self._shift, self.places)
+            made = None if self._ahead is None else self._ahead.copy(place, self._shift, self.places)
             if made is not None:
                 return made.as_strided(value.size(), value.stride(), made.storage_offset() + first)
             out = self._scratch.take(stop - start, value)
