@@ -154,7 +154,8 @@ def chosen(cell: Cell) -> dict[str, Any]:
     else:
         q, s, most = float(rng.uniform(0.05, 0.9)), float(rng.uniform(0.8, 4.0)), int(rng.integers(2, 5))
         worst = Step(s, Poisson(q), "add-remove")
-        epsilon = upper_epsilon(worst * most, delta).upper * (1 + 1e-9)
+        while not (epsilon := upper_epsilon(worst * most, delta).upper * (1 + 1e-9)) > 0:
+            delta /= 10  # these steps cost no epsilon at that delta
         budget = WorstFilter(epsilon, delta, worst=worst)
         less = [Step(s * rng.uniform(1, 2), Poisson(q * rng.uniform(0.2, 1)), "add-remove") for _ in range(2)]
         menu = [(1, step) for step in (worst, *less)]

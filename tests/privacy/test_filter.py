@@ -1,6 +1,8 @@
 """Budgets for steps that are chosen as one goes: closed forms, adversaries that watch the privacy loss, refusals."""
 
+import csv
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,3 +202,14 @@ def test_steps_that_a_sharper_filter_does_not_cover_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^history must have one relation; got add-remove, replace-one"):
         gaussian.spend(Step(20.0, FullBatch(), "replace-one"))
     assert gaussian.steps == 1
+
+
+def test_no_policy_of_the_rows_is_above_a_filters_delta() -> None:
+    """1,000 menus solved by value iteration, whose own error is what a plan of one step shows beside its exact 1."""
+    path = Path(__file__).parents[2] / "benchmarks/results/adaptive_sharper/rows.csv"
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 1000
+    error = max(abs(float(row["plan"]) - 1) for row in rows)
+    assert error < 0.005
+    assert max(float(row["attained"]) for row in rows) <= 1 + error
