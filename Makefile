@@ -17,7 +17,7 @@ $(VENV)/.%: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/python -m benchmarks.demo
+	$(BIN)/python -m benchmarks demo
 
 # linters beside the tests; what they say comes last
 test: $(VENV)/.dev

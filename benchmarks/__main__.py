@@ -1,7 +1,6 @@
 """Run an experiment by its name: python -m benchmarks [NAME [flags of NAME]]
 
-Without a name, the command lists all experiments, one line for each. `python -m benchmarks NAME` does the same as
-`python -m benchmarks.NAME`.
+Without a name, the command lists all experiments, one line for each.
 """
 
 import ast
@@ -11,7 +10,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks import ROOMS
 from dpzero_theory.cli import Parser, command
 
 ROOT = Path(__file__).parent
@@ -23,8 +21,10 @@ def scripts() -> dict[str, Path]:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         if "\nEXPERIMENT = " in path.read_text():
-            room, *rest = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(rest if room in ROOMS else [room, *rest]).removesuffix(".__main__")] = path
+            parts = [
+                part for part in path.relative_to(ROOT).with_suffix("").parts if part not in ("audits", "__main__")
+            ]
+            found[".".join(parts)] = path
     return dict(sorted(found.items()))
 
 

@@ -14,15 +14,12 @@
 
     report = dz.audit(train, records, dz.Claim(...), dz.View(...))
 
-The names in `__all__` are what this package promises. Every other module may move; a module that has moved is still
-found under its old path for a while, with a warning. Names are loaded when they are first used, and PyTorch only by
-those that train: Plan, the three makers and verify.
+The names in `__all__` are what this package promises. Every other module may move at any time. Names are loaded when
+they are first used, and PyTorch only by those that train: Plan, the three makers and verify.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from dpzero_theory._moved import install
 
 if TYPE_CHECKING:
     from dpzero_theory._front import calibrate, certify, delta, epsilon, prescribe, verify
@@ -85,8 +82,6 @@ __all__ = [  # noqa: RUF022  # in the order in which one meets them
     "make_private", "make_private_with_epsilon", "make_from_seed_not_private", "verify", "audit", "Claim", "View",
     "SAMPLINGS", "MECHANISMS", "DIRECTIONS", "ALGORITHMS",
 ]  # fmt: skip
-
-install()
 
 
 def __getattr__(name: str) -> Any:

@@ -61,7 +61,7 @@ def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
 def draw(folder: Path, results: Path = RESULTS) -> list[Path]:
     """Draw the figure from the folders of rows below `results`, save it in `folder`, and return its files."""
     use_style()
-    return save(matrix(read_rows(results / "audit_zoo"), read_rows(results / "audit_zoo_sound")), "audit_zoo", folder)
+    return [save(matrix(read_rows(results / "audit_zoo"), read_rows(results / "audit_zoo_sound")), "audit_zoo", folder)]
 
 
 def _parser() -> Parser:

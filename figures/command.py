@@ -28,7 +28,7 @@ def command(
     out: Path | str = FIGURES,
 ) -> tuple[Callable[[], Parser], Main]:
     """Return two functions of a figure's command: one that makes its parser, and its `main`, which reads rows, draws
-    them, saves NAME.png and NAME.pdf, and returns the exit status 0.
+    them, saves NAME.png, and returns the exit status 0.
 
     module, text: the command's name and its help text. draw: a function from the tables of rows, in the order of
     `tables`, to the figure. name: NAME of the files. rows: the default of the flag `--rows`, the folder of the rows.

@@ -1,7 +1,7 @@
 """DPZero and DPGD-0th against the dimension, to 10^7.  python -m figures.dimension
 
 Shown are means of gradient norms over seeds with standard errors, at parameters that were chosen on other seeds. In (a)
-the effective rank is r = 5 whatever the dimension d is; in (b) r grows like log d (`benchmarks.rank`). Filled markers
+the effective rank is r = 5 whatever the dimension d is; in (b) r grows like log d (`benchmarks rank`). Filled markers
 are means over the iterates, open ones the last iterate. A ring marks points whose parameters are on an edge of their
 grid where the last step of the grid still gained more than 5%, so that a larger grid might lower the point by as much.
 """
@@ -25,7 +25,7 @@ OUTPUTS = {"tau": r"mean over iterates ($x_\tau$)", "last": "last iterate"}
 
 
 def draw(selected: pd.DataFrame) -> Figure:
-    """Return the figure of the rows of `benchmarks.selection`."""
+    """Return the figure of the rows of results/selection."""
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.0), sharey=True)
     for axis, (sweep, title) in zip(axes, TITLES.items(), strict=True):
         for method, (_, look) in METHODS.items():

@@ -1,7 +1,7 @@
 """The common look of the figures: sizes for print, colours safe for colour-blind readers, reproducible files.
 
 The colours are those of Okabe and Ito (Color Universal Design, 2008). Each series also has its own marker and dash, so
-that a figure can be read in grey. `save` writes PNG and PDF without dates, so that the same rows give the same bytes.
+that a figure can be read in grey. `save` writes PNG without dates, so that the same rows give the same bytes.
 """
 
 import math
@@ -31,7 +31,7 @@ RING: dict[str, Any] = {
     "markeredgewidth": 0.5,
 }
 """The style of the ring around points whose parameters are on an edge of their grid that costs more than the ratio CAP
-(see `benchmarks.selection`)."""
+(see `benchmarks/slopes.py`)."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,6 @@ def use_style() -> None:
             "ytick.major.width": 0.6,
             "xtick.minor.width": 0.4,
             "ytick.minor.width": 0.4,
-            "pdf.fonttype": 42,
-            "svg.hashsalt": "dpzero",
         }
     )
 
@@ -123,12 +121,11 @@ def log_ticks(axis: Axis) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def save(figure: Figure, name: str, folder: Path = FIGURES) -> list[Path]:
-    """Save the figure as NAME.png and NAME.pdf in `folder`, which is made if it is not there, and return the two paths.
-    The same figure gives the same bytes."""
+def save(figure: Figure, name: str, folder: Path = FIGURES) -> Path:
+    """Save the figure as NAME.png in `folder`, which is made if it is not there, and return the path. The same figure
+    gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
-    figure.savefig(paths[0], metadata={"Software": None})
-    figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
-    print(f"figure: {shown(paths[0])} and .pdf", flush=True)
-    return paths
+    path = folder / f"{name}.png"
+    figure.savefig(path, metadata={"Software": None})
+    print(f"figure: {shown(path)}", flush=True)
+    return path

@@ -20,7 +20,6 @@ SOURCES = {
 }
 CALCULATOR = "dpzero_theory.params"
 RANKS = {
-    "_moved": 0,
     "check": 0,
     "bisection": 1,
     "cli": 1,
@@ -234,11 +233,10 @@ def test_root_searches_are_found_in_syntax_trees() -> None:
 
 
 def test_roots_are_searched_for_by_bisection_or_scipy() -> None:
-    """Two searches stay: one whose values give the derivative too, and one whose values are random."""
+    """One search stays, whose values give the derivative too."""
     found = {(name, each) for name, path in SOURCES.items() for each in root_searches(path.read_text())}
     assert {each for each in found if each[0] != "dpzero_theory.bisection"} == {
         ("dpzero_theory.privacy.certified.analytic.tilting", "saddle"),
-        ("benchmarks.privacy.allocation", "rate"),
     }
 
 

@@ -1,9 +1,5 @@
-"""Tests of what `import dpzero_theory as dz` offers: few names, loaded when they are used.
+"""Tests of what `import dpzero_theory as dz` offers: few names, loaded when they are used."""
 
-Old import paths must still work.
-"""
-
-import importlib
 import inspect
 import subprocess
 import sys
@@ -14,7 +10,6 @@ import torch
 from torch.utils.data import TensorDataset
 
 import dpzero_theory as dz
-from dpzero_theory._moved import LEFT, MOVED
 from tests.optim.small import Logistic, losses
 
 
@@ -52,24 +47,6 @@ def test_types_are_told_the_same_names() -> None:
     source = inspect.getsource(dz).partition("if TYPE_CHECKING:")[2].partition("__version__")[0]
     for name in dz.__all__:
         assert name in source or name == "audit", name
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_old_paths_work_and_warn(old: str) -> None:
-    sys.modules.pop(old, None)
-    with pytest.warns(DeprecationWarning, match=f"^{old} is now {MOVED[old]}$"):
-        found = importlib.import_module(old)
-    assert found is importlib.import_module(MOVED[old])
-    assert found.__spec__ is not None
-    assert found.__spec__.name == MOVED[old]
-
-
-@pytest.mark.parametrize(("old", "name", "home"), [(old, *name) for old in LEFT for name in LEFT[old].items()])
-def test_names_that_left_a_moved_module_are_found_under_its_old_path(old: str, name: str, home: str) -> None:
-    sys.modules.pop(old, None)
-    with pytest.warns(DeprecationWarning, match=f"^{old} is now "):
-        found = getattr(importlib.import_module(old), name)
-    assert found is getattr(importlib.import_module(home), name)
 
 
 def test_histories_add_and_multiply() -> None:

@@ -118,14 +118,12 @@ EXPERIMENT = Experiment(
     key=("loop", "repeat"),
     fields=("finds", "found", "said", "violated", *(one.name for one in every()), "runs", "wall_s", "cpu_s"),
     settings={"false_alarm": FALSE_ALARM},
-    figure="figures.audit",
     check=one_thread,
     cells=lambda options: (
         {"loop": name, "repeat": repeat}
         for name in options.loops or (SOUND if options.sound else FAULTS)
         for repeat in range(_repeats(options, name))
     ),
-    begun=lambda at: f"{at['loop']}, {at['repeat']}",
     measure=lambda options, at: audit_row(LOOPS[at["loop"]], at["repeat"]),
     report=lambda options: 1 if _summary(options.out) else 0,
 )

@@ -45,7 +45,7 @@ from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Selection, splits
 from benchmarks.llm.settings import MODEL, ready
 from benchmarks.llm.tasks import task
-from benchmarks.training.pretrained import cache
+from benchmarks.pretrained import cache
 from dpzero_theory.audit.bounds import one_run_epsilon
 from dpzero_theory.check import Array
 from dpzero_theory.cli import input_folder, integer

@@ -61,7 +61,6 @@ def _body(parser: Parser, options: argparse.Namespace) -> int:
     results = Results(
         folder / "jobs", key=("job", "card"), fields=FIELDS, seeds=[], dtype="each job's own",
         device="cpu" if card is PROCESSOR else "cuda", settings={"preset": options.preset, "card": label},
-        figure="figures.gpu",
     )  # fmt: skip
     with parser.opened("--out", results):
         if smoke and not options.data:
@@ -193,7 +192,9 @@ def _earlier(out: Path, name: str) -> tuple[float, int]:
 def _command(job: Job, session: Session) -> list[str]:
     options, device = session.options, "cpu" if session.card is PROCESSOR else "cuda"
     words = job.words(options.preset, device=device, data=options.data, model=options.model)
-    return [sys.executable, "-m", *words, "--out", str(session.out / job.out)]
+    module, *flags = words
+    run = ["benchmarks", module.removeprefix("benchmarks.")] if module.startswith("benchmarks.") else [module]
+    return [sys.executable, "-m", *run, *flags, "--out", str(session.out / job.out)]
 
 
 def _held(folder: Path) -> int:

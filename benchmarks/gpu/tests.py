@@ -89,7 +89,6 @@ EXPERIMENT = Experiment(
     fields=("seconds",),
     dtype="the tests' own",
     device=lambda options: torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-    cell=("file",),
     cells=lambda options: PRESETS[options.preset],
     keys=lambda options, path: [{"file": path, "test": WHOLE}],
     measure=_rows,

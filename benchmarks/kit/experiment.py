@@ -2,25 +2,29 @@
 
 An `Experiment` names its cells and its measurement. A cell is a set of values, such as a method and a dimension, whose
 rows are made together and whose values are columns of those rows; the measurement turns a cell into rows. The runner
-parses the command line, opens the folder of the rows, measures every cell whose rows are not in it yet (in several
-processes if the experiment has the flag `--workers`), prints what it found, and reports at the end. A `Command` has no
-such cells: it has a body of its own and the same kind of command line.
+parses the command line, opens the folder of the rows, measures every cell whose rows are not in it yet, prints what it
+found, and reports at the end. Cells are measured one after the other, or by any executor of `concurrent.futures`:
+`--workers N` makes N processes on this machine, and `--cluster ADDRESS` uses the workers of a dask scheduler, each of
+which needs this checkout as its folder. A `Command` has no cells but a body of its own.
 
-The module of an experiment ends in `EXPERIMENT = Experiment(...)` or `EXPERIMENT = Command(...)`. `python -m benchmarks
-NAME` and `python -m benchmarks.NAME` run it.
+The module of an experiment ends in `EXPERIMENT = Experiment(...)` or `EXPERIMENT = Command(...)`; `python -m benchmarks
+NAME` runs it.
 """
 
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.kit.rows import RESULTS, Results, discard
-from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.cli import Parser, extra, integer, output_folder
 
 Cell: TypeAlias = dict[str, Any]
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | Mapping[str, Any]
@@ -36,10 +40,14 @@ def flag(*names: str, **how: Any) -> Flag:
 class Command:
     """A command with a body of its own.
 
-    name: the command is `python -m benchmarks.NAME`. about: the text of `--help`. work: the body; it is given the
-    parser, whose `error` refuses a command line, and the parsed options, and it returns the exit status, None for 0.
-    flags: the flags of the command line. aliases: old names of flags and the new ones, as in `Parser`. one_of: flags of
-    which a command line may have one at most.
+    Attributes:
+        name: the command is `python -m benchmarks NAME`.
+        about: the text of `--help`.
+        work: the body. It is given the parser, whose `error` refuses a command line, and the parsed options, and it
+            returns the exit status, None for 0.
+        flags: the flags of the command line.
+        aliases: old names of flags and the new ones, as in `Parser`.
+        one_of: flags of which a command line may have one at most.
     """
 
     name: str
@@ -51,7 +59,7 @@ class Command:
 
     def parser(self) -> Parser:
         """Return the parser of the command line."""
-        parser = Parser(f"benchmarks.{self.name}", self.about or "", self.aliases)
+        parser = Parser(f"benchmarks {self.name}", self.about or "", self.aliases)
         exclusive = parser.add_mutually_exclusive_group() if self.one_of else parser
         for names, how in self.flags:
             (exclusive if names[0] in self.one_of else parser).add_argument(*names, **how)
@@ -87,30 +95,29 @@ class Experiment:
 
     Attributes:
         name, about: as in `Command`.
-        key, fields, cell, figure, compress: as in `Results`.
+        key, fields, compress: as in `Results`.
         cells: the cells, in the order of their rows. Left out, there is one cell, and it has all rows. A cell is a
-            dictionary of columns; it may be any other value where `keys` is given.
+            dictionary of columns; it may be any other value if `keys` is given.
         measure: makes the rows of a cell, one or several. The columns that the cell has need not be in them. With
             `workers` it must be a function at the top level of a module, so that other processes can import it.
-        keys: the keys of a cell's rows, needed where a cell has more than one row: by them the runner knows whether the
+        keys: the keys of a cell's rows, needed if a cell has more than one row: by them the runner knows whether the
             cell is already measured.
-        flags: the flags beside `--out`, and beside `--workers` and `--summary`, which exist where those attributes do.
+        flags: the flags beside `--out`, and beside `--workers`, `--cluster` and `--summary`, which exist if those
+            attributes do.
         folder: the folder of the rows without `--out`: a name below benchmarks/results, or a function of the options.
         seeds, settings, device, dtype: as in `Results`, or functions of the options.
         check: refuses flags that contradict each other by raising the parser's error; it may also change what holds for
             the whole process, such as the number of threads.
-        begun: the line printed on standard error before a cell is measured.
         told: the line printed after a cell, made from the cell and its rows. Before it stands the number of cells
-            measured so far, after it the processor seconds since the last line.
+            measured so far.
         report: prints something at the end and returns the exit status, None for 0.
         summary: a text made from the folder of the rows. The flag `--summary` prints it and measures nothing;
             otherwise it is printed at the end.
-        workers: the number of processes without the flag `--workers`; 0 for an experiment without that flag.
-        workers_flags: the names of that flag.
+        workers: the number of processes without the flag `--workers`; 0 for an experiment that runs in this process
+            alone, for example because it measures times.
         tolerant: whether an exception in `measure` makes failed rows, with its message as their status, one for each
             key of the cell; otherwise it ends the command.
         fresh: whether the rows are deleted and made again each time, as those that are computed from other rows are.
-        together: the rows are saved each time so many cells have been measured.
     """
 
     name: str
@@ -126,35 +133,39 @@ class Experiment:
     settings: Callable[[Namespace], Mapping[str, Any]] | Mapping[str, Any] = _nothing
     device: Callable[[Namespace], str] | str = "cpu"
     dtype: Callable[[Namespace], str] | str = "float64"
-    cell: Sequence[str] = ()
-    figure: str = ""
     compress: bool = False
     check: Callable[[Parser, Namespace], None] | None = None
-    begun: Callable[[Any], str] | None = None
     told: Callable[[Any, list[dict[str, Any]]], str] | None = None
     report: Callable[[Namespace], int | None] | None = None
     summary: Callable[[Path], str] | None = None
     workers: int = 0
-    workers_flags: Sequence[str] = ("--workers",)
     tolerant: bool = False
     fresh: bool = False
-    together: int = 1
 
-    def parser(self) -> Parser:
+    def all_flags(self) -> list[Flag]:
+        """Return the experiment's own flags, and those that the runner adds."""
         fixed = None if callable(self.folder) else RESULTS / (self.folder or self.name)
         more = [flag("--out", type=output_folder, default=fixed, help="folder of the rows and their manifest")]
         if self.workers:
-            more += [flag(*self.workers_flags, type=integer(1, 256), default=self.workers, help="processes")]
+            more += [
+                flag("--workers", type=integer(1, 256), default=self.workers, help="processes on this machine"),
+                flag("--cluster", metavar="ADDRESS", help="of a dask scheduler, whose workers take their place"),
+            ]
         if self.summary:
             more += [flag("--summary", action="store_true", help="print what the rows say and stop")]
-        return Command(self.name, self.about, self.run, [*self.flags, *more]).parser()
+        return [*self.flags, *more]
 
-    def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run the command line `argv`, or that of this process if it is None. Returns the exit status."""
+    def parser(self) -> Parser:
+        """Return the parser of the command line."""
+        return Command(self.name, self.about, self.run, self.all_flags()).parser()
+
+    def main(self, argv: Sequence[str] | None = None, executor: Executor | None = None) -> int:
+        """Run the command line `argv`, or that of this process if it is None, on the given executor, which stays open,
+        or on the one that the command line asks for. Returns the exit status."""
         parser = self.parser()
-        return self.run(parser, parser.parse_args(argv))
+        return self.run(parser, parser.parse_args(argv), executor)
 
-    def run(self, parser: Parser, options: Namespace) -> int:
+    def run(self, parser: Parser, options: Namespace, executor: Executor | None = None) -> int:
         """Run the experiment with the options that `parser` has parsed. Returns the exit status."""
         if options.out is None:
             options.out = self.folder(options) if callable(self.folder) else RESULTS / (self.folder or self.name)
@@ -164,8 +175,11 @@ class Experiment:
             return 0
         if self.check:
             self.check(parser, options)
-        with parser.opened("--out", self._results(options)) as results:
-            self._fill(results, options)
+        with (
+            parser.opened("--cluster", _executor(options, executor)) as pool,
+            parser.opened("--out", self._results(options)) as results,
+        ):
+            self._fill(results, options, pool)
         if self.summary:
             print(self.summary(options.out))
         return (self.report(options) if self.report else None) or 0
@@ -185,94 +199,95 @@ class Experiment:
             dtype=of(self.dtype),
             settings=of(self.settings),
             compress=self.compress,
-            cell=self.cell,
-            figure=self.figure,
         )
 
-    def _fill(self, results: Results, options: Namespace) -> None:
+    def _fill(self, results: Results, options: Namespace, pool: Executor | None) -> None:
         def done(cell: Any) -> bool:
             return not self.fresh and all(results.done(**key) for key in self.keys(options, cell))
 
         left = [cell for cell in self.cells(options) if not done(cell)]
         waiting: list[dict[str, Any]] = []
-        started = time.process_time()
-        for count, (cell, made) in enumerate(self._measured(options, left), start=1):
+        words: list[str] = []
+        started = saved = time.perf_counter()
+        for count, (cell, made) in enumerate(self._measured(options, left, pool), start=1):
             if isinstance(made, str):
                 made = [{**key, "status": made} for key in self.keys(options, cell)]
             columns = cell if isinstance(cell, Mapping) else {}
-            rows = [{**columns, **row} for row in ([made] if isinstance(made, Mapping) else made)]
+            rows = [{**columns, **row} for row in made]
             waiting += [row for row in rows if not results.done(**{name: row[name] for name in self.key})]
-            if count % self.together and count < len(left):
-                continue
-            results.add(waiting)
-            waiting = []
             if self.told:
-                words = f"{count}/{len(left)} {self.told(cell, rows)}, {time.process_time() - started:.1f} s"
-                print(words, flush=True)
-                started = time.process_time()
+                words.append(f"{count}/{len(left)} {self.told(cell, rows)}, {time.perf_counter() - started:.1f} s")
+            # the whole file is written each time, and what is told is saved
+            if time.perf_counter() - saved >= 1 or count == len(left):
+                results.add(waiting)
+                print("".join(f"{line}\n" for line in words), end="", flush=True)
+                waiting, words, saved = [], [], time.perf_counter()
 
-    def _measured(self, options: Namespace, left: Sequence[Any]) -> Iterator[tuple[Any, Rows | str]]:
+    def _measured(
+        self, options: Namespace, left: Sequence[Any], pool: Executor | None
+    ) -> Iterator[tuple[Any, list[Mapping[str, Any]] | str]]:
         """Yield each cell of `left` with its measured rows, or, if measuring raised an exception and the experiment
-        tolerates that, with the exception's message."""
-        measure = partial(_tried, self.measure, options) if self.tolerant else partial(self.measure, options)
-        if self.workers:
-            # benchmarks.kit.jobs imports torch, so it is imported only when it is needed
-            from benchmarks.kit.jobs import completed
-
-            count = vars(options)[self.workers_flags[0].strip("-")]
-            yield from ((cell, made) for (cell,), made in completed(measure, [(cell,) for cell in left], count))
+        tolerates that, with the exception's message. With an executor they come in the order of completion."""
+        work = partial(_work, self.measure, self.tolerant, options)
+        if pool is None:
+            yield from ((cell, work(cell)) for cell in left)
             return
-        for cell in left:
-            if self.begun:
-                print(self.begun(cell), file=sys.stderr, flush=True)
-            yield cell, measure(cell)
+        waiting = {pool.submit(_alone, work, cell): cell for cell in left}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
-def _tried(measure: Callable[[Namespace, Any], Rows], options: Namespace, cell: Any) -> Rows | str:
+def _work(
+    measure: Callable[[Namespace, Any], Rows], tolerant: bool, options: Namespace, cell: Any
+) -> list[Mapping[str, Any]] | str:
     try:
         made = measure(options, cell)
-        return made if isinstance(made, Mapping) else list(made)
+        return [made] if isinstance(made, Mapping) else list(made)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"[:200]
+        if tolerant:
+            return f"{type(error).__name__}: {error}"[:200]
+        raise
 
 
-def presets(name: str, about: str | None, flags: Sequence[Flag], each: Mapping[str, Command | Experiment]) -> Command:
-    """Return a command whose flag `--preset` chooses one of the experiments in `each`, by name. `flags` are the flags
-    of all of them. `name` and `about` are the command's name and help text."""
+def _alone(work: Callable[[Any], Any], cell: Any) -> Any:
+    """Measure a cell in a process beside others. With more threads torch adds in another order, and processes whose
+    threads share a core wait for each other."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+    return work(cell)
+
+
+@contextmanager
+def _executor(options: Namespace, given: Executor | None) -> Iterator[Executor | None]:
+    """Yield the executor that is given, or the one that the options ask for: the workers of the scheduler at
+    `options.cluster`, or `options.workers` new processes, if there are more than one; None for this process alone."""
+    count, address = getattr(options, "workers", 1), getattr(options, "cluster", None)
+    if given is not None:
+        yield given
+    elif address:
+        with extra("cluster", "benchmarks"):
+            from distributed import Client
+        try:
+            client = Client(address, timeout=10)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"cluster must be the address of a dask scheduler; got {address!r}") from error
+        with client, client.get_executor() as pool:
+            yield pool
+    elif count > 1:
+        with ProcessPoolExecutor(count, get_context("forkserver")) as pool:
+            yield pool
+    else:
+        yield None
+
+
+def presets(name: str, about: str | None, each: Mapping[str, Experiment]) -> Command:
+    """Return a command whose flag `--preset` chooses one of the experiments in `each`, by name, all of which must have
+    the same flags. `name` and `about` are the command's name and help text."""
+    first = next(iter(each.values()))
     choice = flag("--preset", choices=tuple(each), required=True)
-    return Command(name, about, lambda parser, options: each[options.preset].run(parser, options), [choice, *flags])
-
-
-def numbered(
-    folder: str,
-    settings: Callable[[Namespace], Iterable[Cell]],
-    answer: Callable[[Cell], Mapping[str, Any]],
-    fields: Sequence[str],
-    *,
-    about: str | None = None,
-    seeds: Sequence[int] = (),
-    report: Callable[[Path], None] | None = None,
-) -> Experiment:
-    """Return an experiment with one row for each setting, whose key is the setting's number in the column `setting`.
-    `folder` is the experiment's name and that of its folder of rows, `fields` are the columns of a row beside the
-    number, `about` is the help text, and `seeds` go into the manifest.
-
-    settings: yields the settings, each with its number. answer: makes the row of a setting. report: prints a summary
-    of the folder of rows at the end.
-    """
-    return Experiment(
-        name=folder,
-        about=about,
-        key=("setting",),
-        fields=fields,
-        seeds=seeds,
-        workers=2,
-        cells=settings,
-        measure=partial(_answered, answer),
-        report=None if report is None else lambda options: report(options.out),
-        told=lambda cell, rows: f"setting {cell['setting']}: {rows[0].get('status', 'ok')}",
-    )
-
-
-def _answered(answer: Callable[[Cell], Rows], options: Namespace, cell: Cell) -> Rows:
-    return answer(cell)
+    flags = [choice, *(one for one in first.all_flags() if one[0] != ("--out",)), flag("--out", type=output_folder)]
+    return Command(name, about, lambda parser, options: each[options.preset].run(parser, options), flags)

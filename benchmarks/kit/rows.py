@@ -1,18 +1,11 @@
 """The rows of an experiment: rows.csv, with a row for each configuration and seed, and manifest.json beside it.
 
-Every experiment and figure relies on this:
-
 - A row is known by its key columns. A run may be interrupted at any moment; started again, it skips the keys that are
-complete. No complete row is lost, because both files are replaced whole and never edited in place.
+complete. Both files are replaced whole and never edited in place.
 - The last column, `status`, is `ok` or the reason why the row failed. A failed row is kept, and the next run tries it
 again. A missing value is an empty field. NaN and infinity are refused, so that a failure cannot hide.
-- The manifest holds what is needed to repeat the run: command, commit, settings, seeds, versions, device, the state of
-the GPU, dtype and wall time. It also holds the SHA-256 of the rows, which every reader checks, and a digest of each
-cell, which is a group of rows that are made together. If the rows do not fit the SHA-256, a new run keeps the cells
-whose digests fit, and makes the other cells again.
-
-The rows are text because they are committed and reviewed: a database would need the same code for the text files, and
-more.
+- The manifest holds what is needed to repeat the run: command, commit, settings, seeds, versions, device, dtype and
+wall time; and the SHA-256 of the rows, which every reader checks. Rows that do not fit it are refused.
 """
 
 import csv
@@ -28,10 +21,9 @@ import shlex
 import subprocess
 import sys
 import time
-import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -73,11 +65,9 @@ class Results:
         seeds, device, dtype: for the manifest.
         settings: whatever else changes the meaning of a row, as JSON values.
         compress: whether the rows become rows.csv.gz when the context is left, for tables of more than a few MB.
-        cell: the first columns of the key, which name the rows that are made together; each row is a cell if left out.
-        figure: the module that draws these rows, if there is one.
 
-    Entering raises ValueError where `folder` holds rows with other columns, another dtype or other settings, or damaged
-    rows without digests, and BlockingIOError while another process writes there. Leaving prints where the rows are.
+    Entering raises ValueError if `folder` holds damaged rows, or rows with other columns, another dtype or other
+    settings, and BlockingIOError while another process writes there. Leaving prints where the rows are.
     """
 
     def __init__(
@@ -91,41 +81,32 @@ class Results:
         dtype: str,
         settings: Mapping[str, Any] | None = None,
         compress: bool = False,
-        cell: Sequence[str] = (),
-        figure: str = "",
     ) -> None:
         self.folder = folder
         self.key = tuple(key)
         self.columns = (*key, *fields, "status")
         if len(set(self.columns)) != len(self.columns):
             raise ValueError(f"key and fields must not repeat a name or contain 'status'; got {self.columns}")
-        if tuple(cell) != self.key[: len(cell)]:
-            raise ValueError(f"cell must be the first columns of the key {self.key}; got {tuple(cell)}")
         self.compress = compress
-        self._of_cell = len(cell) or len(self.key)
-        self._figure = figure
         self._identity = json.loads(json.dumps({"dtype": dtype, "settings": dict(settings or {})}))
         self._device = device
         self._seeds = set(seeds)
         self._lines: dict[tuple[str, ...], str] = {}
-        self._digests: dict[tuple[str, ...], str] = {}
         self._complete: set[tuple[str, ...]] = set()
-        self._damaged = False
         self._earlier: list[dict[str, Any]] = []
-        self._versions = _versions()
+        self._sum = ""
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise BlockingIOError(f"another process is writing to {self.folder}") from None
-        try:
             for left_over in self.folder.glob(".*.*.*"):
                 left_over.unlink()
             self._load()
+        except BlockingIOError:
+            os.close(self._lock)
+            raise BlockingIOError(f"another process is writing to {self.folder}") from None
         except BaseException:
             os.close(self._lock)
             raise
@@ -142,13 +123,13 @@ class Results:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None and self._damaged:
-                self._write()
-            if kind is None and self.compress and (self.folder / "rows.csv").exists():
-                write_atomically(self.folder / "rows.csv.gz", gzip.compress(self._text(), mtime=0))
-                (self.folder / "rows.csv").unlink()
             if kind is None:
-                self._say_where()
+                if self.compress and (self.folder / "rows.csv").exists():
+                    write_atomically(self.folder / "rows.csv.gz", gzip.compress(self._text(), mtime=0))
+                    (self.folder / "rows.csv").unlink()
+                for path in sorted(self.folder.glob("rows.csv*"))[:1]:
+                    failed = len(self._lines) - len(self._complete)
+                    print(f"{len(self._lines):,} rows{f', {failed:,} failed' if failed else ''}: {shown(path)}")
         finally:
             os.close(self._lock)
 
@@ -179,14 +160,11 @@ class Results:
                 complete.add(key)
         self._lines.update(new)
         self._complete |= complete
-        self._digest({key[: self._of_cell] for key in new})
-        self._write()
-
-    def _write(self) -> None:
         text = self._text()
+        # the manifest names the old rows too: a crash between the two files leaves a folder that can be read
         self._write_manifest(text)
         write_atomically(self.folder / "rows.csv", text)
-        self._damaged = False
+        self._sum = hashlib.sha256(text).hexdigest()
 
     def _key(self, row: Mapping[str, Value]) -> tuple[str, ...]:
         absent = [name for name in self.key if row.get(name) is None]
@@ -205,63 +183,16 @@ class Results:
         for name, value in self._identity.items():
             if manifest[name] != value:
                 raise ValueError(f"{self.folder} holds rows made with {_difference(name, manifest[name], value)}")
-        whole = _sha256(text) == manifest["sha256"]
-        table = csv.reader(io.StringIO(text.decode(errors="replace"), newline=""))
+        self._sum = _check_sum(self.folder, text, manifest)
+        table = csv.reader(io.StringIO(text.decode(), newline=""))
         header = tuple(next(table, ()))
-        if whole and header != self.columns:
+        if header != self.columns:
             raise ValueError(f"{self.folder} holds rows with columns {header}, not {self.columns}")
         for cells in table:
             self._lines[tuple(cells[: len(self.key)])] = _line(cells)
-        self._digest({key[: self._of_cell] for key in self._lines})
-        if not whole:
-            self._drop_damaged(manifest.get("digests", "").split())
         self._complete = {key for key, line in self._lines.items() if line.endswith(f",{OK}\n")}
-        self.inherit(manifest)
-
-    def inherit(self, manifest: Mapping[str, Any]) -> None:
-        """Add to this manifest the seeds of another manifest, and its runs to the list of earlier runs, because its
-        rows have been added to these rows."""
         self._seeds |= set(manifest["seeds"])
         self._earlier += [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
-
-    def _digest(self, cells: set[tuple[str, ...]]) -> None:
-        """Compute and store the digest of each of these cells (given as the first columns of the key) from its lines in
-        the file and the names of the columns."""
-        texts = defaultdict(list)
-        for key, line in self._lines.items():
-            if key[: self._of_cell] in cells:
-                texts[key[: self._of_cell]].append(line)
-        for cell, lines in texts.items():
-            self._digests[cell] = _sha256((_line(self.columns) + "".join(lines)).encode())[:16]
-
-    def _drop_damaged(self, digests: Sequence[str]) -> None:
-        """Empty the lines of every cell whose digest is not among `digests`, which come from the manifest. The lines
-        stay as empty ones, so that rows that are made again get the places that they had."""
-        if not digests:
-            raise ValueError(
-                f"{self.folder} holds rows that are not those of its manifest, which has no digests to tell which: "
-                "restore both files, or remove them"
-            )
-        damaged = {cell for cell, digest in self._digests.items() if digest not in digests}
-        for key in self._lines:
-            if key[: self._of_cell] in damaged:
-                self._lines[key] = ""
-        for cell in damaged:
-            del self._digests[cell]
-        lost = len(digests) - len(self._digests)
-        message = f"{shown(self.folder)}: {lost} of {len(digests)} cells are damaged or missing and are made again"
-        print(message, file=sys.stderr, flush=True)
-        self._damaged = True
-
-    def _count(self) -> int:
-        return sum(map(bool, self._lines.values()))
-
-    def _say_where(self) -> None:
-        for path in sorted(self.folder.glob("rows.csv*"))[:1]:
-            failed = self._count() - len(self._complete)
-            print(f"{self._count():,} rows{f', {failed:,} failed' if failed else ''}: {shown(path)}")
-            if self._figure:
-                print(f"figure: python -m {self._figure}")
 
     def _write_manifest(self, text: bytes) -> None:
         wall = time.monotonic() - self._started
@@ -271,15 +202,14 @@ class Results:
             "total_wall_s": round(wall + sum(run["wall_s"] for run in self._earlier), 3),
             "seeds": sorted(self._seeds),
             "key": self.key,
-            "cell": self.key[: self._of_cell],
             **self._identity,
-            "versions": self._versions,
+            "versions": _versions(),
             **accelerator(self._device),
             "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-            "rows": self._count(),
-            "failed": self._count() - len(self._complete),
-            "sha256": _sha256(text),
-            "digests": " ".join(self._digests.values()),
+            "rows": len(self._lines),
+            "failed": len(self._lines) - len(self._complete),
+            "sha256": hashlib.sha256(text).hexdigest(),
+            "before": self._sum,
             "earlier": self._earlier,
         }
         write_atomically(self.folder / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
@@ -310,9 +240,7 @@ def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
     text = _rows_text(folder)
     if text is None:
         raise FileNotFoundError(f"no rows.csv in {folder}")
-    manifest = read_manifest(folder)
-    if _sha256(text) != manifest["sha256"]:
-        raise ValueError(f"the rows in {folder} are not those of its manifest: run again {manifest['command']}")
+    _check_sum(folder, text, read_manifest(folder))
     table = pd.read_csv(io.BytesIO(text), keep_default_na=False, na_values=[""])
     return table if failed else table[table["status"] == OK].reset_index(drop=True)
 
@@ -328,12 +256,6 @@ def shown(path: Path) -> str:
     return str(path.resolve().relative_to(Path.cwd()) if path.resolve().is_relative_to(Path.cwd()) else path)
 
 
-def revision(checkout: Path) -> str:
-    """Return the commit that is checked out in the folder `checkout`, or "no revision" if git knows none."""
-    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
-    return run.stdout.strip() or "no revision"
-
-
 def discard(folder: Path) -> None:
     """Remove the rows and the manifest in `folder`, before rows that are computed from other rows are made again."""
     for name in ("rows.csv", "rows.csv.gz", "manifest.json"):
@@ -347,13 +269,21 @@ def _rows_text(folder: Path) -> bytes | None:
     if (folder / "rows.csv.gz").exists():
         try:
             return gzip.decompress((folder / "rows.csv.gz").read_bytes())
-        except (OSError, EOFError, zlib.error):
-            return b""  # no rows can be recovered from a file that cannot be decompressed
+        except (OSError, EOFError, ValueError):
+            return b""  # it fits no SHA-256
     return None
 
 
-def _sha256(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
+def _check_sum(folder: Path, text: bytes, manifest: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the rows. Raises ValueError unless it is the manifest's, or that of the rows before the
+    last ones were added."""
+    found = hashlib.sha256(text).hexdigest()
+    if found not in (manifest["sha256"], manifest.get("before")):
+        raise ValueError(
+            f"the rows in {folder} are not those of its manifest: restore both files, or remove them and run again "
+            f"{manifest['command']}"
+        )
+    return found
 
 
 def _difference(name: str, theirs: Any, ours: Any) -> str:
@@ -404,6 +334,7 @@ def _commit() -> str:
     return head.stdout.strip() + ("+changes" if changed else "")
 
 
+@cache
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in PACKAGES:

@@ -34,7 +34,7 @@ from benchmarks.llm.records import Selection, Splits, load, splits
 from benchmarks.llm.settings import MODEL
 from benchmarks.llm.tasks import task
 from benchmarks.llm.zeroth_order import privacy_of
-from benchmarks.training.pretrained import cache, made
+from benchmarks.pretrained import cache, made
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.cli import Parser, input_folder, number, output_folder
 

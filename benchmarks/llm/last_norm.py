@@ -36,7 +36,7 @@ from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Record, Selection, splits
 from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
 from benchmarks.llm.tasks import Task, task
-from benchmarks.training.pretrained import cache
+from benchmarks.pretrained import cache
 from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.frozen import STATES, States, cached

@@ -35,7 +35,7 @@ from benchmarks.llm.last_norm import NONE, Prepared, measured
 from benchmarks.llm.records import Record, Selection, splits
 from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
 from benchmarks.llm.tasks import Prompt, Task, task
-from benchmarks.training.pretrained import cache
+from benchmarks.pretrained import cache
 from dpzero_theory.cli import Parser, input_folder, integer
 from dpzero_theory.optim.losses.starting import public_clip
 

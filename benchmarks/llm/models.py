@@ -17,8 +17,8 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from benchmarks.pretrained import PRETRAINED, pretrained_folder
 from benchmarks.problems.encoder import minilm_folder
-from benchmarks.training.pretrained import PRETRAINED, pretrained_folder
 from dpzero_theory import check
 
 MINILM = "minilm"

@@ -46,9 +46,8 @@ from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Selection, splits
 from benchmarks.llm.settings import MODEL, ready
 from benchmarks.llm.tasks import task
-from benchmarks.sweeps.slopes import interval
-from benchmarks.training.adaptation_widths import steps_to_target
-from benchmarks.training.pretrained import cache
+from benchmarks.pretrained import cache
+from benchmarks.slopes import interval
 from dpzero_theory.cli import Parser, Several, input_folder, integer
 from dpzero_theory.optim.losses.frozen import STATES, States, cached
 from dpzero_theory.optim.losses.starting import public_clip
@@ -147,6 +146,18 @@ class Top(nn.Module):
                 states = layer(states, position_embeddings=turns)
             hidden = _at_last(self.layers[-1], states, last, turns)
         return linear(self.norm(hidden), rows)  # type: ignore[arg-type]
+
+
+def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float) -> float:
+    """Return the number of steps after which the loss has first fallen by `drop` from its first value, linearly
+    interpolated between the two entries around that moment, or NaN if it never has. `losses` are those after the
+    numbers of steps in `steps`."""
+    target = losses[0] - drop
+    for index in range(1, len(losses)):
+        if losses[index] <= target:
+            before, after = losses[index - 1], losses[index]
+            return steps[index - 1] + (steps[index] - steps[index - 1]) * (before - target) / (before - after)
+    return math.nan
 
 
 def _at_last(layer: Any, states: Tensor, last: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:

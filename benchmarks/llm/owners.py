@@ -36,7 +36,7 @@ from benchmarks.llm.last_norm import (
     texts,
 )
 from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
-from benchmarks.training.pretrained import cache
+from benchmarks.pretrained import cache
 from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.privacy.accountant import epsilon_of_history

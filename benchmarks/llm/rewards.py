@@ -32,7 +32,7 @@ from benchmarks.llm.last_norm import DELTA, DIRECTIONS, LARGE, Prepared, evaluat
 from benchmarks.llm.last_norm_tasks import Size
 from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
 from benchmarks.llm.tasks import task
-from benchmarks.training.pretrained import cache
+from benchmarks.pretrained import cache
 from dpzero_theory.cli import input_folder, integer
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.task_losses import losses_for

@@ -8,7 +8,7 @@ import pandas as pd
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell
 from benchmarks.kit.rows import having
-from benchmarks.training.pretrained import pretrained_folder
+from benchmarks.pretrained import pretrained_folder
 from dpzero_theory.cli import Parser
 
 MODEL = "smollm2"

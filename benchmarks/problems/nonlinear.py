@@ -4,25 +4,20 @@ own step size, smoothing lambda, clip and noise; all lanes share their random di
 Each loss depends on the weights x through one number per sample, which a step along a direction u changes by a formula:
 
 - pseudo-Huber, with data points y_i, y = A^(1/2) (x - center) and w = A^(1/2) u: the number is q_i = ||y - y_i||^2.
-With v_i = w^T (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w, the central difference is 2 v/(sqrt(1 + q+) +
-sqrt(1 + q-)), the forward one is (2 v + lambda w^T w)/(sqrt(1 + q+) + sqrt(1 + q)), and the exact one is the central
-one at lambda = 0; a step -c w turns q into q - 2 c v + c^2 w^T w;
+With v_i = w^T (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w, the difference is 2 v/(sqrt(1 + q+) + sqrt(1 +
+q-)); a step -c w turns q into q - 2 c v + c^2 w^T w;
 - logistic, with features a_i and labels b_i: the number is the margin m_i = b_i a_i^T x. With h_i = lambda b_i a_i^T u
-the central difference is -sign(h) log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda), the forward one is
--sign(h) log(1 + (exp(|h|) - 1) sigmoid(-max(h, 0) - m))/lambda, and the exact one is -b_i a_i^T u sigmoid(-m); a step
--c u adds -c b_i a_i^T u.
+the difference is -sign(h) log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda); a step -c u adds -c b_i a_i^T u.
 
 So a lane keeps that number for every sample, and one matrix product for a block of steps serves all lanes. No
 difference is computed by subtracting two nearly equal losses, as the algorithm's definition would do. The K directions
 of a step are consecutive rows of that product, and the number is updated for a step along each of them in turn.
 """
 
-import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,14 +27,11 @@ from torch import Tensor
 from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.synthetic import lanes as common
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
 
 CHUNK = 1 << 17
 """How many numbers are worked on at a time, so that they stay in the cache of a processor core."""
-Schedule = Callable[[np.random.Generator, int, int], dict[int, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +61,7 @@ def dpzero(
     noise: Draw,
     rng: np.random.Generator,
     directions_per_step: int = 1,
-    difference: str = "central",
     evaluations: int = 128,
-    schedule: Schedule | None = None,
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
     block: int = 128,
@@ -88,26 +78,19 @@ def dpzero(
             stream is for experiments without a privacy claim.
         rng: picks the iterates whose gradient is evaluated, at most `evaluations` per lane.
         directions_per_step: K >= 1, the number of directions of a step, whose differences are clipped jointly.
-        difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. The exact one ignores the
-            smoothing of the lanes.
         evaluations: about how many gradients are evaluated in each lane.
-        schedule: a function of `rng`, T and `evaluations` that returns the steps t at which to evaluate gradients, and
-            their weights. By default one t is drawn at random from each of so many pieces of the run, half of them
-            geometric, because the gradient falls fastest in the first steps.
         dtype, device: those of the computation, on torch.
         block: directions per matrix product, at least K.
     """
     start = checked_start(x0, problem.d)
     check.integer("evaluations", evaluations)
     several = check.integer("directions_per_step", directions_per_step, at_most=2**16)
-    rule = DIFFERENCES[check.choice("difference", difference, tuple(DIFFERENCES))]
     run, back = lanes.longest_first()
     tensor = Place(dtype, device)
     alpha, smoothing, clip, std = map(tensor, (run.step_size, run.smoothing, run.clip, run.noise_std))
-    if not rule.smoothing:
-        smoothing = torch.zeros_like(smoothing)
-    loss = _loss(problem, start, len(lanes), tensor, difference)
-    schedules = [(schedule or _early)(rng, int(steps), evaluations) for steps in run.steps]
+    made = _PseudoHuber if isinstance(problem, PseudoHuber) else _Logistic
+    loss = made(problem, start, len(lanes), tensor)  # type: ignore[arg-type]
+    schedules = [_early(rng, int(steps), evaluations) for steps in run.steps]
     mean = np.zeros(len(lanes))
     for begin, end in blocks(lanes.steps, max(block // several, 1)):
         live = int((run.steps > begin).sum())
@@ -143,55 +126,6 @@ Seen = list[tuple[int, int]]
 """Pairs of the number of a lane (a run) and the first row of a step among the directions of its block."""
 
 
-def directions_of(law: str, rng: np.random.Generator, d: int, k: int) -> Draw:
-    """Return a stream of directions of a law: a function that draws as many rows, each of length d, as it is told.
-    `law` is one that `synthetic.lanes` knows, or "frame": each k successive rows are orthogonal, of length sqrt(d), and
-    uniform among all such, and the function must be asked for a multiple of k rows."""
-    if law != "frame":
-        return common.directions_of(law, rng, d)
-
-    def rows(count: int) -> Array:
-        left, _, right = np.linalg.svd(rng.standard_normal((count // k, k, d)), full_matrices=False)
-        drawn: Array = math.sqrt(d) * (left @ right).reshape(count, d)
-        return drawn
-
-    return rows
-
-
-class _Loss(Protocol):
-    """The state of all lanes (runs with parameters of their own) on one loss. Each block of steps calls start, then for
-    each step clipped_sum and step, then stop.
-
-    A step is given as the slice of its K rows, one for each of its directions, among the directions of the block.
-    """
-
-    def start(self, u: Tensor, live: int) -> None:
-        """Begin a block with the directions u of all its steps, shape (number, d), for the first `live` lanes, which
-        are those that have steps left."""
-
-    def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
-        """Return the sum over samples i of this step's differences along its K directions, each sample's K clipped
-        jointly. Its shape is (K, live). The smoothings lambda and the clips C have one value per lane. For the lanes in
-        `due`, the weights with which samples enter the gradient at this step are kept until `stop` is called."""
-
-    def step(self, step: slice, move: Tensor) -> None:
-        """Move every lane by -move along this step's K directions; `move` has shape (K, live)."""
-
-    def stop(self, last: slice) -> tuple[Seen, Tensor]:
-        """End the block, whose last step is `last` (a slice of rows, as in the other methods). Returns the places
-        (lane, row) at which gradients were due, where row is the first row of the step, and ||grad F_S||^2 at each of
-        them."""
-
-    def points(self) -> Array:
-        """Return the weights x of all L lanes, shape (L, d)."""
-
-
-def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tensor: Place, difference: str) -> _Loss:
-    if isinstance(problem, PseudoHuber):
-        return _PseudoHuber(problem, x0, lanes, tensor, forward=difference == "forward")
-    return _Logistic(problem, x0, lanes, tensor, difference)
-
-
 def _chunks(n: int, width: int) -> Iterator[slice]:
     size = max(CHUNK // width, 1)
     return (slice(i, i + size) for i in range(0, n, size))
@@ -212,10 +146,14 @@ def _clipped(differences: Tensor) -> Tensor:
 
 class _PseudoHuber:
     """The pseudo-Huber loss in all L lanes (runs): y, shape (L, d), is A^(1/2) (x - center) at the block's start, and
-    q, shape (L, n), the squared distances ||y - y_i||^2 to the n data points before the latest step."""
+    q, shape (L, n), the squared distances ||y - y_i||^2 to the n data points before the latest step.
 
-    def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: Place, *, forward: bool) -> None:
-        self.forward = forward
+    Each block of steps calls `start` with the directions u of all its steps, shape (number, d), for the first `live`
+    lanes, which are those that have steps left; then for each step `clipped_sum` and `step`; then `stop`. A step is
+    given as the slice of its K rows among the directions of the block.
+    """
+
+    def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: Place) -> None:
         self.root = tensor(np.sqrt(problem.spectrum))
         self.origin = tensor(problem.center)
         self.data = tensor(problem.points)
@@ -233,6 +171,9 @@ class _PseudoHuber:
         self.weights: list[tuple[int, int, Tensor]] = []
 
     def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
+        """Return the sum over samples i of this step's differences along its K directions, each sample's K clipped
+        jointly, shape (K, live). The smoothings lambda and the clips C have one value per lane. For the lanes in `due`,
+        the weights with which samples enter the gradient at this step are kept until `stop` is called."""
         t, width, bound = step.start, smoothing[:, None], clip[:, None]
         for row in range(t, step.stop):
             self.own[row] -= self.gram[row, :t] @ self.move[:t]
@@ -245,11 +186,7 @@ class _PseudoHuber:
             v = here - self.data_part[step, None, part]
             middle = q + (1 + width * width * square)
             roots = torch.addcmul(middle, v, 2 * width).sqrt_()
-            if self.forward:
-                roots += (1 + q).sqrt_()
-                v += width * square / 2
-            else:
-                roots += middle.addcmul_(v, 2 * width, value=-1).sqrt_()
+            roots += middle.addcmul_(v, 2 * width, value=-1).sqrt_()
             total += _clipped(v.mul_(2 / bound).div_(roots))
         total *= clip
         self.weights += [(lane, t, (1 + self.q[lane]).rsqrt()) for lane in due]
@@ -265,12 +202,15 @@ class _PseudoHuber:
             q.addcmul_(2 * move, self.data_part[row, part])
 
     def step(self, step: slice, move: Tensor) -> None:
+        """Move every lane by -move along this step's K directions; `move` has shape (K, live)."""
         self.move[step] = move
         # own[row] becomes the inner product at the point to which the moves along the earlier rows lead
         for row in range(step.start + 1, step.stop):
             self.own[row] -= self.gram[row, step.start : row] @ self.move[step.start : row]
 
     def stop(self, last: slice) -> tuple[Seen, Tensor]:
+        """End the block, whose last step is `last`. Returns the places (lane, row) at which gradients were due, where
+        row is the first row of the step, and ||grad F_S||^2 at each of them."""
         for part in _chunks(self.data.shape[0], self.live):
             self._advance(self.q[: self.live, part], part, last)
         squares = [self.y.new_empty(0)]
@@ -292,8 +232,7 @@ class _Logistic:
     """Logistic regression in all L lanes (runs): x, shape (L, d), are the weights at the block's start, and the
     margins, shape (L, n), are those of the n samples before the latest step."""
 
-    def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: Place, difference: str) -> None:
-        self.difference = difference
+    def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: Place) -> None:
         self.rows = _matrix(problem.rows, tensor)
         self.columns = _matrix(problem.rows, tensor, transpose=True)
         self.x = tensor(x0).repeat(lanes, 1)
@@ -320,15 +259,12 @@ class _Logistic:
         return total
 
     def _differences(self, slopes: Tensor, margins: Tensor, width: Tensor) -> Tensor:
-        """Return minus the difference, by the loss's difference rule, of each sample with the given margin. `slopes`
-        are the b_i a_i^T u, by which a step along u changes the margins, and `width` is lambda."""
-        if self.difference == "exact":
-            return slopes * (-margins).sigmoid()
+        """Return minus the difference of each sample with the given margin. `slopes` are the b_i a_i^T u, by which a
+        step along u changes the margins, and `width` is lambda."""
         h = width * slopes
         size = h.abs()
-        points, above = (1, h.clamp(min=0)) if self.difference == "forward" else (2, size)
-        weight = (-above - margins).sigmoid_()
-        return (points * size).expm1_().mul_(weight).log1p_().mul_(h.sign_()).div_(points * width)
+        weight = (-size - margins).sigmoid_()
+        return (2 * size).expm1_().mul_(weight).log1p_().mul_(h.sign_()).div_(2 * width)
 
     def _advance(self, margins: Tensor, part: slice, step: slice) -> None:
         for row in range(step.start, step.stop):

@@ -23,12 +23,9 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.sphere import DIRECTIONS
+from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic.lanes import Draw
 from dpzero_theory.synthetic.problems import Quadratic
-
-FREE = ("sphere", "gaussian")
-"""The laws of directions that do not change when the tail's coordinates are rotated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,32 +39,29 @@ class Drawn:
     noise: Draw
 
 
-def draw(
-    rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int, law: str = "sphere"
-) -> Drawn:
+def draw(rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int) -> Drawn:
     """Return a quadratic with n samples from N(1, I) in R^d, and its streams of random vectors, for runs of at most
     `steps` directions. Its eigenvalues are those in `head`, then `tail` for all other coordinates.
 
-    rng is a function that returns a generator for each of the streams data (0), directions (1) and noise (2). `law` is
-    the law of the directions, a name of `sphere.DIRECTIONS`. All d coordinates are drawn if the tail has at most 2
-    steps + 2 of them or the law is not in `FREE`; otherwise the problem has only the coordinates that runs can tell
-    apart. Raises ValueError for a value out of its range: eigenvalues must be positive and d at least their number in
-    `head`.
+    rng is a function that returns a generator for each of the streams data (0), directions on the sphere (1) and noise
+    (2). All d coordinates are drawn if the tail has at most 2 steps + 2 of them; otherwise the problem has only the
+    coordinates that runs can tell apart. Raises ValueError for a value out of its range: eigenvalues must be positive
+    and d at least their number in `head`.
     """
     values = check.real_array("head", head, above=0)
     check.real("tail", tail, above=0)
     d, n = check.integer("d", d, at_least=len(values)), check.integer("n", n)
     steps = check.integer("steps", steps)
     rest = d - len(values)
-    if law in FREE and rest > 2 * steps + 2:
-        return _collapsed(rng, values, tail, d, n, steps, law)
+    if rest > 2 * steps + 2:
+        return _collapsed(rng, values, tail, d, n, steps)
     problem = Quadratic(1 + rng(0).standard_normal((n, d)), np.append(values, np.full(rest, tail)))
-    u, z, sample = rng(1), rng(2), DIRECTIONS[law].sample
-    return Drawn(problem, lambda count: sample(u, count, d), lambda count: z.standard_normal((count, d)))
+    u, z = rng(1), rng(2)
+    return Drawn(problem, lambda count: sample_sphere(u, count, d), lambda count: z.standard_normal((count, d)))
 
 
 def _collapsed(
-    rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int, law: str
+    rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int
 ) -> Drawn:
     p, rest, width = len(head), d - len(head), 1 + 2 * steps
     data = rng(0)
@@ -80,8 +74,8 @@ def _collapsed(
 
     def directions(count: int) -> Array:
         rows = u(count)
-        scale = math.sqrt(d) / np.linalg.norm(rows, axis=1, keepdims=True) if law == "sphere" else 1.0
-        return rows * scale
+        rows *= math.sqrt(d) / np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows
 
     return Drawn(problem, directions, z)
 

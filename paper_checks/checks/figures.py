@@ -5,8 +5,8 @@ A cell is one of the spectra ("modes" a, b, c, with effective rank d, about sqrt
 a setting is one choice of step size, clip and number of steps. A method's value in a cell is that of the last iterate
 with the setting that is best on the training set. A statement has to hold for both ways to choose that setting: as in
 the paper, on the seed that is reported (seed 0, the only one for which all three methods have the whole grid); and on
-other seeds than the one reported, as means over seeds (`benchmarks.selection`). A slope is the power of d with which a
-value grows. `python -m benchmarks.synthetic --preset paper` and `benchmarks.dpgd_seeds` make the rows.
+other seeds than the one reported, as means over seeds (`benchmarks slopes`). A slope is the power of d with which a
+value grows. `python -m benchmarks synthetic --preset paper` makes the rows.
 """
 
 import math

@@ -25,8 +25,7 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
             axis.set_title("panel")
         label_panels(axes)
         assert axes[1].get_title(loc="left") == "(b) panel"
-        files.append([path.read_bytes() for path in save(figure, "figure", tmp_path / attempt)])
+        files.append(save(figure, "figure", tmp_path / attempt).read_bytes())
         plt.close(figure)
     assert files[0] == files[1]
-    assert files[0][0].startswith(b"\x89PNG")
-    assert files[0][1].startswith(b"%PDF")
+    assert files[0].startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from benchmarks.privacy.independent import independent_delta
+from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.privacy import adaptive
+from benchmarks import adaptive
 from dpzero_theory.bisection import smallest_real
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.filter import BudgetExceededError, Filter, GaussianFilter, WorstFilter

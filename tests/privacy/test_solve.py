@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from benchmarks.privacy.independent import independent_delta
+from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy import solve
 from dpzero_theory.privacy.accountant import delta_of_history

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from benchmarks import stopping as rows_of
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.privacy import stopping as rows_of
 from dpzero_theory.privacy import stopping
 from dpzero_theory.privacy.accountant import epsilon_of_history, upper_epsilon
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, RandomAllocation, TruncatedPoisson

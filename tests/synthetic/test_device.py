@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.problems import nonlinear, small_steps
+from benchmarks.problems import nonlinear
 from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory.synthetic import engine, first_order, place
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
@@ -51,7 +51,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
         waited.append(values.shape)
         return np.ones(values.shape)
 
-    for module in (engine, first_order, small_steps, nonlinear, place):
+    for module in (engine, first_order, nonlinear, place):
         monkeypatch.setattr(module, "to_numpy", to_numpy)
     return waited
 
@@ -117,18 +117,6 @@ def test_nonlinear_engines_wait_once_a_block(name: str, several: int, waits: lis
     assert len(waits) == -(-steps // (block // several)) + 1
     assert sum(seen.operations.values()) > steps
     assert seen.operations["upload"] < steps
-    assert not VARY & set(seen.operations)
-
-
-def test_the_limit_waits_at_its_end_alone(waits: list[torch.Size]) -> None:
-    clip = np.array([0.1, 1.0])
-    with Seen() as seen:
-        small_steps.many_small_steps(
-            quadratic(3, 200, D, "c"), np.zeros(D), time=10 / clip, clip=clip, noise=clip, normals=normal(D),
-            product_dtype=torch.float32, device="meta",
-        )  # fmt: skip
-    assert len(waits) == 2
-    assert seen.operations["upload"] < 10
     assert not VARY & set(seen.operations)
 
 

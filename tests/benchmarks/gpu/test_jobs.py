@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import home
 from benchmarks.gpu.jobs import JOBS, PRESETS, Job
 from benchmarks.gpu.tests import FILES
 
@@ -19,7 +18,7 @@ def test_commands_parse(job: Job, preset: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for device in ("cpu", "cuda"):
         module, *words = job.words(preset, device=device, data=tmp_path, model=tmp_path)
-        parser: argparse.ArgumentParser = import_module(home(module)).EXPERIMENT.parser()
+        parser: argparse.ArgumentParser = import_module(module).EXPERIMENT.parser()
         options = parser.parse_args([*words, "--out", str(tmp_path / "out")])
         assert getattr(options, "device", device) == device
 

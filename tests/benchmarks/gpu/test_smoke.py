@@ -12,7 +12,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pytest
 
-from benchmarks import home
 from benchmarks.gpu import sentences
 from benchmarks.gpu.jobs import JOBS, Job
 from benchmarks.kit.rows import OK, Results, read_rows
@@ -28,7 +27,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_job_writes_its_rows_and_none_again(
     job: Job, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module: Any = import_module(home(job.module))
+    module: Any = import_module(job.module)
 
     def here(function: Callable[..., object], *arguments: object) -> object:
         return function(*arguments)

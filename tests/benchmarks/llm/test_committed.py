@@ -7,7 +7,7 @@ from benchmarks.llm import demo, last_norm, last_norm_tasks, only_d, settings
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.ordering import ordering
 from benchmarks.llm.report import best, summary
-from benchmarks.reports.summary import ROOT
+from benchmarks.summary import ROOT
 
 
 def test_the_order_of_the_methods_on_average_and_where_it_holds() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from benchmarks.privacy.independent import independent_delta
+from benchmarks.independent import independent_delta
 from dpzero_theory.privacy.certified.analytic import contour
 from dpzero_theory.privacy.certified.analytic.contour import delta_bracket, delta_estimate
 from dpzero_theory.privacy.certified.laws.pairs import Pair

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.privacy.independent import independent_delta, lattice_delta
+from benchmarks.independent import independent_delta, lattice_delta
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.certified.analytic import rare
 from dpzero_theory.privacy.certified.analytic.contour import delta_bracket

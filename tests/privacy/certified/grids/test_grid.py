@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from benchmarks.privacy.independent import independent_delta, lattice_delta
+from benchmarks.independent import independent_delta, lattice_delta
 from dpzero_theory.privacy.certified.analytic.contour import delta_bracket
 from dpzero_theory.privacy.certified.grids import grid
 from dpzero_theory.privacy.certified.grids.grid import grid_delta

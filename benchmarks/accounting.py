@@ -1,0 +1,246 @@
+"""Noise multipliers by this package and by other accountants, side by side in one run.
+
+    python -m benchmarks accounting --preset compare    the paper's six settings, beside three accountants
+    python -m benchmarks accounting --preset rows       five settings of the field, beside eight
+
+A setting is a number of records, a mean batch size, a number of steps, and a target (epsilon, delta); batches are
+Poisson, or full if the batch is all records, and the relation is add-remove. The time is the processor time of one
+call, without imports; for this package it is the median of 51 calls. Every other accountant is asked in a process of
+its own. One that is not installed, that fails, or that takes more than ten minutes has a row that says so. To have them
+all: `pip install PLD-accounting jax-privacy opake-accounting opacus '.[compare]'`.
+"""
+
+import importlib
+import importlib.util
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scipy.optimize import brentq
+
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.remake import Remake
+from benchmarks.kit.rows import RESULTS
+from benchmarks.kit.timing import timed
+from dpzero_theory.privacy import comparison
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+
+KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
+SETTINGS = {
+    "compare": (
+        (1024, 64, 10_000, 2.0, 1e-5),
+        (1024, 64, 10_000, 6.0, 1e-5),
+        (1000, 8, 20_000, 2.0, 1e-5),
+        (1000, 8, 20_000, 6.0, 1e-5),
+        (3072, 64, 10_000, 2.0, 1e-5),
+        (10_000, 10_000, 5_120, 2.0, 1e-6),
+    ),
+    "rows": (
+        (60_000, 256, 14_000, 3.0, 1e-5),
+        (50_000, 4096, 1_000, 8.0, 1e-5),
+        (10**6, 10**4, 5_000, 1.0, 1e-8),
+        (1_024, 64, 10_000, 2.0, 1e-5),
+        (10**8, 10**5, 10_000, 0.5, 1e-10),
+    ),
+}
+FOLDERS = {"compare": "accounting", "rows": "accounting_rows"}
+OURS = "this package"
+NEAR = 1e-3
+"""An accountant counts as accurate if its multiplier is within this relative distance of the one that this package
+certifies."""
+REPEATS = 51
+_LIMIT = 600.0
+ABSENT = "not installed"
+
+
+def _opacus_prv(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
+    utils = importlib.import_module("opacus.accountants.utils")
+    found = utils.get_noise_multiplier(
+        target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, steps=steps, accountant="prv"
+    )
+    return float(found)
+
+
+def _jax_privacy(*, epsilon: float, delta: float, sample_rate: float, steps: int, n: int, **_: Any) -> float:
+    accounting = importlib.import_module("jax_privacy.accounting")
+    accountant = accounting.DpsgdTrainingAccountant(dp_accountant_config=accounting.PldAccountantConfig())
+    found = accounting.calibrate_noise_multiplier(
+        target_epsilon=epsilon,
+        accountant=accountant,
+        batch_sizes=round(sample_rate * n),
+        num_updates=steps,
+        num_samples=n,
+        target_delta=delta,
+        tol=1e-4,
+    )
+    return float(found)
+
+
+def _pld_accounting(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
+    """Return the noise multiplier for the target (epsilon, delta), between 0.5 and 30, within 1e-5 of the root that
+    bisection (Brent's) finds. The package PLD_accounting subsamples the privacy loss distribution of a Gaussian, and
+    dp-accounting composes it. Other keywords are ignored. Raises ValueError if there is no root in that range."""
+    package = importlib.import_module("PLD_accounting")
+    losses = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
+
+    def excess(noise: float) -> float:
+        base = losses.from_gaussian_mechanism(noise, value_discretization_interval=1e-4)
+        subsampled = package.subsample_pld(pld=base, sampling_probability=sample_rate)
+        composed = subsampled.self_compose(steps)
+        return math.log(max(composed.get_delta_for_epsilon(epsilon), 1e-300)) - math.log(delta)
+
+    return float(brentq(excess, 0.5, 30.0, xtol=1e-5))
+
+
+def _opake_library() -> Any:
+    """Return the compiled library of the package opake-accounting.
+
+    It is loaded by its file, because the package around it (release 0.16.1) cannot be imported under Python 3.11.
+    Raises ImportError if it is not installed.
+    """
+    name = "opake/api/accounting/core/opake_accounting*.so"
+    for path in (found for folder in sys.path for found in sorted(Path(folder).glob(name))):
+        spec = importlib.util.spec_from_file_location("opake_accounting", path)
+        if spec is not None and spec.loader is not None:
+            library = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(library)
+            return library
+    raise ImportError("No module named 'opake'")
+
+
+def _opake(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
+    """Return the noise multiplier for the target (epsilon, delta), found by bisection, with the discretization that
+    opake has by default."""
+    library = _opake_library()
+    fine = library.DiscretizationConfig()
+
+    def excess(noise: float) -> float:
+        one = library.poisson_pld(library.gaussian_pld(noise, fine), sample_rate)
+        return math.log(max(one.self_compose(steps).epsilon_at(delta), 1e-300)) - math.log(epsilon)
+
+    return float(brentq(excess, 0.5, 30.0, xtol=1e-5))
+
+
+def _known(name: str, *, n: int, **question: Any) -> float:
+    return comparison.ACCOUNTANTS[name](noise=None, **question)
+
+
+PEERS: dict[str, Callable[..., float]] = {name: partial(_known, name) for name in comparison.ACCOUNTANTS} | {
+    "Opacus PRV": _opacus_prv,
+    "PLD_accounting": _pld_accounting,
+    "jax_privacy": _jax_privacy,
+    "opake": _opake,
+}
+
+
+_IMPORTED = {
+    "dp-accounting PLD": ("dp_accounting.pld",),
+    "dp-accounting RDP": ("dp_accounting.rdp",),
+    "Opacus RDP": ("opacus.accountants.utils",),
+    "Opacus PRV": ("opacus.accountants.utils",),
+    "prv-accountant": ("prv_accountant",),
+    "PLD_accounting": ("PLD_accounting", "dp_accounting.pld"),
+    "jax_privacy": ("jax_privacy.accounting",),
+    "opake": (),
+}
+
+
+def _ask(name: str, question: dict[str, Any], answer: Any) -> None:
+    warnings.simplefilter("ignore")
+    row: dict[str, Any] = {}
+    started, working = time.perf_counter(), time.process_time()
+    try:
+        for module in _IMPORTED[name]:
+            importlib.import_module(module)
+        started, working = time.perf_counter(), time.process_time()
+        row["noise_multiplier"] = PEERS[name](**question)
+        if not math.isfinite(row["noise_multiplier"]):
+            row = {"status": "not finite"}
+    except ImportError as error:
+        row["status"] = f"{ABSENT}: {error}".splitlines()[0][:100]
+    except Exception as error:  # if another package fails, its row says how
+        row["status"] = f"{type(error).__name__}: {error}".splitlines()[0][:100]
+    row |= {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - working}
+    answer.send(row)
+
+
+def _apart(name: str, question: dict[str, Any], limit: float = _LIMIT) -> dict[str, Any]:
+    """Return the row of another accountant for a question. It is computed in a process of its own, which is ended if it
+    takes more than `limit` seconds."""
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_ask, args=(name, question, send))
+    process.start()
+    send.close()
+    try:
+        return dict(receive.recv()) if receive.poll(limit) else {"status": f"more than {limit:g} s"}
+    except EOFError:
+        return {"status": "ended without an answer"}
+    finally:
+        process.kill()
+        process.join()
+
+
+def _ours(question: dict[str, Any], repeats: int) -> dict[str, Any]:
+    rate = question["sample_rate"]
+    target: dict[str, Any] = {"sampling": "full"} if rate == 1 else {"sampling": "poisson", "sample_rate": rate}
+    target |= {"target_epsilon": question["epsilon"], "target_delta": question["delta"], "steps": question["steps"]}
+    asked = [timed(lambda: calibrate_noise_multiplier(**target, relation="add-remove")) for _ in range(repeats)]
+    return {
+        "noise_multiplier": asked[0].found.upper,
+        "noise_lower": asked[0].found.lower,
+        "seconds": statistics.median(one.seconds for one in asked),
+        "cpu_seconds": statistics.median(one.cpu_seconds for one in asked),
+    }
+
+
+def answer(at: Mapping[str, Any], repeats: int = REPEATS) -> dict[str, Any]:
+    """Return the row of a setting and an accountant, which `at` names by the columns of `KEY`."""
+    question = {name: at[name] for name in ("epsilon", "delta", "steps", "n")} | {"sample_rate": at["batch"] / at["n"]}
+    found = _ours(question, repeats) if at["accountant"] == OURS else _apart(at["accountant"], question)
+    return {name: at[name] for name in KEY} | found
+
+
+def _again(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    made = answer(row, repeats=1)
+    if made.get("status", "").startswith(ABSENT):
+        raise ModuleNotFoundError(f"{row['accountant']} is {made['status']}")
+    return [made]
+
+
+# a multiplier is known to about 1e-10
+REMAKES = {name: Remake(KEY, _again, varies=("seconds", "cpu_seconds"), tolerance=1e-6) for name in FOLDERS.values()}
+
+
+def _cells(options: Namespace) -> list[Cell]:
+    peers: Sequence[str] = tuple(comparison.ACCOUNTANTS if options.preset == "compare" else PEERS)
+    return [
+        dict(zip(KEY, (*setting, name), strict=True))
+        for setting in SETTINGS[options.preset]
+        for name in (OURS, *peers)
+        if name not in options.skip
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="accounting",
+    about=__doc__,
+    flags=[
+        flag("--preset", choices=SETTINGS, required=True),
+        flag("--skip", action="append", default=[], choices=tuple(PEERS), help="leave one out"),
+    ],
+    folder=lambda options: RESULTS / FOLDERS[options.preset],
+    key=KEY,
+    fields=("noise_multiplier", "noise_lower", "seconds", "cpu_seconds"),
+    cells=_cells,
+    measure=lambda options, at: answer(at),
+    told=lambda at, rows: str(rows[0]),
+)

@@ -1,1 +1,0 @@
-"""Experiments on the private optimiser: the time of a step, and attacks."""

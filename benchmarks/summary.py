@@ -1,0 +1,591 @@
+"""The tables of the README and of docs/: the calculator's answer and the committed measurements.
+
+    python -m benchmarks summary            prints them
+    python -m benchmarks summary --write    puts each between its two marks, in every page that has them
+
+A test compares the pages with what this command prints. What finished experiments found stands in the NOTES.md beside
+their rows, and no code makes it again.
+"""
+
+import contextlib
+import io
+import math
+import re
+import tomllib
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks import accounting as accountants
+from benchmarks import corners as asked
+from benchmarks import risk, tuning_step, users
+from benchmarks.audits import audit_zoo, membership
+from benchmarks.gpu.jobs import JOBS
+from benchmarks.kit.experiment import Command, flag
+from benchmarks.kit.rows import OK, RESULTS, having, read_rows
+from benchmarks.kit.tables import markdown, mean_error, paragraphs, percent, shortened
+from benchmarks.llm import all_weights, last_layer, owners, rewards
+from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
+from benchmarks.llm import only_d as only_d_rows
+from benchmarks.llm.grids import LABELS, table
+from benchmarks.llm.report import report
+from benchmarks.slopes import OF_RANK
+from dpzero_theory import params
+from dpzero_theory.cli import Parser
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.calculate import calculate
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.certificate import prescribe
+from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
+
+ROOT = RESULTS.parents[1]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts),
+    *sorted(RESULTS.glob("*/NOTES.md")),
+]
+"""The README, all pages of docs/ that are written by hand, without those made from docstrings, and the notes beside
+the rows."""
+
+CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
+SEEDS = 3
+"""A combination of problem and privacy budget counts in the summary of certificates only if it was run with at least
+this many seeds."""
+CERTIFIED = (
+    ("pseudo-huber", "a", 10_000, 200, 2.0),
+    ("pseudo-huber", "b", 10_000, 200, 2.0),
+    ("pseudo-huber", "c", 10_000, 200, 2.0),
+    ("pseudo-huber", "c", 10_000, 2_000, 2.0),
+    ("pseudo-huber", "c", 1_000, 100_000, 8.0),
+    ("digits", "-", 1_797, 65, 2.0),
+    ("sst2", "-", 60_614, 16_384, 0.5),
+)
+"""The combinations that the table of certificates shows: problem, mode (the name of a spectrum), n, d, epsilon."""
+
+
+def certificates() -> str:
+    """Return a table of the certified bound and the measured ||grad F||^2 (means over seeds), for the parameters of the
+    sharpened theorem with one direction per step and for those of the paper's theorem."""
+    rows = read_rows(RESULTS / "certificates")
+    cell = ["problem", "mode", "n", "d", "epsilon"]
+    mean = dict(rows.groupby([*cell, "parameters"])[["bound", "gradient_squared"]].mean().iterrows())
+    lines = []
+    for problem, mode, n, d, epsilon in CERTIFIED:
+        shown = [f"{value:.2g}" for name in ("sharp", "paper") for value in mean[problem, mode, n, d, epsilon, name]]
+        name = problem if mode == "-" else f"{problem} ({mode})"
+        lines.append([name, f"{n:,}", f"{d:,}", f"{epsilon:g}", *shown])
+    header = ["problem", "n", "d", "epsilon", "sharpened: certified", "measured", "Theorem 3: certified", "measured"]
+    return markdown(header, lines) + "\n\n" + _held(rows, [*cell, "parameters"])
+
+
+def _held(rows: pd.DataFrame, key: list[str]) -> str:
+    """Return a sentence that says for how many combinations the certified bound is at least the measured mean plus
+    three standard errors, and how close the sharpened bounds are to the mean. The columns in `key` tell combinations
+    apart."""
+    run = rows.dropna(subset="gradient_squared").groupby(key).filter(lambda cell: len(cell) >= SEEDS).groupby(key)
+    value = run["gradient_squared"]
+    upper = value.mean() + 3 * value.std(ddof=1) / np.sqrt(value.count())
+    bound, sharpened = run["bound"].mean(), run["sharp_bound"].mean()
+    ratio = (bound / value.mean()).xs("sharp", level="parameters").xs("pseudo-huber", level="problem")
+    return (
+        f"The mean plus 3 standard errors is at most the bound by which the parameters were chosen in "
+        f"{int((upper <= bound).sum())} of {len(bound)} cases, and at most the sharpened bound at the same parameters "
+        f"in {int((upper <= sharpened).sum())} (the mean alone in {int((value.mean() <= sharpened).sum())}). On the "
+        f"pseudo-Huber loss the sharpened bound is {ratio.median():.2f} times what its runs measure in the median, and "
+        f"at most 10 times in {int((ratio <= 10).sum())} of {len(ratio)} cases (largest {ratio.max():.1f})."
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _accountants(folder: str, names: Sequence[str], digits: int, shown: Callable[..., str]) -> list[list[str]]:
+    """Return for each setting in the rows of `folder` a line with each accountant's noise multiplier, rounded to so
+    many digits, and processor time. `shown` writes a setting."""
+    lines = []
+    for setting, group in read_rows(RESULTS / folder).groupby(list(accountants.KEY[:-1]), sort=False):
+        of = group.set_index("accountant")
+        cells = (
+            f"{of['noise_multiplier'][name]:.{digits}f}, {_seconds(of['cpu_seconds'][name])}"
+            if name in of.index
+            else ""
+            for name in names
+        )
+        lines.append([shown(*setting), *cells])
+    return lines
+
+
+def accounting() -> str:
+    """Return a table of each accountant's noise multiplier and processor time, measured side by side in one run."""
+    names = (accountants.OURS, "dp-accounting PLD", "dp-accounting RDP", "prv-accountant")
+    lines = _accountants(
+        "accounting", names, 5, lambda n, batch, steps, epsilon, delta: f"{n}/{batch}/{steps:,}/{epsilon:g}"
+    )
+    return markdown(["n/B/T/epsilon", *names[:-1], "prv-accountant (0.01)"], lines)
+
+
+def five_settings() -> str:
+    """Return a table of the first of five settings from the literature, with every accountant's noise multiplier and
+    processor time, and sentences on all five."""
+    names = (accountants.OURS, "dp-accounting PLD", "dp-accounting RDP", "Opacus PRV")
+    rows = read_rows(RESULTS / "accounting_rows")
+    below, others, ratios = 0, 0, []
+    for _, group in rows.groupby(list(accountants.KEY[:-1]), sort=False):
+        of = group.set_index("accountant")
+        ours, rest = of.loc[accountants.OURS], of.drop(index=accountants.OURS)
+        near = (rest["noise_multiplier"] / ours["noise_multiplier"] - 1).abs() < accountants.NEAR
+        ratios.append(rest[near]["cpu_seconds"].min() / ours["cpu_seconds"])
+        below += int((rest["noise_multiplier"] < ours["noise_lower"]).sum())
+        others += len(rest)
+    line = _accountants(
+        "accounting_rows", names, 6, lambda *of: f"{of[0]:,.0f}/{of[1]:,.0f}/{of[2]:,.0f}/{of[3]:g}/{of[4]:g}"
+    )[0]
+    return (
+        markdown(["n/B/T/epsilon/delta", *names, "times faster"], [[*line, f"{math.floor(ratios[0])}"]])
+        + f"\n\nTimes faster than the fastest that is within {100 * accountants.NEAR:g}% of the truth: at least"
+        + f" {math.floor(min(ratios))}. {below} of {others} answers of others are below the truth's lower end."
+    )
+
+
+def corners() -> str:
+    """Return a table of the random settings of both presets: how many there are, the share of answers within a second,
+    the longest time, and how narrow the accountant's brackets are."""
+    first = read_rows(RESULTS / "accounting_corners", failed=True)
+    second = read_rows(RESULTS / "accounting_corners_more", failed=True)
+    rows = pd.concat([first.assign(kind=first["sampling"], too_long=False), second], ignore_index=True)
+    good = rows[rows["status"] == OK]
+    words = good["sampling"] + " " + good["other_sampling"].fillna("")
+    groups = {
+        "fixed-size, replace-one": having(good, kind="fixed-size", relation="replace-one"),
+        "all without random allocation": good[~words.str.contains("random-allocation")],
+        "all": good,
+    }
+    lines = []
+    for name, group in groups.items():
+        seconds, width = group["cpu_seconds"], group["width"].fillna(math.inf)
+        shares = [f"{100 * share.mean():.1f}%" for share in (seconds <= 1, seconds <= 5, width <= 1e-3)]
+        cells = [f"{len(group)}", *shares[:2], f"{seconds.max():.2g} s", shares[2], f"{width.median():.1g}"]
+        lines.append([name, *cells])
+    header = ["sampling and relation", "settings", "within 1 s", "within 5 s", "slowest", "known to 1e-3"]
+    checked, met = good[good["contained"].notna()], good[good["meets_target"].notna()]
+    refused = int(rows["status"].str.startswith("ValueError: size must be at most").sum())
+    return (
+        markdown([*header, "width, median"], lines)
+        + f"\n\n{len(rows) - len(good) - refused} exceptions; {refused} settings refused (a group larger than the"
+        + f" data); {int(good['too_long'].astype(bool).sum())} answers not within {asked.SECONDS:g} s of a processor;"
+        + f" {int(checked['contained'].sum())} of {len(checked)} brackets hold an independent value,"
+        + f" {int(met['meets_target'].sum())} of {len(met)} multipliers meet their target when asked again."
+    )
+
+
+def rank_dimension() -> str:
+    """Return a table of the gradient norm that the methods reach, a mean over seeds, at three dimensions, and of its
+    slope in d on logarithmic axes with a 95% interval over seeds."""
+    selected, slopes = read_rows(RESULTS / "selection"), read_rows(RESULTS / "slopes")
+    spectra = {"rank": "r = 5.0", "log": "r like log d"}
+    sizes = (10**2, 10**4, 10**7)
+    lines = []
+    for sweep in OF_RANK:
+        for output, iterate in ITERATES.items():
+            for method in ("dpzero", "dpgd-0th"):
+                at = {"sweep": sweep, "method": method, "output": output}
+                mean = having(selected, **at).groupby("d")["train"].mean()
+                how = {"measured": "gradient_train", "selection": "held-out", "range": "all"}
+                (fit,) = having(slopes, **at, **how).to_dict("records")
+                shown = f"{fit['slope']:.3f} ({fit['low']:.3f} to {fit['high']:.3f})"
+                lines.append([spectra[sweep], iterate, METHODS[method], *(f"{mean[d]:.3g}" for d in sizes), shown])
+    names = (f"d = 10^{len(f'{d}') - 1}" for d in sizes)
+    return markdown(["spectrum", "iterate", "method", *names, "slope in d"], lines)
+
+
+METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
+MODES = "abc"
+ITERATES = {"tau": "x_tau", "last": "last"}
+
+
+def synthetic_slopes() -> str:
+    """Return a table of slopes of the log gradient norm at x_tau in log d, with 95% intervals over seeds, for
+    parameters chosen on other seeds: from the paper's grid, from a grid that also has longer runs, and in the limit of
+    many steps. The last column has the paper's bound on the slope."""
+    rows = having(read_rows(RESULTS / "slopes"), measured="gradient_train", start="zero", output="tau", range="all")
+    lines = []
+    for method in ("dpzero", "dpgd-0th"):
+        for mode in MODES:
+            of = having(rows, method=method, mode=mode)
+            fits = [having(of, sweep=sweep, selection="held-out").iloc[0] for sweep in ("synthetic", "long", "limit")]
+            shown = [f"{fit['slope']:.2f} ({fit['low']:.2f} to {fit['high']:.2f})" for fit in fits]
+            lines.append([METHODS[method], mode, *shown, f"{fits[0]['claimed']:g} ({fits[0]['claimed_here']:g})"])
+    header = ["method", "mode", "the paper's grid", "16 times the steps", "any number of steps"]
+    return markdown([*header, "paper's bound (from this start)"], lines)
+
+
+def synthetic_ratios() -> str:
+    """Return a table of DPZero's gradient norm at x_tau over DP-GD's on the same problem, at three dimensions: means of
+    the ratio over the seeds that both have, with parameters chosen on other seeds."""
+    rows = having(read_rows(RESULTS / "selection"), sweep="synthetic", measured="gradient", output="tau")
+    sizes, lines = (20, 200, 2_000), []
+    for mode in MODES:
+        cells = []
+        for d in sizes:
+            pair = (
+                having(rows, method=method, mode=mode, d=d).set_index("seed")["train"] for method in ("dpzero", "dpgd")
+            )
+            above, below = pair
+            cells.append(mean_error((above / below).dropna(), ".2f"))
+        lines.append([mode, *cells])
+    return markdown(["mode", *(f"d = {d:,}" for d in sizes)], lines)
+
+
+def step_lengths() -> str:
+    """Return a table by batch size and text length of the time of a private step with two laws of directions, and of
+    the published step (four passes over the weights in place), over the time of two forward passes."""
+    rows = read_rows(RESULTS / "optimizer_step_lengths")
+    names = {"rademacher": "random signs", "gaussian": "Gaussian", "four-pass": "as published"}
+    lines = []
+    for batch, length in ((1, 16), (8, 16), (8, 256), (64, 16), (64, 256)):
+        of = having(rows, batch=batch, length=length).set_index("method")
+        shown = [
+            f"{of['ratio'][name]:.2f} ({of['ratio_low'][name]:.2f} to {of['ratio_high'][name]:.2f})" for name in names
+        ]
+        lines.append([f"{batch}", f"{length}", f"{1000 * of['seconds']['two-forwards']:.0f} ms", *shown])
+    return markdown(["batch", "tokens", "two forward passes", *names.values()], lines)
+
+
+def calculator() -> str:
+    """Return what the calculator prints at the paper's synthetic setting, as a block of Markdown."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        params.main(CALCULATOR.split())
+    return f"```text\n{out.getvalue().rstrip()}\n```"
+
+
+def alternatives() -> str:
+    """Return a table that compares this package with others, line by line. The numbers of a line were measured in
+    one run, or are computed."""
+    problem = Problem(n=10_000, d=2_000, r=8.178, lipschitz=1.0, smoothness=1.0, gap=1.0, loss_bound=1.0)
+    bounds = {
+        (answer.result.id, answer.calibration): answer.prescription.bound
+        for answer in calculate(problem, epsilon=2.0, delta=1e-6)[0]
+    }
+    rows = read_rows(RESULTS / "accounting")
+    noise = rows[(rows["n"] == 1024) & (rows["epsilon"] == 2)].set_index("accountant")
+    steps = read_rows(RESULTS / "optimizer_step")
+    step = having(steps, size="roberta-base", batch=8).set_index("method")
+    tiny = having(steps, size="tiny", method="private-rademacher").set_index("batch")["ratio"]
+
+    accuracy = last_norm_tasks_rows.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
+    held = having(read_rows(RESULTS / "tuning_step"), dtype="float32", batch=8).set_index("method")["memory_ratio"]
+
+    def correct(method: str, epsilon: str) -> str:
+        return accuracy["trec", "paper", method, epsilon].text()
+
+    def cost(name: str) -> str:
+        return f"{noise['noise_multiplier'][name]:.5f} in {noise['cpu_seconds'][name]:.3g} s"
+
+    def time(name: str) -> str:
+        return f"{step['ratio'][name]:.2f}; {step['peak_to_inference'][name]:.2f}"
+
+    return markdown(
+        ["what", "here", "elsewhere", "command"],
+        [
+            [
+                "noise multiplier, n = 1,024, batch 64, T = 10,000, epsilon = 2, delta = 1e-5; processor time",
+                f"{cost('this package')}, certified",
+                f"dp-accounting {cost('dp-accounting PLD')}; prv-accountant {cost('prv-accountant')}",
+                "`python -m benchmarks accounting --preset compare`",
+            ],
+            [
+                "one step of RoBERTa-base, batch 8, CPU: its time over that of two forward passes; its peak memory over"
+                " that of one forward pass",
+                f"private: {time('private-rademacher')} (time for a tiny RoBERTa, whose forward pass is short:"
+                f" {tiny[8]:.2f}, at batch 64 {tiny[64]:.2f})",
+                f"four passes in place, as published: {time('four-pass')}. AdamW, not private: {time('adamw')}",
+                "`python -m benchmarks optimizer_step --preset cpu`",
+            ],
+            [
+                "SmolLM2-135M-Instruct, its last normalisation trained: accuracy on TREC in percent at epsilon = 2"
+                " and 6",
+                f"DPZero: {correct('dpzero', '2')} and {correct('dpzero', '6')}",
+                f"DP-AdamW: {correct('dp-adamw', '2')} and {correct('dp-adamw', '6')}",
+                "`python -m benchmarks llm.last_norm_tasks --data DIR`",
+            ],
+            [
+                "all weights of that model trained: the peak memory of a step, batch 8, over that of one forward pass"
+                " (of the last normalisation alone both hold little more than the model)",
+                f"DPZero: {held['dpzero']:.2f}",
+                f"DP-AdamW: {held['dp-adamw']:.2f}, with ghost clipping {held['dp-adamw-ghost']:.2f}",
+                "`python -m benchmarks tuning_step`",
+            ],
+            [
+                "certified E\\|\\|grad F\\|\\|^2, n = 10,000, epsilon = 2, delta = 1e-6, d = 2,000, r = 8.178",
+                f"{bounds['theorem-3-sharp', 'exact']:.2g}",
+                f"the paper's Theorem 3: {bounds['theorem-3', 'paper']:.3g}",
+                "`python -m dpzero_theory.params`",
+            ],
+        ],
+    )
+
+
+def certified_bounds() -> str:
+    """Return a table of the certified bound on the mean squared gradient, and of the steps, by the paper's theorem and
+    by the sharpened one, at the setting of docs/results/theorem.md."""
+    problem, gdp = Problem(n=10_000, d=2_000, r=8.178, loss_bound=1.0), float(gdp_from_epsilon(2, 1e-6))
+    paper = {one.calibration: one for one in calculate(problem, 2, 1e-6)[0] if one.result.id == "theorem-3"}
+    best = paper["exact"].best
+    assert best is not None
+    most = paper["paper"].prescription.steps
+    free = prescribe(problem, gdp)
+    noise = poisson_noise(2, 1e-6)
+    evaluations = most * problem.n
+    several = prescribe(problem, gdp, max_evaluations=free.steps * problem.n, directions_per_step=32)
+    few = prescribe(problem, gdp, max_evaluations=evaluations, directions_per_step="best")
+    lines = {
+        "Theorem 3 of the paper": paper["paper"].prescription,
+        "the same with the exact Gaussian trade-off": paper["exact"].prescription,
+        "the inequality in its proof, at its best parameters": best,
+        "sharpened, as many steps as the paper": prescribe(problem, gdp, max_steps=most),
+        "sharpened, as many steps as it likes": free,
+        "sharpened, 32 directions a step, evaluations of the line above": several,
+        f"sharpened, best K = {few.directions_per_step} for the paper's evaluations": few,
+        "sharpened, Poisson batches, the paper's evaluations": prescribe_poisson(
+            problem, gdp, noise, max_evaluations=evaluations
+        ),
+        "sharpened, Poisson batches, a tenth of these, at most 100,000 steps": prescribe_poisson(
+            problem, gdp, noise, max_evaluations=evaluations // 10, max_steps=100_000
+        ),
+    }
+    shown = [
+        [name, f"{of.bound:.2g}" if of.bound < 1 else f"{of.bound:.2f}", f"{of.steps:,}"] for name, of in lines.items()
+    ]
+    return markdown(["what is certified by", "bound", "steps"], shown)
+
+
+def claim_counts() -> str:
+    """Return a sentence that counts the paper's claims by their status, from the list of claims."""
+    claims = tomllib.loads((RESULTS.parents[1] / "paper_checks" / "claims.toml").read_text())["claim"]
+    own = [claim for claim in claims if claim["kind"] == "remark"]
+    count = Counter(claim["status"] for claim in claims if claim["kind"] != "remark")
+    return paragraphs(
+        f"""The list has {count.total()} claims of the paper: {count["verified"]} are verified, {count["corrected"]}
+        hold after a correction, {count["contradicted"]} are contradicted, and {count["not testable here"]} cannot be
+        tested here, because they need models, data or hardware that cannot be had. {len(own)} remarks are our own."""
+    )
+
+
+def effective_rank() -> str:
+    """Return sentences about how the effective rank r of multi-layer perceptrons grows with the dimension d, before
+    and after training, and how well a power of d fits."""
+    rows = read_rows(RESULTS / "curvature")
+    rows = rows[rows["model"].str.startswith("mlp-digits")]
+    (d, before), (_, after) = (
+        having(rows, moment=moment).sort_values("d")[["d", "rank_estimate"]].to_numpy(float).T
+        for moment in ("before", "after")
+    )
+    steep, flat = (float(np.polyfit(np.log(d), np.log(r), 1)[0]) for r in (before, after))
+    roots, logs = before / (2 * np.sqrt(d)), after / np.log(d)
+    return paragraphs(
+        f"""How does the effective rank r of the Hessian grow with the number d of weights? In a network with one hidden
+        layer on digits, with d from {d[0]:,.0f} to {d[-1]:,.0f}, r goes from {before[0]:.0f} to {before[-1]:.0f} before
+        training: roughly like the root of d (the slope of log r against log d is {steep:.2f}, and r/(2 sqrt(d))
+        lies between {roots.min():.2f} and {roots.max():.2f}). After training it goes from {after[0]:.1f} to
+        {after[-1]:.0f}: roughly like log d (slope {flat:.2f}, r/log(d) between {logs.min():.2f} and {logs.max():.2f}).
+        Low effective rank holds here after training only."""
+    )
+
+
+def language_models() -> str:
+    """Return a table of every method's accuracy on the small encoder, beside the paper's on RoBERTa-large."""
+    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
+
+
+def opt_prompts() -> str:
+    """Return a table of every method's accuracy on a small OPT model with the prompt of SST-2."""
+    return report(table("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls"))
+
+
+def last_norm() -> str:
+    """Return a table of the accuracy of a pretrained language model before and after its last normalisation was
+    trained: mean over the reported runs and 95% interval of it (Student's t), by method, epsilon and n."""
+    rows = read_rows(RESULTS / "llm_last_norm")
+    final = rows[(rows["setting"].astype(str) == "chosen")].sort_values("step")
+    start = 100 * float(final[final["method"] == "zero-shot"]["test_accuracy"].iloc[0])
+    ends = final[final["step"] == final.groupby("method")["step"].transform("max")]
+    lines: list[tuple[int, float, list[str]]] = []
+    for (n, method, epsilon), part in ends.groupby(["n", "method", "epsilon"]):
+        mean = 100 * float(part["test_accuracy"].mean())
+        name = LABELS[str(method)] + ("" if str(epsilon) == "none" else f" ({epsilon})")
+        tuned = [f"{n:,}", f"{part['step_size'].iloc[0]:g}"] if method != "zero-shot" else ["-", "-"]
+        shown = [
+            percent(part["test_accuracy"]),
+            f"{mean - start:+.1f}",
+            f"{len(part)}",
+            f"{part['seconds'].median():.0f} s",
+        ]
+        lines.append((int(str(n)) if method != "zero-shot" else 0, mean, [name, *tuned, *shown]))
+    return markdown(
+        ["method (epsilon)", "n", "step size", "test accuracy (%)", "gain", "runs", "a run"],
+        [line for *_, line in sorted(lines)],
+    )
+
+
+def last_norm_tasks() -> str:
+    """Return a table of the accuracy of every method on a pretrained language model, by task and prompt."""
+    return last_norm_tasks_rows.table(read_rows(RESULTS / "llm_last_norm_tasks"))
+
+
+def methods_order() -> str:
+    """Return a table of the differences between neighbours in the paper's order of methods, by task and prompt."""
+    tasks, one = read_rows(RESULTS / "llm_last_norm_tasks"), read_rows(RESULTS / "llm_last_norm")
+    return last_norm_tasks_rows.order(pd.concat([last_norm_tasks_rows.sst2(one), tasks]))
+
+
+def only_d() -> str:
+    """Return a table of the steps of DPZero on a pretrained language model to a fixed fall of the loss, by the weights
+    that are trained, with the effective rank r, and the slope of log steps against log d."""
+    return only_d_rows.table(only_d_rows.committed(), read_rows(RESULTS / "llm_only_d_rank"))
+
+
+def gpu_steps() -> str:
+    """Return a table of the time of a step on RoBERTa-large and its peak memory on one H100, in units of two plain
+    forward passes and of one inference, by method and type of the weights."""
+    rows = read_rows(RESULTS / "gpu" / "h100-80gb" / "optimizer_step", failed=True)
+    kinds = list(rows["dtype"].unique())
+
+    def cell(row: pd.Series) -> str:
+        if row["status"] != OK:
+            return str(row["status"])
+        return f"{row['ratio']:.2f} ({1e3 * row['seconds']:.0f} ms); {row['peak_to_inference']:.2f}"
+
+    lines = []
+    for method, part in rows.groupby("method", sort=False):
+        by_kind = part.set_index("dtype")
+        lines.append([str(method), *(cell(by_kind.loc[kind]) for kind in kinds)])
+    return markdown(["method", *(f"{kind}: time; memory" for kind in kinds)], lines)
+
+
+def gpu_plans() -> str:
+    """Return a table for each GPU model of the planned jobs, and of when each would begin within the available
+    minutes, or why it would not."""
+    rows = read_rows(RESULTS / "gpu_plans")
+    begins = (rows["start_s"] / 60).map("{:.1f}".format)
+    rows["when"] = rows["why_not"].where(rows["why_not"].notna(), begins)
+    shows = {job.name: job.shows for job in JOBS}
+    rows = rows[rows["job"].isin(list(shows))]
+    header = [
+        "job",
+        "what it shows",
+        "minutes, estimated",
+        "GiB",
+        *(f"begins at, of {most} minutes" for most in rows["minutes"].unique()),
+    ]
+    parts = []
+    for card, group in rows.groupby("card", sort=False):
+        lines = [
+            [
+                str(job),
+                shows[str(job)],
+                f"{of['estimate_s'].iloc[0] / 60:.1f}",
+                f"{of['memory_gib'].iloc[0]:.0f}",
+                *of["when"],
+            ]
+            for job, of in group.groupby("job", sort=False)
+        ]
+        parts.append(f"**{card}**\n\n{markdown(header, lines)}")
+    return "\n\n".join(parts)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "alternatives": alternatives,
+    "calculator": calculator,
+    "claim_counts": claim_counts,
+    "certified_bounds": certified_bounds,
+    "certificates": certificates,
+    "effective_rank": effective_rank,
+    "accounting": accounting,
+    "five_settings": five_settings,
+    "corners": corners,
+    "attack_risk": risk.table,
+    "users": users.table,
+    "rank_dimension": rank_dimension,
+    "synthetic_slopes": synthetic_slopes,
+    "synthetic_ratios": synthetic_ratios,
+    "step_lengths": step_lengths,
+    "tuning_step": tuning_step.table,
+    "audit_invented": audit_zoo.first_try,
+    "membership": membership.table,
+    "language_models": language_models,
+    "opt_prompts": opt_prompts,
+    "last_norm": last_norm,
+    "last_norm_tasks": last_norm_tasks,
+    "methods_order": methods_order,
+    "only_d": only_d,
+    "llm_last_layer": last_layer.table,
+    "llm_all_weights": all_weights.table,
+    "llm_rewards": rewards.table,
+    "llm_rewards_tasks": rewards.table_of_tasks,
+    "llm_owners": owners.table,
+    "gpu_plans": gpu_plans,
+    "gpu_steps": gpu_steps,
+}
+
+SHORT: Mapping[str, tuple[str, str, bool]] = {
+    "gpu_plans": ("job | what it shows | minutes, estimated | GiB | begins at, of 40 minutes", "", False),
+    "language_models": ("method | TREC | SST-2 | SST-5 | RTE", r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero", False),
+    "last_norm": ("method (epsilon) | n -> records | test accuracy (%) | gain | a run -> time of a run", "", False),
+    "llm_last_layer": (
+        "task | trained -> trained weights | method | epsilon = 2 | epsilon = 6 | not private",
+        "",
+        False,
+    ),
+    "only_d": ("trained -> trained weights | d | r -> effective rank r | steps, s = 0.03 | steps, s = 0.1", "", True),
+    "tuning_step": ("method | batch 8: time; memory | batch 64: time; memory", "^f32", False),
+}
+"""By the name of a table, what its short form `NAME_short` keeps: the columns, some with another name; a regular
+expression for the lines; and whether the paragraphs below are kept."""
+
+
+def _short(name: str) -> str:
+    columns, lines, below = SHORT[name]
+    pairs = (column.partition(" -> ")[::2] for column in columns.split(" | "))
+    return shortened(TABLES[name](), {old: new or old for old, new in pairs}, lines, below)
+
+
+TABLES |= {f"{name}_short": partial(_short, name) for name in SHORT}
+
+
+def filled(page: str) -> str:
+    """Return the text of a page of Markdown with every generated table, between its two marks, made anew from the
+    rows."""
+    return re.sub(
+        r"<!-- (\w+) -->\n.*?<!-- /\1 -->",
+        lambda found: f"<!-- {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- /{found[1]} -->",
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def _write(page: Path) -> None:
+    text = page.read_text()
+    if (today := filled(text)) != text:
+        page.write_text(today)
+        print(page.relative_to(ROOT))
+
+
+def _body(parser: Parser, options: Namespace) -> None:
+    if options.write:
+        for page in PAGES:
+            _write(page)
+        return
+    for name, table_of in TABLES.items():
+        print(f"<!-- {name} -->\n\n{table_of()}\n")
+
+
+EXPERIMENT = Command(
+    "summary", __doc__, _body, [flag("--write", action="store_true", help="put the tables into their pages")]
+)

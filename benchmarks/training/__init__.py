@@ -1,1 +1,0 @@
-"""Experiments that train models on real sentences and digits."""

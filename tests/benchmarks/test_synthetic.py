@@ -1,0 +1,79 @@
+"""Tests of the sweep on the paper's synthetic problem.
+
+They test the grid, that rows agree with the line-by-line algorithms, and that the sweep resumes.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import synthetic
+from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+
+TINY = synthetic.Preset(60, (5,), steps=(3, 8), step_sizes=(0.05,), clips=(0.5, 5.0))
+
+
+def test_the_grid_is_the_papers() -> None:
+    lanes = synthetic.paper_lanes(synthetic.PAPER)
+    assert len(lanes) == 10 * 11 * 8
+    assert synthetic.PAPER.dimensions == (20, 50, 100, 200, 500, 1000, 2000)
+    assert (lanes.steps.min(), lanes.steps.max()) == (10, 5120)
+    # The noise is sigma = 4 C sqrt(2 T log(e + eps/delta))/(n eps), as Algorithms 1 and 2 state it.
+    sigma = 4 * lanes.clip * np.sqrt(2 * lanes.steps * np.log(np.e + 2 / 1e-6)) / (10_000 * 2)
+    np.testing.assert_allclose(lanes.noise_std, sigma, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", synthetic.METHODS)
+def test_measurements_are_those_of_the_losses(method: str) -> None:
+    """Measurements equal those computed from the definitions on the samples that the cell draws."""
+    group = synthetic.Group((method,), "b", 5, 3)
+    rows = synthetic.run_group(group, TINY)
+    assert len(rows) == 4
+    spectrum = paper_spectrum("b", 5)
+    rng = np.random.default_rng([3, 5])
+    train, test = 1 + rng.standard_normal((60, 5)), 1 + rng.standard_normal((60, 5))
+    problem, lanes = Quadratic(train, spectrum), synthetic.paper_lanes(TINY)
+    (outcome,) = synthetic.outcomes(group, problem, lanes, test.mean(axis=0), "cpu")
+    for lane, row in enumerate(rows):
+        for on, data in (("train", train), ("test", test)):
+            offsets = outcome.last[lane] - data
+            gradient = np.linalg.norm((offsets * spectrum).mean(axis=0))
+            loss = 0.5 * np.einsum("ij,j,ij->i", offsets, spectrum, offsets).mean()
+            assert row[f"gradient_{on}_last"] == pytest.approx(gradient, rel=1e-3)
+            assert row[f"loss_{on}_last"] == pytest.approx(loss, rel=1e-3)
+        assert row["loss_train_tau"] >= problem.minimum * 0.999
+
+
+def test_rows_of_all_lanes_are_saved_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(synthetic.PRESETS, "smoke", TINY)
+    words = ["--preset", "smoke", "--out", str(tmp_path), "--workers", "1", "--device", "cpu", "--modes", "c"]
+    synthetic.EXPERIMENT.main([*words, "--methods", "dpgd"])
+    synthetic.EXPERIMENT.main(words)
+    assert len(read_rows(tmp_path)) == 3 * 4
+    before = (tmp_path / "rows.csv.gz").read_bytes()
+    synthetic.EXPERIMENT.main(words)
+    assert (tmp_path / "rows.csv.gz").read_bytes() == before
+
+
+def test_a_lane_that_diverges_is_a_failed_row() -> None:
+    row = synthetic._row({"method": "dpgd"}, {"gradient_train_last": np.inf, "loss_train_last": 1.0})
+    assert row == {"method": "dpgd", "loss_train_last": 1.0, "status": "diverged"}
+
+
+@pytest.mark.parametrize(("mode", "d", "seed"), [("a", 20, 0), ("b", 50, 3)])
+def test_committed_rows_come_back(mode: str, d: int, seed: int) -> None:
+    """Rows of runs that do not enlarge rounding, with step size alpha below 1/(r + 2), come back to their four
+    digits."""
+    some = dataclasses.replace(synthetic.PAPER, steps=synthetic.PAPER.steps[:6], step_sizes=(1e-3, 0.01))
+    some = dataclasses.replace(some, clips=(0.1, 1.0, 100.0))
+    rows = read_rows(RESULTS / "synthetic")
+    committed = rows.query(f"mode == '{mode}' and d == {d} and seed == {seed}").set_index([*synthetic.KEY])
+    found = synthetic.run_group(synthetic.Group(("dpzero", "dpgd-0th"), mode, d, seed), some)
+    assert len(found) == 72
+    for row in found:
+        expected = committed.loc[tuple(row[name] for name in synthetic.KEY)]
+        for name in synthetic.FIELDS:
+            assert row[name] == pytest.approx(expected[name], rel=synthetic.FOUR_DIGITS), row
