@@ -33,6 +33,7 @@ import numpy as np
 from benchmarks.kit.experiment import Experiment
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import read_rows
+from benchmarks.problems.hardest import hardest
 from benchmarks.problems.worst_case import WorstCase, run
 from dpzero_theory.check import Array, PreconditionError
 from dpzero_theory.difference import DIFFERENCES
@@ -40,7 +41,6 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import constants
-from dpzero_theory.theory.sharp.lower_bound import hardest
 
 D = 2000
 RECORDS = 10**9
