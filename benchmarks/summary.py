@@ -25,15 +25,10 @@ from benchmarks import accounting as accountants
 from benchmarks import corners as asked
 from benchmarks import risk, tuning_step, users
 from benchmarks.audits import audit_zoo, membership
-from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
-from benchmarks.kit.tables import markdown, mean_error, paragraphs, percent, shortened
-from benchmarks.llm import all_weights, last_layer, owners, rewards
-from benchmarks.llm import last_norm_tasks as last_norm_tasks_rows
-from benchmarks.llm import only_d as only_d_rows
-from benchmarks.llm.grids import LABELS, table
-from benchmarks.llm.report import report
+from benchmarks.kit.tables import markdown, mean_error, paragraphs, shortened
+from benchmarks.llm import last_norm_tasks, pages
 from benchmarks.slopes import OF_RANK
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
@@ -279,7 +274,7 @@ def alternatives() -> str:
     step = having(steps, size="roberta-base", batch=8).set_index("method")
     tiny = having(steps, size="tiny", method="private-rademacher").set_index("batch")["ratio"]
 
-    accuracy = last_norm_tasks_rows.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
+    accuracy = last_norm_tasks.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
     held = having(read_rows(RESULTS / "tuning_step"), dtype="float32", batch=8).set_index("method")["memory_ratio"]
 
     def correct(method: str, epsilon: str) -> str:
@@ -399,58 +394,6 @@ def effective_rank() -> str:
     )
 
 
-def language_models() -> str:
-    """Return a table of every method's accuracy on the small encoder, beside the paper's on RoBERTa-large."""
-    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
-
-
-def opt_prompts() -> str:
-    """Return a table of every method's accuracy on a small OPT model with the prompt of SST-2."""
-    return report(table("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls"))
-
-
-def last_norm() -> str:
-    """Return a table of the accuracy of a pretrained language model before and after its last normalisation was
-    trained: mean over the reported runs and 95% interval of it (Student's t), by method, epsilon and n."""
-    rows = read_rows(RESULTS / "llm_last_norm")
-    final = rows[(rows["setting"].astype(str) == "chosen")].sort_values("step")
-    start = 100 * float(final[final["method"] == "zero-shot"]["test_accuracy"].iloc[0])
-    ends = final[final["step"] == final.groupby("method")["step"].transform("max")]
-    lines: list[tuple[int, float, list[str]]] = []
-    for (n, method, epsilon), part in ends.groupby(["n", "method", "epsilon"]):
-        mean = 100 * float(part["test_accuracy"].mean())
-        name = LABELS[str(method)] + ("" if str(epsilon) == "none" else f" ({epsilon})")
-        tuned = [f"{n:,}", f"{part['step_size'].iloc[0]:g}"] if method != "zero-shot" else ["-", "-"]
-        shown = [
-            percent(part["test_accuracy"]),
-            f"{mean - start:+.1f}",
-            f"{len(part)}",
-            f"{part['seconds'].median():.0f} s",
-        ]
-        lines.append((int(str(n)) if method != "zero-shot" else 0, mean, [name, *tuned, *shown]))
-    return markdown(
-        ["method (epsilon)", "n", "step size", "test accuracy (%)", "gain", "runs", "a run"],
-        [line for *_, line in sorted(lines)],
-    )
-
-
-def last_norm_tasks() -> str:
-    """Return a table of the accuracy of every method on a pretrained language model, by task and prompt."""
-    return last_norm_tasks_rows.table(read_rows(RESULTS / "llm_last_norm_tasks"))
-
-
-def methods_order() -> str:
-    """Return a table of the differences between neighbours in the paper's order of methods, by task and prompt."""
-    tasks, one = read_rows(RESULTS / "llm_last_norm_tasks"), read_rows(RESULTS / "llm_last_norm")
-    return last_norm_tasks_rows.order(pd.concat([last_norm_tasks_rows.sst2(one), tasks]))
-
-
-def only_d() -> str:
-    """Return a table of the steps of DPZero on a pretrained language model to a fixed fall of the loss, by the weights
-    that are trained, with the effective rank r, and the slope of log steps against log d."""
-    return only_d_rows.table(only_d_rows.committed(), read_rows(RESULTS / "llm_only_d_rank"))
-
-
 def gpu_steps() -> str:
     """Return a table of the time of a step on RoBERTa-large and its peak memory on one H100, in units of two plain
     forward passes and of one inference, by method and type of the weights."""
@@ -467,37 +410,6 @@ def gpu_steps() -> str:
         by_kind = part.set_index("dtype")
         lines.append([str(method), *(cell(by_kind.loc[kind]) for kind in kinds)])
     return markdown(["method", *(f"{kind}: time; memory" for kind in kinds)], lines)
-
-
-def gpu_plans() -> str:
-    """Return a table for each GPU model of the planned jobs, and of when each would begin within the available
-    minutes, or why it would not."""
-    rows = read_rows(RESULTS / "gpu_plans")
-    begins = (rows["start_s"] / 60).map("{:.1f}".format)
-    rows["when"] = rows["why_not"].where(rows["why_not"].notna(), begins)
-    shows = {job.name: job.shows for job in JOBS}
-    rows = rows[rows["job"].isin(list(shows))]
-    header = [
-        "job",
-        "what it shows",
-        "minutes, estimated",
-        "GiB",
-        *(f"begins at, of {most} minutes" for most in rows["minutes"].unique()),
-    ]
-    parts = []
-    for card, group in rows.groupby("card", sort=False):
-        lines = [
-            [
-                str(job),
-                shows[str(job)],
-                f"{of['estimate_s'].iloc[0] / 60:.1f}",
-                f"{of['memory_gib'].iloc[0]:.0f}",
-                *of["when"],
-            ]
-            for job, of in group.groupby("job", sort=False)
-        ]
-        parts.append(f"**{card}**\n\n{markdown(header, lines)}")
-    return "\n\n".join(parts)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -519,31 +431,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "tuning_step": tuning_step.table,
     "audit_invented": audit_zoo.first_try,
     "membership": membership.table,
-    "language_models": language_models,
-    "opt_prompts": opt_prompts,
-    "last_norm": last_norm,
-    "last_norm_tasks": last_norm_tasks,
-    "methods_order": methods_order,
-    "only_d": only_d,
-    "llm_last_layer": last_layer.table,
-    "llm_all_weights": all_weights.table,
-    "llm_rewards": rewards.table,
-    "llm_rewards_tasks": rewards.table_of_tasks,
-    "llm_owners": owners.table,
-    "gpu_plans": gpu_plans,
+    **pages.TABLES,
     "gpu_steps": gpu_steps,
 }
 
 SHORT: Mapping[str, tuple[str, str, bool]] = {
-    "gpu_plans": ("job | what it shows | minutes, estimated | GiB | begins at, of 40 minutes", "", False),
     "language_models": ("method | TREC | SST-2 | SST-5 | RTE", r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero", False),
-    "last_norm": ("method (epsilon) | n -> records | test accuracy (%) | gain | a run -> time of a run", "", False),
-    "llm_last_layer": (
-        "task | trained -> trained weights | method | epsilon = 2 | epsilon = 6 | not private",
-        "",
-        False,
-    ),
-    "only_d": ("trained -> trained weights | d | r -> effective rank r | steps, s = 0.03 | steps, s = 0.1", "", True),
     "tuning_step": ("method | batch 8: time; memory | batch 64: time; memory", "^f32", False),
 }
 """By the name of a table, what its short form `NAME_short` keeps: the columns, some with another name; a regular

@@ -32,7 +32,7 @@ from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, rounded
 from benchmarks.llm.models import DTYPES
-from benchmarks.llm.settings import MODEL
+from benchmarks.llm.top import MODEL
 from benchmarks.optimizer_methods import BASE, Bench, Step, StepCase, classification_model
 from benchmarks.optimizer_step import share
 from benchmarks.pretrained import pretrained_folder

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("transformers", reason="the hf extra is not installed")
 
-from tests.benchmarks.llm.test_last_norm import model
+from tests.benchmarks.llm.tiny import llama
 from tests.test_examples import EXAMPLES, form
 
 NOTEBOOKS = runpy.run_path(str(EXAMPLES / "notebooks.py"))
@@ -20,7 +20,7 @@ NEEDS = {"first_run": "sklearn", "defend_epsilon": "flint", "language_model": "t
 def test_a_notebook_prints_what_is_committed(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(NEEDS[path.stem])
     if path.stem == "language_model":
-        tiny = model()
+        tiny = llama()
         tiny.module.save_pretrained(tmp_path / "tiny")  # type: ignore[operator]
         tiny.tokenizer.save_pretrained(tmp_path / "tiny")
     monkeypatch.chdir(tmp_path)

@@ -39,12 +39,13 @@ from torch.utils.data import TensorDataset
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, paragraphs
-from benchmarks.llm.last_norm import CLIP, DELTA, NONE, TASK, padded
+from benchmarks.llm.last_norm import CLIP, TASK
 from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Selection, splits
-from benchmarks.llm.settings import MODEL, ready
 from benchmarks.llm.tasks import task
+from benchmarks.llm.top import MODEL, padded
+from benchmarks.llm.tuned import DELTA, NONE, ready
 from benchmarks.pretrained import cache
 from dpzero_theory.audit.bounds import one_run_epsilon
 from dpzero_theory.check import Array

@@ -1,226 +1,278 @@
 """Everything that a GPU should show, in the time that one is available.  python -m benchmarks.gpu --minutes 40
 
-    python -m benchmarks.gpu --minutes 40 --dry-run --card h200          what would run, in which order, and why
+    python -m benchmarks.gpu --minutes 40 --dry-run                      what would run, and why the rest would not
     python -m benchmarks.gpu --minutes 40 --data DIR --model DIR         (DIR: local files, RoBERTa-large)
-    python -m benchmarks.gpu --minutes 40 --preset smoke --device cpu    the whole list, made small
 
-Jobs come in the order of their value. Each runs in a process of its own, which is ended after 9 minutes; the job then
-continues in another process. A job that does not fit into the time or the memory is left out, with a line that says so.
-A job that takes more than twice its estimate waits until the others have had their turn. The command may be ended at
-any moment; the same command then continues, and tries again what failed. Every row is written as soon as it is
-measured. Below --out there is a folder for each benchmark, whose manifest has the GPU, its driver, clocks and TF32
-state, and a folder `jobs` with a row for each job. At the end a table is printed, and a figure is drawn (`python -m
-figures.gpu`) in OUT/figures.
+Jobs come in the order of their value. Each runs in a process of its own, which is ended after 9 minutes; if its folder
+has grown by then, the job continues in another process. A job that does not fit into the time or the memory is left
+out, with a line that says so. The command may be ended at any moment; the same command then continues, and tries again
+what failed. Jobs write every row as soon as it is measured, below OUT/NAME, and OUT/jobs has a row for each job.
 """
 
 import argparse
-import math
+import json
+import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.gpu import execute, planning, sentences
-from benchmarks.gpu.cards import PROCESSOR, Card, card_named, known
-from benchmarks.gpu.jobs import JOBS, PRESETS, Job
-from benchmarks.kit.card import described
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, Results, read_rows, shown
 from dpzero_theory.cli import Parser, Several, input_folder, number, output_folder
 
-NAMES = tuple(job.name for job in JOBS)
+LONGEST = 540.0
+"""The seconds after which a job's process is ended."""
 FIELDS = ("estimate_s", "memory_gib", "wall_s", "processes")
-PATIENCE, SLACK = 2.0, 60.0
-"""A job may take PATIENCE times its estimate plus SLACK seconds; then the other jobs have their turn first."""
-LATE = "unfinished: it takes longer than it should, the others go first"
 INTERRUPTED = "unfinished: interrupted"
+_CARDS = {"H200": "h200", "H100": "h100-80gb", "A100-SXM4-40GB": "a100-40gb", "4090": "rtx-4090"}
+"""Names of cards by words of the names that the devices give themselves."""
+_ROOT = Path(__file__).resolve().parents[2]
 
 
-def _name(text: str) -> str:
-    if text not in NAMES:
-        raise argparse.ArgumentTypeError(f"must be one of {', '.join(NAMES)}; got {text[:40]!r}")
-    return text
+class Job(NamedTuple):
+    """One command to run on a GPU.
+
+    shows: what the job is for. command: the words after `python -m`, in which {data} and {model} stand for the values
+    of options; --out is added if `out` is the name of a folder below that of the whole call, in which the job's rows
+    are. seconds: an estimate for an H100. memory_gib: the least memory of a card with which the job shows what it is
+    for. parts: into how many equal parts the work falls, time for one of which is enough to begin.
+    """
+
+    name: str
+    shows: str
+    command: str
+    out: str
+    seconds: float
+    memory_gib: float = 8.0
+    parts: int = 1
+
+    def words(self, folder: Path, **options: object) -> list[str]:
+        """Return the words after `python -m`. folder: that of the whole call. options: the values of {data} and
+        {model}."""
+        found = [word.format(**options) for word in shlex.split(self.command)]
+        return [*found, "--out", str(folder / self.out)] if self.out else found
+
+
+_GPU_TESTS = (
+    "tests/optim/weights/test_philox_triton.py tests/optim/test_run.py tests/synthetic/test_captured.py"
+    " tests/synthetic/test_engine.py tests/synthetic/test_first_order.py tests/synthetic/test_lanes.py"
+    " tests/curvature/test_spectrum.py"
+)
+_STEP = "benchmarks optimizer_step --preset gpu --budget 60 --device cuda --sizes"
+_TABLE = "benchmarks llm.table tab:dpzero-mezo --data {data} --device cuda --preset"
+JOBS = (
+    Job(
+        "tests",
+        "bits of the directions against the CPU's, engines against the reference, replays",
+        f"pytest -q -m gpu -W default -p no:cacheprovider {_GPU_TESTS}",
+        "",
+        150,
+        2,
+    ),
+    Job(
+        "step-roberta-large",
+        "one step beside two forwards, MeZO's algorithm in place, AdamW and DP-AdamW: time and peak memory",
+        f"{_STEP} roberta-large",
+        "optimizer_step",
+        150,
+        12,
+        parts=2,
+    ),
+    Job("step-opt-1.3b", "the same for OPT-1.3B, batch 8", f"{_STEP} opt-1.3b", "optimizer_step", 90),
+    Job(
+        "all-weights",
+        "SmolLM2-135M on SST-2, all weights trained: AdamW, DPZero and DP-AdamW",
+        "benchmarks llm.all_weights --data {data} --device cuda",
+        "llm_all_weights",
+        900,
+        parts=15,
+    ),
+    Job(
+        "only-d",
+        "steps of DPZero with 16 layers and with all weights trained",
+        'benchmarks llm.only_d --data {data} --device cuda --trained "last 16 layers" "all weights"',
+        "llm_only_d",
+        300,
+        parts=16,
+    ),
+    Job(
+        "grid",
+        "the paper's synthetic grid: all methods, five seeds",
+        "benchmarks synthetic --preset paper --seeds 5 --device cuda",
+        "synthetic",
+        300,
+        4,
+        parts=210,
+    ),
+    Job(
+        "fixed-rank",
+        "r = 5 whatever d, 10^2 to 10^8, five seeds (in the coordinates that runs can tell apart)",
+        "benchmarks rank --experiments dimension beyond --seeds 5 --device cuda",
+        "rank",
+        150,
+        4,
+        parts=35,
+    ),
+    *(
+        Job(
+            f"step-opt-{size}", f"one step of OPT-{size.upper()}, batch 8", f"{_STEP} opt-{size}", "optimizer_step", *of
+        )
+        for size, of in {"6.7b": (120, 15.0), "13b": (150, 27.0), "30b": (230, 61.0), "66b": (390, 130.0)}.items()
+    ),
+    Job(
+        "tables-encoder",
+        "the paper's accuracy table on a small encoder, 3 seeds (852 runs)",
+        f"{_TABLE} few-steps --batch-rows 512",
+        "llm_dpzero_mezo",
+        10_000,
+        6,
+        parts=852,
+    ),
+    Job(
+        "tables-roberta",
+        "SST-2 at the paper's hyper-parameters: RoBERTa-large, 10,000 steps",
+        f"{_TABLE} full --tasks sst2 --rows zero-shot dpzero:2 dpzero:6 mezo --batch-rows 64 --model {{model}}",
+        "llm_dpzero_mezo_full",
+        34_000,
+        12,
+        parts=480,
+    ),
+)
+"""The jobs, the most valuable first."""
+
+
+def refusal(job: Job, memory_gib: float, left: float, given: dict[str, Any]) -> str:
+    """Return the reason why a job cannot run in the `left` seconds on a card with this memory, or "" if it can begin.
+    given: the options by name, of which those that the job's command names must have values."""
+    absent = [name for name in re.findall(r"\{(\w+)\}", job.command) if not given.get(name)]
+    if absent:
+        return f"needs --{absent[0]}"
+    if job.memory_gib > memory_gib:
+        return f"needs {job.memory_gib:,.0f} GiB, the card has {memory_gib:,.0f}"
+    part = job.seconds / job.parts
+    if part > left:
+        what = "the smallest part of it needs" if job.parts > 1 else "needs"
+        return f"{what} {timed(part)}, {timed(max(left, 0))} are left"
+    return ""
+
+
+def timed(seconds: float) -> str:
+    """Return a time as text: in seconds if it is below two minutes, else in minutes."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def run_command(words: Sequence[str], limit: float, log: Path) -> tuple[int | None, str]:
+    """Run `python -m` with the words for at most `limit` seconds. Returns its exit status, None if it was ended at the
+    limit, and the last line that it printed. What it prints is appended to the file `log`, and told as it comes. The
+    command and all its children are ended at the limit, and when this function ends, in whatever way."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    ends, status, last = time.monotonic() + limit, None, ""
+    with log.open("ab") as out, log.open(errors="replace") as lines:
+        lines.seek(0, 2)
+        with subprocess.Popen(
+            [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            cwd=_ROOT,
+        ) as child:  # fmt: skip
+            try:
+                while status is None and time.monotonic() < ends:
+                    time.sleep(0.2)
+                    status = child.poll()
+                    for line in filter(None, map(str.strip, lines.readlines())):
+                        last = line
+                        print(f"  | {line}", flush=True)
+            finally:
+                if status is None:
+                    os.killpg(child.pid, signal.SIGKILL)
+    return status, last
+
+
+def run_job(job: Job, folder: Path, memory_gib: float, ends: float, given: dict[str, Any]) -> tuple[float, int, str]:
+    """Run one job in as many processes as it needs, until `time.monotonic()` reaches `ends`. folder: that of the whole
+    call. The others are those of `refusal`. Returns the job's seconds and processes, and its status: "ok", or the
+    reason why it is not done. Ctrl-C does not raise here: it ends the job, and the status says so."""
+    begun, processes = time.monotonic(), 0
+    status = refusal(job, memory_gib, ends - begun, given)
+    while not status:
+        held, started = _held(folder / job.out), time.monotonic()
+        limit = min(LONGEST, ends - started)
+        processes += 1
+        try:
+            code, last = run_command(job.words(folder, **given), limit, folder / "logs" / f"{job.name}.txt")
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+            break
+        if code is not None:
+            status = OK if code == 0 else f"failed ({code}): {last[:200]}"
+        elif ends - time.monotonic() < job.seconds / job.parts:
+            status = "unfinished: the time is over"
+        elif _held(folder / job.out) == held:
+            status = f"unfinished: nothing new in {timed(limit)}"
+    return time.monotonic() - begun, processes, status
+
+
+def _held(folder: Path) -> int:
+    """Return how many bytes all files below a folder have together. A job whose folder does not grow makes no
+    progress."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def card() -> tuple[str, float]:
+    """Return the name and the memory in GiB of this machine's GPU; ("", infinity) if there is none."""
+    program = "import json; from benchmarks.kit.card import described; print(json.dumps(described()))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=_ROOT, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    if not found:
+        return "", float("inf")
+    known = [label for words, label in _CARDS.items() if words in found["card"]]
+    slug = re.sub(r"[^a-z0-9]+", "-", found["card"].lower().removeprefix("nvidia "))
+    return known[0] if known else slug, float(found["memory_gib"])
 
 
 def _body(parser: Parser, options: argparse.Namespace) -> int:
     """Run the jobs, or print the plan if `--dry-run` is given. Returns the exit status: 1 if a job failed, 130 after
     Ctrl-C."""
-    label, card = _card(parser, options)
-    smoke = options.preset == "smoke"
-    jobs = [job.in_smoke() if smoke else job for job in JOBS if job.name in (options.only or NAMES)]
-    seconds = 60 * float(options.minutes)
-    memory = "" if card is PROCESSOR else f"{card.memory_gib:,.0f} GiB, "
-    print(f"{label}, {memory}{options.minutes:g} minutes", flush=True)
+    label, memory = card()
+    jobs, given = [job for job in JOBS if not options.only or job.name in options.only], vars(options)
     if options.dry_run:
-        _print_plan(jobs, card, seconds, vars(options))
+        start, seconds = 0.0, 60.0 * options.minutes
+        for job in jobs:
+            why = refusal(job, memory, seconds - start, given)
+            print(f"{job.name:18} {timed(job.seconds):>9} from {start / 60:6.1f} min  {why or job.shows}")
+            start += 0 if why else min(job.seconds, seconds - start)
         return 0
-    folder = (options.out or (Path("out") / "gpu" if smoke else RESULTS / "gpu" / label)).resolve()
+    if not label:
+        parser.error("--dry-run must be given where there is no CUDA device; got none")
+    folder = (options.out or RESULTS / "gpu" / label).resolve()
+    settings = {"preset": "full", "card": label}
     results = Results(
-        folder / "jobs", key=("job", "card"), fields=FIELDS, seeds=[], dtype="each job's own",
-        device="cpu" if card is PROCESSOR else "cuda", settings={"preset": options.preset, "card": label},
+        folder / "jobs", key=("job", "card"), fields=FIELDS, seeds=[], dtype="each job's own", device="cuda",
+        settings=settings,
     )  # fmt: skip
+    ends, status = time.monotonic() + 60.0 * options.minutes, ""
     with parser.opened("--out", results):
-        if smoke and not options.data:
-            options.data = sentences.write(folder / "data")
-        interrupted = _run(jobs, Session(label, card, options, folder, results), seconds)
-    _draw(folder)
-    return _summary(folder, [job.name for job in jobs]) or 130 * interrupted
-
-
-def _card(parser: Parser, options: argparse.Namespace) -> tuple[str, Card]:
-    """Return the name and the properties of the GPU to plan for: the one that `--card` names, or the one of this
-    machine, or the processor if there is none."""
-    if options.card and not options.dry_run:
-        parser.error(f"--card must be given with --dry-run alone; got {options.card!r}")
-    if options.card:
-        return options.card, known()[options.card]
-    if options.device == "auto":
-        from benchmarks.kit.peaks import in_new_process
-
-        found = in_new_process(described)
-        if found:
-            return card_named(found["card"], found["memory_gib"])
-        parser.error("--device must be cpu, or --card be given with --dry-run: there is no CUDA device; got 'auto'")
-    if options.preset == "full":
-        parser.error("--preset must be smoke with --device cpu; got 'full'")
-    return "cpu", PROCESSOR
-
-
-def _print_plan(jobs: Sequence[Job], card: Card, seconds: float, given: dict[str, Any]) -> None:
-    for place, entry in enumerate(planning.planned(jobs, card, seconds, given), start=1):
-        needs = f"{planning.shown(entry.seconds):>9} {entry.job.memory_gib:6.0f} GiB"
-        when = f"from {entry.start / 60:6.1f} min" if not entry.why else "left out       "
-        cut = "" if entry.start + entry.seconds <= seconds or entry.why else "as much as there is time for; "
-        print(f"{place:2} {entry.job.name:18} {needs}  {when}  {entry.why or cut + entry.job.shows}")
-
-
-@dataclass(frozen=True)
-class Session:
-    """What all jobs of one call of the command share: the GPU's name and properties, the parsed options, the folder
-    `out` that the jobs' own folders are in, and `results`, which holds a row for each job."""
-
-    label: str
-    card: Card
-    options: argparse.Namespace
-    out: Path
-    results: Results
-
-    def row(self, job: Job, spent: float, processes: int, status: str) -> None:
-        """Write the row of a job, in place of an earlier row that was not ok: its wall seconds `spent` and its number
-        of processes, both with those of earlier calls of the command, and its status, which is "ok" or the reason why
-        the job is not done."""
-        key, measured = {"job": job.name, "card": self.label}, {"wall_s": round(spent, 1), "processes": processes}
-        estimate = {"estimate_s": round(job.work.on(self.card), 1), "memory_gib": round(job.memory_gib, 1)}
-        self.results.add([{**key, **estimate, **measured, "status": status}])
-
-
-def _run(jobs: Sequence[Job], session: Session, seconds: float) -> bool:
-    """Run the jobs in order within `seconds`, then again those that took longer than estimated. Returns whether Ctrl-C
-    ended them. The session has what all jobs share, such as the options and the folder.
-
-    So a job whose estimate is far too low does not take the other jobs' time, and gets what they leave.
-    """
-    ends, waiting = time.monotonic() + seconds, list(jobs)
-    for patience in (PATIENCE, math.inf):
-        late = []
-        for job in waiting:
-            if session.results.done(job=job.name, card=session.label):
+        for job in jobs:
+            if results.done(job=job.name, card=label) or status == INTERRUPTED:
                 continue
-            place = f"{jobs.index(job) + 1}/{len(jobs)} {job.name}"
-            spent, processes, status = _job(job, session, ends, patience, jobs, place)
-            session.row(job, spent, processes, status)
-            print(f"{place}: {status}, {planning.shown(spent)}", flush=True)
-            if status == INTERRUPTED:
-                return True
-            if status == LATE:
-                late.append(job)
-        waiting = late
-    return False
-
-
-def _job(
-    job: Job, session: Session, ends: float, patience: float, jobs: Sequence[Job], place: str
-) -> tuple[float, int, str]:
-    """Run one job in as many processes as it needs, until `time.monotonic()` reaches `ends`, or the job has taken
-    `patience` times its estimated seconds plus SLACK seconds in this call. The session has what all jobs share, `jobs`
-    are all jobs of the call, and `place` is a text that is printed before the job's own lines.
-
-    Returns the job's seconds and processes, each with those of earlier calls of the command, and its status: "ok", or
-    the reason why it is not done. A job that does not fit is not started. Ctrl-C does not raise here: it ends the job,
-    and the status says so.
-    """
-    estimate, folder = job.work.on(session.card), session.out / job.out
-    before, processes = _earlier(session.out, job.name)
-    spent, allowed = 0.0, patience * estimate + SLACK
-    status = planning.refusal(job, session.card, ends - time.monotonic(), vars(session.options), jobs)
-    while not status:
-        left = ends - time.monotonic()
-        limit = min(planning.LONGEST, left, allowed - spent)
-        print(f"{place}, about {planning.shown(estimate)}: {job.shows}", flush=True)
-        held, log = _held(folder), session.out / "logs" / f"{job.name}.txt"
-        started = time.monotonic()
-        try:
-            ended = execute.run_command(_command(job, session), limit, log, _say)
-        except KeyboardInterrupt:
-            return before + spent + time.monotonic() - started, processes + 1, INTERRUPTED
-        spent, processes = spent + ended.seconds, processes + 1
-        if ended.status is not None:
-            status = OK if ended.status == 0 else f"failed ({ended.status}): {ended.last[:200]}"
-        elif ends - time.monotonic() < min(estimate / job.parts, planning.LONGEST):
-            status = "unfinished: the time is over"
-        elif limit == planning.LONGEST and _held(folder) == held:
-            status = f"unfinished: nothing new in {planning.shown(limit)}"
-        elif spent >= allowed:
-            status = LATE
-    return before + spent, processes, status
-
-
-def _earlier(out: Path, name: str) -> tuple[float, int]:
-    """Return the wall seconds and the number of processes that earlier calls of the command spent on the job `name`, by
-    the rows in the folder `out`; zeros if there are no such rows."""
-    try:
-        rows = read_rows(out / "jobs", failed=True)
-    except FileNotFoundError:
-        return 0.0, 0
-    mine = rows[rows["job"] == name]
-    return float(mine["wall_s"].sum()), int(mine["processes"].sum())
-
-
-def _command(job: Job, session: Session) -> list[str]:
-    options, device = session.options, "cpu" if session.card is PROCESSOR else "cuda"
-    words = job.words(options.preset, device=device, data=options.data, model=options.model)
-    module, *flags = words
-    run = ["benchmarks", module.removeprefix("benchmarks.")] if module.startswith("benchmarks.") else [module]
-    return [sys.executable, "-m", *run, *flags, "--out", str(session.out / job.out)]
-
-
-def _held(folder: Path) -> int:
-    """Return how many bytes all files below a folder have together, 0 if there is no such folder. A job whose folder
-    does not grow makes no progress."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _say(line: str) -> None:
-    print(f"  | {line}", flush=True)
-
-
-def _draw(folder: Path) -> None:
-    subprocess.run([sys.executable, "-m", "figures.gpu", "--rows", folder, "--out", folder / "figures"], check=False)
-
-
-def _summary(folder: Path, names: Sequence[str]) -> int:
-    """Print a line for each job that has a row below `folder`, the folder of the whole call. Returns 1 if the status of
-    one of the jobs in `names` begins with "failed", else 0."""
+            print(f"{job.name}, about {timed(job.seconds)}: {job.shows}", flush=True)
+            spent, processes, status = run_job(job, folder, memory, ends, given)
+            row: dict[str, Any] = {
+                "job": job.name,
+                "card": label,
+                "estimate_s": job.seconds,
+                "memory_gib": job.memory_gib,
+            }
+            results.add([{**row, "wall_s": round(spent, 1), "processes": processes, "status": status}])
+            print(f"{job.name}: {status}, {timed(spent)}", flush=True)
     rows = read_rows(folder / "jobs", failed=True)
-    rows = rows.set_index("job").reindex([name for name in NAMES if name in set(rows["job"])])
-    for name, row in rows.iterrows():
-        print(f"{name:18} {row['wall_s']:8.1f} s (estimated {row['estimate_s']:.1f})  {row['status']}")
     print(f"results: {shown(folder)}")
-    ours = rows.loc[rows.index.isin(list(names)), "status"]
-    return int(ours.str.startswith("failed").any())
+    failed = rows[rows["job"].isin([job.name for job in jobs])]["status"].str.startswith("failed").any()
+    return 130 if status == INTERRUPTED else int(failed)
 
 
 EXPERIMENT = Command(
@@ -229,14 +281,11 @@ EXPERIMENT = Command(
     _body,
     [
         flag("--minutes", type=number(above=0, at_most=10_000), required=True),
-        flag("--only", nargs="+", action=Several, type=_name, help=f"these jobs: {', '.join(NAMES)} (default: all)"),
+        flag("--only", nargs="+", action=Several, choices=[job.name for job in JOBS], help="default: all"),
         flag("--dry-run", action="store_true", help="print the plan and run nothing"),
-        flag("--card", choices=tuple(known()), help="plan for this one (with --dry-run)"),
-        flag("--device", choices=("auto", "cpu"), default="auto"),
-        flag("--preset", choices=PRESETS, default="full"),
-        flag("--data", type=input_folder(), help="folder of local files, for the tables"),
+        flag("--data", type=input_folder(), help="folder of local files, for the language models"),
         flag("--model", type=input_folder("config.json"), help="folder of RoBERTa-large, for its table"),
-        flag("--out", type=output_folder, help="folder (default: out/gpu for smoke, else benchmarks/results/gpu/CARD)"),
+        flag("--out", type=output_folder, help="folder (default: benchmarks/results/gpu/CARD)"),
     ],
 )
 

@@ -16,10 +16,8 @@ from typing import Any
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.experiment import Command, Flag, flag
 from benchmarks.kit.rows import Results
-from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
-from benchmarks.llm.flags import model_name
-from benchmarks.llm.models import DTYPES, LanguageModel, configuration, load, load_tokenizer, random_model
-from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
+from benchmarks.llm.configuration import METHODS, SCHEDULES, Configuration
+from benchmarks.llm.models import DTYPES, LanguageModel, configuration, load, load_tokenizer, model_name, random_model
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names, task
@@ -28,8 +26,6 @@ from dpzero_theory import check
 from dpzero_theory.cli import Parser, input_folder, integer, number, output_folder
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import runnable
-from dpzero_theory.privacy.selection import Runs, selection_epsilon
-from dpzero_theory.privacy.step import Release
 from dpzero_theory.sphere import DIRECTIONS
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -64,7 +60,6 @@ def _flags() -> list[Flag]:
         *(
             flag(
                 f"--{name.replace('_', '-')}",
-                *(["--directions"] if name == "directions_per_step" else []),  # the old name of the flag
                 dest=name,
                 type=_TYPES.get(name, str),
                 choices=_CHOICES.get(name),
@@ -81,9 +76,7 @@ def _flags() -> list[Flag]:
         flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
         flag("--rows", type=integer(1, 10_000), default=16, help="records in one forward"),
         flag("--evaluations", type=integer(1, 10_000), default=5),
-        flag("--search", type=integer(1, 10_000), default=1, help="settings compared"),
         flag(
-            "--results",  # the old name of the flag
             "--out",
             dest="out",
             type=output_folder,
@@ -148,35 +141,7 @@ def _run(settings: Configuration, model: LanguageModel, found: Splits, options: 
     if outcome.privacy is None:
         print("not private")
         return
-    print("\n".join(privacy_lines(outcome.privacy, settings, options["search"])))
-
-
-def privacy_lines(privacy: Privacy, settings: Configuration, runs: int) -> list[str]:
-    """Return lines of text: the privacy of a run, what Opacus' accountant says of it where that applies, and the
-    epsilon that the search which chose its settings costs.
-
-    runs: the number of settings that the search compared, each in one run; 1 if there was no search."""
-    lines = ["privacy:", *("  " + line for line in privacy.lines())]
-    if settings.method not in ZEROTH_ORDER and (privacy.sampling, privacy.relation) == ("poisson", "add-remove"):
-        lines.append(f"  Opacus' RDP accountant on the same run: epsilon = {opacus_epsilon(privacy):.6g}")
-    if runs > 1:
-        unit = Release(
-            privacy.noise_multiplier,
-            privacy.steps,
-            sampling=privacy.sampling,
-            relation=privacy.relation,
-            sample_rate=privacy.batch / privacy.n,
-        )
-        cost = search_epsilon([unit], runs, privacy.delta)
-        lines.append(f"  search: {runs} settings compared on dev records, which are taken to be public;")
-        best = selection_epsilon([unit], privacy.delta, Runs(runs)).upper
-        lines.append(f"  all {runs} runs on the training records together cost epsilon = {cost:.6g};")
-        lines.append(
-            f"  the best of a random number of them, {runs} on average, and nothing else: epsilon = {best:.6g}"
-        )
-    else:
-        lines.append("  search: none counted (--search N for a choice among N settings)")
-    return lines
+    print("privacy:", *outcome.privacy.lines(), sep="\n  ")
 
 
 def _model(settings: Configuration, device: str, options: dict[str, Any]) -> LanguageModel:
@@ -202,7 +167,6 @@ EXPERIMENT = Command(
     __doc__,
     _body,
     _flags(),
-    aliases={"target_epsilon": "--epsilon", "target_delta": "--delta", "expected_batch": "--batch"},
     one_of=("--per-class", "--total", "--all-records"),
 )
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from benchmarks.llm.only_d import Adapted, Top
+from benchmarks.llm.top import Adapted, Top
 
 
 class _Products(NamedTuple):

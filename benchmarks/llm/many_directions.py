@@ -28,15 +28,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention
 
-from benchmarks.kit.device import chosen_device, device_name
+from benchmarks.kit.device import device_name
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, percent
-from benchmarks.llm.all_weights import Work, trained
-from benchmarks.llm.last_layer import LABELS
-from benchmarks.llm.last_norm import DELTA, NONE
-from benchmarks.llm.only_d import Top, _turned
-from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
+from benchmarks.llm import last_norm
+from benchmarks.llm.top import MODEL, TRAINED, WHOLE, Records, Top, turned
+from benchmarks.llm.tuned import CHOSEN, DELTA, LABELS, NONE, Recipe, best, ready, reported, trained, tried
 from dpzero_theory.cli import Parser, input_folder, integer, number
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
@@ -68,7 +66,7 @@ class Stacked:
     def __init__(self, top: Top) -> None:
         self.top, self._layers = top, list(top.layers)
         self.weights = [p for p in top.parameters() if p.requires_grad]
-        self._place = {weight: place for place, weight in enumerate(self.weights)}
+        self._place: dict[Tensor, int] = {weight: place for place, weight in enumerate(self.weights)}
 
     def drawn(self, directions: int, generator: torch.Generator) -> Shifts:
         """Return `directions` new directions."""
@@ -111,7 +109,8 @@ class Stacked:
 
         def norm(part: Any, x: Tensor) -> Tensor:
             gain = part.weight + left[self._place[part.weight]]
-            return rms_norm(x, x.shape[-1:], eps=part.variance_epsilon) * gain[:, None]
+            out: Tensor = rms_norm(x, x.shape[-1:], eps=part.variance_epsilon) * gain[:, None]
+            return out
 
         embedding: Any = self.top.embedding
         place, flat = self._place[embedding.weight], ids.flatten()
@@ -126,7 +125,7 @@ class Stacked:
                 for part in (attention.q_proj, attention.k_proj, attention.v_proj)
             )
             found = scaled_dot_product_attention(
-                _turned(q, cos, sin), _turned(k, cos, sin), v, is_causal=True, enable_gqa=True
+                turned(q, cos, sin), turned(k, cos, sin), v, is_causal=True, enable_gqa=True
             )
             found = found.transpose(1, 2).reshape(points, records * tokens, -1)
             x = x + linear(attention.o_proj.weight, found)
@@ -147,11 +146,10 @@ class Stacked:
                 weight.addmm_(left.T * along, right)
 
 
-def differences(work: Work, model: Stacked, part: str, rows: Tensor, shifts: Shifts) -> Tensor:
+def differences(work: Records, model: Stacked, part: str, rows: Tensor, shifts: Shifts) -> Tensor:
     """Return the forward differences (L(w + lambda u) - L(w)) / lambda of records along each direction u, shape
     (records, K). Records of about equal length are evaluated together. rows: their numbers in the split `part`."""
-    batch = work.parts[part][rows]
-    ids, last, wanted = work.asked(batch)
+    ids, last, wanted = work.asked(work.states(model.top.count)[part][rows])
     order, points = last.argsort(), len(shifts.left[0]) + 1
     found = ids.new_zeros((len(rows), points - 1), dtype=torch.float32)
     start = 0
@@ -167,14 +165,14 @@ def differences(work: Work, model: Stacked, part: str, rows: Tensor, shifts: Shi
     return found
 
 
-def gradient_norm(work: Work, model: Stacked, generator: torch.Generator) -> float:
+def gradient_norm(work: Records, model: Stacked, generator: torch.Generator) -> float:
     """Return the median over 256 dev records of the norm of a record's gradient, estimated from K directions."""
     found = differences(work, model, "dev", torch.arange(256), model.drawn(K, generator))
     return float(found.square().mean(1).sqrt().median())
 
 
 def tuned(
-    work: Work, top: Top, clip: float, scale: float, steps: int, shown: Sequence[int]
+    work: Records, top: Top, clip: float, scale: float, steps: int, shown: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Run DPZero and yield a row after each number of steps in `shown`.
 
@@ -185,8 +183,7 @@ def tuned(
         scale: s, for the step size s / (c G^2), which falls linearly to 0 over STEPS steps.
         steps: how many of the STEPS steps are made.
     """
-    begun, n = time.perf_counter(), len(work.parts["train"])
-    device = work.parts["dev"].tensors[0].device
+    begun, n, device = time.perf_counter(), len(work.states(top.count)["train"]), work.device
     noise = calibrate_noise_multiplier(
         target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS, sampling="poisson", relation="add-remove",
         sample_rate=BATCH / n,
@@ -208,27 +205,27 @@ def tuned(
             if step + 1 in shown:
                 yield {
                     "steps": step + 1, "clip": bound, "step_size": step_size, "noise_multiplier": noise,
-                    "dev_accuracy": work.accuracy(top, "dev"), "test_accuracy": work.accuracy(top, "test"),
+                    "dev_accuracy": work.evaluated(top, "dev")[0], "test_accuracy": work.evaluated(top, "test")[0],
                     "seconds": round(time.perf_counter() - begun, 1),
                 }  # fmt: skip
 
 
-def timed(work: Work, top: Top, dtype: str) -> Iterator[dict[str, Any]]:
+def timed(work: Records, top: Top, dtype: str) -> Iterator[dict[str, Any]]:
     """Yield the seconds that K + 1 = 65 points of 64 train records of 24 tokens take, in one pass and in as many plain
     forward passes: medians of five, after one that does not count."""
     top = top.to(getattr(torch, "float32" if dtype == "tf32" else dtype))
-    model, device = Stacked(top), top.options.device
-    ids = torch.arange(64 * 24, device=device).view(64, 24) + 1000  # type: ignore[call-overload]
+    model, device = Stacked(top), work.device
+    ids = torch.arange(64 * 24, device=device).view(64, 24) + 1000
     last = wanted = torch.ones(64, dtype=torch.long, device=device)
-    drawn = model.drawn(K, torch.Generator(device).manual_seed(0))  # type: ignore[call-overload]
-    shifts = Shifts(*([row if row is None else row.to(top.rows.dtype) for row in rows] for rows in drawn))  # type: ignore[arg-type, call-overload, union-attr]
+    drawn = model.drawn(K, torch.Generator(device).manual_seed(0))
+    shifts = Shifts(*([row if row is None else row.to(top.rows.dtype) for row in rows] for rows in drawn))  # type: ignore[arg-type]
 
     def plain() -> None:
         for _ in range(K + 1):
             top(ids, last)
 
     def stacked() -> None:
-        for part in torch.split(torch.arange(64, device=device), 32):  # type: ignore[call-overload]
+        for part in torch.split(torch.arange(64, device=device), 32):
             model.losses(ids[part], last[part], wanted[part], shifts, SMOOTHING)
 
     for name, work_once in (("one pass", stacked), ("separate passes", plain)):
@@ -269,11 +266,12 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
     if time.monotonic() > options.begun + 60 * options.minutes:
         sys.exit("the time is over: the same command goes on")
     if options.work is None:
-        options.work = Work(options.data, options.device)
+        options.work = last_norm.prepared(options.data, options.device)
     work, method = options.work, at["method"]
     torch.set_float32_matmul_precision("high")
-    top = work.top()
-    common = {"d": sum(p.numel() for p in top.parameters()), "n": len(work.parts["train"])}
+    top = work.top(TRAINED[WHOLE]._replace(layers=work.layers))
+    data = work.states(top.count)["train"]
+    common = {"d": sum(p.numel() for p in top.parameters()), "n": len(data)}
     if method == "points":
         return [{**common, **row} for row in timed(work, top, at["setting"])]
     chosen = at["setting"] == CHOSEN
@@ -283,12 +281,13 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
         return [{**common, "directions": K, **row} for row in tuned(work, top, first, second, steps, shown)]
     begun = time.perf_counter()
     torch.set_float32_matmul_precision("highest")
-    cost = trained(work, top, at, second, steps=int(first))
+    how = Recipe("dp-adamw", EPSILON, steps=int(first), batch=256, step_size=second, clip=1.0, at_once=32)
+    cost = trained(how, top, work.losses, data)
     return [
         {
             **common, "steps": 0, "steps_made": int(first), "step_size": second,
-            "noise_multiplier": cost["noise_multiplier"], "dev_accuracy": work.accuracy(top, "dev"),
-            "test_accuracy": work.accuracy(top, "test"), "seconds": round(time.perf_counter() - begun, 1),
+            "noise_multiplier": cost["noise_multiplier"], "dev_accuracy": work.evaluated(top, "dev")[0],
+            "test_accuracy": work.evaluated(top, "test")[0], "seconds": round(time.perf_counter() - begun, 1),
         }
     ]  # fmt: skip
 
@@ -320,7 +319,7 @@ def table(folder: Path = RESULTS / "llm_many_directions") -> str:
 
 
 def _check(parser: Parser, options: Namespace) -> None:
-    options.device, options.begun = chosen_device(parser, options.device), time.monotonic()
+    options.begun = time.monotonic()
     ready(parser, options)
 
 

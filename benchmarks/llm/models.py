@@ -1,5 +1,7 @@
 """Masked, causal and encoder models by path or id, pretrained or with random weights."""
 
+import argparse
+import re
 import tomllib
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,6 +28,7 @@ MINILM = "minilm"
 downloaded."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "encoder": AutoModel}
 
 
@@ -43,6 +46,14 @@ class LanguageModel:
     def pad(self) -> int:
         """The token id that fills prompts up to one length; an arbitrary one where the tokenizer has none."""
         return int(self.tokenizer.pad_token_id or 0)
+
+
+def model_name(text: str) -> str:
+    """A type for `add_argument`: a name or id such as FacebookAI/roberta-large, or a folder that is there."""
+    if _ID.fullmatch(text) or Path(text, "config.json").is_file() or Path(text, "tokenizer.json").is_file():
+        return text
+    rule = "must be a folder with a model or an id of Hugging Face, OWNER/NAME"
+    raise argparse.ArgumentTypeError(f"{rule}; got {check.shown(text)}")
 
 
 def load(

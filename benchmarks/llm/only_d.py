@@ -23,35 +23,26 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy.stats import linregress
 from scipy.stats import t as student
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 
-from benchmarks.kit.device import chosen_device, device_name
+from benchmarks.kit.device import device_name
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, rounded
-from benchmarks.llm.last_norm import DELTA, TASK, padded
-from benchmarks.llm.models import load
-from benchmarks.llm.prompts import Prompter
+from benchmarks.llm.last_norm import TASK
 from benchmarks.llm.records import Selection, splits
-from benchmarks.llm.settings import MODEL, ready
 from benchmarks.llm.tasks import task
-from benchmarks.pretrained import cache
+from benchmarks.llm.top import MODEL, TRAINED, Records, Trained
+from benchmarks.llm.tuned import DELTA, ready
 from benchmarks.slopes import interval
-from dpzero_theory.cli import Parser, Several, input_folder, integer
-from dpzero_theory.optim.losses.frozen import STATES, States, cached
-from dpzero_theory.optim.losses.starting import public_clip
-from dpzero_theory.optim.losses.task_losses import IGNORED
+from dpzero_theory.cli import Several, input_folder, integer
 from dpzero_theory.optim.private import make_private_with_epsilon
 
 N, HELD_OUT, LENGTH = 1024, 128, 16
@@ -68,84 +59,21 @@ FOLDERS = ("llm_only_d", "llm_only_d_gpu")
 """The folders of committed rows: of a processor, and of a GPU for what is beyond a processor."""
 
 
-class Trained(NamedTuple):
-    """A choice of the weights that are trained. layers: how many layers at the end of the model are run at every step.
-    what: "norms", "adapters", "all" (all weights of these layers and of the last normalisation) or "whole" (the
-    embedding too, for which all layers have to be run). rank: that of the adapters beside all matrices of these layers;
-    0 for none."""
-
-    layers: int
-    what: str
-    rank: int = 0
-
-
-TRAINED = {
-    "last normalisation": Trained(0, "norms"),
-    "norms of the last layer": Trained(1, "norms"),
-    "LoRA of rank 1, last layer": Trained(1, "adapters", 1),
-    "LoRA of rank 8, last layer": Trained(1, "adapters", 8),
-    "LoRA of rank 64, last layer": Trained(1, "adapters", 64),
-    "last layer": Trained(1, "all"),
-    "last two layers": Trained(2, "all"),
-    "last 16 layers": Trained(16, "all"),
-    "all weights": Trained(30, "whole"),
-}
 LIGHT = tuple(TRAINED)[:7]
 """What a processor tunes in minutes, and the command by default: a step on all weights takes one core several
 seconds."""
 
 
-class Adapted(nn.Module):
-    """A linear map x -> W x + B A x with frozen W, of which A, shape (rank, inputs), and B, shape (outputs, rank), are
-    trained (LoRA). At first B is zero, and A is drawn with variance 1 by a fixed seed. With the usual variance,
-    1/inputs, steps that move B enough would move A by many times its size, since a zeroth-order step moves all
-    coordinates by the same length."""
-
-    def __init__(self, whole: nn.Linear, rank: int) -> None:
-        super().__init__()
-        self.whole = whole
-        drawn = torch.Generator().manual_seed(0)
-        self.down = nn.Parameter(torch.randn(rank, whole.in_features, generator=drawn))
-        self.up = nn.Parameter(torch.zeros(whole.out_features, rank))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.whole(x) + linear(linear(x, self.down), self.up)
-        return out
-
-
-class Top(nn.Module):
-    """The last layers of a Llama, its last normalisation, and the rows of its output matrix that belong to options.
-
-    It takes hidden states, shape (records, tokens, width), padded on the right, and the position of each record's last
-    token. It returns the logits of the options after that token, shape (records, options). In the last layer only that
-    token is computed, as no other is needed.
-
-    With all layers it has the embedding too, to which the output matrix is tied, and takes token ids, shape (records,
-    tokens), in the place of hidden states.
-    """
-
-    def __init__(self, model: Any, count: int, options: tuple[int, ...]) -> None:
-        super().__init__()
-        whole = count == len(model.model.layers)
-        self.layers = deepcopy(model.model.layers[len(model.model.layers) - count :])
-        self.norm = deepcopy(model.model.norm)
-        self.positions = deepcopy(model.model.rotary_emb)
-        self.embedding = deepcopy(model.model.embed_tokens) if whole else None
-        self.register_buffer("options", torch.tensor(options))
-        self.register_buffer("rows", model.lm_head.weight[list(options)].detach().clone())
-
-    def forward(self, states: Tensor, last: Tensor) -> Tensor:
-        records, rows = torch.arange(len(states), device=states.device), self.rows
-        if self.embedding is not None:
-            states, rows = self.embedding(states), self.embedding.weight[self.options]
-        if len(self.layers) == 0:
-            hidden = states[records, last]
-        else:
-            turns = self.positions(states, torch.arange(states.shape[1], device=states.device)[None])
-            for layer in self.layers[:-1]:
-                states = layer(states, position_embeddings=turns)
-            hidden = _at_last(self.layers[-1], states, last, turns)
-        return linear(self.norm(hidden), rows)  # type: ignore[arg-type]
+def prepared(data: Path | None, device: str = "cpu") -> Records:
+    """Return the model with the phrases by split: "train", "public" (which give the gradient norm G) and "stopping" (on
+    which runs are stopped). data: a folder of local files; None for Hugging Face."""
+    work = Records(task(TASK), 2 * LENGTH, device=device)
+    pool = splits(task(TASK), Selection(total=4 * N, dev=0, test=1), 0, data).train
+    fit = work.short(pool, LENGTH, N + 2 * HELD_OUT)
+    work.add("train", fit[:N], LENGTH)
+    work.add("public", fit[N : N + HELD_OUT], LENGTH)
+    work.add("stopping", fit[N + HELD_OUT :], LENGTH)
+    return work
 
 
 def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float) -> float:
@@ -160,120 +88,7 @@ def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float
     return math.nan
 
 
-def _at_last(layer: Any, states: Tensor, last: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Return a layer's output at one token of each record, shape (records, width).
-
-    states: the layer's input, shape (records, tokens, width). last: the token's position in each record. turns: the
-    cosines and sines of the rotary embedding, shape (1, tokens, width of a head).
-    """
-    records, attention = torch.arange(len(states), device=states.device), layer.self_attn
-    x = layer.input_layernorm(states)
-    heads = (len(states), states.shape[1], -1, attention.head_dim)
-    cos, sin = (turn[0, :, None] for turn in turns)
-    keys = _turned(attention.k_proj(x).view(heads), cos, sin).transpose(1, 2)
-    values = attention.v_proj(x).view(heads).transpose(1, 2)
-    query = attention.q_proj(x[records, last]).view(len(states), -1, attention.head_dim)
-    query = _turned(query, cos[last], sin[last])[:, :, None]
-    seen = torch.arange(states.shape[1], device=states.device) <= last[:, None]
-    found = scaled_dot_product_attention(query, keys, values, attn_mask=seen[:, None, None], enable_gqa=True)
-    hidden = states[records, last] + attention.o_proj(found.flatten(1))
-    out: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-    return out
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the rotary embedding of x, in whose last axis each pair of coordinates (i, i + half the width) is turned
-    by an angle. cos, sin: the cosines and sines of the angles, of shapes that broadcast to that of x."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
-
-
-class Work:
-    """The model and its records, from local files in the folder `data` or, if it is None, from Hugging Face. Only the
-    splits in `parts` are kept, of "train", "public" (which give the gradient norm G) and "stopping" (on which runs are
-    stopped). Hidden states are computed on the CPU and gradient norms on `device`, where runs are made too, when they
-    are first needed, and kept."""
-
-    def __init__(
-        self, data: Path | None, parts: Sequence[str] = ("train", "public", "stopping"), device: str = "cpu"
-    ) -> None:
-        self.model, self.device = load(MODEL), device
-        prompter = Prompter(task(TASK), self.model.kind, self.model.tokenizer, 2 * LENGTH)
-        self.options = tuple(ids[0] for ids in prompter.classes())
-        pool = splits(task(TASK), Selection(total=4 * N, dev=0, test=1), 0, data).train
-        ids = [example.ids for example in prompter.examples(pool)]
-        whole = {tokens: record for tokens, record in zip(ids, pool, strict=True) if len(tokens) < LENGTH}
-        padding = padded(prompter, self.options, [*whole.values()], self.model.pad, LENGTH)
-        ends = {"train": (0, N), "public": (N, N + HELD_OUT), "stopping": (N + HELD_OUT, N + 2 * HELD_OUT)}
-        if len(padding) < N + 2 * HELD_OUT:
-            raise ValueError(f"data must hold {N + 2 * HELD_OUT} phrases that fit; got {len(padding)}")
-        self._texts = {part: padding[start:end] for part, (start, end) in ends.items() if part in parts}
-        self._states: dict[int, dict[str, States]] = {}
-        self._norms: dict[Trained, float] = {}
-
-    def states(self, count: int) -> dict[str, States]:
-        """Return the records by split, with the hidden states that enter the last `count` layers of the model; with
-        their token ids in the place of hidden states if that is all layers."""
-        body: Any = self.model.module.model
-        if count not in self._states and count == len(body.layers):
-            self._states[count] = {part: _as_states(records) for part, records in self._texts.items()}
-        if count not in self._states:
-            body.requires_grad_(False)
-            body.norm.requires_grad_(True)
-            body.layers[len(body.layers) - count :].requires_grad_(True)
-            _, *states = cached(self.model.module, *self._texts.values(), folder=cache() / "states")
-            self._states[count] = dict(zip(self._texts, states, strict=True))
-        return self._states[count]
-
-    def top(self, trained: Trained) -> Top:
-        """Return a new copy of the model's last layers and output on the device of runs, with the weights at their
-        start, in which the weights that `trained` names, and no others, have requires_grad."""
-        top = Top(self.model.module, trained.layers, self.options)
-        top.requires_grad_(trained.what in ("all", "whole"))
-        if top.embedding is not None:
-            top.embedding.requires_grad_(trained.what == "whole")
-        if trained.what == "norms":
-            for name, weight in top.named_parameters():
-                weight.requires_grad_("norm" in name)
-        if trained.what == "adapters":
-            for part in list(top.modules()):
-                for name, child in list(part.named_children()):
-                    if isinstance(child, nn.Linear):
-                        setattr(part, name, Adapted(child, trained.rank))
-        return top.to(self.device)
-
-    def gradient_norm(self, trained: Trained) -> float:
-        """Return G, the median over the public records of the norm of a record's gradient with respect to the trained
-        weights, estimated from finite differences along random directions at the weights from which runs start."""
-        if trained not in self._norms:
-            records = self.states(trained.layers)
-            self._norms[trained] = public_clip(
-                self.top(trained), self.losses, records["public"], records["train"], smoothing=SMOOTHING
-            )
-        return self._norms[trained]
-
-    def losses(self, module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Return the cross-entropy of each record's right answer over the task's answers, shape (records,). `module` is
-        a `Top` and `batch` has records of `states`."""
-        labels, records = batch["labels"], torch.arange(len(batch["labels"]))
-        place = (labels != IGNORED).int().argmax(1)
-        wanted = (labels[records, place][:, None] == torch.tensor(self.options)).int().argmax(1)
-        states, last, wanted = (tensor.to(self.device) for tensor in (batch[STATES], place - 1, wanted))
-        return cross_entropy(module(states, last), wanted, reduction="none")
-
-
-def _as_states(records: Sequence[dict[str, Tensor]]) -> States:
-    """Return the data set of these records with their token ids in the place of hidden states."""
-    values = {name: torch.stack([record[name] for record in records]) for name in records[0]}
-    return States(values["input_ids"], values)
-
-
-def _mean_loss(work: Work, top: Top, states: States) -> float:
-    with torch.no_grad():
-        return float(work.losses(top, states[torch.arange(len(states))]).mean())
-
-
-def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
+def measured(work: Records, trained: Trained, scale: float) -> dict[str, Any]:
     """Tune privately until the mean loss on the records that stop runs, averaged over the last WINDOW evaluations, has
     fallen by DROP nats, or for STEPS steps. Returns the row of the run.
 
@@ -283,8 +98,8 @@ def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
     """
     begun = time.perf_counter()
     records, top = work.states(trained.layers), work.top(trained)
-    norm = work.gradient_norm(trained)
-    seen, losses = [0.0], [_mean_loss(work, top, records["stopping"])]
+    norm = work.gradient_norm(trained, "public", SMOOTHING)
+    seen, losses = [0.0], [work.evaluated(top, "stopping")[1]]
     averages = losses.copy()
     with TemporaryDirectory() as folder:
         run = make_private_with_epsilon(
@@ -297,7 +112,7 @@ def measured(work: Work, trained: Trained, scale: float) -> dict[str, Any]:
             made = run.step().release + 1
             if made % EVERY == 0:
                 seen.append(float(made))
-                losses.append(_mean_loss(work, top, records["stopping"]))
+                losses.append(work.evaluated(top, "stopping")[1])
                 averages.append(float(np.mean([*losses[:1] * WINDOW, *losses][-WINDOW:])))
         run.close()
     steps = steps_to_target(seen, averages, DROP)
@@ -319,7 +134,7 @@ def table(rows: pd.DataFrame, ranks: pd.DataFrame | None = None) -> str:
     of the mean of their logarithm over the runs (Student's t), and below it the slope of log steps against log d for
     each s.
 
-    ranks: the rows of `benchmarks.llm.only_d_rank`: r and the trace of the Hessian H over G^2 stand beside d.
+    ranks: the rows of benchmarks/results/llm_only_d_rank: r and the trace of the Hessian H over G^2 stand beside d.
     """
     scales = sorted(rows["scale"].unique())
     lines = []
@@ -335,7 +150,7 @@ def table(rows: pd.DataFrame, ranks: pd.DataFrame | None = None) -> str:
 
 def _curved(rank: dict[Any, Any] | None, norm: float) -> list[str]:
     """Return two texts with 95% intervals: the effective rank r, and the trace of the Hessian over `norm` squared.
-    rank: the row of `benchmarks.llm.only_d_rank`; both texts are "-" if it is None. norm: the median gradient norm
+    rank: the row of llm_only_d_rank; both texts are "-" if it is None. norm: the median gradient norm
     G."""
     if rank is None:
         return ["-", "-"]
@@ -379,14 +194,9 @@ def _cells(options: Namespace) -> Iterator[Cell]:
             yield from ({"trained": name, "scale": scale, "seed": seed} for seed in range(1, options.seeds + 1))
 
 
-def _check(parser: Parser, options: Namespace) -> None:
-    options.device = chosen_device(parser, options.device)
-    ready(parser, options)
-
-
 def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
     if options.work is None:
-        options.work = Work(options.data, device=options.device)
+        options.work = prepared(options.data, options.device)
     return measured(options.work, TRAINED[at["trained"]], at["scale"])
 
 
@@ -422,7 +232,7 @@ EXPERIMENT = Experiment(
         "sampling": "poisson", "relation": "add-remove", "clip": "the median gradient norm G",
         "drop": DROP, "every": EVERY, "window": WINDOW, "tokens": LENGTH,
     },
-    check=_check,
+    check=ready,
     device=device_name,
     cells=_cells,
     measure=_measure,

@@ -21,23 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.experiment import Cell
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, percent
-from benchmarks.llm.last_norm import (
-    DELTA,
-    DIRECTIONS,
-    LARGE,
-    SMOOTHING,
-    Prepared,
-    first,
-    prepared,
-    private_run,
-    texts,
-)
-from benchmarks.llm.settings import CHOSEN, MODEL, best, ready, reported, tried
-from benchmarks.pretrained import cache
-from dpzero_theory.cli import input_folder, integer
+from benchmarks.llm.last_norm import DIRECTIONS, LARGE, SMOOTHING, prepared
+from benchmarks.llm.top import NORM, TRAINED
+from benchmarks.llm.tuned import CHOSEN, DELTA, Recipe, Study, first, studied, trained
 from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.group import group_noise
@@ -64,24 +53,26 @@ def noise(method: str, owned: int) -> float:
     ).upper  # fmt: skip
 
 
-def trained(work: Prepared, at: Cell, clip: float, step_size: float) -> dict[str, Any]:
-    """Train by the method of the cell `at` (`method`, as in `noise`; `owned`, the phrases of an owner; `seed`, by which
-    they are dealt) with this clip and first step size, and return the measured columns of the row, among them the
-    accuracy on dev and test phrases. Afterwards the model of `work` has the weights that it had before."""
+def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
+    if options.work is None:
+        options.work = prepared(options.data)
+    work, top, (clip, step_size) = options.work, options.work.top(TRAINED[NORM]), SETTINGS[number]
     owners = LARGE // at["owned"]
-    phrases = first(work.parts["train"], owners * at["owned"])
+    phrases = first(work.states(0)["train"], owners * at["owned"])
     multiplier = noise(at["method"], at["owned"])
     of_a_record = Release(multiplier, STEPS, sampling="poisson", relation="add-remove", sample_rate=RATE)
     data: Any = phrases
     if at["method"] == "users":
         dealt = np.random.default_rng(at["seed"]).permutation(len(phrases)) % owners
         data = by_user(phrases, dealt.tolist())
-    row = private_run(
-        work, data, step_size, epsilon=epsilon_of_history([of_a_record], DELTA).upper, clip=clip, steps=STEPS,
-        expected_batch=RATE * len(data), smoothing=SMOOTHING, directions_per_step=DIRECTIONS, micro_batch=LARGE,
-        points_at_once=DIRECTIONS + 1,
+    how = Recipe(
+        "dpzero", epsilon_of_history([of_a_record], DELTA).upper, steps=STEPS, batch=RATE * len(data), at_once=LARGE,
+        step_size=step_size, clip=clip, directions=DIRECTIONS, smoothing=SMOOTHING,
     )  # fmt: skip
-    return {"owners": owners} | {name: row[name] for name in FIELDS[1:]}
+    cost = trained(how, top, work.losses, data)
+    dev, test = (work.evaluated(top, part)[0] for part in ("dev", "test"))
+    return {"owners": owners, "clip": clip, "step_size": step_size, "dev_accuracy": dev, "test_accuracy": test,
+            "noise_multiplier": cost["noise_multiplier"]}  # fmt: skip
 
 
 def table(folder: Path = RESULTS / "llm_owners") -> str:
@@ -97,46 +88,21 @@ def table(folder: Path = RESULTS / "llm_owners") -> str:
     return markdown(header, shown)
 
 
-def _cells(options: Namespace) -> Iterator[Cell]:
-    for owned, method in product(OWNED, METHODS):
-        common = {"owned": owned, "method": method}
-        yield from tried(common, len(SETTINGS))
-        yield from reported(common, options.seeds)
+def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
+    yield from (({"owned": owned, "method": method}, options.seeds) for owned, method in product(OWNED, METHODS))
 
 
-def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
-    if options.work is None:
-        options.work = prepared(texts(options.data), cache() / "states")
-    setting = at["setting"]
-    if setting == CHOSEN:
-        setting = best(read_rows(options.out), owned=at["owned"], method=at["method"])
-    return [trained(options.work, at, *SETTINGS[int(setting)])]
-
-
-EXPERIMENT = Experiment(
-    name="llm.owners",
-    about=__doc__,
-    flags=[
-        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-        flag("--seeds", type=integer(1, 100), default=5, help="runs of each kind that are reported"),
-    ],
-    folder="llm_owners",
+EXPERIMENT = studied(
+    "owners",
+    __doc__,
+    Study(_kinds, lambda at: len(SETTINGS), ("owned", "method"), _run),
+    seeds=5,
     key=("owned", "method", "setting", "seed"),
     fields=FIELDS,
-    seeds=lambda options: range(options.seeds + 1),
-    dtype="float32",
     settings={
-        "model": MODEL, "task": "sst2", "phrases": LARGE, "epsilon": EPSILON, "delta": DELTA, "rate": RATE,
-        "steps": STEPS, "directions": DIRECTIONS, "smoothing": SMOOTHING, "difference": "forward",
-        "sampling": "poisson", "relation": "add-remove", "trained": "the last normalisation",
+        "task": "sst2", "phrases": LARGE, "epsilon": EPSILON, "rate": RATE, "steps": STEPS, "directions": DIRECTIONS,
+        "smoothing": SMOOTHING, "trained": "the last normalisation",
     },
-    check=ready,
-    cells=_cells,
-    measure=_measure,
-    told=lambda at, rows: (
-        f"{at['owned']} an owner, {at['method']}, setting {at['setting']}, seed {at['seed']}: "
-        f"dev {100 * rows[0]['dev_accuracy']:.1f}, test {100 * rows[0]['test_accuracy']:.1f}"
-    ),
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """The privacy of a run, stated completely; the library does the accounting."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.llm.configuration import Configuration
-from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.step import Release
@@ -65,28 +63,7 @@ def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: 
     c = configuration
     unit = Release(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)
     found = epsilon_of_history([unit], c.delta)
-    how = "Gaussian noise on clipped gradients by Opacus (float32, a generator seeded by the operating system)"
+    how = "Gaussian noise on clipped gradients (float32, a generator seeded by the operating system)"
     return Privacy(
         found.lower, found.upper, c.delta, c.relation, c.sampling, n, c.batch, c.steps, noise_multiplier, c.clip, how
     )
-
-
-def opacus_epsilon(privacy: Privacy) -> float:
-    """Return the epsilon of the run that `privacy` states by Opacus' own (RDP) accountant.
-
-    Raises ValueError unless batches are Poisson and the relation is add-remove, the only case that it knows.
-    """
-    from opacus.accountants import RDPAccountant
-
-    check.choice("sampling", privacy.sampling, ("poisson",))
-    check.choice("relation", privacy.relation, ("add-remove",))
-    accountant = RDPAccountant()
-    accountant.history = [(privacy.noise_multiplier, privacy.batch / privacy.n, privacy.steps)]
-    return float(accountant.get_epsilon(privacy.delta))
-
-
-def search_epsilon(history: Sequence[Release], runs: int, delta: float) -> float:
-    """Return an upper bound on the epsilon, at this delta, of a search that makes `runs` runs on the same private
-    records, each with the releases `history`. Raises ValueError unless runs is an integer >= 1."""
-    times = check.integer("runs", runs)
-    return epsilon_of_history([unit.with_steps(unit.steps * times) for unit in history], delta).upper

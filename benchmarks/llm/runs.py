@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from benchmarks.llm import first_order, zeroth_order
-from benchmarks.llm.configuration import ZEROTH_ORDER, Configuration
-from benchmarks.llm.evaluation import Evaluation, evaluate
+from benchmarks.llm.configuration import FIRST_ORDER, ZEROTH_ORDER, Configuration
+from benchmarks.llm.evaluation import evaluate
 from benchmarks.llm.frozen import memoise
 from benchmarks.llm.models import LanguageModel
 from benchmarks.llm.privacy import Privacy, first_order_noise, first_order_privacy
@@ -88,50 +88,34 @@ def execute(
         for given, examples in zip((records.dev, records.test), others, strict=True)
     )
     wanted = evaluation_steps(c.steps, evaluations) if c.method != "zero-shot" else frozenset({0})
-    progress = _Progress({**c.key(), "n": len(records.train), "d": d}, wanted, dev, entry.metric, announce)
-    privacy, how = trained(module, scores, train_examples, c, folder, progress.after_step)
+    shared = {**c.key(), "n": len(records.train), "d": d}
+    made: list[dict[str, Any]] = []
+    started = time.perf_counter()
+
+    def after_step(step: int) -> None:
+        nonlocal started
+        if step not in wanted:
+            return
+        spent = time.perf_counter() - started
+        score = dev()
+        found = {"step": step, "dev_metric": score.metric, "dev_loss": score.loss, "seconds": round(spent, 2)}
+        made.append({**shared, **found})
+        if score.metric is not None:
+            told = f"{entry.metric} {100 * score.metric:.1f}, loss {score.loss:.4f}, {spent:.0f} s"
+            announce(f"step {step:,}: dev {told}")
+        started = time.perf_counter() - spent
+
+    privacy = trained(module, scores, train_examples, c, folder, after_step)
     final = test()
-    progress.rows[-1] |= {"test_metric": final.metric, "test_loss": final.loss, "how": how}
+    how = "one backward pass a record" if c.private and c.method in FIRST_ORDER else ""
+    made[-1] |= {"test_metric": final.metric, "test_loss": final.loss, "how": how}
     if privacy is not None:
-        progress.rows[-1] |= {
+        made[-1] |= {
             "epsilon_lower": privacy.lower,
             "epsilon_upper": privacy.epsilon,
             "noise_multiplier": privacy.noise_multiplier,
         }
-    return RunResult(tuple(progress.rows), privacy, entry.metric)
-
-
-class _Progress:
-    """Collects the rows of a run while it trains: after each of the chosen steps it evaluates the dev records and notes
-    the seconds of training until then."""
-
-    def __init__(
-        self,
-        shared: dict[str, Any],
-        wanted: frozenset[int],
-        dev: Callable[[], Evaluation],
-        metric: str,
-        announce: Callable[[str], None],
-    ) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self._shared = shared
-        self._wanted = wanted
-        self._dev = dev
-        self._metric = metric
-        self._announce = announce
-        self._started = time.perf_counter()
-
-    def after_step(self, step: int) -> None:
-        if step not in self._wanted:
-            return
-        spent = time.perf_counter() - self._started
-        dev = self._dev()
-        found = {"step": step, "dev_metric": dev.metric, "dev_loss": dev.loss, "seconds": round(spent, 2)}
-        self.rows.append({**self._shared, **found})
-        if dev.metric is not None:
-            shown = f"{self._metric} {100 * dev.metric:.1f}, loss {dev.loss:.4f}, {spent:.0f} s"
-            self._announce(f"step {step:,}: dev {shown}")
-        self._started = time.perf_counter() - spent
+    return RunResult(tuple(made), privacy, entry.metric)
 
 
 def trained(
@@ -141,11 +125,10 @@ def trained(
     c: Configuration,
     folder: Path,
     after_step: Callable[[int], None],
-) -> tuple[Privacy | None, str]:
+) -> Privacy | None:
     """Train the module by the method of the configuration c.
 
-    Returns the privacy of the run, None for a method that is not private, and how the gradients of single records were
-    made, in words, "" for a method without them.
+    Returns the privacy of the run, None for a method that is not private.
 
     scores: gives each record's loss. examples: the training records. folder: the parent of the run's folder.
     after_step: called after each step with the number of steps made, and once at the start where a zeroth-order run is
@@ -153,15 +136,15 @@ def trained(
     """
     if c.method == "zero-shot":
         after_step(0)
-        return None, ""
+        return None
     if c.method in ZEROTH_ORDER:
-        return _zeroth_order(module, scores, examples, c, folder, after_step), ""
+        return _zeroth_order(module, scores, examples, c, folder, after_step)
     if not c.private:
         first_order.train_first_order(module, scores, examples, c, after_step)
-        return None, ""
+        return None
     noise = first_order_noise(c, len(examples))
-    how = first_order.train_private_first_order(module, scores, examples, c, noise, after_step)
-    return first_order_privacy(c, len(examples), noise), how
+    first_order.train_private_first_order(module, scores, examples, c, noise, after_step)
+    return first_order_privacy(c, len(examples), noise)
 
 
 def _zeroth_order(

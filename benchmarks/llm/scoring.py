@@ -7,7 +7,7 @@ padding. A record's loss does not depend on the other records in its batch, up t
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -136,28 +136,22 @@ def by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> T
 
 
 def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict[str, Tensor]:
-    """Return a model's keyword arguments for rows of token ids: input_ids and attention_mask, and for BERT position_ids
-    too, each of shape (rows, longest row). Ids are padded on the right with the id `pad`, so that padding comes after
+    """Return a model's keyword arguments for rows of token ids: input_ids and attention_mask, each of
+    shape (rows, longest row). Ids are padded on the right with the id `pad`, so that padding comes after
     everything that a causal model attends to."""
-    config: Any = model.config
-    ids, mask, positions = _padded(tuple(rows), pad, next(model.parameters()).device)
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    if (
-        config.model_type == "bert"
-    ):  # by default BERT gives all records one row of position ids, from which Opacus cannot tell the batch size
-        inputs["position_ids"] = positions
-    return inputs
+    ids, mask = _padded(tuple(rows), pad, next(model.parameters()).device)
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 @lru_cache(maxsize=64)
-def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three tensors of shape (rows, longest) on the device: the token ids of the rows, padded on the right with
-    `pad`, their attention mask, and the positions 0, 1, .... The last 64 results are kept, because a step asks for the
-    same rows at every evaluation."""
+def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return two tensors of shape (rows, longest) on the device: the token ids of the rows, padded on the right with
+    `pad`, and their attention mask. The last 64 results are kept, because a step asks for the same rows at every
+    evaluation."""
     width = max(map(len, rows))
     ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
-    return ids, mask, torch.arange(width, device=device).expand(len(rows), width)
+    return ids, mask
 
 
 def _logits(model: nn.Module, rows: Sequence[tuple[int, ...]], positions: Sequence[Sequence[int]], pad: int) -> Tensor:

@@ -11,10 +11,8 @@ from benchmarks.kit.rows import Results, read_rows
 from benchmarks.llm import zeroth_order
 from benchmarks.llm.__main__ import EXPERIMENT
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, PRIVATE, Configuration
-from benchmarks.llm.privacy import opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, evaluation_steps, execute
 from benchmarks.llm.tasks import task
-from dpzero_theory.privacy.step import Release
 from tests.benchmarks.llm.files import write
 from tests.benchmarks.llm.test_prompts import PAIRS
 from tests.benchmarks.llm.tiny import tiny, tokenizer
@@ -181,16 +179,3 @@ def test_unused_settings_do_not_tell_rows_apart() -> None:
 def test_a_configuration_is_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         configuration(**changes)
-
-
-def test_both_accountants_and_the_cost_of_a_search(tmp_path: Path) -> None:
-    data = write(task("sst2"), tmp_path)
-    c = configuration(method="dp-adamw", epsilon=3.0, steps=4, sampling="poisson", batch=4)
-    outcome = execute(c, tiny("encoder"), folder=tmp_path, data=data)
-    assert outcome.privacy is not None
-    assert outcome.privacy.epsilon <= 3.0
-    assert 3.0 < opacus_epsilon(outcome.privacy) < 6.0, "RDP is an upper bound, and not absurd"
-    assert "Opacus" in outcome.privacy.how
-    unit = Release(outcome.privacy.noise_multiplier, 4, sampling="poisson", relation="add-remove", sample_rate=1 / 3)
-    assert search_epsilon([unit], 1, 1e-5) == pytest.approx(outcome.privacy.epsilon)
-    assert 3.0 < search_epsilon([unit], 5, 1e-5) < 15.0

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from benchmarks.llm import scoring
-from benchmarks.llm.generation import generate, token_f1
+from benchmarks.llm.evaluation import generate, token_f1
 from benchmarks.llm.prompts import Example, Prompter
 from benchmarks.llm.tasks import names, task
 from tests.benchmarks.llm.test_prompts import PAIRS, RECORDS

@@ -2,10 +2,20 @@
 
 import string
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import BertConfig, OPTConfig, PreTrainedTokenizerFast, RobertaConfig
+from transformers import (
+    BertConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+)
 
 from benchmarks.llm.models import LanguageModel, random_model
 from benchmarks.llm.tasks import names, task
@@ -102,3 +112,30 @@ def tiny(kind: str, seed: int = 0) -> LanguageModel:
             vocab_size=words, intermediate_size=32, max_position_embeddings=300, pad_token_id=0, **shape
         )
     return LanguageModel(random_model(config, kind, seed=seed), tokenizer(kind), kind)
+
+
+def llama(layers: int = 2) -> LanguageModel:
+    """Returns a Llama of width 16 with random weights, which are the same at every call, and tied embeddings."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer("causal")), hidden_size=16, intermediate_size=24, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    return LanguageModel(LlamaForCausalLM(config).eval(), tokenizer("causal"), "causal")
+
+
+def in_its_place(monkeypatch: pytest.MonkeyPatch, folder: Path, layers: int = 2) -> LanguageModel:
+    """Puts `llama` in the place of the pretrained model, whose hidden states are kept below `folder`; returns it."""
+    found = llama(layers)
+    monkeypatch.setattr("benchmarks.llm.top.load", lambda name, **_: found)
+    monkeypatch.setattr("benchmarks.llm.top.cache", lambda: folder / "cache")
+    monkeypatch.setattr("benchmarks.llm.tuned.pretrained_folder", lambda name: folder)
+    return found
+
+
+def phrases(folder: Path, count: int = 90) -> Path:
+    """Writes SST-2's files into `folder`, where a phrase's sign is told by one word, and returns the folder."""
+    for part in ("train", "test"):
+        lines = [f"a {'fine' if i % 2 else 'bad'} film {chr(97 + i % 26)}{i} \t{i % 2}" for i in range(count)]
+        (folder / f"sst2_{part}.tsv").write_text("sentence\tlabel\n" + "\n".join(lines) + "\n")
+    return folder

@@ -1,0 +1,93 @@
+"""The tables of the pages on language models, made from the committed rows."""
+
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import markdown, percent
+from benchmarks.llm import all_weights, last_layer, last_norm, last_norm_tasks, only_d, owners, rewards, table, tuned
+from benchmarks.llm.tasks import task
+from benchmarks.llm.top import ADAPTERS, NORM, WHOLE
+from benchmarks.llm.tuned import CHOSEN, NONE
+
+METHODS = (
+    ("zero-shot", NONE), ("dpzero", "2"), ("dp-adamw", "2"), ("dpzero", "6"), ("dp-adamw", "6"), ("adamw", NONE),
+)  # fmt: skip
+_SHORT = {NORM: "576 gains", ADAPTERS: "adapters", WHOLE: "all"}
+
+
+def _ends(name: str) -> pd.DataFrame:
+    """Return the rows of runs after their last step. name: of the folder."""
+    rows = read_rows(RESULTS / name)
+    return rows[rows["step"] == rows.groupby("method")["step"].transform("max")] if "step" in rows else rows
+
+
+def sst2() -> pd.DataFrame:
+    """Return the rows of `last_norm` on the most training phrases, with the columns `task` and `prompt` that those of
+    `last_norm_tasks` have."""
+    rows = _ends("llm_last_norm")
+    return rows[rows["n"] == last_norm.LARGE].assign(task=last_norm.TASK, prompt="paper")
+
+
+def methods() -> str:
+    """Return a table of the test accuracy of every method, by task and by what is trained, with the paper's prompts."""
+    tasks, layer = _ends("llm_last_norm_tasks"), _ends("llm_last_layer")
+    rows = pd.concat(
+        [
+            sst2().assign(trained=NORM),
+            tasks[tasks["prompt"] == "paper"].assign(trained=NORM),
+            layer.replace({"trained": {last_layer.NOTHING: ADAPTERS}}).query("trained == @ADAPTERS"),
+            _ends("llm_all_weights").assign(task=last_norm.TASK, trained=WHOLE),
+        ]
+    )
+    found = tuned.ends(rows, "task", "trained", "method", "epsilon")
+    places = list(last_layer.TASKS)
+    lines = sorted(found.items(), key=lambda end: (places.index(end[0][0]), (NORM, ADAPTERS, WHOLE).index(end[0][1])))
+    named = {(task(name).title, _SHORT[what], *method): end for (name, what, *method), end in lines}
+    return tuned.table(named, ("task", "trained"), METHODS)
+
+
+def methods_order() -> str:
+    """Return a table of the differences between neighbours in the paper's order of methods, by task and prompt."""
+    one = tuned.ends(sst2(), "task", "prompt", "method", "epsilon")
+    found = one | last_norm_tasks.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
+    return tuned.order({(task(name).title, *rest): end for (name, *rest), end in found.items()}, ("task", "prompt"))
+
+
+def one_task() -> str:
+    """Return a table of the accuracy of a pretrained language model before and after its last normalisation was
+    trained: mean over the reported runs and 95% interval of it (Student's t), by method, epsilon and n."""
+    ends = _ends("llm_last_norm")
+    ends = ends[ends["setting"].astype(str) == CHOSEN]
+    start = 100 * float(ends[ends["method"] == "zero-shot"]["test_accuracy"].iloc[0])
+    lines: list[tuple[int, float, list[str]]] = []
+    for (n, method, epsilon), part in ends.groupby(["n", "method", "epsilon"]):
+        mean = 100 * float(part["test_accuracy"].mean())
+        name = table.LABELS[str(method)] + ("" if str(epsilon) == NONE else f" ({epsilon})")
+        tuned_at = [f"{n:,}", f"{part['step_size'].iloc[0]:g}"] if method != "zero-shot" else ["-", "-"]
+        shown = [percent(part["test_accuracy"]), f"{mean - start:+.1f}", f"{len(part)}"]
+        seconds = f"{part['seconds'].median():.0f} s"
+        lines.append((int(str(n)) if method != "zero-shot" else 0, mean, [name, *tuned_at, *shown, seconds]))
+    heads = ["method (epsilon)", "n", "step size", "test accuracy (%)", "gain", "runs", "a run"]
+    return markdown(heads, [line for *_, line in sorted(lines)])
+
+
+def _paper_table(name: str, folder: str) -> Callable[[], str]:
+    return lambda: table.report(table.table(name, "few-steps"), read_rows(RESULTS / folder))
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "language_models": _paper_table("tab:dpzero-mezo", "llm_dpzero_mezo"),
+    "opt_prompts": _paper_table("tab:opt-cls", "llm_opt_cls"),
+    "last_norm": one_task,
+    "last_norm_tasks": lambda: last_norm_tasks.table(read_rows(RESULTS / "llm_last_norm_tasks")),
+    "methods_order": methods_order,
+    "llm_methods": methods,
+    "only_d": lambda: only_d.table(only_d.committed(), read_rows(RESULTS / "llm_only_d_rank")),
+    "llm_last_layer": lambda: last_layer.table(read_rows(RESULTS / "llm_last_layer")),
+    "llm_all_weights": all_weights.table,
+    "llm_rewards": rewards.table,
+    "llm_rewards_tasks": rewards.table_of_tasks,
+    "llm_owners": owners.table,
+}

