@@ -112,8 +112,8 @@ JOBS = (
     ),
     Job(
         "fixed-rank",
-        "r = 5 whatever d, 10^2 to 10^8, five seeds (in the coordinates that runs can tell apart)",
-        "benchmarks rank --experiments dimension beyond --seeds 5 --device cuda",
+        "r = 5 whatever d, 10^2 to 10^7, five seeds (in the coordinates that runs can tell apart)",
+        "benchmarks rank --experiments dimension --seeds 5 --device cuda",
         "rank",
         150,
         4,

