@@ -13,7 +13,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
 from importlib.util import find_spec
-from typing import Any, ParamSpec, TypeGuard, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -144,9 +144,20 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
 
 
 def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
-    """Returns the names of a function's arguments, and the names of those arguments that have no default."""
-    taken = inspect.signature(function).parameters
-    return list(taken), [name for name, argument in taken.items() if argument.default is argument.empty]
+    """Returns the names of a function's arguments, and the names of those arguments that have no default.
+
+    Where the function takes further ones by a TypedDict (`**options: Unpack[Options]`), its entries are among them.
+    """
+    known, required = [], []
+    for name, argument in inspect.signature(function).parameters.items():
+        if argument.kind is argument.VAR_KEYWORD:
+            (kind,) = get_args(argument.annotation)
+            known += list(kind.__annotations__)
+            required += [word for word in kind.__annotations__ if word in kind.__required_keys__]
+        else:
+            known.append(name)
+            required += [name] if argument.default is argument.empty else []
+    return known, required
 
 
 def named(function: Callable[P, T]) -> Callable[P, T]:

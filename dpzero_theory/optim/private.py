@@ -41,16 +41,15 @@ their kernels. The transcript says which of the two it was.
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, Unpack
 
 from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
-from dpzero_theory.optim.files.folder import Budget, Folder, begun_with
+from dpzero_theory.optim.files.folder import Budget, Folder
 from dpzero_theory.optim.files.new_folder import require_new, resolved
 from dpzero_theory.optim.files.replay import directions_of, weights_of
 from dpzero_theory.optim.files.transcript import Header
@@ -58,27 +57,16 @@ from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
-from dpzero_theory.optim.losses.masked import Masked, masks
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
-from dpzero_theory.optim.losses.starting import public_clip, starting_values
 from dpzero_theory.optim.losses.users import ByUser
-from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.plan import Plan, Target
+from dpzero_theory.optim.public import evaluated, plan_for
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
-from dpzero_theory.optim.step.step_sizes import StepSize
-from dpzero_theory.optim.weights.groups import Given
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from dpzero_theory.privacy.sampling import Sampling
-from dpzero_theory.privacy.stopping import ANY
 
 Place = str | os.PathLike[str]
-_PUBLIC = "public"
-"""The value that a user gives for clip, step_size or smoothing to have it computed from public records."""
-_PLACEHOLDER = 1.0
-"""The number that stands in a plan for a setting that is "public", until that is computed."""
-_FIELDS = {"clip": "clip", "step_size": "step_sizes", "smoothing": "smoothing"}
-"""The settings that may be "public", and their names in a `Plan`."""
 _KEY = 16
 """The length, in bytes, of the public key from which a run's directions are computed."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
@@ -122,104 +110,51 @@ class _Sources(NamedTuple):
     key: bytes
 
 
+class Options(Target, total=False):
+    """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `make_private`."""
+
+    precision: NotRequired[str]
+    micro_batch: NotRequired[int]
+    points_at_once: NotRequired[int]
+    collate: NotRequired[Collate]
+    resume: NotRequired[bool | str]
+    paid_at_once: NotRequired[int | None]
+    isolation: NotRequired[str]
+
+
 @named
 def make_private_with_epsilon(
     module: nn.Module,
     losses: Losses,
     data: Data,
     *,
-    target_epsilon: float,
-    target_delta: float,
-    steps: int,
-    expected_batch: float,
-    clip: float | str,
-    step_size: StepSize | str,
-    smoothing: float | str,
-    relation: str,
-    sampling: str | Sampling,
     folder: Place,
-    algorithm: str = "dpzero",
-    noise: str = "gaussian",
-    direction: str = "rademacher",
-    directions_per_step: int = 1,
-    schedule: str = "constant",
-    update: str = "plain",
-    weight_decay: float = 0.0,
-    groups: Given | None = None,
-    difference: str = "central",
-    stopping: str = ANY,
     public_data: Data | None = None,
-    precision: str = "nearest",
-    micro_batch: int = 64,
-    points_at_once: int = 1,
-    collate: Collate = None,
-    resume: bool | str = False,
-    paid_at_once: int | None = None,
-    isolation: str = "probed",
+    **options: Unpack[Options],
 ) -> Run:
-    """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
+    """A run of private releases that together cost at most (target_epsilon, target_delta).
+
+    It makes a plan with the least noise for the target, and runs it.
 
     Args:
         module: the torch module to train; its parameters with requires_grad are moved, from the values that they have.
         losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i and of
             no other record; see `losses.evaluation.Losses`.
         data: the private records, a map-style data set; n is their number.
-        target_epsilon: the privacy budget epsilon, a number > 0.
-        target_delta: the privacy budget delta, 0 < delta < 1; with Laplace noise also 0, for pure epsilon.
-        steps: T, the number of releases, an integer from 1 to 10^9 (10^7 where the step size changes along the run).
-            Each moves the weights once.
-        expected_batch: the expected number q n of records in a batch, 0 < q n <= n. It is n for full batches, an
-            integer for fixed-size ones, and K n over an integer for random-allocation:K.
-        clip: C > 0, to which the K differences of a record's losses (difference over 2 lambda, so in units of a
-            gradient's norm) are clipped jointly in L2 norm. With "public" it is sqrt(K) times the median gradient norm
-            of the records of public_data at the module's weights; a resumed run has the clip that it was begun with.
-        step_size: alpha >= 0 of the move x - alpha times the estimate, or a function from the number of the release,
-            0 to T - 1, to alpha. It must not depend on the records. "public" chooses it with the clip from public_data
-            (`losses.starting.starting_values`); clip is then "public" too, and algorithm, noise, update, weight_decay
-            and groups are left at their defaults.
-        smoothing: lambda > 0, the distance from the weights x at which losses are evaluated: at x + lambda u and
-            x - lambda u. With difference="exact", which evaluates none beside x, it must be 0. "public" chooses it with
-            the clip from public_data; clip is then "public" too.
-        relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out". There is no default.
-        sampling: how batches are drawn: a name of `dpzero_theory.SAMPLINGS` such as "poisson", "full" or "fixed-size",
-            or a value such as `dpzero_theory.Poisson(1 / 16)`, whose rate must be expected_batch over n. There is no
-            default.
         folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
             released; see `files.folder`.
-        algorithm: "dpzero" (the paper's Algorithm 2, which releases K numbers a step), or "dpgd-0th" (Algorithm 1,
-            which releases a vector, so that no transcript can replay the run).
-        noise: the family of the noise, "gaussian" or "laplace", which has a pure epsilon too.
-        direction: the law of the random directions u: "rademacher", "sphere", "gaussian" or another name of
-            `dpzero_theory.DIRECTIONS`.
-        directions_per_step: K, the number of directions in a step, an integer from 1 to 65536; the estimate is the mean
-            over them. It is 1 for Laplace noise and for dpgd-0th.
-        schedule: what becomes of step_size, if that is a number, along the run: "constant", or another name of
-            `step.step_sizes.SCHEDULES`.
-        update: how an estimate moves the weights: "plain", "momentum:B" or "adam:B1,B2"; see `step.update`.
-        weight_decay: w >= 0, decoupled: each step also takes alpha w x off the weights x.
-        groups: step sizes and smoothings by parameter: a mapping from patterns of parameters' names to the factor of
-            step_size, or to two factors, of step_size and of smoothing. A parameter has those of the first pattern that
-            matches its name; see `weights.groups`.
-        difference: how a record's change of loss along u is found: "central" (from x + lambda u and x - lambda u, 2 K
-            evaluations of a record), "forward" (from x + lambda u and x, K + 1 evaluations) or "exact" (the derivative,
-            for losses that have one by forward-mode differentiation). Privacy is the same.
-        stopping: what a run may claim that is stopped early (by a callback, early stopping, `optim.signal`): "any", the
-            epsilon of its plan; "fixed", if the number of steps made will not depend on anything that they release, the
-            epsilon of the steps paid for; "looks:M", with a look every M steps, that of a curve which is safe to stop
-            at and ends at target_epsilon, for a little more noise. See `privacy.stopping`.
-        public_data: the records from which every "public" value is computed. That they are public is taken on trust;
-            records that `data` holds too are refused.
-        precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master". For this
-            setting and those that follow `make_private` says more.
-        micro_batch: how many records are evaluated at a time, an integer >= 1.
-        points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number.
-        collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
-        resume: whether to go on with the run in the folder: True, False, or "moved" for a folder that was copied.
-        paid_at_once: how many releases one payment covers, an integer >= 1. None: 1, or up to 16, but at
-            most a hundredth of the steps, where a step is so small that it may be quicker than the disk; a resumed run
-            goes on with its own number.
-        isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
-            records at the start, or "exact", to the last bit, by fixed shapes of batches too.
+        public_data: records from which every setting that is "public" is computed. That they are public is taken on
+            trust; records that `data` holds too are refused.
+        options: the settings of the plan, as `Plan.for_target` describes them: target_epsilon, target_delta, steps,
+            expected_batch, clip, step_size, smoothing, relation and sampling must be given; algorithm, noise,
+            direction, directions_per_step, schedule, update, weight_decay, groups, difference and stopping may be. And
+            how it is run, as `make_private` describes it: precision, micro_batch, points_at_once, collate, resume,
+            paid_at_once and isolation.
+
+            clip="public" takes sqrt(K) times the median gradient norm of the records of public_data, at the module's
+            weights. step_size="public" and smoothing="public" are chosen with it
+            (`losses.starting.starting_values`); algorithm, noise, update, weight_decay and groups are then left at
+            their defaults. A resumed run has the values that it was begun with.
 
     Returns:
         The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what may
@@ -235,36 +170,11 @@ def make_private_with_epsilon(
     require_module(module)
     require_data(data)
     Ranks().require_as_first("data must hold as many records", str(len(data)))
-    given: dict[str, Any] = dict(zip(_FIELDS, (clip, step_size, smoothing), strict=True))
-    asked = [name for name, value in given.items() if isinstance(value, str) and value == _PUBLIC]
-    if asked:
-        if public_data is None:
-            raise ValueError(f"public_data must be given with {asked[0]}='public': records that are not private")
-        if "clip" not in asked:
-            raise ValueError(f"clip must be 'public' where {asked[0]} is; got {shown(clip)}")
-        plain = {"algorithm": "dpzero", "noise": "gaussian", "update": "plain", "weight_decay": 0.0, "groups": None}
-        for name, value in zip(plain, (algorithm, noise, update, weight_decay, groups), strict=True):
-            if "step_size" in asked and value != plain[name]:
-                raise ValueError(f"{name} must be left at {plain[name]!r} where step_size is 'public'; got {value!r}")
-        given |= dict.fromkeys(asked, _PLACEHOLDER)
-        if difference == "exact" and "smoothing" in asked:
-            given["smoothing"] = 0.0
-    elif public_data is not None:
-        raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {shown(clip)}")
-    plan = Plan.for_target(
-        n=len(data), target_epsilon=target_epsilon, target_delta=target_delta, steps=steps,
-        expected_batch=expected_batch, relation=relation, sampling=sampling, algorithm=algorithm, noise=noise,
-        direction=direction, directions_per_step=directions_per_step, schedule=schedule, update=update,
-        weight_decay=weight_decay, groups=groups, difference=difference, stopping=stopping, **given,
-    )  # fmt: skip
-    if public_data is not None:
-        target = {"target_epsilon": target_epsilon, "target_delta": target_delta}
-        plan = _with_public_values(
-            module, losses, data, public_data, plan, asked, target, collate, isolation, folder, resume
-        )
-    execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
-    budget = Budget(target_epsilon, target_delta, paid_at_once)
-    return _make(module, losses, data, plan, _from_the_system(plan), budget, folder, execution)
+    target: Any = {name: value for name, value in options.items() if name in Target.__annotations__}
+    execution: Any = {name: value for name, value in options.items() if name not in target}
+    plan = plan_for(module, losses, data, target, public_data, execution, Path(folder))
+    budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
+    return make_private(module, losses, data, plan, folder=folder, **budget, **execution)
 
 
 @named
@@ -430,7 +340,7 @@ def _make(
         )
     plan = _same_on_every_rank(ranks, data, plan, execution, folder)
     unit = data.unit if isinstance(data, ByUser) else ""
-    given, (data, losses, collate, micro_batch) = data, _evaluated(data, losses, collate, execution.micro_batch)
+    given, (data, losses, collate, micro_batch) = data, evaluated(data, losses, collate, execution.micro_batch)
     ranks.share_(module)
     isolation = execution.isolation if budget is not None or execution.isolation == "exact" else ""
     header = ranks.lead(
@@ -498,23 +408,6 @@ def _paid_at_once(plan: Plan, d: int) -> int:
     return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 
 
-def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
-    """Return the data set, losses, collate and micro-batch with which a run evaluates its records.
-
-    They are those given, with two exceptions. Where the collator masks tokens at random, masks are drawn by record and
-    step (`losses.masked`). Where a record is a user, users are evaluated one by one, in parts of `micro_batch` texts;
-    the micro-batch that is returned is then 1, a user.
-    """
-    users = data if isinstance(data, ByUser) else None
-    if masks(collate):
-        masked = Masked(data if users is None else users.texts, collate)
-        data, collate = masked, masked.collate
-        users = None if users is None else users.over(masked)
-    if users is None:
-        return data, losses, collate, micro_batch
-    return users, users.losses(losses), users.collate(collate, micro_batch), 1
-
-
 def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, execution: Execution, folder: Place | None) -> Plan:
     """Return rank 0's plan.
 
@@ -533,52 +426,6 @@ def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, execution: Executi
         f"{execution.micro_batch} {execution.points_at_once} {execution.isolation}",
     )
     return first
-
-
-def _with_public_values(
-    module: nn.Module,
-    losses: Losses,
-    data: Data,
-    public_data: Data,
-    plan: Plan,
-    asked: Sequence[str],
-    target: Mapping[str, Any],
-    collate: Collate,
-    isolation: str,
-    folder: Place,
-    resume: bool | str,
-) -> Plan:
-    """Return the plan with the values that are "public", computed from public records at rank 0's weights.
-
-    With `resume` they are those with which the run in the folder was begun. asked: the names of these settings, of
-    which "clip" is one. target: the budget, target_epsilon and target_delta. The other arguments are those of
-    `make_private_with_epsilon`; the plan has the other settings of the run, and `_PLACEHOLDER` for these.
-    """
-    ranks = Ranks()
-    if isinstance(data, ByUser) != isinstance(public_data, ByUser):
-        raise ValueError("public_data must be made by by_user where data is, and only there: the clip is for a record")
-    public_data, _, _, _ = _evaluated(public_data, losses, collate, 64)
-    data, losses, collate, _ = _evaluated(data, losses, collate, 64)
-    if resume:
-        begun = ranks.lead(lambda: begun_with(Path(folder))).plan
-        return replace(plan, **{_FIELDS[name]: getattr(begun, _FIELDS[name]) for name in asked})
-    ranks.share_(module)
-    same: dict[str, Any] = {
-        "direction": plan.direction, "directions_per_step": plan.directions_per_step, "difference": plan.difference,
-        "collate": collate,
-    }  # fmt: skip
-    if asked == ["clip"]:
-        found = {"clip": public_clip(module, losses, public_data, data, smoothing=plan.smoothing, **same)}
-    else:
-        found = starting_values(
-            module, losses, public_data, declared=_PUBLIC, private_data=data, n=plan.n, relation=plan.relation,
-            evaluations=plan.steps * plan.directions_per_step, expected_batch=plan.sample_rate * plan.n,
-            sampling=plan.batches, isolation=isolation, **target, **same,
-        ).target  # fmt: skip
-    changed: dict[str, Any] = {name: found[name] for name in asked if name != "step_size"}
-    if "step_size" in asked:
-        changed["step_sizes"] = tuple(found["step_size"] * factor for factor in plan.step_sizes)
-    return ranks.lead(lambda: replace(plan, **changed))
 
 
 def require_module(module: object) -> None:

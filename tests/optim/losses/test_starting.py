@@ -273,7 +273,7 @@ def test_a_clip_that_was_read_from_another_run_is_refused(tmp_path: Path, monkey
         (tmp_path / "other").rename(path)
         return found
 
-    monkeypatch.setattr("dpzero_theory.optim.private.begun_with", replaced)
+    monkeypatch.setattr("dpzero_theory.optim.public.begun_with", replaced)
     assert "clip must be that of the run that is resumed, 7.0" in asked_with("public", tmp_path / "run")
 
 
