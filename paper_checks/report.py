@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from paper_checks.page import page
-from paper_checks.registry import REMARK, STATUSES, Result
+from markupsafe import Markup
+
+from dpzero_theory.document import document
+from paper_checks import mathml
+from paper_checks.registry import NOT_TESTABLE, REMARK, STATUSES, Result
 
 _WIDTH = 118
 
@@ -82,12 +86,39 @@ def _entry(result: Result) -> dict[str, Any]:
     }
 
 
-def _html(results: Sequence[Result], full: bool, seconds: float) -> str:
-    return page(results, summary(results), full, seconds)
+def as_html(results: Sequence[Result], full: bool, seconds: float) -> str:
+    """Return the results as one self-contained HTML page, which loads no scripts, fonts or images, with a section for
+    each of the paper's sections. The arguments are those of `table`."""
+    filters: dict[str, Callable[[Any], str]] = {
+        "mathml": lambda latex: Markup(mathml.mathml(latex)),
+        "readable": lambda text: Markup(mathml.readable(text)),
+        "number": _number,
+    }
+    return document(
+        "claims.html",
+        title="DPZero: the paper's claims, checked",
+        width=54,
+        folder=Path(__file__).parent / "templates",
+        filters=filters,
+        results=results,
+        sections=[(title, list(group)) for title, group in groupby(results, key=lambda result: result.claim.section)],
+        present=[status for status in (*STATUSES, REMARK, "failed") if any(r.standing == status for r in results)],
+        counts=summary(results),
+        remark=REMARK,
+        not_testable=NOT_TESTABLE,
+        full=full,
+        seconds=seconds,
+    )
+
+
+def _number(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e7 else f"{value:.4g}"
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Result], bool, float], str]] = {
     "table": table,
     "json": as_json,
-    "html": _html,
+    "html": as_html,
 }

@@ -7,7 +7,6 @@ import argparse
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from dpzero_theory import check
 from dpzero_theory.cli import (
     Parser,
     Several,
-    command,
     input_file,
     input_folder,
     integer,
@@ -84,27 +82,6 @@ def test_the_librarys_names_become_flags(error: Exception, line: str, capsys: Ca
 
     assert refused(capsys, work) == line
     assert refused(capsys, flagged) == (line if line.startswith("--") else f"--ids: {line}")
-
-
-def test_what_is_opened_is_refused_and_its_use_is_not(capsys: Capture) -> None:
-    @contextmanager
-    def resource(fails: bool) -> Any:
-        if fails:
-            raise ValueError("taken")
-        yield 3
-
-    def work() -> None:
-        with parser().opened("--ids", resource(True)):
-            pass
-
-    assert refused(capsys, work) == "--ids: taken"
-
-    def use() -> None:
-        with parser().opened("--ids", resource(False)) as value:
-            raise ValueError(f"inside {value}")
-
-    with pytest.raises(ValueError, match="inside 3"):
-        use()
 
 
 @pytest.mark.parametrize(
@@ -184,12 +161,3 @@ sys.exit(main())
             run.stdout.close()
         assert run.stderr.read() == ""
     assert run.returncode == 141
-
-
-def test_another_pipe_that_breaks_is_an_error() -> None:
-    @command
-    def main() -> int:
-        raise BrokenPipeError("another one")
-
-    with pytest.raises(BrokenPipeError, match="another one"):
-        main()

@@ -8,12 +8,3 @@ from dpzero_theory.difference import DIFFERENCES
 @pytest.mark.parametrize(("name", "points"), [("central", [2, 8, 32]), ("forward", [2, 5, 17]), ("exact", [2, 5, 17])])
 def test_points_of_a_step_with_1_4_and_16_directions(name: str, points: list[int]) -> None:
     assert [DIFFERENCES[name].points(k) for k in (1, 4, 16)] == points
-
-
-def test_only_exact_needs_no_smoothing() -> None:
-    assert {name for name in DIFFERENCES if not DIFFERENCES[name].smoothing} == {"exact"}
-
-
-def test_an_unknown_rule_is_one_line() -> None:
-    with pytest.raises(ValueError, match=r"^difference must be .*central.*got 'centred'"):
-        DIFFERENCES["centred"]

@@ -59,12 +59,6 @@ def _side(block: str, sign: str) -> str:
     return "".join(line[1:] + "\n" for line in block.splitlines() if line[:1] in ("", " ", sign))
 
 
-def test_the_sides_of_a_diff() -> None:
-    block = " a\n-b\n\n+c\n+  d\n e\n"
-    assert _side(block, "-") == "a\nb\n\ne\n"
-    assert _side(block, "+") == "a\n\nc\n  d\ne\n"
-
-
 # Both come from how a page's Hugging Face Trainer reads its batches on a processor.
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -120,63 +114,12 @@ def test_commands_named_anywhere_exist_with_their_flags() -> None:
     assert not missing
 
 
-TERMS = {
-    "releases?": "release",
-    "ledger": "ledger",
-    "transcript": "transcript",
-    "relations?": "relation",
-    "samplings?": "sampling",
-    "directions?": "direction",
-    "effective ranks?": "effective-rank",
-    "brackets?": "bracket",
-    "gdp": "gdp",
-    "noise multipliers?": "multiplier",
-    "x_tau": "x-tau",
-    "certificates?": "certificate",
-    "dominating pairs?": "dominating-pair",
-    "lattice": "lattice",
-    "top-norm": "top-norm",
-}
-NO_PROSE = re.compile(
-    r"^(?:```|:::).*?^(?:```|:::)\S*$|<!-- (\w+) -->.*?<!-- /\1 -->|^    [^\n]*$|^#[^\n]*$|^\([^\n]*\)=$"
-    r"|`[^`]*`|\$[^$]*\$|!?\[[^]]*\]\([^)]*\)",
-    re.MULTILINE | re.DOTALL,
-)
-"""What is no prose on a page: code, tables that a command makes, headings, targets, formulas, pictures and links."""
-GENERATED = {"training-arguments.md"}
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in {"glossary.md", *GENERATED}], ids=_name)
-def test_words_of_the_glossary_are_linked_at_first_use(page: Path) -> None:
-    text = page.read_text()
-    prose = NO_PROSE.sub(lambda skipped: " " * len(skipped[0]), text)
-    found = ((name, re.search(rf"(?<![\w-]){word}(?![\w-])", prose, re.IGNORECASE)) for word, name in TERMS.items())
-    places = [(name, used.start()) for name, used in found if used]
-    unlinked = [(name, place) for name, place in places if f"](#glossary-{name})" not in text[:place]]
-    assert [f"line {text[:place].count(chr(10)) + 1}: {name}" for name, place in unlinked] == []
-
-
 @pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"], ids=_name)
 def test_links_outside_the_site_lead_somewhere(page: Path) -> None:
     """Links of pages outside the documentation site lead to files that exist; Sphinx checks the links of docs/."""
     text = page.read_text()
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
         assert (page.parent / link).exists(), link
-
-
-SCREEN = 80
-"""The columns of code that every page shows without cutting a line, on a screen 1,280 pixels wide."""
-
-
-@pytest.mark.parametrize("page", [README, *PAGES], ids=_name)
-def test_no_line_of_code_is_wider_than_the_screen(page: Path) -> None:
-    """What is pasted has lines of at most 80 columns; what a command prints may scroll inside its frame."""
-    text = page.read_text()
-    fenced = re.compile(r"^(```+)([^\n]*)\n(.*?)^\1$", re.M | re.S)
-    blocks = [found[3] for found in fenced.finditer(text) if not found[2].startswith(("text", "{"))]
-    indented = [line for line in fenced.sub("", text).splitlines() if line.startswith("    ")]
-    lines = [line for block in blocks for line in block.splitlines()] + indented
-    assert [line for line in lines if len(line) > SCREEN] == []
 
 
 def test_every_figure_is_on_a_page_of_results() -> None:

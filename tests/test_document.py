@@ -1,8 +1,6 @@
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-import pytest
-
 from dpzero_theory.document import document, picture
 
 
@@ -19,14 +17,6 @@ def test_a_page_is_whole_and_needs_nothing_else(tmp_path) -> None:  # type: igno
         "base.html", title="", width=1, folder=tmp_path, command="a < b"
     )
     HTMLParser().feed(found)
-
-
-def test_a_value_that_a_template_lacks_is_an_error(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from jinja2 import UndefinedError
-
-    (tmp_path / "x.html").write_text("{{ nothing }}")
-    with pytest.raises(UndefinedError, match="nothing"):
-        document("x.html", title="", width=1, folder=tmp_path)
 
 
 def test_a_picture_is_svg_with_words_that_can_be_read() -> None:

@@ -44,10 +44,3 @@ def test_a_module_is_run_as_a_program_and_nothing_of_it_stays(monkeypatch: pytes
     assert forks.run("-m", "dpzero_theory.params", "--help").stdout.startswith("usage: python -m dpzero_theory.params")
     monkeypatch.setattr(forks, "ROOT", None)
     assert forks.run("-c", "from tests import forks; print(forks.ROOT)").stdout == f"{Path(__file__).parents[1]}\n"
-
-
-def test_several_run_at_once(tmp_path: Path) -> None:
-    waits = f"import time\nwhile not open({str(tmp_path / 'file')!r}, 'a+').tell(): time.sleep(0.01)"
-    waiting = forks.start("-c", waits)
-    forks.run("-c", f"open({str(tmp_path / 'file')!r}, 'w').write('x')")
-    assert waiting.wait().returncode == 0

@@ -1,6 +1,5 @@
 """Tests of problem files: what is written is read again, and anything else is refused in one line."""
 
-import math
 from pathlib import Path
 
 import pytest
@@ -30,17 +29,10 @@ def test_the_caveat_of_private_data_is_always_the_first_and_there_once(tmp_path:
     assert problem_file.read(path).caveats == file.caveats
 
 
-def test_measurements_that_json_cannot_hold_are_refused() -> None:
-    file = ProblemFile(constants={"d": 3}, caveats=(), data="public", measurements={"x": math.inf})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        file.as_json()
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("no json", "must be JSON"),
-        ("[" * 100_000, "must be JSON"),
         ("[]", '"format"'),
         ('{"format": "dpzero-theory/problem", "version": 2}', '"version": 1'),
         ('{"format": "dpzero-theory/problem", "version": 1, "problem": 3}', 'an object "problem"'),
@@ -66,9 +58,3 @@ def test_files_of_another_kind_are_refused(text: str, message: str, tmp_path: Pa
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "--problem" in err
-
-
-def test_a_file_that_is_not_there(capsys: Capture) -> None:
-    with pytest.raises(SystemExit):
-        params.main(["--problem", "/no/such/file", *BUDGET])
-    assert "--problem must be a file that can be read; got '/no/such/file'" in capsys.readouterr().err

@@ -79,52 +79,6 @@ def test_sphere_samples_have_the_beta_law_in_any_direction(d):
         assert stats.kstest(first, stats.norm.cdf).pvalue < 1e-6
 
 
-def test_samples_in_one_dimension_and_signs():
-    rng = np.random.default_rng(3)
-    for draw in (sphere.sample_sphere, sphere.sample_rademacher):
-        u = draw(rng, 4000, 1)
-        assert u.shape == (4000, 1)
-        assert u.dtype == np.float64
-        assert set(u.ravel()) == {-1.0, 1.0}
-        assert abs(u.mean()) < 5 / math.sqrt(4000)
-    assert set(sphere.sample_rademacher(rng, 10, 50).ravel()) == {-1.0, 1.0}
-
-
-def test_a_zero_gaussian_vector_is_drawn_again():
-    class Zeros(np.random.Generator):
-        calls = 0
-
-        def standard_normal(self, shape):
-            self.calls += 1
-            return np.zeros(shape) if self.calls == 1 else np.ones(shape)
-
-    u = sphere.sample_sphere(Zeros(np.random.PCG64(0)), 3, 4)
-    np.testing.assert_array_equal(u, np.ones((3, 4)))
-
-
-@exact
-@given(st.floats(0, 80), st.floats(1e-3, 1e3), dimensions)
-def test_tails_are_ordered(c, norm, d):
-    threshold = c * norm
-    tail, sharp, paper = (
-        sphere.sphere_tail(threshold, norm, d),
-        sphere.subgaussian_tail(threshold, norm),
-        sphere.paper_tail(threshold, norm),
-    )
-    assert 0 <= tail <= 1
-    assert tail <= sharp <= paper
-
-
-def test_the_subgaussian_exponent_is_the_best():
-    """The exponent of the subgaussian bound 2 exp(-C^2/2) cannot be improved: with 1.9 for 2 the bound fails.
-
-    So the test of the bounds' order can fail.
-    """
-    c, d = 12.0, 10**6
-    assert sphere.sphere_tail(c, 1.0, d) <= sphere.subgaussian_tail(c, 1.0)
-    assert sphere.sphere_tail(c, 1.0, d) > 2 * math.exp(-c * c / 1.9)
-
-
 def test_tail_formulas():
     assert sphere.paper_tail(3.0, 0.5) == pytest.approx(2 * math.sqrt(2 * math.pi) * math.exp(-4.5), rel=1e-15)
     assert sphere.subgaussian_tail(3.0, 0.5) == pytest.approx(2 * math.exp(-18), rel=1e-15)
@@ -136,14 +90,6 @@ def test_tail_formulas():
     assert sphere.sphere_tail(1.0, 1.0, 2) == pytest.approx(0.5, rel=1e-14)
     # In three dimensions a coordinate has a uniform law.
     assert sphere.sphere_tail(1.0, 1.0, 3) == pytest.approx(1 - 1 / math.sqrt(3), rel=1e-14)
-
-
-@exact
-@given(st.floats(0, 1), st.integers(2, 10**9))
-def test_tail_agrees_with_scipy(fraction, d):
-    c = fraction * min(0.95 * math.sqrt(d), 36)
-    expected = stats.beta.sf(c * c / d, 0.5, (d - 1) / 2)
-    assert sphere.sphere_tail(c, 1.0, d) == pytest.approx(expected, rel=1e-11, abs=1e-300)
 
 
 def tail(c: float, d: int) -> mp.mpf:
@@ -190,54 +136,26 @@ def test_arrays_agree_with_numbers():
     assert sphere.paper_tail(c, 2.0).shape == sphere.subgaussian_tail(c, 2.0).shape == c.shape
 
 
-BAD = [math.nan, math.inf, -math.inf, -1.0, "1", None, 1j, True]
 rng = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("bad", [*BAD, 0, 2.5, 10**400])
 @pytest.mark.parametrize(
     "call",
     [
-        lambda d: sphere.sample_sphere(rng, 1, d),
-        lambda d: sphere.sample_sphere(rng, d, 1),
-        lambda d: sphere.sample_gaussian(rng, 1, d),
-        lambda d: sphere.sample_rademacher(rng, 1, d),
-        lambda d: sphere.fourth_moments(d),
-        lambda d: sphere.sphere_tail(1.0, 1.0, d),
-    ],
-)
-def test_bad_counts_are_refused(call, bad):
-    with pytest.raises(ValueError, match="must be an integer"):
-        call(bad)
-
-
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x: sphere.sphere_tail(x, 1.0, 5),
-        lambda x: sphere.sphere_tail(1.0, x, 5),
-        lambda x: sphere.paper_tail(x, 1.0),
-        lambda x: sphere.subgaussian_tail(1.0, x),
-        lambda x: sphere.sphere_tail(np.array([1.0, x], dtype=object), 1.0, 5),
-    ],
-)
-def test_bad_numbers_are_refused(call, bad):
-    with pytest.raises(ValueError, match="must be"):
-        call(bad)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
+        *(lambda d=d: sphere.sample_sphere(rng, 1, d) for d in (0, 2.5, math.nan, "1", True, 10**400)),
+        lambda: sphere.sample_sphere(rng, 0, 1),
+        lambda: sphere.sample_gaussian(rng, 1, 0),
+        lambda: sphere.sample_rademacher(rng, 1, 0),
+        lambda: sphere.fourth_moments(0),
+        lambda: sphere.sphere_tail(1.0, 1.0, 0),
+        *(lambda x=x: sphere.sphere_tail(x, 1.0, 5) for x in (math.nan, math.inf, -1.0, "1", None)),
+        lambda: sphere.sphere_tail(1.0, math.nan, 5),
         lambda: sphere.sphere_tail(1.0, 0.0, 5),
+        lambda: sphere.paper_tail(-1.0, 1.0),
+        lambda: sphere.subgaussian_tail(1.0, -1.0),
         lambda: sphere.sample_sphere(np.random, 1, 5),
-        lambda: sphere.sample_gaussian(0, 1, 5),
         lambda: sphere.fourth_moments(5, "cauchy"),
-        lambda: sphere.projection_outer([1.0, math.nan]),
-        lambda: sphere.projection_outer([[1.0]]),
-        lambda: sphere.projection_outer([]),
-        lambda: sphere.projection_outer(["a", "b"]),
+        *(lambda a=a: sphere.projection_outer(a) for a in ([1.0, math.nan], [[1.0]], [], ["a", "b"])),
     ],
 )
 def test_bad_arguments_are_refused(call):

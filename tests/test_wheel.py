@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from email import message_from_string
 from email.message import Message
@@ -48,23 +47,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip("install", *offline, "--no-compile", "--target", folder / "installed", wheel)
     shutil.rmtree(folder / "checkout")
     return folder / "installed"
-
-
-def test_the_source_distribution_holds_the_library_and_its_papers_alone(tmp_path: Path) -> None:
-    shutil.copytree(ROOT, tmp_path / "checkout", ignore=NOT_SOURCES)
-    code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "checkout", capture_output=True, check=True)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as file:
-        held = {
-            Path(member.name).relative_to(archive.name.removesuffix(".tar.gz")) for member in file if member.isfile()
-        }
-    library = {path for path in held if path.parts[0] == PACKAGE}
-    sources = (path for path in (ROOT / PACKAGE).rglob("*") if path.suffix in (".py", ".md", ".typed", ".html"))
-    assert library == {path.relative_to(ROOT) for path in sources}
-    papers = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md"}
-    assert {path.name for path in held if len(path.parts) == 1} == papers | {"pyproject.toml", "setup.cfg", "setup.py"}
-    assert {path.parts[0] for path in held - library if len(path.parts) > 1} == {"dpzero_theory.egg-info"}
 
 
 @pytest.fixture
@@ -180,11 +162,3 @@ def test_without_an_extra_there_is_one_line_that_names_it(
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == line.format("pip install 'dpzero-theory")
     assert not list(tmp_path.iterdir())
-
-
-def test_benchmarks_outside_a_checkout_refuse(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks", ignore=NOT_SOURCES)
-    done = run(tmp_path, tmp_path, "-m", "benchmarks.certificates")
-    assert done.returncode != 0
-    assert done.stderr.count("\n") == 1
-    assert "must be run in a checkout" in done.stderr

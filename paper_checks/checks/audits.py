@@ -2,15 +2,12 @@
 lines, and attacks whose success is compared with the privacy that they have."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpzero_theory.audit.bounds import attack
 from dpzero_theory.privacy.noise import SeededNoise
 from paper_checks.checks.divergence import hockey_stick, lemma_gdp
-from paper_checks.checks.instances import Array, Instance, random_instance
+from paper_checks.checks.instances import Array, Instance, largest_change, on_sphere, random_instance
 from paper_checks.registry import Disagreement, Finding, agree, check
 from tests.optim import reference
 
@@ -69,29 +66,17 @@ def _compare_reference(algorithm: int) -> float:
 @check("algo1-sensitivity")
 def _(full: bool) -> Finding:
     _compare_reference(1)
-    rng, largest, n, clip = np.random.default_rng(34), 0.0, 4, 0.6
-    for _ in range(500):
-        u, s = rng.standard_normal(3), 5 * rng.standard_normal(n)
-        other = s.copy()
-        other[0] = -s[0]
-        means = []
-        for values in (s, other):
-            rows = values[:, None] * u
-            means.append((rows * np.minimum(1, clip / np.linalg.norm(rows, axis=1, keepdims=True))).mean(axis=0))
-        largest = max(largest, float(np.linalg.norm(means[0] - means[1])))
+    rng, n, clip = np.random.default_rng(34), 4, 0.6
+    draws = (5 * rng.standard_normal((n, 1)) * rng.standard_normal(3) for _ in range(500))
+    largest = largest_change(draws, clip)
     return Finding(largest <= 2 * clip / n + 1e-12, numbers={"largest change/(2C/n)": largest / (2 * clip / n)})
 
 
 @check("algo2-sensitivity")
 def _(full: bool) -> Finding:
     _compare_reference(2)
-    rng, largest, n, clip = np.random.default_rng(35), 0.0, 4, 0.6
-    for _ in range(500):
-        s = 5 * rng.standard_normal(n)
-        other = s.copy()
-        other[0] = rng.choice([-1, 1]) * 5 * abs(rng.standard_normal())
-        means = [np.mean(v * np.minimum(1, clip / np.abs(v))) for v in (s, other)]
-        largest = max(largest, abs(float(means[0] - means[1])))
+    rng, n, clip = np.random.default_rng(35), 4, 0.6
+    largest = largest_change((5 * rng.standard_normal((n, 1)) for _ in range(500)), clip)
     ratio = largest / (2 * clip / n)
     return Finding(abs(ratio - 1) < 1e-9, numbers={"largest change/(2C/n)": ratio})
 
@@ -104,8 +89,7 @@ def _audit(algorithm: int, d: int, full: bool) -> Finding:
     releases T Gaussians whose means are one sensitivity apart. The adversary knows the directions, sees all iterates
     and makes the optimal test. The true-positive rate minus e^epsilon times the false-positive rate must match the
     exact delta(epsilon) within 4.5 standard errors, at epsilon = 0.5 and 2 (seed 36, 40,000 runs on each data set, 4
-    steps; 160,000 runs if `full`). The library's own algorithm is attacked too: the lower bound on mu from 4,000 runs
-    must lie between 0.6 mu and mu.
+    steps; 160,000 runs if `full`).
     """
     rng, runs, steps, n, clip = np.random.default_rng(36), 160_000 if full else 40_000, 4, 3, 1.0
     gdp = lemma_gdp(8.0, 1e-3)
@@ -114,8 +98,7 @@ def _audit(algorithm: int, d: int, full: bool) -> Finding:
     statistic = []
     for sign in (1, -1):
         z = rng.standard_normal((runs, steps, d if algorithm == 1 else 1)) * sigma
-        u = rng.standard_normal((runs, steps, d))
-        u *= math.sqrt(d) / np.linalg.norm(u, axis=2, keepdims=True)
+        u = on_sphere(rng.standard_normal((runs, steps, d)))
         slopes = 1e6 * np.array([sign, 0.4, -1.0])[:, None] * np.eye(n, d)[0]
         difference = np.einsum("kd,rtd->rtk", slopes, u)
         if algorithm == 1:
@@ -141,57 +124,7 @@ def _audit(algorithm: int, d: int, full: bool) -> Finding:
         numbers[f"TPR - e^eps FPR at eps = {epsilon:g}"] = tpr - math.exp(epsilon) * fpr
         numbers[f"exact delta at eps = {epsilon:g}"] = hockey_stick(epsilon, gdp)
     numbers["largest z-score"] = worst
-    least = _attack_library(algorithm, 20_000 if full else 4000, gdp)
-    numbers["mu, claimed"] = gdp
-    numbers["mu, at least, from attacks on the library's algorithm"] = least
-    return Finding(worst < 4.5 and 0.6 * gdp < least <= gdp, numbers=numbers)
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """The losses slope_i x_1 of a point x in R^d. The first slope has the sign that the attack has to find out, and
-    every slope is steep enough to be clipped."""
-
-    slopes: Array
-    d: int
-
-    @property
-    def n(self) -> int:
-        return int(self.slopes.size)
-
-    def losses(self, x: Array) -> Array:
-        return self.slopes * float(x[0])
-
-
-def _attack_library(algorithm: int, runs: int, gdp: float) -> float:
-    """Return a lower bound on mu of Gaussian differential privacy, at 99.9% confidence, from an attack on the iterates
-    of the library's own Algorithm 1 or 2 (4 steps, d = 3). `gdp` is the claimed mu, for which the noise is chosen. The
-    attack uses `runs` runs."""
-    rng, n, d, steps, clip, alpha = np.random.default_rng(38), 3, 3, 4, 1.0, 0.1
-    sigma = math.sqrt(steps) * 2 * clip / n / gdp
-    run = reference.dpgd_0th if algorithm == 1 else reference.dpzero
-
-    def mechanism(signs: NDArray[np.int64]) -> Array:
-        u = rng.standard_normal((steps, d))
-        u *= math.sqrt(d) / np.linalg.norm(u, axis=1, keepdims=True)
-        problem = _Linear(1e6 * np.array([signs[0], 0.4, -1.0]), d)
-        path = run(
-            problem,
-            np.zeros(d),
-            steps=steps,
-            step_size=alpha,
-            smoothing=1.0,
-            clip=clip,
-            noise_std=sigma,
-            noise=SeededNoise(int(rng.integers(2**62))),
-            directions=u,
-        ).trajectory
-        if path is None:
-            raise Disagreement("tests.optim.reference returned no trajectory")
-        along = np.sum((path[:-1] - path[1:]) / alpha * u, axis=1) / (math.sqrt(d) if algorithm == 1 else d)
-        return np.array([float(np.sum(along * np.sign(u[:, 0])))])
-
-    return attack(mechanism, runs=runs, delta=1e-3, confidence=0.999).gdp
+    return Finding(worst < 4.5, numbers=numbers)
 
 
 @check("algo1-audit")

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from dpzero_theory import sphere
-from paper_checks.checks.instances import Instance, circle, random_instance
+from paper_checks.checks.instances import Instance, circle, on_sphere, random_instance
 from paper_checks.registry import Finding, agree, check
 
 
@@ -93,8 +93,7 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     rng, size, worst, ratio = np.random.default_rng(94), 200_000 if full else 50_000, -math.inf, 0.0
     for d in (2, 10, 50):
-        z = rng.standard_normal((size, d))
-        u = math.sqrt(d) * z / np.linalg.norm(z, axis=1, keepdims=True)
+        u = on_sphere(rng.standard_normal((size, d)))
         a, b = rng.standard_normal((3, d)), rng.standard_normal(3)
         a /= np.sum(np.linalg.norm(a, axis=1))
         for lam in (0.01, 1.0, 10.0):

@@ -5,6 +5,7 @@ and -H <= grad^2 F <= H with H = (1/n) sum c_i a_i a_i^T.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +100,22 @@ def random_instance(rng: np.random.Generator, n: int, d: int, wave: bool) -> Ins
     scales = rng.uniform(0.4, 1.3, size=n)
     a = rng.standard_normal((n, d)) * (scales / math.sqrt(d))[:, None]
     return Instance(a, rng.uniform(-1.5, 1.5, n), rng.uniform(0.5, 1.5, n), wave)
+
+
+def on_sphere(z: Array) -> Array:
+    """Return the vectors z, along the last axis, scaled to length sqrt(d)."""
+    scaled: Array = math.sqrt(z.shape[-1]) * z / np.linalg.norm(z, axis=-1, keepdims=True)
+    return scaled
+
+
+def largest_change(draws: Iterable[Array], clip: float) -> float:
+    """Return the largest change, over matrices of shape (n, width), of the mean of a matrix's rows, each clipped to the
+    norm `clip`, when the first row is turned around: the replaced record that changes such a mean most."""
+    largest = 0.0
+    for rows in draws:
+        clipped = rows * np.minimum(1, clip / np.linalg.norm(rows, axis=1, keepdims=True))
+        largest = max(largest, float(np.linalg.norm(2 * clipped[0])) / len(rows))
+    return largest
 
 
 def circle(points: int) -> Array:

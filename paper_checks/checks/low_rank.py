@@ -9,7 +9,7 @@ import sympy as sp
 
 from dpzero_theory import sphere
 from paper_checks import formulas as f
-from paper_checks.checks.instances import Instance, circle, random_instance
+from paper_checks.checks.instances import Instance, circle, on_sphere, random_instance
 from paper_checks.registry import Finding, agree, check
 
 
@@ -139,8 +139,7 @@ def _(full: bool) -> Finding:
     rng, worst = np.random.default_rng(83), 0.0
     for _ in range(20):
         d = int(rng.integers(1, 8))
-        problem, z = random_instance(rng, 4, d, wave=True), rng.standard_normal((1000, d))
-        u = math.sqrt(d) * z / np.linalg.norm(z, axis=1, keepdims=True)
+        problem, u = random_instance(rng, 4, d, wave=True), on_sphere(rng.standard_normal((1000, d)))
         g = np.abs(problem.differences(rng.standard_normal((1000, d)), u, 0.3)) * math.sqrt(d)
         worst = max(worst, float(np.max(g)) / (problem.lipschitz * d))
     d = 5

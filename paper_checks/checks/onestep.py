@@ -6,6 +6,7 @@ numbers without sampling error. With `full` more random problems are tried.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -37,6 +38,20 @@ class Sides:
     @property
     def gap(self) -> float:
         return (self.left - self.right) / max(abs(self.right), 1e-9)
+
+    @property
+    def ratio(self) -> float:
+        return self.left / (abs(self.right) + 1e-9) if self.right > 0 else -math.inf
+
+
+def _largest(cases: Iterable[Mapping[str, Sides]]) -> dict[str, tuple[float, float]]:
+    """Return the largest (left - right)/|right| and the largest left/right of each inequality, by its name."""
+    worst: dict[str, tuple[float, float]] = {}
+    for case in cases:
+        for name, sides in case.items():
+            gap, ratio = worst.get(name, (-math.inf, -math.inf))
+            worst[name] = max(gap, sides.gap), max(ratio, sides.ratio)
+    return worst
 
 
 def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: float) -> dict[str, Sides]:
@@ -78,21 +93,16 @@ def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: f
 
 @cache
 def _first_algorithm(count: int) -> dict[str, tuple[float, float]]:
-    """Return for each inequality about Algorithm 1, by name, the largest (left - right)/|right| and the largest
-    left/right, over `count` random problems (half of them nonconvex) and several step sizes, smoothings and noises."""
-    rng = np.random.default_rng(41)
-    worst: dict[str, tuple[float, float]] = {}
+    """Return `_largest` of the inequalities about Algorithm 1, over `count` random problems (half of them nonconvex)
+    and several step sizes, smoothings and noises."""
+    rng, cases = np.random.default_rng(41), []
     for k in range(count):
         problem, x = random_instance(rng, 4, 2, wave=k % 2 == 0), 1.5 * rng.standard_normal(2)
-        ell = float(np.linalg.norm(problem.curvature, 2))
-        r = float(np.trace(problem.curvature)) / ell
+        ell, r = float(np.linalg.norm(problem.curvature, 2)), problem.r
         for alpha in (1 / (8 * ell), 1 / (4 * ell * (r + 2)), 0.1 / ell, 2 / ell):
             for lam, sigma in ((0.01, 0.0), (0.5, 0.7), (0.05, 0.2)):
-                for name, sides in _algorithm_1(problem, x, alpha, lam, sigma).items():
-                    gap, ratio = worst.get(name, (-math.inf, -math.inf))
-                    shift = abs(sides.right) + 1e-9
-                    worst[name] = max(gap, sides.gap), max(ratio, sides.left / shift if sides.right > 0 else -math.inf)
-    return worst
+                cases.append(_algorithm_1(problem, x, alpha, lam, sigma))
+    return _largest(cases)
 
 
 for _id, _name in (
@@ -184,22 +194,16 @@ def _algorithm_2(
 
 @cache
 def _second_algorithm(count: int) -> dict[str, tuple[float, float]]:
-    rng = np.random.default_rng(42)
-    worst: dict[str, tuple[float, float]] = {}
+    rng, cases = np.random.default_rng(42), []
     for k in range(count):
         problem, x0 = random_instance(rng, 4, 2, wave=k % 2 == 0), 1.5 * rng.standard_normal(2)
         ell = float(np.linalg.norm(problem.curvature, 2))
-        r = float(np.trace(problem.curvature)) / ell
-        for alpha in (1 / (4 * ell * (r + 2)), 1 / ell):
+        for alpha in (1 / (4 * ell * (problem.r + 2)), 1 / ell):
             for lam, share, sigma in ((0.05, 0.6, 0.3), (0.6, 0.95, 0.05), (0.2, 1.2, 1.0)):
                 clip = share * problem.lipschitz
-                fixed = x0[None], np.ones(1)
-                for points, weights in (fixed, _state(problem, x0, alpha, lam, clip, sigma)):
-                    for name, sides in _algorithm_2(problem, points, weights, alpha, lam, clip, sigma).items():
-                        gap, ratio = worst.get(name, (-math.inf, -math.inf))
-                        share_ = sides.left / sides.right if sides.right > 0 else -math.inf
-                        worst[name] = max(gap, sides.gap), max(ratio, share_)
-    return worst
+                laws = (x0[None], np.ones(1)), _state(problem, x0, alpha, lam, clip, sigma)
+                cases += [_algorithm_2(problem, *law, alpha, lam, clip, sigma) for law in laws]
+    return _largest(cases)
 
 
 for _name in ("main-smooth", "total-prob", "grad-quad", "noise-quad", "inner-product", "onestep3"):

@@ -19,6 +19,7 @@ from paper_checks.checks.divergence import (
     lemma_limit,
     region,
 )
+from paper_checks.checks.instances import largest_change, on_sphere
 from paper_checks.registry import Finding, agree, check
 
 
@@ -53,13 +54,8 @@ def _(full: bool) -> Finding:
 
 @check("dpgd-sensitivity")
 def _(full: bool) -> Finding:
-    rng, n, clip, largest = np.random.default_rng(32), 5, 0.7, 0.0
-    for _ in range(2000):
-        rows = rng.standard_normal((n, 3)) * 3
-        other = rows.copy()
-        other[0] = -rows[0] * rng.uniform(0.5, 2)
-        clipped = [v * np.minimum(1, clip / np.linalg.norm(v, axis=1, keepdims=True)) for v in (rows, other)]
-        largest = max(largest, float(np.linalg.norm(clipped[0].mean(axis=0) - clipped[1].mean(axis=0))))
+    rng, n, clip = np.random.default_rng(32), 5, 0.7
+    largest = largest_change((3 * rng.standard_normal((n, 3)) for _ in range(2000)), clip)
     agree("gaussian.sensitivity", gaussian.sensitivity(clip, n, "replace-one"), 2 * clip / n)
     agree("gaussian.sensitivity", gaussian.sensitivity(clip, n, "add-remove"), clip / n)
     ratio = largest / (2 * clip / n)
@@ -156,25 +152,6 @@ def _(full: bool) -> Finding:
     )
 
 
-def _largest_change(algorithm: int, clip: float, n: int) -> float:
-    """Return the largest Euclidean norm of the change of the average that Algorithm 1 or 2 (`algorithm`) releases,
-    before noise, when one of n records is replaced, over 200 random trials (seed 40, d = 3). `clip` is C. The records'
-    gradients are opposite and long, so that most are clipped."""
-    rng, largest = np.random.default_rng(40), 0.0
-    for _ in range(200):
-        u, gradients = rng.standard_normal(3), 10 * clip * rng.standard_normal((n, 3))
-        u *= math.sqrt(3) / np.linalg.norm(u)
-        other = gradients.copy()
-        other[0] = -gradients[0]
-        averages = []
-        for rows in (gradients, other):
-            released = (rows @ u)[:, None] * (u if algorithm == 1 else np.ones(1))
-            factors = np.minimum(1, clip / np.linalg.norm(released, axis=1, keepdims=True))
-            averages.append((released * factors).mean(axis=0))
-        largest = max(largest, float(np.linalg.norm(averages[0] - averages[1])))
-    return largest
-
-
 def _theorem_privacy(id: str) -> Finding:
     """Check that the algorithm of the theorem `id` ("thm1" to "thm3") is (epsilon, delta)-DP for any epsilon, as its
     theorem says.
@@ -210,7 +187,12 @@ def _theorem_privacy(id: str) -> Finding:
 
 @cache
 def _relative_change(theorem: str, n: int) -> float:
-    return _largest_change(2 if theorem == "3" else 1, 1.0, n)
+    """Return the largest Euclidean norm of the change of the average that the theorem's algorithm releases, before
+    noise and over the clip, when one of n records is replaced (200 random trials, seed 40, d = 3). The records'
+    gradients are long, so that most are clipped."""
+    rng = np.random.default_rng(40)
+    draws = ((on_sphere(rng.standard_normal(3)), 10 * rng.standard_normal((n, 3))) for _ in range(200))
+    return largest_change(((g @ u)[:, None] * (np.ones(1) if theorem == "3" else u) for u, g in draws), 1.0)
 
 
 for _id in ("thm1-privacy", "thm2-privacy", "thm3-privacy"):
@@ -220,15 +202,9 @@ for _id in ("thm1-privacy", "thm2-privacy", "thm3-privacy"):
 @check("direction-public")
 def _(full: bool) -> Finding:
     rng, n, clip, ratios = np.random.default_rng(37), 4, 0.6, []
-    for law in ("sphere", "fixed", "cauchy"):
-        largest = 0.0
-        for _ in range(300):
-            u = {"sphere": rng.standard_normal(3), "fixed": np.eye(3)[0], "cauchy": rng.standard_cauchy(3)}[law]
-            gradients = rng.standard_normal((n, 3)) * 10
-            other = gradients.copy()
-            other[0] = -gradients[0]
-            means = [np.clip(g @ u, -clip, clip).mean() for g in (gradients, other)]
-            largest = max(largest, abs(float(means[0] - means[1])))
-        ratios.append(largest / (2 * clip / n))
+    laws = (lambda: rng.standard_normal(3), lambda: np.eye(3)[0], lambda: rng.standard_cauchy(3))
+    for law in laws:
+        draws = ((10 * rng.standard_normal((n, 3)) @ law())[:, None] for _ in range(300))
+        ratios.append(largest_change(draws, clip) / (2 * clip / n))
     holds = max(ratios) <= 1 + 1e-12 and min(ratios) > 0.999
     return Finding(holds, numbers={"largest change/(2C/n)": max(ratios), "least over the laws": min(ratios)})

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from paper_checks.checks.divergence import lemma_gdp
-from paper_checks.checks.instances import Array, Instance, random_instance
+from paper_checks.checks.instances import Array, Instance, on_sphere, random_instance
 from paper_checks.checks.sphere import exact_tail
 from paper_checks.registry import Finding, check
 
@@ -51,8 +51,7 @@ def simulate(
         losses.append(problem.loss(x))
         if t == steps:
             break
-        z = rng.standard_normal((runs, d))
-        u = math.sqrt(d) * z / np.linalg.norm(z, axis=1, keepdims=True)
+        u = on_sphere(rng.standard_normal((runs, d)))
         difference = problem.differences(x, u, lam)
         limit = clip / math.sqrt(d) if algorithm == 1 else clip
         kept &= np.all(np.abs(difference) <= limit * (1 + 1e-12), axis=1)

@@ -10,7 +10,7 @@ import sympy as sp
 from numpy.polynomial.legendre import leggauss
 
 from dpzero_theory.privacy.noise import SeededNoise
-from paper_checks.checks.instances import Array, Instance, circle, random_instance
+from paper_checks.checks.instances import Array, Instance, circle, on_sphere, random_instance
 from paper_checks.registry import Finding, check
 from tests.optim import reference
 
@@ -150,8 +150,7 @@ def _(full: bool) -> Finding:
             gradient = float(np.sum(problem.gradient(x) ** 2))
             worst = max(worst, norm / (4 * gradient + problem.smoothness**2 * smoothing**2 * 4))
     d, size = 12, 200_000
-    z = rng.standard_normal((size, d))
-    u = math.sqrt(d) * z / np.linalg.norm(z, axis=1, keepdims=True)
+    u = on_sphere(rng.standard_normal((size, d)))
     for _ in range(3):
         problem, x = random_instance(rng, 4, d, wave=True), rng.standard_normal(d)
         for smoothing in (0.01, 0.3):
@@ -190,8 +189,7 @@ def _(full: bool) -> Finding:
         d = int(rng.integers(1, 9))
         problem = random_instance(rng, 5, d, wave=bool(rng.integers(2)))
         x = 3 * rng.standard_normal((1000, d))
-        z = rng.standard_normal((1000, d))
-        u = math.sqrt(d) * z / np.linalg.norm(z, axis=1, keepdims=True)
+        u = on_sphere(rng.standard_normal((1000, d)))
         smoothing = float(10 ** rng.uniform(-2, 0.5))
         slope = np.abs(np.einsum("knd,kd->kn", problem.gradients(x), u))
         own = problem.c * np.sum(problem.a**2, axis=1)
@@ -209,8 +207,7 @@ def _(full: bool) -> Finding:
     for _ in range(40):
         d = int(rng.integers(1, 9))
         problem = random_instance(rng, 5, d, wave=bool(rng.integers(2)))
-        x, z = 3 * rng.standard_normal((1000, d)), rng.standard_normal((1000, d))
-        u = math.sqrt(d) * z / np.linalg.norm(z, axis=1, keepdims=True)
+        x, u = 3 * rng.standard_normal((1000, d)), on_sphere(rng.standard_normal((1000, d)))
         smoothing = float(10 ** rng.uniform(-2, 0.5))
         square = problem.differences(x, u, smoothing).mean(axis=-1) ** 2
         bound = 2 * np.sum(problem.gradient(x) * u, axis=1) ** 2 + (problem.smoothness * smoothing * d) ** 2 / 2

@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.integrate import quad
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -27,51 +26,7 @@ from paper_checks.outcome import BLOCK, SEED, STANDARD_ERRORS, Checked, clip_joi
 
 TRIED = (1, 4, 64)
 """The numbers K of directions per step with which each inequality is tried."""
-POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0), (0, 1), (0, 2))
-
-
-def tail_moments() -> Checked:
-    """Section 4 of the sharpened theorem's proof: the library's moments E[(v - c)_+^i v^j] agree with quadrature within
-    a relative 1e-8. Here v is the length of the projection of a unit vector onto a step's K directions, divided by
-    sqrt(K), and c a clip."""
-    worst = 0.0
-    for k, d in ((1, 2), (1, 3), (1, 50), (1, 2000), (1, math.inf), (4, 5), (4, 400), (64, 2000), (64, 128_000)):
-        law = Projection(k, d)
-        for c in (0.05, 0.6, 1.05, 1.3, 2.0, 3.5):
-            if c >= law.largest or c > 1 + 6 / math.sqrt(k):
-                continue
-            at = np.array([c])
-            for (i, j), found in zip(POWERS, (*law.excess(at, *POWERS[:6]), *law.tails(at)), strict=True):
-                worst = max(worst, abs(float(found[0]) / _tail_integral(law, i, j, c) - 1))
-    return within(
-        worst, 1e-8, "moments of v, K = 1 to 64, D = 2 to infinity: largest relative error against quadrature"
-    )
-
-
-def _tail_integral(law: Projection, i: int, j: int, c: float) -> float:
-    """Return E[(v - c)^i v^j 1{v > c}] by quadrature, where v is the length of a unit vector's projection onto a step's
-    K directions, divided by sqrt(K), and `law` has K and a dimension D. The integral is over the angle between a
-    uniform point of the sphere in R^D and the subspace of its first K coordinates. If D is infinite, v sqrt(K) is a chi
-    variable with K degrees of freedom."""
-    k, d = law.directions, law.dimension
-    if math.isinf(d):
-        log_norm = k / 2 * math.log(k / 2) - math.lgamma(k / 2) + math.log(2)
-
-        def gaussian(v: float) -> float:
-            return (v - c) ** i * v ** (j + k - 1) * math.exp(log_norm - k * v * v / 2)
-
-        return float(quad(gaussian, c, max(c, 1) + 12 / math.sqrt(k), epsabs=0, epsrel=1e-11, limit=400)[0])
-    log_norm = math.lgamma(d / 2) - math.lgamma((d - k) / 2) - math.lgamma(k / 2) + math.log(2)
-    scale = math.sqrt(d / k)
-
-    def integrand(x: float) -> float:
-        v = scale * math.sin(x)
-        density = log_norm + (k - 1) * math.log(math.sin(x)) + (d - k - 1) * math.log(math.cos(x))
-        return (v - c) ** i * v**j * math.exp(density)
-
-    mode, start = math.atan2(math.sqrt(k - 1), math.sqrt(d - k - 1)), math.asin(c / scale)
-    low, high = max(start, mode - 12 / math.sqrt(d)), min(max(start, mode) + 12 / math.sqrt(d), math.pi / 2 - 1e-12)
-    return float(quad(integrand, low, high, epsabs=0, epsrel=1e-11, limit=400)[0])
+POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0))
 
 
 def tail_moments_sampled() -> Checked:
@@ -92,8 +47,8 @@ def tail_moments_sampled() -> Checked:
     ):
         v = _sampled_lengths(kind, k, d)
         law = Projection(k, math.inf if kind == "gaussian" else d)
-        expected = law.excess(np.array([c]), *POWERS[:6])
-        for (i, j), value in zip(POWERS[:6], expected, strict=True):
+        expected = law.excess(np.array([c]), *POWERS)
+        for (i, j), value in zip(POWERS, expected, strict=True):
             worst = max(worst, abs(_z(np.maximum(v - c, 0) ** i * v**j, float(value[0]))))
     return within(worst, STANDARD_ERRORS, "moments of v against sampled directions, d = 1 to 3000: largest z")
 
@@ -244,15 +199,26 @@ def _products(case: Configuration, directions: Array, root: Array) -> dict[str, 
 
 
 Bound = Callable[[constants.Constants, Array], Array]
+BOUNDS: dict[str, tuple[tuple[int, Bound], ...]] = {
+    "inner": ((-1, lambda k, g: k.kept * g * g - k.bias * g),),
+    "second": (
+        (1, lambda k, g: k.quadratic * g * g + 2 * k.cross * g + k.excess**2),
+        (1, lambda k, g: (k.spread * g + k.excess) ** 2),
+    ),
+    "lost": ((1, lambda k, g: k.excess**2),),
+    "mixed": ((-1, lambda k, g: k.cross * (g * g - g)), (1, lambda k, g: 2 * k.cross * g)),
+    "one": ((1, lambda k, g: k.sampled**2),),
+}
+"""For each product of `_products`, the bounds on its mean: +1 where the mean must be at most the bound and -1 where it
+must be at least that, and the bound as a function of the library's constants and the gradient norm G."""
 
 
-def _violation(part: str, kind: str, *bounds: tuple[int, Bound]) -> float:
-    """Return by how many standard errors one product violates a bound, at most, over all configurations and all numbers
-    K of directions in TRIED; a negative number if no bound is violated.
+def moment(part: str, kind: str = "sphere") -> Checked:
+    """Steps 3 and 4 of the sharpened theorem's proof, and the step with Poisson sampling ("one"): the mean of the
+    product called `part` is within its `BOUNDS`.
 
-    part: the product's name in `_products`. kind: the law of the directions. bounds: pairs of a sign, +1 if the mean of
-    the product must be at most the bound and -1 if it must be at least that, and a function that computes the bound
-    from the library's constants and the gradient norm G.
+    It is sampled over all configurations and for 1, 4 and 64 directions a step, which have the law `kind`. "lost" is
+    attained where all sample gradients are equal and along the top eigenvector of H, which is tried, too.
     """
     worst = -math.inf
     for k in TRIED:
@@ -261,74 +227,10 @@ def _violation(part: str, kind: str, *bounds: tuple[int, Bound]) -> float:
             clips = np.array([case.clip for case in cases])
             found = constants.constants(clips, d, r, kind, directions_per_step=k)
             means, errors = np.array([summary[part] for summary in summaries]).T
-            for sign, bound in bounds:
+            for sign, bound in BOUNDS[part]:
                 worst = max(worst, float((sign * (means - bound(found, np.array(norms))) / errors).max()))
-    return worst
-
-
-def clipped_inner_product(kind: str = "sphere") -> Checked:
-    """Step 3 of the sharpened theorem's proof: E[m'U'g]/K >= kept G^2 - bias G, where m is the mean of the samples'
-    jointly clipped slopes along the K directions U, g the mean gradient, G its norm, and `kept` and `bias` the
-    library's constants.
-
-    `kind` is the law of the directions U. Their numbers K are 1 to 64.
-    """
-    z = _violation("inner", kind, (-1, lambda k, g: k.kept * g * g - k.bias * g))
-    return within(
-        z, STANDARD_ERRORS, f"inner product with the clipped mean, {kind}, K = 1 to 64: largest violation (z)"
-    )
-
-
-def clipped_second_moment(kind: str = "sphere") -> Checked:
-    """Step 4 of the sharpened theorem's proof: E||U m||_H^2/K^2 is at most quadratic G^2 + 2 cross G + excess^2, and at
-    most (spread G + excess)^2. Here m is the mean of the samples' jointly clipped slopes along the K directions U, G
-    the norm of the mean gradient, ||x||_H^2 = x'Hx, and the other names are the library's constants.
-
-    `kind` is the law of the directions U. Their numbers K are 1 to 64.
-    """
-    z = _violation(
-        "second",
-        kind,
-        (1, lambda k, g: k.quadratic * g * g + 2 * k.cross * g + k.excess**2),
-        (1, lambda k, g: (k.spread * g + k.excess) ** 2),
-    )
-    text = f"second moment of the clipped mean, {kind}, K = 1 to 64: largest violation (z)"
-    return within(z, STANDARD_ERRORS, text)
-
-
-def lost_second_moment(kind: str = "sphere") -> Checked:
-    """Check step 4 of the sharpened theorem's proof: E||U b||_H^2/K^2 <= excess^2, with ||x||_H^2 = x'Hx.
-
-    b is what clipping removes from the mean slopes along the K directions U. `excess`, omega in the proof, is the
-    constant of that name which `theory.sharp.constants` computes. Both sides are equal if all sample gradients are
-    equal and along the top eigenvector of H, which is checked, too.
-
-    `kind` is the law of the directions U. Their numbers K are 1 to 64.
-    """
-    z = _violation("lost", kind, (1, lambda k, g: k.excess**2))
-    return within(z, STANDARD_ERRORS, f"second moment of what clipping removes, {kind}: largest violation (z)")
-
-
-def mixed_second_moment(kind: str = "sphere") -> Checked:
-    """Step 4 (iii) of the sharpened theorem's proof: E<U U'g, U b>_H/K^2 is between (chi/2)(G^2 - G) and chi G, where b
-    is what clipping removes from the mean slopes along the K directions U, g the mean gradient, G its norm, <x, y>_H =
-    x'Hy, and chi twice the library's constant `cross`.
-
-    `kind` is the law of the directions U. Their numbers K are 1 to 64.
-    """
-    z = _violation("mixed", kind, (-1, lambda k, g: k.cross * (g * g - g)), (1, lambda k, g: 2 * k.cross * g))
-    text = f"mixed moment of gradient and what clipping removes, {kind}: largest violation (z)"
-    return within(z, STANDARD_ERRORS, text)
-
-
-def sampled_second_moment(kind: str = "sphere") -> Checked:
-    """The step with Poisson sampling: the mean over samples i of E||U clip(U'g_i)||_H^2/K^2 is at most the square of
-    the library's constant `sampled`, where g_i is the sample's gradient, U the K directions, and ||x||_H^2 = x'Hx.
-
-    `kind` is the law of the directions U. Their numbers K are 1 to 64.
-    """
-    z = _violation("one", kind, (1, lambda k, g: k.sampled**2))
-    return within(z, STANDARD_ERRORS, f"second moment of one clipped sample, {kind}: largest violation (z)")
+    text = f"mean of the product {part!r} with clipping, {kind}, K = 1 to 64: largest violation (z)"
+    return within(worst, STANDARD_ERRORS, text)
 
 
 def without_lipschitz(kind: str = "sphere") -> Checked:
@@ -426,19 +328,3 @@ def conditional_moments() -> Checked:
                 a = constants.constants(np.array(case.clip), case.d, case.r, kind, directions_per_step=k).spread
                 worst = max(worst, abs(mean - (a * norm) ** 2) / error)
     return within(worst, STANDARD_ERRORS, "second moment of an unclipped step along the top eigenvector: largest z")
-
-
-def seminorm() -> Checked:
-    """Step 4 of the sharpened theorem's proof uses E[X^2 u'Hu]^(1/2) as a seminorm of the random variable X, with H the
-    curvature matrix. On sampled directions u it obeys the triangle inequality, and it triples if X is multiplied by
-    3."""
-    rng = np.random.default_rng(SEED + 3)
-    worst = 0.0
-    for d in (1, 2, 10, 200):
-        u = draw("sphere", rng, 2000, 1, d)[:, 0]
-        root = np.sqrt((u * u) @ (np.arange(1, d + 1, dtype=float) ** -1))
-        for _ in range(50):
-            x, y = (np.clip(u @ rng.standard_normal(d), -rng.random(), rng.random()) for _ in range(2))
-            norms = [float(np.linalg.norm(v * root)) for v in (x, y, x + y, 3 * x)]
-            worst = max(worst, norms[2] / (norms[0] + norms[1]), abs(norms[3] / (3 * norms[0])))
-    return within(worst, 1 + 1e-12, "triangle inequality of the weighted root mean square: largest ratio")

@@ -1,11 +1,9 @@
 """Check step 6 and the propositions of docs/explanation/sharpened-theorem.md, and what the library's prescriptions
 promise."""
 
-import itertools
 import math
 
 import numpy as np
-from scipy.integrate import quad
 from scipy.optimize import linprog
 
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -14,51 +12,6 @@ from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate, smallest
 from dpzero_theory.theory.sharp.constants import constants
 from paper_checks.outcome import SEED, Checked, within
-
-
-def final_quadratic() -> Checked:
-    """Step 6 of the sharpened theorem's proof: the certified bound is the largest Y with q Y - p sqrt(Y) <= K_0, for
-    random parameters. Here q, p and K_0 are the certificate's `progress`, `drift` and `floor`."""
-    rng = np.random.default_rng(SEED + 7)
-    worst = 0.0
-    for _ in range(300):
-        d = int(10 ** rng.uniform(0, 5))
-        problem = Problem(n=1000, d=d, r=rng.uniform(1, d), lipschitz=rng.lognormal(), gap=rng.lognormal())
-        found = sharp.certificate(
-            problem,
-            step_size=rng.uniform(0.01, 1.9) / (problem.r + 2),
-            steps=int(rng.integers(1, 10**5)),
-            clip=problem.lipschitz * rng.uniform(1.5, 5),
-            smoothing=rng.lognormal(-8) / d,
-            noise_std=rng.lognormal(),
-        )
-        if found.progress > 0:
-            root = np.roots([found.progress, -found.drift, -found.floor]).real.max()
-            worst = max(worst, abs(found.bound / root**2 - 1))
-    return within(worst, 1e-9, "the bound solves q y^2 = p y + K: largest relative error")
-
-
-def privacy_of_prescription() -> Checked:
-    """The noise that is prescribed for (epsilon, delta) gives it: the hockey-stick divergence at epsilon of all T
-    releases, by quadrature, is at most delta."""
-    worst = -math.inf
-    for epsilon, delta, cap, k in (
-        (2.0, 1e-6, 4672, 1),
-        (0.5, 1e-5, 100, 1),
-        (8.0, 1e-4, None, 1),
-        (2.0, 1e-6, 300, 16),
-    ):
-        gdp = float(gdp_from_epsilon(epsilon, delta))
-        p = sharp.prescribe(Problem(n=5000, d=300, r=9), gdp, max_steps=cap, directions_per_step=k)
-        shift = math.sqrt(p.steps) * 2 * p.clip / (5000 * p.noise_std)
-        start = epsilon / shift + shift / 2
-
-        def excess(x: float, shift: float = shift, epsilon: float = epsilon) -> float:
-            return math.exp(-((x - shift) ** 2) / 2) - math.exp(epsilon - x * x / 2)
-
-        spent = quad(excess, start, start + 40, epsabs=0, epsrel=1e-10)[0] / math.sqrt(2 * math.pi)
-        worst = max(worst, spent / delta - 1)
-    return within(worst, 1e-6, "delta spent by T releases with the prescribed noise, over delta, minus 1")
 
 
 def minimiser() -> Checked:
@@ -84,20 +37,6 @@ def minimiser() -> Checked:
             least = min(smallest.solve_quadratic(*(float(x) for x in part)) for part in zip(*parts, strict=True))
             worst = max(worst, p.bound / least**2 - 1)
     return within(worst, 0.0105, "prescribed bound over the best of a grid, minus 1 (1% is the share of lambda)")
-
-
-def reference_numbers() -> Checked:
-    """At the paper's synthetic setting the sharpened certificate lies between 0.004 and 0.013, and is at least 100
-    times below the bound of the paper's Theorem 3."""
-    gdp = float(gdp_from_epsilon(2, 1e-6))
-    p = sharp.prescribe(Problem(n=10_000, d=2000, r=8.178), gdp, max_steps=7008)
-    log_term = math.log(math.e + 2e6)
-    r, n, d = 8.178, 10_000, 2000
-    inside = 2 * math.sqrt(2 * math.pi) * n**3 * 4 * (r + 2) * (d + 8 * (r + 2)) / (r * log_term)
-    closed = (64 * (1 + math.log(inside)) + 2) * math.sqrt(r * log_term) / (2 * n)
-    ok = 0.004 <= p.bound <= 0.013 and abs(closed - 1.284) < 5e-4
-    measured = p.bound / closed if ok else math.inf
-    return within(measured, 0.01, f"certificate {p.bound:.5f} over the paper's closed form {closed:.4f}")
 
 
 NOTE = {
@@ -147,13 +86,6 @@ def directions_table() -> Checked:
                 apart = found.bound / bound - 1
                 worst = max(worst, apart if kind == "rademacher" else abs(apart))
     return within(worst, 0.01, "bounds for K = 1 to 256, two laws, five budgets, over an independent table, minus 1")
-
-
-def dimension() -> Checked:
-    """At a fixed effective rank r, the certified bound in dimension 10^6 is within 5% of that in dimension 10^3."""
-    gdp = float(gdp_from_epsilon(2, 1e-6))
-    bounds = [sharp.prescribe(Problem(n=10_000, d=d, r=8.178), gdp, max_steps=7008).bound for d in (10**3, 10**6)]
-    return within(abs(bounds[1] / bounds[0] - 1), 0.05, "bound at d = 10^6 over that at d = 10^3, minus 1")
 
 
 SIGNS = ((1, 1000, 0.05), (1, 4672, 0.14), (1, 155_200, 0.15), (1, 1_552_000, 0.17))
@@ -311,17 +243,6 @@ def shrinking_noise() -> Checked:
             other *= math.sqrt(np.sum(other**-2.0)) * 2 * p.clip / (2000 * gdp)
             worst = max(worst, weighted / np.sum(rho**ages * other**2) - 1 - 1e-8)
     return within(worst, 0.0, "shrinking noise: budget spent, and weighted noise over other schedules, minus 1")
-
-
-def lipschitz_and_pl() -> Checked:
-    """Section 8 of the sharpened theorem's proof: a Lipschitz F can obey the PL inequality only near its minimum F*.
-    For sqrt(1 + x^2) - 1 the ratio G^2/(F - F*), with the gradient's norm G, falls below 1e-3 at x = 10^4."""
-    ratios = []
-    for distance in (1.0, 10.0, 100.0, 1e4):
-        value = math.sqrt(1 + distance**2) - 1
-        ratios.append(distance**2 / (1 + distance**2) / value)
-    ok = all(a > b for a, b in itertools.pairwise(ratios))
-    return within(ratios[-1] if ok else math.inf, 1e-3, "G^2/(F - F*) of sqrt(1 + x^2) - 1 at x = 10^4")
 
 
 def quadratic_growth() -> Checked:

@@ -1,6 +1,7 @@
 """Check the sharpened theorem's certificates on whole runs, for every law of directions, vector noise and Poisson
 sampling."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -15,19 +16,16 @@ from dpzero_theory.theory.sharp import poisson
 from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 from paper_checks.sharp.steps import sum_quadratic
 
+CHAINS = 24
+
 
 def runs() -> Checked:
     """In whole runs the mean squared gradient, plus 3 standard errors, is below the certified bound. There are 24
     runs of each law of directions, of Algorithm 1 and of Poisson sampling, on pseudo-Huber losses with d = 12 and n
     = 300."""
-    rng = np.random.default_rng(SEED + 13)
-    n, d, chains = 300, 12, 24
-    h = np.arange(1, d + 1, dtype=float) ** -0.5
-    centers = rng.standard_normal((n, d)) + 1
-    loss = _Huber(centers, h)
-    gap = float(loss.losses(np.zeros((1, d))).mean()) - loss.minimum()[1]
-    problem = Problem(n=n, d=d, r=float(h.sum()), gap=gap)
-    gdp = 8.0
+    rng, h = np.random.default_rng(SEED + 13), np.arange(1, 13, dtype=float) ** -0.5
+    loss = _Huber(rng.standard_normal((300, 12)) + 1, h)
+    problem, gdp = Problem(n=300, d=12, r=float(h.sum()), gap=loss.gap), 8.0
     found: dict[str, Prescription] = {
         f"{kind} {k}": sharp.prescribe(problem, gdp, max_steps=steps, direction=kind, directions_per_step=k)
         for k, steps in ((1, 750), (6, 250))
@@ -44,28 +42,7 @@ def runs() -> Checked:
             max_steps=750,
             directions_per_step=k,
         )
-    ratios = []
-    for name, p in found.items():
-        k, rate = p.directions_per_step, p.sample_rate
-        clip = p.clip / (math.sqrt(d) if name == "vector" else 1.0)
-        x, total = np.zeros((chains, d)), np.zeros(chains)
-        for _ in range(p.steps):
-            total += np.sum(loss.gradient(x) ** 2, axis=1) / p.steps
-            directions = draw(p.direction, rng, chains, k, d)
-            points = np.repeat(x, k, axis=0)
-            moved = p.smoothing * directions.reshape(chains * k, d)
-            rise = (loss.losses(points + moved) - loss.losses(points - moved)) / (2 * p.smoothing)
-            clipped = clip_jointly(rise.reshape(chains, k, n), clip)
-            m = (clipped * (rng.random((chains, 1, n)) < rate)).sum(axis=2) / (rate * n)
-            if name != "vector":
-                m = m + p.noise_std * rng.standard_normal((chains, k))
-            step = (m[:, None, :] @ directions)[:, 0] / k
-            if name == "vector":
-                step += p.noise_std * rng.standard_normal((chains, d))
-            x = x - p.step_size * step
-        ratios.append((total.mean() + 3 * total.std() / math.sqrt(chains)) / p.bound)
-    shown = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(found, ratios, strict=True))
-    return within(max(ratios), 1.0, f"measured mean gradient squared over certified: {shown}")
+    return _measured({name: (p, _mean_squares(loss, p, rng)) for name, p in found.items()}, "mean gradient squared")
 
 
 def unbounded_runs() -> Checked:
@@ -76,29 +53,21 @@ def unbounded_runs() -> Checked:
     There are 24 runs for each of these and each law of directions, on 400 pseudo-Huber losses whose steepest gradients
     have a Pareto law: the longest is about five times the root mean square.
     """
-    rng = np.random.default_rng(SEED + 27)
-    n, d, chains = 400, 12, 24
-    h = np.arange(1, d + 1, dtype=float) ** -0.5
-    widths = 0.3 * (1 + rng.pareto(2.2, n))
-    loss = _Huber(rng.standard_normal((n, d)) + 1, h, widths)
-    gap = float(loss.losses(np.zeros((1, d))).mean()) - loss.minimum()[1]
-    at: dict[str, Any] = {"n": n, "d": d, "r": float(h.sum()), "gap": gap}
+    rng, h = np.random.default_rng(SEED + 27), np.arange(1, 13, dtype=float) ** -0.5
+    widths = 0.3 * (1 + rng.pareto(2.2, 400))
+    loss = _Huber(rng.standard_normal((400, 12)) + 1, h, widths)
     level = float(np.quantile(widths, 0.95))
-    problems = {
-        "m = 2": Problem(**at, gradient_moment=(2.0, float(np.mean(widths**2)))),
-        "m = 4": Problem(**at, gradient_moment=(4.0, float(np.mean(widths**4)))),
-        "excess": Problem(**at, mean_excess=(level, float(np.mean(np.maximum(widths - level, 0))))),
+    given: dict[str, dict[str, Any]] = {
+        "m = 2": {"gradient_moment": (2.0, float(np.mean(widths**2)))},
+        "m = 4": {"gradient_moment": (4.0, float(np.mean(widths**4)))},
+        "excess": {"mean_excess": (level, float(np.mean(np.maximum(widths - level, 0))))},
     }
-    ratios, shown = [], []
-    for name, problem in problems.items():
-        for kind in KINDS:
-            p = sharp.prescribe(problem, 8.0, max_steps=250, direction=kind, directions_per_step=6)
-            total = _mean_squares(loss, p, chains, rng)
-            ratios.append((total.mean() + 3 * total.std() / math.sqrt(chains)) / p.bound)
-            shown.append(f"{name} {kind} {ratios[-1]:.2f}")
-    long = float(widths.max() / math.sqrt(np.mean(widths**2)))
-    text = f"mean gradient squared over certified, longest gradient {long:.0f} times its rms: {', '.join(shown)}"
-    return within(max(ratios), 1.0, text)
+    found = {}
+    for (name, bound), kind in itertools.product(given.items(), KINDS):
+        problem = Problem(n=400, d=12, r=float(h.sum()), gap=loss.gap, **bound)
+        p = sharp.prescribe(problem, 8.0, max_steps=250, direction=kind, directions_per_step=6)
+        found[f"{name} {kind}"] = p, _mean_squares(loss, p, rng)
+    return _measured(found, "mean gradient squared, long gradients")
 
 
 def other_shapes() -> Checked:
@@ -108,47 +77,52 @@ def other_shapes() -> Checked:
 
     There are 24 runs for each law of directions and each B = H^power, on pseudo-Huber losses with d = 12.
     """
-    rng = np.random.default_rng(SEED + 28)
-    n, d, chains = 300, 12, 24
-    h = np.arange(1, d + 1, dtype=float) ** -1.0
-    loss = _Huber(rng.standard_normal((n, d)) + 1, h)
-    gap = float(loss.losses(np.zeros((1, d))).mean()) - loss.minimum()[1]
-    ratios, shown = [], []
-    for power in (-0.75, 0.5, 1.0):
+    rng, h = np.random.default_rng(SEED + 28), np.arange(1, 13, dtype=float) ** -1.0
+    loss = _Huber(rng.standard_normal((300, 12)) + 1, h)
+    found = {}
+    for power, kind in itertools.product((-0.75, 0.5, 1.0), KINDS):
         shape = h**power
         largest = float((shape * h).max())
         problem = Problem(
-            n=n,
-            d=d,
+            n=300,
+            d=12,
             r=float((shape * h).sum()) / largest,
             lipschitz=math.sqrt(largest),
             smoothness=largest,
-            gap=gap,
+            gap=loss.gap,
         )
-        for kind in KINDS:
-            p = sharp.prescribe(problem, 8.0, max_steps=250, direction=kind, directions_per_step=6)
-            total = _mean_squares(loss, p, chains, rng, shape)
-            ratios.append((total.mean() + 3 * total.std() / math.sqrt(chains)) / p.bound)
-            shown.append(f"H^{power:g} {kind} {ratios[-1]:.2f}")
-    return within(max(ratios), 1.0, f"mean of g'Bg over certified: {', '.join(shown)}")
+        p = sharp.prescribe(problem, 8.0, max_steps=250, direction=kind, directions_per_step=6)
+        found[f"H^{power:g} {kind}"] = p, _mean_squares(loss, p, rng, shape)
+    return _measured(found, "mean of g'Bg")
 
 
-def _mean_squares(
-    loss: "_Huber", p: Prescription, chains: int, rng: np.random.Generator, shape: Array | float = 1.0
-) -> Array:
-    """Run the prescription p with full batches from 0 with directions B^(1/2) u, in `chains` runs on the loss, and
-    return each run's mean of g'B g over its steps, shape (chains,), where g is the gradient of the mean loss. `shape`
-    is the diagonal of B, shape (d,) or one number for all coordinates."""
-    k, d = p.directions_per_step, loss.centers.shape[1]
-    x, total = np.zeros((chains, d)), np.zeros(chains)
+def _measured(found: dict[str, tuple[Prescription, Array]], what: str) -> Checked:
+    """Return whether the means of several runs, plus 3 standard errors, are below the bounds of their prescriptions."""
+    ratios = {
+        name: float(total.mean() + 3 * total.std() / math.sqrt(len(total))) / p.bound
+        for name, (p, total) in found.items()
+    }
+    shown = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    return within(max(ratios.values()), 1.0, f"measured {what} over certified: {shown}")
+
+
+def _mean_squares(loss: "_Huber", p: Prescription, rng: np.random.Generator, shape: Array | float = 1.0) -> Array:
+    """Run the prescription p from 0 with directions B^(1/2) u, `CHAINS` times on the loss, and return each run's mean
+    of g'B g over its steps, where g is the gradient of the mean loss. `shape` is the diagonal of B, shape (d,) or one
+    number for all coordinates."""
+    k, (n, d), rate = p.directions_per_step, loss.centers.shape, p.sample_rate
+    vector = p.algorithm == "dpgd-0th"
+    x, total = np.zeros((CHAINS, d)), np.zeros(CHAINS)
     for _ in range(p.steps):
         total += np.sum(shape * loss.gradient(x) ** 2, axis=1) / p.steps
-        directions = draw(p.direction, rng, chains, k, d) * np.sqrt(shape)
-        points, moved = np.repeat(x, k, axis=0), p.smoothing * directions.reshape(chains * k, d)
-        rise = (loss.losses(points + moved) - loss.losses(points - moved)) / (2 * p.smoothing)
-        m = clip_jointly(rise.reshape(chains, k, -1), p.clip).mean(axis=2)
-        noise = p.noise_std * rng.standard_normal((chains, k))
-        x = x - p.step_size * ((m + noise)[:, None, :] @ directions)[:, 0] / k
+        directions = draw(p.direction, rng, CHAINS, k, d) * np.sqrt(shape)
+        clipped = clip_jointly(loss.differences(x, directions, p.smoothing), p.clip / math.sqrt(d if vector else 1))
+        m = (clipped * (rng.random((CHAINS, 1, n)) < rate)).sum(axis=2) / (rate * n)
+        noise = p.noise_std * rng.standard_normal((CHAINS, d if vector else k))
+        step = (
+            (m[:, None, :] @ directions)[:, 0] + noise if vector else ((m + noise)[:, None, :] @ directions)[:, 0] / k
+        )
+        x = x - p.step_size * step
     return total
 
 
@@ -176,9 +150,7 @@ def last_iterate() -> Checked:
         for t in range(p.steps):
             inside &= np.linalg.norm(x - best, axis=1) <= radius
             directions = draw("sphere", rng, 4000, k, d)
-            points, moved = np.repeat(x, k, axis=0), p.smoothing * directions.reshape(4000 * k, d)
-            rise = (loss.losses(points + moved) - loss.losses(points - moved)) / (2 * p.smoothing)
-            m = clip_jointly(rise.reshape(4000, k, -1), p.clip).mean(axis=2)
+            m = clip_jointly(loss.differences(x, directions, p.smoothing), p.clip).mean(axis=2)
             noise = p.noise_std * p.noise_ratio ** (p.steps - 1 - t) * rng.standard_normal((4000, k))
             x = x - p.step_size * ((m + noise)[:, None, :] @ directions)[:, 0] / k
         final = (loss.losses(x).mean(axis=1) - least) * inside
@@ -215,6 +187,19 @@ class _Huber:
             points * weights.mean(axis=1)[:, None] - weights @ self.centers / len(self.centers)
         )
         return mean
+
+    def differences(self, x: Array, directions: Array, smoothing: float) -> Array:
+        """Return each sample's central differences, shape (m, K, n), at the points x, shape (m, d), along K directions
+        of each, shape (m, K, d)."""
+        m, k, d = directions.shape
+        points, moved = np.repeat(x, k, axis=0), smoothing * directions.reshape(m * k, d)
+        rise = (self.losses(points + moved) - self.losses(points - moved)) / (2 * smoothing)
+        return rise.reshape(m, k, -1)
+
+    @property
+    def gap(self) -> float:
+        """How far the mean loss at 0 is above its minimum."""
+        return float(self.losses(np.zeros((1, len(self.spectrum)))).mean()) - self.minimum()[1]
 
     def minimum(self) -> tuple[Array, float]:
         """Return the minimiser of the mean loss, found by gradient descent, and the mean loss there."""

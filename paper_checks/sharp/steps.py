@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -124,13 +123,6 @@ def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Arra
     return values
 
 
-@cache
-def _one_steps() -> list[tuple[OneStep, float, float]]:
-    """Return each problem of `one_step_problems` with the mean of F(x+) - F(x) over sampled steps and its standard
-    error. Here F is the mean loss, and x+ is the iterate one step of DPZero after x = 0."""
-    return list(_mean_changes(one_step_problems(), "sphere", 1, np.random.default_rng(SEED + 5), _scalar_noise))
-
-
 def differences(case: OneStep, directions: Array, rule: str = "central") -> Array:
     """Return each sample's finite differences at x = 0, shape (m, K, n), along directions of shape (m, K, d). `case`
     has the losses and the smoothing, and `rule` is "central" or "forward"."""
@@ -186,49 +178,10 @@ def _both(case: OneStep, one: Array, other: Array) -> Array:
     return change
 
 
-def one_step_inequality() -> Checked:
-    """Step 5 of the sharpened theorem's proof: a step from x to x+ has E F(x+) - F(x) <= -alpha (q G^2 - p G) + alpha
-    K_0 - gap. Here alpha is the step size, G the norm of the gradient, and q, p and K_0 are `progress`, `drift` and
-    `floor` of the certificate with one step."""
-    worst = -math.inf
-    for case, mean, error in _one_steps():
-        worst = max(worst, (mean - _one_step_bound(case, "sphere", 1)) / error)
-    text = "one step on random problems, d = 1 to 10^4, clipping active: largest violation (z)"
-    return within(worst, STANDARD_ERRORS, text)
-
-
-def _one_step_bound(case: OneStep, kind: str, k: int) -> float:
-    found = sharp.certificate(
-        case.problem,
-        step_size=case.step_size,
-        steps=1,
-        clip=case.clip * math.sqrt(k),
-        smoothing=case.smoothing,
-        noise_std=case.noise_std,
-        sample_rate=case.sample_rate,
-        direction=kind,
-        directions_per_step=k,
-    )
-    g = float(np.linalg.norm(case.gradients.mean(axis=0)))
-    decrease = found.progress * g * g - found.drift * g
-    return case.step_size * (found.floor - decrease) - case.problem.gap
-
-
-def smoothing_error() -> Checked:
-    """Step 2 of the sharpened theorem's proof: with e the error that smoothing makes in the clipped mean slope along u,
-    E|e u'g| and E[e^2 u'Hu]^(1/2) are at most 1.1 times their bounds (room for sampling), on pseudo-Huber and cosine
-    losses. Here g is the mean gradient and H the curvature matrix."""
-    return _smoothing_error("central")
-
-
-def forward_smoothing_error() -> Checked:
-    """Step 2 of the sharpened theorem's proof with forward differences (f(x + lambda u) - f(x))/lambda: E|e u'g| and
-    E[e^2 u'Hu]^(1/2), with e the error in the clipped mean slope along u, are at most 1.1 times the bounds of central
-    differences, on the same losses."""
-    return _smoothing_error("forward")
-
-
-def _smoothing_error(rule: str) -> Checked:
+def smoothing_error(rule: str) -> Checked:
+    """Step 2 of the sharpened theorem's proof: with e the error of a finite difference by the rule "central" or
+    "forward" in the clipped mean slope along u, E|e u'g| and E[e^2 u'Hu]^(1/2) are at most 1.1 times their bounds (room
+    for sampling), on pseudo-Huber and cosine losses. Here g is the mean gradient and H the curvature matrix."""
     worst = 0.0
     for clip, d, r, kind, sample_rank, k, first, second in _smoothing_errors(rule):
         found = constants.constants(np.array(clip), d, r, kind, sample_rank, k)
@@ -279,8 +232,7 @@ def _smoothing_errors(rule: str) -> list[tuple[float, int, float, str, float | N
 
 def difference_rules() -> Checked:
     """Step 2 of the sharpened theorem's proof: central and forward differences differ from u'g by at most (lambda/2)
-    u'Hu, on 2,000 random losses whose curvature is within H, and attain it; and the library's certificate is the
-    theorem's root with e = ell lambda/2 for both rules, and with e = 0 for exact derivatives."""
+    u'Hu, on 2,000 random losses whose curvature is within H, and attain it."""
     rng = np.random.default_rng(SEED + 33)
     largest = dict.fromkeys(("central", "forward"), 0.0)
     for case in range(2000):
@@ -302,26 +254,7 @@ def difference_rules() -> Checked:
         for rule, found in (("central", (ahead - behind) / 2 / smoothing), ("forward", (ahead - here) / smoothing)):
             largest[rule] = max(largest[rule], abs(found - float(u @ slope)) / allowed)
     worst = max(abs(ratio - 1) for ratio in largest.values())
-    p = Problem(n=500, d=300, r=7, lipschitz=2.0, smoothness=3.0, gap=0.7)
-    at: dict[str, Any] = {"step_size": 0.01, "steps": 800, "clip": 6.0, "noise_std": 0.3, "directions_per_step": 4}
-    for law, (rule, smoothing) in itertools.product(KINDS, (("central", 1e-3), ("forward", 1e-3), ("exact", 0.0))):
-        stated = sharp.certificate(p, **at, direction=law, smoothing=smoothing, difference=rule)
-        worst = max(worst, abs(stated.bound / _root(p, at, law, 3.0 * smoothing / 2) - 1))
-    return within(worst, 1e-9, "remainders of differences over their bounds, and certificates: largest error")
-
-
-def _root(p: Problem, at: dict[str, Any], law: str, e: float) -> float:
-    """Return the sharpened theorem's bound for the problem p with full batches, which is the square of the larger root
-    of the quadratic equation in section 2 of its proof. `at` has step size, number of steps, clip, noise and directions
-    per step, `law` is the law of the directions, and e is ell lambda/2."""
-    alpha, k = at["step_size"], at["directions_per_step"]
-    c = constants.constants(np.array(at["clip"] / p.lipschitz / math.sqrt(k)), p.d, p.r, law, directions_per_step=k)
-    second = p.lipschitz * float(c.cross) + e * c.smooth_second * c.spread
-    q = float(c.kept) - alpha * p.smoothness / 2 * float(c.quadratic)
-    drift = p.lipschitz * float(c.bias) + e * c.smooth_first + alpha * p.smoothness * second
-    removed = (p.lipschitz * float(c.excess) + e * c.smooth_second) ** 2
-    floor = p.gap / (alpha * at["steps"]) + alpha * p.smoothness / 2 * (removed + p.r * at["noise_std"] ** 2 / k)
-    return float(np.roots([q, -drift, -floor]).real.max()) ** 2
+    return within(worst, 1e-9, "remainders of differences over their bounds: largest distance from 1")
 
 
 def _power(p: Problem) -> float:
@@ -329,21 +262,6 @@ def _power(p: Problem) -> float:
     `one_step_problems` have them, have a sum nearest to r of the problem `p`."""
     index = np.arange(1, p.d + 1, dtype=float)
     return min((0.0, 1.0, 4.0), key=lambda power: abs(float((index**-power).sum()) - p.r))
-
-
-def one_step_other_directions() -> Checked:
-    """Step 5 of the sharpened theorem's proof: the bound on E F(x+) - F(x) for one step from x to x+ holds for every
-    law of directions, for 1, 4 and 64 of them per step, in dimensions up to 40."""
-    rng = np.random.default_rng(SEED + 6)
-    worst = -math.inf
-    for kind, k in itertools.product(KINDS, (1, 4, 64)):
-        if kind == "sphere" and k == 1:
-            continue
-        least = k if kind == "frame" else 1
-        problems = (case for case in one_step_problems() if least <= case.problem.d <= 40)
-        for case, mean, error in _mean_changes(problems, kind, k, rng, _scalar_noise, 4_000):
-            worst = max(worst, (mean - _one_step_bound(case, kind, k)) / error)
-    return within(worst, STANDARD_ERRORS, "one step of every law, K = 1 to 64 directions: largest violation (z)")
 
 
 def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) -> Array:
@@ -359,27 +277,60 @@ def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) ->
     return _both(case, *(m[:, None] * u + s * z for s in (1, -1)))
 
 
+def one_step() -> Checked:
+    """Step 5 of the sharpened theorem's proof: a step from x to x+ has E F(x+) - F(x) <= -alpha (q G^2 - p G) + alpha
+    K_0 - gap. Here alpha is the step size, G the norm of the gradient, and q, p and K_0 are `progress`, `drift` and
+    `floor` of the certificate with one step."""
+    return _steps_within(one_step_problems(), (("sphere", 1),), 5, "one step on random problems, d = 1 to 10^4")
+
+
+def other_directions() -> Checked:
+    """Step 5 of the sharpened theorem's proof for every law of directions, for 1, 4 and 64 of them per step, in
+    dimensions up to 40."""
+    laws = [law for law in itertools.product(KINDS, (1, 4, 64)) if law != ("sphere", 1)]
+    problems = [case for case in one_step_problems() if case.problem.d <= 40]
+    return _steps_within(problems, laws, 6, "one step of every law, K = 1 to 64 directions", count=4_000)
+
+
 def vector_noise() -> Checked:
     """For the paper's Algorithm 1, which clips each sample's vector estimate and adds a noise vector, one step obeys
-    the certificate's bound on E F(x+) - F(x). Clipping the vector s u to norm C is clipping its scalar s to
-    C/sqrt(d)."""
-    rng = np.random.default_rng(SEED + 11)
-    worst = -math.inf
-    problems = (case for case in one_step_problems() if case.problem.d <= 500 and case.sample_rate == 1)
-    for case, mean, error in _mean_changes(problems, "sphere", 1, rng, _vector_noise):
-        found = sharp.certificate(
-            case.problem,
-            step_size=case.step_size,
-            steps=1,
-            clip=case.clip * math.sqrt(case.problem.d),
-            smoothing=case.smoothing,
-            noise_std=case.noise_std,
-            algorithm="dpgd-0th",
-        )
-        g = float(np.linalg.norm(case.gradients.mean(axis=0)))
-        bound = case.step_size * (found.floor - found.progress * g * g + found.drift * g) - case.problem.gap
-        worst = max(worst, (mean - bound) / error)
-    return within(worst, STANDARD_ERRORS, "one step of Algorithm 1, vector clip and noise: largest violation (z)")
+    the certificate's bound. Clipping the vector s u to norm C is clipping its scalar s to C/sqrt(d)."""
+    problems = [case for case in one_step_problems() if case.problem.d <= 500 and case.sample_rate == 1]
+    return _steps_within(problems, (("sphere", 1),), 11, "one step of Algorithm 1, vector clip and noise", "dpgd-0th")
+
+
+def _steps_within(
+    problems: Iterable[OneStep],
+    laws: Iterable[tuple[str, int]],
+    seed: int,
+    text: str,
+    algorithm: str = "dpzero",
+    count: int = 8_000,
+) -> Checked:
+    """Return by how many standard errors a mean change of the loss in one step is above the certificate's bound, at
+    most, over the problems and over laws of directions with their number K. A frame needs at least K dimensions."""
+    rng, worst = np.random.default_rng(SEED + seed), -math.inf
+    vector = algorithm == "dpgd-0th"
+    cases = list(problems)
+    for kind, k in laws:
+        tried = (case for case in cases if kind != "frame" or case.problem.d >= k)
+        for case, mean, error in _mean_changes(tried, kind, k, rng, _vector_noise if vector else _scalar_noise, count):
+            found = sharp.certificate(
+                case.problem,
+                step_size=case.step_size,
+                steps=1,
+                clip=case.clip * math.sqrt(case.problem.d if vector else k),
+                smoothing=case.smoothing,
+                noise_std=case.noise_std,
+                sample_rate=case.sample_rate,
+                direction=kind,
+                directions_per_step=k,
+                algorithm=algorithm,
+            )
+            g = float(np.linalg.norm(case.gradients.mean(axis=0)))
+            bound = case.step_size * (found.floor - found.progress * g * g + found.drift * g) - case.problem.gap
+            worst = max(worst, (mean - bound) / error)
+    return within(worst, STANDARD_ERRORS, f"{text}: largest violation (z)")
 
 
 def poisson_variance() -> Checked:

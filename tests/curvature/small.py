@@ -1,7 +1,5 @@
 """Small problems whose Hessians can be written out, shared by the tests of this folder."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import nn
@@ -50,18 +48,6 @@ class Weights(nn.Module):
     def __init__(self, start: np.ndarray) -> None:
         super().__init__()
         self.x = nn.Parameter(torch.as_tensor(start))
-
-
-def quadratic_losses(spectrum: torch.Tensor) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
-    return lambda module, points: 0.5 * ((module.x - points) ** 2 * spectrum).sum(dim=1)
-
-
-def huber_losses(spectrum: torch.Tensor) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
-    return lambda module, points: (1 + ((module.x - points) ** 2 * spectrum).sum(dim=1)).sqrt() - 1
-
-
-def logistic_losses(module: nn.Module, rows: torch.Tensor) -> torch.Tensor:
-    return nn.functional.softplus(-(rows @ module.x))
 
 
 def nearby(x: torch.Tensor, radius: float, source: torch.Generator) -> torch.Tensor:

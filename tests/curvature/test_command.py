@@ -89,40 +89,6 @@ def test_a_flag_replaces_the_file_and_says_so(tmp_path: Path, capsys: Capture) -
     assert solved["results"]
 
 
-def test_the_files_sample_rank_frees_the_smoothing(tmp_path: Path, capsys: Capture) -> None:
-    """A problem file with a sample rank r_s allows a much larger smoothing, and the certificate says so.
-
-    At d = 10^6 the smoothing is of order 1/r_s instead of 1/d.
-    """
-    path = tmp_path / "p.json"
-    constants = {"d": 1_000_000, "r": 9.0, "sample_rank": 20.0}
-    path.write_text(ProblemFile(constants=constants, caveats=(), data="public").as_json())
-    words = [*BUDGET, "--result", "theorem-3-sharp", "--max-steps", "2000", "--calibration", "exact"]
-    found = prescribed(capsys, "--problem", str(path), *words)["results"][0]
-    free = prescribed(capsys, "--d", "1000000", "--r", "9", *words)["results"][0]
-    assert found["smoothing"] > 10_000 * free["smoothing"]
-    assert found["notes"] == ["lambda is for samples of rank r_s = 20"]
-    assert free["notes"] == []
-
-
-def test_forward_only(tmp_path: Path) -> None:
-    words = [
-        "--model",
-        "mlp-digits:3",
-        "--data",
-        "digits",
-        "--samples",
-        "30",
-        "--forward-only",
-        "1e-3",
-        "--directions",
-        "20",
-    ]
-    content = json.loads(measured(tmp_path, *words).read_text())
-    assert content["measurements"]["evaluations"] == 242
-    assert content["measurements"]["trace"]["kind"] == "estimate"
-
-
 def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) -> None:
     words = ["--model", "tests.curvature.test_catalog:own_task", "--data", "somewhere", *QUICK]
     with pytest.raises(SystemExit) as error:

@@ -1,6 +1,5 @@
 """Tests of intervals: against scipy's, by hand, and as JSON."""
 
-import json
 import math
 
 import numpy as np
@@ -31,13 +30,6 @@ def test_quotients_take_opposite_ends_and_add_failures() -> None:
     assert found.level == pytest.approx(0.92)
     with pytest.raises(ValueError, match="low <= estimate <= high"):
         Interval(2.0, 1.0, 3.0, "interval", 0.95)
-
-
-def test_infinite_ends_are_null_in_json() -> None:
-    found = Interval(1.0, 2.0, math.inf, "probability", 0.9).as_dict()
-    assert json.loads(json.dumps(found, allow_nan=False)) == {
-        "low": 1.0, "estimate": 2.0, "high": None, "kind": "probability", "level": 0.9,
-    }  # fmt: skip
 
 
 def test_quantiles_by_name() -> None:

@@ -59,13 +59,6 @@ def test_gradients_losses_and_projections() -> None:
     assert objective.value(x) == pytest.approx(float(objective.losses(x).mean()))
 
 
-def test_one_by_one_gradients_are_those_of_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
-    objective = small_network()
-    together = objective.gradient_norms(objective.start)
-    monkeypatch.setattr("dpzero_theory.curvature.objective.VMAP_NUMBERS", 1)
-    torch.testing.assert_close(objective.gradient_norms(objective.start), together)
-
-
 def test_the_hessian_of_the_mean_is_the_mean_of_the_samples() -> None:
     objective = small_network(8)
     v = torch.randn(objective.d, generator=generator(3), dtype=torch.float64)
@@ -87,13 +80,6 @@ def test_the_module_is_left_alone_and_frozen_weights_are_not_x() -> None:
     for name, p in module.named_parameters():
         assert torch.equal(p, before[name])
         assert p.grad is None
-
-
-def test_tied_weights_count_once() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double().eval()
-    module[1].weight = module[0].weight
-    batch = (torch.ones(2, 4, dtype=torch.float64), torch.tensor([0, 1]))
-    assert Objective(module, tasks.cross_entropy, [batch]).d == 16 + 4 + 4
 
 
 def test_it_refuses_what_would_not_be_per_sample() -> None:

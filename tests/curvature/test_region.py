@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpzero_theory.curvature.region import common, descend
+from dpzero_theory.curvature.region import common
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 from tests.curvature.small import contains, full_hessian, generator, nearby, small_network
 
@@ -27,13 +27,3 @@ def test_the_common_bound_dominates_every_point(power: int) -> None:
     assert found.norm.low == pytest.approx(float(values[-1]) ** (1 / power), rel=1e-9)
     with pytest.raises(ValueError, match="power must be even; got 3"):
         common([operator], 3)
-
-
-def test_descent_never_rises_and_lowers_the_loss() -> None:
-    objective = small_network()
-    x, value = objective.start, objective.value(objective.start)
-    for _ in range(4):
-        x = descend(objective, x, 5, 50.0)
-        assert objective.value(x) <= value
-        value = objective.value(x)
-    assert value < 0.9 * objective.value(objective.start)

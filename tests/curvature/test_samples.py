@@ -10,8 +10,6 @@ from torch import nn
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples
 from dpzero_theory.curvature.spectrum import Effort
-from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.certificate import prescribe
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 """Ignores a warning of torch's own, from its rules for forward differentiation."""
@@ -66,19 +64,3 @@ def test_all_samples_with_all_steps_are_exact() -> None:
     assert found.count == 4
     assert found.trace.estimate == pytest.approx(math.sqrt(float((np.abs(h).sum(axis=1) ** 2).mean())), rel=1e-9)
     assert found.norm == pytest.approx(float(np.abs(h).max()), rel=1e-9)
-
-
-def test_two_samples_are_needed() -> None:
-    objective, _ = _problem(4, 6)
-    with pytest.raises(ValueError, match="at least 2 draws"):
-        measure_samples(objective, objective.start, torch.Generator(), 1, EFFORT, 0.95)
-
-
-def test_a_measured_sample_rank_frees_the_smoothing() -> None:
-    """A measured sample rank allows a larger smoothing.
-
-    At d = 31,488 a rank of 100 allows one 200 times larger: nu d/(100 sqrt(1.02)) = 249 to first order.
-    """
-    free = Problem(n=8192, d=31_488, r=20, lipschitz=11.0, smoothness=50.0, gap=0.6)
-    ranked = Problem(n=8192, d=31_488, r=20, lipschitz=11.0, smoothness=50.0, gap=0.6, sample_rank=100)
-    assert prescribe(ranked, 1.3, max_steps=400).smoothing > 200 * prescribe(free, 1.3, max_steps=400).smoothing

@@ -4,10 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from dpzero_theory import sphere
-from dpzero_theory.curvature.slopes import clipped_shares, sphere_direction
+from dpzero_theory.curvature.slopes import clipped_shares
 from tests.curvature.small import generator, small_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
@@ -32,17 +31,3 @@ def test_clipped_shares_follow_the_law_of_the_sphere() -> None:
         by_hand = np.mean([sphere.sphere_tail(item.clip, float(norm), objective.d) for norm in norms])
         assert item.law == pytest.approx(by_hand)
     assert found[0].law > found[1].law > found[2].law > 0
-
-
-def test_directions_have_length_sqrt_d_and_the_dtype_of_the_weights() -> None:
-    """Random directions have length sqrt(d), mean 0 and the identity as second moment.
-
-    The means of 4,000 directions of d = 5 are within 6 standard errors of these.
-    """
-    source = generator()
-    like = torch.zeros(5, dtype=torch.float64)
-    u = torch.stack([sphere_direction(5, source, like) for _ in range(4_000)])
-    torch.testing.assert_close(u.norm(dim=1), torch.full((4_000,), math.sqrt(5), dtype=torch.float64))
-    assert float(u.mean(dim=0).abs().max()) < 6 / math.sqrt(4_000)
-    assert float((u.T @ u / 4_000 - torch.eye(5)).abs().max()) < 6 * math.sqrt(2 / 4_000)
-    assert sphere_direction(5, source, like.float()).dtype == torch.float32

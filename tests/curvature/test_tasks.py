@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dpzero_theory import datasets
-from dpzero_theory.curvature.tasks import cross_entropy, logits, mlp_digits
+from dpzero_theory.curvature.tasks import cross_entropy, mlp_digits
 
 
 def test_cross_entropies_are_minus_the_log_of_the_share_of_the_label() -> None:
@@ -14,12 +14,6 @@ def test_cross_entropies_are_minus_the_log_of_the_share_of_the_label() -> None:
     losses = cross_entropy(nn.Identity(), (values, torch.tensor([1, 2])))
     share = math.exp(2.0) / (math.exp(1.0) + math.exp(2.0) + math.exp(0.5))
     torch.testing.assert_close(losses, torch.tensor([-math.log(share), math.log(3.0)]))
-
-
-def test_inputs_may_be_named() -> None:
-    module = nn.Bilinear(2, 3, 4)
-    one, two = torch.ones(5, 2), torch.ones(5, 3)
-    assert torch.equal(logits(module, {"input1": one, "input2": two}), module(one, two))
 
 
 def test_the_network_on_digits_is_fixed_by_its_seed_and_leaves_the_generator_alone() -> None:

@@ -8,20 +8,6 @@ from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.products import step_loop
 
 
-def test_on_the_cpu_the_function_is_called_as_it_is() -> None:
-    calls = []
-
-    def double(x: torch.Tensor) -> torch.Tensor:
-        calls.append(x)
-        return 2 * x
-
-    captured = Captured(double)
-    given = torch.arange(3.0)
-    assert torch.equal(captured(given), 2 * given)
-    assert calls == [given]
-    assert captured._recorded == {}
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_captured_loop_gives_what_the_loop_gives_for_new_values_and_shapes() -> None:

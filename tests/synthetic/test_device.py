@@ -14,11 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.problems import nonlinear
-from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory.synthetic import engine, first_order, place
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
-from dpzero_theory.synthetic.problems import paper_spectrum
 from tests.synthetic.small import lanes, quadratic
 
 Array = NDArray[np.float64]
@@ -51,7 +48,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
         waited.append(values.shape)
         return np.ones(values.shape)
 
-    for module in (engine, first_order, nonlinear, place):
+    for module in (engine, first_order, place):
         monkeypatch.setattr(module, "to_numpy", to_numpy)
     return waited
 
@@ -89,34 +86,6 @@ def test_engines_wait_for_no_step_and_add_in_a_fixed_order(name: str, waits: lis
     assert len(waits) == 3 + (blocks if name == "dpgd" else 0)
     assert sum(seen.operations.values()) > STEPS
     assert seen.operations["upload"] < STEPS / 2
-    assert not VARY & set(seen.operations)
-
-
-def nonlinear_problem(name: str) -> PseudoHuber | LogisticRegression:
-    rng = np.random.default_rng(3)
-    rows = rng.standard_normal((200, D))
-    if name == "pseudo-huber":
-        return PseudoHuber(rows, paper_spectrum("c", D))
-    return LogisticRegression(rows, np.where(rng.random(200) < 0.5, 1.0, -1.0))
-
-
-@pytest.mark.parametrize("several", [1, 4])
-@pytest.mark.parametrize("name", ["pseudo-huber", "logistic"])
-def test_nonlinear_engines_wait_once_a_block(name: str, several: int, waits: list[torch.Size]) -> None:
-    """The engines for nonlinear losses wait for the device once in each block of steps.
-
-    They wait for the gradients of that block, and at the end for the iterates.
-    """
-    steps, block = STEPS // 2, 16
-    grid = Lanes.of(steps=steps, step_size=[0.01, 0.02], clip=[1.0, 2.0], noise_std=0.1)
-    with Seen() as seen:
-        nonlinear.dpzero(
-            nonlinear_problem(name), np.zeros(D), grid, directions=directions_of("sphere", np.random.default_rng(5), D),
-            noise=normal(), rng=np.random.default_rng(7), directions_per_step=several, device="meta", block=block,
-        )  # fmt: skip
-    assert len(waits) == -(-steps // (block // several)) + 1
-    assert sum(seen.operations.values()) > steps
-    assert seen.operations["upload"] < steps
     assert not VARY & set(seen.operations)
 
 

@@ -98,14 +98,6 @@ def test_the_difference_rules_equal_the_reference(difference: str, method: str, 
     assert bool(np.abs(last(difference) - last("central")).max() > 1e-6) is (difference == "forward")
 
 
-def test_a_rule_that_is_none_is_refused() -> None:
-    draw = from_array(np.ones((9, 3)))
-    with pytest.raises(ValueError, match="difference must be"):
-        engine.dpzero(
-            quadratic(1, 4, 3, "a"), np.zeros(3), lanes(1, 2, 3), directions=draw, noise=draw, difference="sideways"
-        )
-
-
 def test_algorithm_1_has_one_direction_a_step() -> None:
     draw = from_array(np.ones((9, 3)))
     with pytest.raises(ValueError, match="directions_per_step must be an integer with 1 <= directions_per_step <= 1"):

@@ -47,13 +47,6 @@ def test_blocks_cover_every_step_once_and_no_lane_ends_inside_one() -> None:
         assert not any(start < end < stop for start, stop in found for end in steps.tolist())
 
 
-def test_lanes_are_taken_in_the_order_asked_for() -> None:
-    grid = Lanes.of(steps=[1, 2, 3], step_size=[0.1, 0.2, 0.3], clip=1, noise_std=[0, 1, 2])
-    taken = grid.take(np.array([2, 0]))
-    assert (taken.steps.tolist(), taken.step_size.tolist(), taken.noise_std.tolist()) == ([3, 1], [0.3, 0.1], [2, 0])
-    assert taken.clip.tolist() == [1, 1]
-
-
 def test_the_longest_come_first_and_the_index_undoes_it() -> None:
     grid = Lanes.of(steps=[3, 1, 3, 2], step_size=[0.1, 0.2, 0.3, 0.4], clip=1, noise_std=0)
     run, back = grid.longest_first()

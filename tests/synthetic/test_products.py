@@ -28,20 +28,6 @@ def part(values: dict[str, torch.Tensor | None], metric: torch.Tensor, at: slice
 
 
 @pytest.mark.parametrize("vector", [False, True])
-def test_blocks_of_coordinates_add_up(vector: bool) -> None:
-    values, metric = inputs(vector), torch.rand(D, dtype=torch.float64)
-    whole = part(values, metric, slice(0, D))
-    pieces = [part(values, metric, at) for at in (slice(0, 3), slice(3, 4), slice(4, D))]
-    added = pieces[0]
-    added += pieces[1]
-    added += pieces[2]
-    found, expected = list(added.tensors()), list(whole.tensors())
-    assert len(found) == 3 + 2 * 2 + 2 * (6 if vector else 2)
-    for mine, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize("vector", [False, True])
 def test_forms_along_a_path_are_those_of_its_points(vector: bool) -> None:
     values, metric = inputs(vector), torch.rand(D, dtype=torch.float64)
     given = part(values, metric, slice(0, D))

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.sphere import DIRECTIONS, DirectionLaw, sample_gaussian
 from dpzero_theory.theory.sharp import constants
-from dpzero_theory.theory.sharp.constants import LAWS
 
 Array = NDArray[np.float64]
 
@@ -29,13 +28,6 @@ def test_constants_at_the_ends(d: int) -> None:
     all_clipped = constants.constants(np.array([1e-9]), d, 1.0)
     assert all_clipped.quadratic[0] == pytest.approx(0, abs=1e-7)
     assert all_clipped.excess[0] == pytest.approx(all_clipped.spread, rel=1e-7)
-
-
-def test_sphere_tends_to_the_gaussian() -> None:
-    c = np.array([0.1, 1.0, 3.0])
-    sphere, gaussian = (constants.constants(c, 10**11, 7.0, kind) for kind in ("sphere", "gaussian"))
-    for field in dataclasses.fields(sphere):
-        np.testing.assert_allclose(getattr(sphere, field.name), getattr(gaussian, field.name), rtol=1e-8)
 
 
 def _directions(d: int, law: str) -> tuple[Array, Array]:
@@ -89,19 +81,7 @@ def test_the_root_mean_square_of_the_samples_traces_is_enough(law: str) -> None:
     assert exact > mean_only.smooth_second**2 or law == "rademacher"
 
 
-def test_every_law_that_the_theorem_covers_is_a_law() -> None:
-    assert set(LAWS) - {"frame"} <= set(DIRECTIONS)
-
-
-def test_one_direction_of_a_frame_is_one_of_the_sphere() -> None:
-    c = np.array([0.1, 0.9, 1.4, 3.0])
-    for d, r in ((1, 1.0), (2, 1.5), (40, 7.0)):
-        sphere, frame = (constants.constants(c, d, r, kind) for kind in ("sphere", "frame"))
-        for field in dataclasses.fields(sphere):
-            np.testing.assert_allclose(getattr(frame, field.name), getattr(sphere, field.name), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("k", [2, 7, 64])
+@pytest.mark.parametrize("k", [1, 7, 64])
 def test_the_sphere_tends_to_the_gaussian_for_every_number_of_directions(k: int) -> None:
     c = np.array([0.3, 1.0, 1.3])
     laws = [constants.constants(c, 10**11, 7.0, kind, 9.0, k) for kind in ("sphere", "gaussian", "frame")]
@@ -121,15 +101,6 @@ def test_a_whole_frame_sees_the_norm_itself() -> None:
         np.testing.assert_array_equal(getattr(k, name), 0)
     np.testing.assert_allclose(k.kept, 1)
     np.testing.assert_allclose([k.spread, *k.quadratic], 1)
-
-
-def test_where_v_is_one_the_line_is_the_envelope() -> None:
-    """Where v = |u_1| is always 1, the linear bound on the clipped mean is its envelope.
-
-    For d = 1 and c = 1/2, kappa(h) = min(h, 1/2), whose envelope has (kept, bias) = (2/3, 1/6).
-    """
-    k = constants.constants(0.5, 1, 1.0)
-    assert (float(k.kept), float(k.bias)) == pytest.approx((2 / 3, 1 / 6), rel=1e-15)
 
 
 def test_a_frame_has_at_most_d_directions() -> None:

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.problem import Problem
@@ -13,19 +12,6 @@ from dpzero_theory.theory.sharp.poisson import ANY_LOSS, poisson_noise, prescrib
 
 GDP = float(gdp_from_epsilon(2, 1e-6))
 PAPER = Problem(n=10_000, d=2000, r=8.178)
-
-
-def test_poisson_at_rate_one_is_full_batch() -> None:
-    full = prescribe(PAPER, GDP, max_steps=2000)
-    sampled = prescribe_poisson(
-        PAPER,
-        GDP,
-        lambda rate, steps, relation: 2 * math.sqrt(steps) / GDP,
-        max_evaluations=20_000_000,
-        expected_batch=PAPER.n,
-    )
-    assert sampled.bound == pytest.approx(full.bound, rel=1e-12)
-    assert sampled.noise_std == pytest.approx(full.noise_std, rel=1e-12)
 
 
 def test_poisson_with_the_accountant() -> None:
@@ -49,15 +35,6 @@ def test_poisson_with_the_accountant() -> None:
         sample_rate=found.sample_rate,
     )
     assert again.bound == found.bound
-
-
-def test_poisson_needs_a_step() -> None:
-    with pytest.raises(PreconditionError, match="max_evaluations"):
-        prescribe_poisson(
-            PAPER, GDP, lambda rate, steps, relation: 1.0, max_evaluations=10, expected_batch=0.5 * PAPER.n
-        )
-    with pytest.raises(ValueError, match="noise_multiplier"):
-        prescribe_poisson(PAPER, GDP, lambda rate, steps, relation: math.nan, max_evaluations=10**6)
 
 
 def test_the_accountant_is_asked_about_the_relation_that_is_prescribed() -> None:

@@ -11,23 +11,28 @@ from dpzero_theory.theory.sharp.projection import Projection
 POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0))
 
 
-def _exact(k: int, d: int, c: float, i: int, j: int) -> float:
+def _exact(k: int, d: float, c: float, i: int, j: int) -> float:
     """Returns E[(v - c)_+^i v^j] for K = `k` directions in R^d, in 60 digits.
 
-    It follows by the binomial formula from incomplete beta functions.
+    It follows by the binomial formula from incomplete beta functions, or incomplete gamma functions for infinite d.
     """
     with mpmath.workdps(60):
         first, second, scale = mpmath.mpf(k) / 2, mpmath.mpf(d - k) / 2, mpmath.mpf(d) / k
 
         def tail(power: int) -> mpmath.mpf:
+            if math.isinf(d):
+                above = mpmath.gammainc(first + mpmath.mpf(power) / 2, first * mpmath.mpf(c) ** 2)
+                return above / mpmath.gamma(first) / first ** (mpmath.mpf(power) / 2)
             above = mpmath.betainc(first + mpmath.mpf(power) / 2, second, mpmath.mpf(c) ** 2 / scale, 1)
             return scale ** (mpmath.mpf(power) / 2) * above / mpmath.beta(first, second)
 
         return float(sum(math.comb(i, m) * (-mpmath.mpf(c)) ** (i - m) * tail(j + m) for m in range(i + 1)))
 
 
-@pytest.mark.parametrize(("k", "d"), [(1, 2), (1, 40), (2, 3), (3, 50), (7, 8), (32, 2000), (100, 30_000)])
-def test_moments_to_eleven_digits(k: int, d: int) -> None:
+@pytest.mark.parametrize(
+    ("k", "d"), [(1, 2), (1, 40), (2, 3), (3, 50), (7, 8), (32, 2000), (100, 30_000), (1, math.inf), (64, math.inf)]
+)
+def test_moments_to_eleven_digits(k: int, d: float) -> None:
     law = Projection(k, d)
     for c in (0.3, 0.95, 1.1):
         if c < law.largest:

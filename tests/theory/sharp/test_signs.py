@@ -75,13 +75,3 @@ def test_finite_falling_and_above_the_gaussian_moments(k: int) -> None:
         assert np.all(bound >= exact * (1 - 1e-9))
         counted = (exact > 1e-250) & (c > 1)
         assert np.all(bound[counted] <= most * exact[counted])
-
-
-def test_any_shape() -> None:
-    c = np.array([[0.3, 1.0, 2.0], [3.0, 4.0, 1e10]])
-    whole = removed(c, 3)
-    for index in np.ndindex(*c.shape):
-        one = removed(np.array(c[index]), 3)
-        for name in ("second", "fourth", "inner", "along", "across"):
-            assert float(getattr(one, name)) == pytest.approx(float(getattr(whole, name)[index]), rel=1e-13)
-    assert whole.inner[1, 2] == 0
