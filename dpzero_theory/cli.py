@@ -11,7 +11,6 @@ import functools
 import math
 import os
 import re
-import select
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -43,8 +42,7 @@ _PIPE_CLOSED = 141
 def command(main: Callable[Words, int]) -> Callable[Words, int]:
     """Return a command's main function that ends quietly where who reads its standard output stops, as `head` does.
 
-    It then returns 141, as of a program that SIGPIPE ends, and what is still to be printed is lost. A pipe of another
-    kind that breaks is an error as before.
+    It then returns 141, as of a program that SIGPIPE ends, and what is still to be printed is lost.
     """
 
     @functools.wraps(main)
@@ -55,8 +53,6 @@ def command(main: Callable[Words, int]) -> Callable[Words, int]:
             finally:
                 sys.stdout.flush()
         except BrokenPipeError:
-            if not _reader_is_gone():
-                raise
             # The interpreter flushes once more at its end, and would print the error.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
@@ -64,16 +60,6 @@ def command(main: Callable[Words, int]) -> Callable[Words, int]:
             return _PIPE_CLOSED
 
     return ended
-
-
-def _reader_is_gone() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
-    try:
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        return any(event & select.POLLERR for _, event in poll.poll(0))
-    except (OSError, ValueError):
-        return False
 
 
 class Parser(argparse.ArgumentParser):

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpzero_theory import check, problem_file, render
 from dpzero_theory.bisection import largest_integer, smallest_integer, smallest_real
-from dpzero_theory.cli import SWEEP, Parser, Several, command, input_file, integer, number, output_file, sweep
+from dpzero_theory.cli import SWEEP, Parser, Several, command, input_file, integer, number, sweep
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.theory.calculate import CALIBRATIONS, Calculated, Unmet, calculate
@@ -154,9 +154,6 @@ def _parser() -> Parser:
     what.add_argument("--sweep", type=sweep(SWEEPABLE, INTEGERS), metavar=SWEEP, help="a row per value")
     out = parser.add_argument_group("output")
     out.add_argument("--format", choices=("table", "json", "csv", "latex"), default="table")
-    out.add_argument(
-        "--plot", type=output_file(*render.PLOT_SUFFIXES), metavar="FILE", help="with --sweep: draw bound against NAME"
-    )
     return parser
 
 
@@ -239,14 +236,11 @@ def _check_modes(args: argparse.Namespace, given: dict[str, Any], inputs: dict[s
         ((args.solve_for is None) == (args.target is None), "--solve-for and --target must be given together"),
         (args.sweep is None or args.solve_for is None, "--sweep and --solve-for must not be given together"),
         (not args.poisson or inputs["max_points"] is not None, "--poisson must come with --max-points"),
-        (args.plot is None or args.sweep is not None, "--plot must come with --sweep"),
         (sought is None or args.format != "latex", "--format latex must come without --sweep and --solve-for"),
     )
     for holds, statement in rules:
         if not holds:
             raise ValueError(statement)
-    if args.plot is not None:
-        check.installed("--plot", "matplotlib", extra="plot")
     if sought is not None and given[sought] is not None:
         flag, how = sought.replace("_", "-"), "--sweep" if args.sweep is not None else "--solve-for"
         does = "gives it its values" if args.sweep is not None else "finds it"
@@ -329,8 +323,6 @@ def _sweep_rows(
         unmet += refused
     if not rows:
         raise check.PreconditionError(unmet[0].reason)
-    if args.plot is not None:
-        render.plot(args.plot, name, rows)
     given = {**inputs, name: values}
     return _flat(args.format, name, rows, given, unmet, caveats)
 

@@ -1,10 +1,9 @@
-"""Formats the answers of the calculator (`params`) as a table, JSON, CSV or LaTeX, or as a plot of a sweep's bounds."""
+"""Formats the answers of the calculator (`params`) as a table, JSON, CSV or LaTeX."""
 
 import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dpzero_theory.theory.calculate import Calculated, Unmet
@@ -239,60 +238,3 @@ def _latex_number(value: float | int) -> str:
     text = _shown(value).replace(",", r"\,")
     mantissa, _, exponent = text.partition("e")
     return rf"${mantissa} \times 10^{{{int(exponent)}}}$" if exponent else f"${text}$"
-
-
-PLOT_SUFFIXES = (".png", ".pdf", ".svg")
-"""The suffixes that a file given to --plot may have; the suffix selects the format."""
-
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Colours that colour-blind readers can tell apart (Okabe and Ito)."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-"""The marker shapes of matplotlib that tell the results in a plot apart, one for each."""
-
-
-def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the bounds of a sweep against the swept variable, both on logarithmic axes, and write the picture to a file.
-
-    There is one solid or dashed line for each result and calibration and, where a result has a minimised form too, one
-    dotted line for that, by the last of the calibrations.
-
-    Args:
-        path: the file, written in whole or not at all; its suffix is one of `PLOT_SUFFIXES`.
-        variable: the key of the swept value in each row.
-        rows: the rows of the sweep, each made by `row`, with the swept value added.
-    """
-    from matplotlib.figure import Figure
-
-    from dpzero_theory.privacy.plot import save
-
-    figure = Figure(figsize=(7.0, 4.4), layout="constrained")
-    axes = figure.subplots()
-    ids = list(dict.fromkeys(item["id"] for item in rows))
-    for i, id in enumerate(ids):
-        color, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
-        for calibration, style in (("paper", "-"), ("exact", "--")):
-            mine = [item for item in rows if (item["id"], item["calibration"]) == (id, calibration)]
-            if not mine:
-                continue
-            x = [item[variable] for item in mine]
-            label = f"{id}, {calibration}"
-            face = color if calibration == "paper" else "white"
-            look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "markerfacecolor": face}
-            axes.plot(x, [m["bound"] for m in mine], style, label=label, **look)
-        best = [item for item in rows if item["id"] == id and item["minimised"] is not None]
-        best = [item for item in best if item["calibration"] == best[-1]["calibration"]]
-        if best:
-            label = f"{id}, {best[-1]['calibration']}, minimised"
-            values = [m["minimised"]["bound"] for m in best]
-            axes.plot([m[variable] for m in best], values, ":", color=color, label=label)
-    guarantees = list(dict.fromkeys(item["guarantee"] for item in rows))
-    for guarantee in guarantees:
-        trivial = {item[variable]: item["trivial_bound"] for item in rows if item["guarantee"] == guarantee}
-        axes.plot(list(trivial), list(trivial.values()), color="0.4", linewidth=0.8)
-        axes.text(
-            1.01, list(trivial.values())[-1], "trivial", transform=axes.get_yaxis_transform(), va="center", size=8
-        )
-    axes.set(xscale="log", yscale="log", xlabel=variable, ylabel="bound on " + " or ".join(guarantees))
-    axes.grid(which="major", color="0.9", linewidth=0.6)
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.09, 0.5), handlelength=4)
-    save(figure, path, dpi=200)

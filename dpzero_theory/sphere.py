@@ -155,6 +155,9 @@ def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
 
     They are the numbers w_1 and w_2 in the proof of the paper's Lemma lm:sphere: (3d/(d+2), d/(d+2)) for "sphere", (3,
     1) for "gaussian" and (1, 1) for "rademacher".
+
+    Raises:
+        ValueError: an unknown law, or a d that is no integer >= 1.
     """
     return DIRECTIONS[direction].fourth_moments(check.integer("d", d))
 

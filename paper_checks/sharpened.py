@@ -15,7 +15,6 @@ LAWS = (("gaussian", "gaussian"), ("frame", "frame"), ("sign", "rademacher"))
 CHECKS: dict[str, Callable[[], Checked]] = {
     "tail-moments-sampled": moments.tail_moments_sampled,
     "convex-order": moments.convex_order,
-    "conditional-moments": moments.conditional_moments,
     "inner-product": partial(moments.moment, "inner"),
     "second-moment": partial(moments.moment, "second"),
     "lost-moment": partial(moments.moment, "lost"),

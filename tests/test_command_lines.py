@@ -59,7 +59,6 @@ BAD: dict[str, list[tuple[str, list[str]]]] = {
         ("--n", ["--solve-for", "n", "--target", "1"]),
         ("--sweep", ["--sweep", "d=2:3", "--solve-for", "n", "--target", "1"]),
         ("--format", ["--sweep", "d=2:3", "--format", "latex"]),
-        ("--plot", ["--plot", "plot.png"]),
         ("--d", ["--sweep", "d=20:2000:log:5"]),
         ("--r", ["--r", "0.5"]),
         ("--r", ["--r", "3000"]),

@@ -141,11 +141,6 @@ def test_a_private_run(installed: Path, tmp_path: Path) -> None:
         ("torch", ["curvature", "--help"], "python -m dpzero_theory.curvature: needs torch: {}[torch]'\n"),
         (
             "matplotlib",
-            ["params", *PROBLEM[:-4], "--sweep", "d=20:200", "--plot", "a.png"],
-            "python -m dpzero_theory.params: --plot needs matplotlib: {}[plot]'\n",
-        ),
-        (
-            "matplotlib",
             ["privacy", *PRIVACY, "--plot", "a.png"],
             "python -m dpzero_theory.privacy: --plot needs matplotlib: {}[plot]'\n",
         ),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks.problems.encoder import Scale, SentenceClassifier, embed, minilm_folder, token_means, train
 from benchmarks.problems.sentences import sst2
 from dpzero_theory import check
-from dpzero_theory.curvature import catalog
+from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Batch
 from dpzero_theory.curvature.tasks import Task, cross_entropy
 
@@ -96,13 +96,13 @@ class _AddedMask(nn.Module):
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
     """Returns the task with this name: "minilm:SUBSET" on the sentences in the folder `data`, "roberta-tiny",
-    "opt-tiny", or a name of `dpzero_theory.curvature.catalog`. The other arguments are those of `catalog.load`."""
+    "opt-tiny", or a name of `dpzero_theory.curvature.tasks`. The other arguments are those of `tasks.load`."""
     name, _, subset = model.partition(":")
     if name == "minilm":
         return encoder(subset, data, samples, seed)
     if name.endswith("-tiny"):
         return tiny(name.removesuffix("-tiny"), samples, seed)
-    return catalog.load(model, data, samples, seed)
+    return tasks.load(model, data, samples, seed)
 
 
 def top_norm(data: str, samples: int | None, seed: int) -> Task:

@@ -21,7 +21,7 @@ with extra("torch", "dpzero_theory.curvature"):
     import torch
     from torch.utils import _pytree as pytree
 
-    from dpzero_theory.curvature import catalog, forward
+    from dpzero_theory.curvature import forward, tasks
     from dpzero_theory.curvature.measure import MeasureSettings, measure
     from dpzero_theory.curvature.objective import Objective
     from dpzero_theory.curvature.spectrum import Effort
@@ -29,7 +29,7 @@ with extra("torch", "dpzero_theory.curvature"):
 
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only"})
-    parser.add_argument("--model", required=True, help=", ".join(catalog.NAMES))
+    parser.add_argument("--model", required=True, help=", ".join(tasks.NAMES))
     parser.add_argument("--data", required=True, help="digits, or what your own function takes")
     declared = parser.add_mutually_exclusive_group()
     declared.add_argument("--public", action="store_const", const="public", dest="declared")
@@ -111,7 +111,7 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
         level=args.level,
     )
     with parser.refusals("--data"):
-        task = catalog.load(args.model, args.data, args.samples, args.seed)
+        task = tasks.load(args.model, args.data, args.samples, args.seed)
         data = _declared(args, task.known)
     batches = pytree.tree_map(lambda leaf: leaf.to(args.device), list(task.batches))
     objective = Objective(task.module.to(args.device), task.losses, batches)

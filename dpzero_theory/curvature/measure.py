@@ -229,20 +229,6 @@ def describe(spectrum: Spectrum) -> dict[str, Any]:
     }
 
 
-def admit(data: str, spend_no_privacy_claim: bool) -> str:
-    """Returns `data`, a kind of data, if such data may be measured.
-
-    It is "public", "synthetic" or "private". PreconditionError is raised for "private" unless `spend_no_privacy_claim`,
-    since what is measured is not private.
-    """
-    check.precondition(
-        check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
-        "data must be public or synthetic: what is measured here is not private; spend_no_privacy_claim gives up the "
-        "claim that anything derived from private data is",
-    )
-    return data
-
-
 def measure(
     objective: Objective,
     generator: torch.Generator,
@@ -264,7 +250,11 @@ def measure(
         ValueError: an argument outside its range, a product that is not finite, a Hessian that is zero.
         PreconditionError: private data without spend_no_privacy_claim.
     """
-    admit(data, spend_no_privacy_claim)
+    check.precondition(
+        check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
+        "data must be public or synthetic: what is measured here is not private; spend_no_privacy_claim gives up the "
+        "claim that anything derived from private data is",
+    )
     s = settings or MeasureSettings()
     places = [objective.start]
     points = [_point(objective, places[0], 0, generator, s)]

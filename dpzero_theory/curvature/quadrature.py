@@ -81,10 +81,11 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 
 
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
-    """Returns the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with `count` points, one at 0.
+    """Returns the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0.
 
-    The point at 0 makes the rule a lower bound (Golub 1973). `a` and `b` are the diagonal and the off-diagonal of the
-    Jacobi matrix of the measure.
+    The rule has `count` points, or as many as the measure where that has fewer. Where the measure ends before them, so
+    that its Gauss rule is exact, that rule is returned, which need not have a point at 0. The point at 0 makes the rule
+    a lower bound (Golub 1973). `a` and `b` are the diagonal and the off-diagonal of the Jacobi matrix of the measure.
     """
     inner = min(count, len(a)) - 1
     if inner == 0:

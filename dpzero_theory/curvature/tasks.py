@@ -1,12 +1,19 @@
-"""`Task`: a module, per-sample losses and samples whose curvature can be measured; and a small network on digits."""
+"""`Task`, a module with per-sample losses and samples whose curvature can be measured, and the tasks that are known.
 
-from collections.abc import Sequence
+They are a small network on digits, and `MODULE:FUNCTION`, a function of your own with the signature function(data,
+samples, seed) -> Task.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from dpzero_theory import datasets
+from dpzero_theory import check, datasets
 from dpzero_theory.curvature.objective import Batch, Losses
 
 _DIGITS_AT_ONCE = 2048
@@ -63,3 +70,70 @@ def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
         batches=list(zip(torch.split(features, _DIGITS_AT_ONCE), torch.split(labels, _DIGITS_AT_ONCE), strict=True)),
         known="public",
     )
+
+
+NAMES = ("mlp-digits:WIDTH", "MODULE:FUNCTION")
+"""The forms of the argument of the command's flag --model, as help and errors show them."""
+
+
+def load(model: str, data: str, samples: int | None, seed: int) -> Task:
+    """Returns the task, a model with losses and samples, for the name of a model.
+
+    Args:
+        model: the name, in one of the forms of `NAMES`.
+        data: "digits" for mlp-digits; for a function of your own, whatever it takes.
+        samples: how many samples; the model's default if None.
+        seed: draws the samples and random weights.
+
+    Raises:
+        ValueError: an unknown name, or data that does not suit the model.
+    """
+    name, _, rest = model.partition(":")
+    if name == "mlp-digits":
+        width = check.integer("model", _integer(rest, model), at_most=100_000)
+        if data != "digits":
+            raise ValueError(f"data must be 'digits' for {model}; got {data!r}")
+        return mlp_digits(width, samples, seed)
+    if rest:
+        return _own(name, rest)(data, samples, seed)
+    raise ValueError(f"model must be one of {', '.join(NAMES)}; got {model!r}")
+
+
+def _integer(text: str, model: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"model must be mlp-digits:WIDTH with an integer WIDTH; got {model!r}") from None
+
+
+def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
+    """Returns the user's function MODULE:FUNCTION, which makes a task to measure.
+
+    `module` and `function` are the two names. The function must be defined in that module with exactly the parameters
+    (data, samples, seed), so that no other function is ever called; else ValueError is raised.
+    """
+    place = f"{module}:{function}"
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        raise ValueError(f"model must be one of {', '.join(NAMES)}; got {place!r}")
+    if module.split(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"model must be a function of your own, not of Python's library; got {place!r}")
+    try:
+        member = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model must be one of {', '.join(NAMES)}; {error}") from None
+    wanted = ["data", "samples", "seed"]
+    if not (
+        inspect.isfunction(member) and member.__module__ == module and [*inspect.signature(member).parameters] == wanted
+    ):
+        raise ValueError(
+            f"model must be a function defined in {module} as {function}(data, samples, seed); got {member!r}"
+        )
+    return lambda *given: _task(member(*given), place)
+
+
+def _task(made: object, place: str) -> Task:
+    if not isinstance(made, Task):
+        raise ValueError(
+            f"model must return a dpzero_theory.curvature.tasks.Task; {place} returned {type(made).__name__}"
+        )
+    return made

@@ -18,7 +18,7 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 P = ParamSpec("P")
 
 
-def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescription]:
+def guard_float_results(prescribe: Callable[P, Prescription]) -> Callable[P, Prescription]:
     """Returns the function `prescribe` with a guard against numbers outside the range of float64.
 
     If its arithmetic overflows or divides by 0, or if the step size, smoothing, clip, noise or bound of the result is

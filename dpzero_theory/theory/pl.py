@@ -16,7 +16,7 @@ import math
 
 from dpzero_theory import check
 from dpzero_theory.theory import inequalities
-from dpzero_theory.theory.closed_form import in_float_range, noise_level, positive_log, prescription
+from dpzero_theory.theory.closed_form import guard_float_results, noise_level, positive_log, prescription
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
@@ -69,7 +69,7 @@ def _dpgd_0th(
     )
 
 
-@in_float_range
+@guard_float_results
 def corollary_1(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
 
@@ -89,7 +89,7 @@ def corollary_1(problem: Problem, gdp: float) -> Prescription:
     )
 
 
-@in_float_range
+@guard_float_results
 def corollary_2(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
 
@@ -109,7 +109,7 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
     )
 
 
-@in_float_range
+@guard_float_results
 def corollary_3(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound of Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl.
 

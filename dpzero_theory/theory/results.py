@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.theory import inequalities, pl, theorems
-from dpzero_theory.theory.closed_form import in_float_range
+from dpzero_theory.theory.closed_form import guard_float_results
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
@@ -85,7 +85,7 @@ class Result:
             check.precondition(central, f"{self.id} is proved for central differences, not for {rule} ones")
             return self.closed_form(problem, gdp)
         assert self.minimiser is not None
-        return in_float_range(self.minimiser)(
+        return guard_float_results(self.minimiser)(
             problem,
             gdp,
             max_steps=max_steps,

@@ -12,16 +12,20 @@ Each function takes the problem's constants and `gdp`, the mu > 0 of Gaussian DP
 import math
 
 from dpzero_theory.theory import inequalities
-from dpzero_theory.theory.closed_form import in_float_range, noise_level, positive_log, prescription
+from dpzero_theory.theory.closed_form import guard_float_results, noise_level, positive_log, prescription
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 
-@in_float_range
+@guard_float_results
 def theorem_1(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound (Eq. eq:d-dependent) of Theorem 1 (thm:d-dependent): Algorithm 1.
 
     It holds under Assumption asp:smooth. Of the problem it uses n, d, lipschitz, smoothness and gap; gdp is the mu > 0
     of Gaussian DP of the whole run.
+
+    Raises:
+        ValueError: a gdp that is no finite number above 0.
+        PreconditionError: T above 1e18, or a result outside the range of float64.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.d) * v / p.n
@@ -38,12 +42,16 @@ def theorem_1(problem: Problem, gdp: float) -> Prescription:
     )
 
 
-@in_float_range
+@guard_float_results
 def theorem_2(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound (Eq. eq:d-dependent-rank) of Theorem 2 (thm:d-dependent-rank): Algorithm 1.
 
     It holds under Assumption asp:rank. Of the problem it uses n, d, r, lipschitz, smoothness and gap; gdp is the mu > 0
     of Gaussian DP of the whole run.
+
+    Raises:
+        ValueError: a gdp that is no finite number above 0.
+        PreconditionError: T above 1e18, or a result outside the range of float64.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n
@@ -60,7 +68,7 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
     )
 
 
-@in_float_range
+@guard_float_results
 def theorem_3(problem: Problem, gdp: float) -> Prescription:
     """The parameters and the bound (Eq. eq:d-free) of Theorem 3 (thm:d-free): Algorithm 2 under Assumption asp:rank.
 

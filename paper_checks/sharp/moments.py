@@ -174,12 +174,12 @@ def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tu
 
 
 def _products(case: Configuration, directions: Array, root: Array) -> dict[str, Array]:
-    """Return six numbers by name for each of m draws of a step's K directions U', which `directions` has in shape (m,
+    """Return five numbers by name for each of m draws of a step's K directions U', which `directions` has in shape (m,
     K, d). `case` has the sample gradients, their weights, and the clip.
 
     Let g be the mean gradient, m the mean of the samples' jointly clipped slopes along the directions, b = U'g - m what
     clipping removes, and ||x||_H^2 = x'Hx with the curvature matrix H. The numbers are m'U'g/K ("inner"); the
-    ||.||_H^2/K^2 of U m ("second"), of U U'g ("unclipped") and of U b ("lost"); the mixed product <U U'g, U b>_H/K^2
+    ||.||_H^2/K^2 of U m ("second") and of U b ("lost"); the mixed product <U U'g, U b>_H/K^2
     ("mixed"); and the mean over samples of one clipped sample's ||.||_H^2/K^2 ("one"). `root` is an R with R'R =
     U'HU/K^2.
     """
@@ -191,7 +191,6 @@ def _products(case: Configuration, directions: Array, root: Array) -> dict[str, 
     return {
         "inner": np.sum(kept * full, axis=1) / k,
         "second": np.sum(step**2, axis=1),
-        "unclipped": np.sum(whole**2, axis=1),
         "lost": np.sum((whole - step) ** 2, axis=1),
         "mixed": np.sum(whole * (whole - step), axis=1),
         "one": np.sum((root @ clipped) ** 2, axis=1) @ case.weights,
@@ -312,19 +311,3 @@ def unbounded_floors() -> Checked:
         worst = max(worst, abs(limit - stated) / digit, abs(best - at) / 0.05)
         worst = max(worst, (q.bound / limit - 1) / 0.03, (1 - q.bound / limit) / 1e-3)
     return within(worst, 1.0, "limits from what is printed, and certificates at K = 65,536 over them, in tolerances")
-
-
-def conditional_moments() -> Checked:
-    """Step 4 of the sharpened theorem's proof: without clipping, E||U U'g||_H^2/K^2 = a^2 G^2 where the gradient g, of
-    norm G, is along the top eigenvector of H and the law of the directions U is invariant under rotation. Here a is the
-    library's constant `spread`, ||x||_H^2 = x'Hx, and the curvature matrix H has the largest eigenvalue 1."""
-    worst = 0.0
-    for kind in ("sphere", "gaussian", "frame"):
-        for k in TRIED:
-            for case, norm, summary in _sampled(kind, k):
-                if len(case.weights) > 1 or case.clip > 10:
-                    continue
-                mean, error = summary["unclipped"]
-                a = constants.constants(np.array(case.clip), case.d, case.r, kind, directions_per_step=k).spread
-                worst = max(worst, abs(mean - (a * norm) ** 2) / error)
-    return within(worst, STANDARD_ERRORS, "second moment of an unclipped step along the top eigenvector: largest z")

@@ -18,7 +18,7 @@ from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import high_probability
 from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
-RECORDS = 10**9
+SAMPLES = 10**9
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.Wors
     at = _parameters(q)
     h = hardest.hardest(p, **at, **member)
     given = {key: value for key, value in asdict(h).items() if key not in ("share", "slope", "drift", "bound")}
-    loss = worst_case.WorstCase(n=RECORDS, d=max(p.d, h.curved + 1), opposing=round((1 - h.share) * RECORDS), **given)
+    loss = worst_case.WorstCase(n=SAMPLES, d=max(p.d, h.curved + 1), opposing=round((1 - h.share) * SAMPLES), **given)
     return loss, at, h.bound
 
 

@@ -90,7 +90,7 @@ def test_a_flag_replaces_the_file_and_says_so(tmp_path: Path, capsys: Capture) -
 
 
 def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) -> None:
-    words = ["--model", "tests.curvature.test_catalog:own_task", "--data", "somewhere", *QUICK]
+    words = ["--model", "tests.curvature.test_tasks:own_task", "--data", "somewhere", *QUICK]
     with pytest.raises(SystemExit) as error:
         command.main(words)
     assert error.value.code == 2
@@ -111,9 +111,9 @@ def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) 
         (["--model", "..:thing", "--data", "digits"], "--model must be one of"),
         (["--model", "os:system", "--data", "true"], "--model must be a function of your own"),
         (["--model", "numpy:zeros", "--data", "4"], "--model must be a function defined in numpy"),
-        (["--model", "tests.curvature.test_catalog:own_task", "--data", "x", "--power", "3"], "--power must be even"),
-        (["--model", "tests.curvature.test_catalog:own_task", "--data", "x", "--directions", "1"], "--directions must"),
-        (["--model", "tests.curvature.test_catalog:other_task", "--data", "x"], "--model must return a dpzero_theory"),
+        (["--model", "tests.curvature.test_tasks:own_task", "--data", "x", "--power", "3"], "--power must be even"),
+        (["--model", "tests.curvature.test_tasks:own_task", "--data", "x", "--directions", "1"], "--directions must"),
+        (["--model", "tests.curvature.test_tasks:other_task", "--data", "x"], "--model must return a dpzero_theory"),
         (["--model", "mlp-digits:4", "--data", "digits", "--probes", "1"], "--probes must be an integer with 2"),
         (["--model", "mlp-digits:4", "--data", "digits", "--level", "1"], "--level must be a finite number"),
         (

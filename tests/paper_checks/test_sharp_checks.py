@@ -101,7 +101,6 @@ def test_the_constants_of_other_directions_fail(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(constants, "constants", mutated)
     assert not moments.moment("second", "gaussian").ok
-    assert not moments.conditional_moments().ok
 
 
 def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:

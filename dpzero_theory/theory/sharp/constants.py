@@ -311,7 +311,7 @@ def _gaussian_curvature(d: int) -> tuple[float, float]:
     return 1.0, 1.0
 
 
-def _register_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
+def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
     """Registers the law with this name, which `law` makes of d, r and K; `further` are other fields of `SharpLaw`."""
     LAWS.register(
         SharpLaw(
@@ -323,9 +323,11 @@ def _register_invariant(name: str, law: Callable[[int, float, int], _Invariant],
     )
 
 
-_register_invariant("sphere", _sphere, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d))
-_register_invariant("gaussian", _gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
+_register_rotation_invariant("sphere", _sphere, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d))
+_register_rotation_invariant("gaussian", _gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
 LAWS.register(  # the moments of random signs are at most those of the Gaussian law
     SharpLaw(name="rademacher", constants=_rademacher, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
 )
-_register_invariant("frame", _frame, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d / k), most=float)
+_register_rotation_invariant(
+    "frame", _frame, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d / k), most=float
+)
