@@ -1,10 +1,7 @@
 """Searches for the point at which a monotone condition changes, with the answer always on a stated side of that point.
 
 The root finders of `scipy.optimize` return a number near the root. A certified bound must be on the safe side of it,
-and some conditions answer only yes or no, so these searches are our own. `LogSecant` is for what those root finders do
-not take either: a function whose error differs from point to point, in a search that its caller ends. All of the
-library's searches for a root are here or in scipy, but two that use more of a value than its sign and size:
-`crossing._end` the width of a bracket, `tilting.saddle` the derivative.
+and some conditions answer only yes or no. `LogSecant` is for functions whose error differs from point to point.
 """
 
 import math
@@ -22,12 +19,8 @@ Number = TypeVar("Number", int, float)
 X = TypeVar("X", int, float, Array)
 _MOST_HALVINGS = 2200
 """More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
-_SAME_X, _FLATTEST = 1e-5, -1e-6
-"""When `LogSecant` measures a slope, and how flat a slope may be.
-
-No slope is measured between two x whose logarithms differ by less than the first number. A slope above the second
-number is replaced by it.
-"""
+_SAME_X = 1e-5  # `LogSecant` measures no slope between two x whose logarithms differ by less
+_FLATTEST = -1e-6  # it replaces a slope above this one by it
 
 
 def integer_between(low: int, high: int) -> int:
@@ -111,8 +104,8 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
 
     Of the two neighbouring floats between which the function changes its sign, it is the one at which the function is
     at most 0. The search halves [low, high] until no float is left between the ends. The function is called only where
-    secants have not already told its sign, so that this takes few calls. `scipy.optimize` has such searches too, but
-    importing it would take as long as everything else that the calculator does.
+    secants have not already told its sign, so that this takes few calls. Importing `scipy.optimize`, which has such
+    searches too, would take as long as all else that the calculator does.
 
     Args:
         function: a function of an array, computed entry by entry; it rises or falls strictly, up to rounding errors.

@@ -68,13 +68,25 @@ def _pair(form: str) -> Callable[[str], tuple[float, float]]:
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.params", __doc__)
     positive, count = number(at_least=SMALLEST, at_most=LARGEST), integer(at_most=10**18)
-    need = parser.add_argument_group("the problem")
-    need.add_argument("--n", type=count, help="number of samples")
-    need.add_argument("--epsilon", type=positive, help="privacy parameter, > 0")
-    need.add_argument("--delta", type=number(above=0, below=1), help="privacy parameter, in (0, 1)")
-    need.add_argument("--d", type=count, help="dimension")
-    need.add_argument("--r", type=number(at_least=1), help="effective rank, 1 <= r <= d (default: d)")
-    need.add_argument("--lipschitz", type=positive, help="L (default 1)")
+    need, what = parser.add_argument_group("the problem"), parser.add_argument_group("what to calculate")
+    rank = number(at_least=1)
+    for group, flag, kind, words in (
+        (need, "--n", count, "number of samples"),
+        (need, "--epsilon", positive, "privacy parameter, > 0"),
+        (need, "--delta", number(above=0, below=1), "privacy parameter, in (0, 1)"),
+        (need, "--d", count, "dimension"),
+        (need, "--r", rank, "effective rank, 1 <= r <= d (default: d)"),
+        (need, "--lipschitz", positive, "L (default 1)"),
+        (need, "--smoothness", positive, "ell (default 1)"),
+        (need, "--gap", positive, "F(x0) - F* (default 1)"),
+        (need, "--loss-bound", positive, "B with |F(x_t)| <= B (default 1)"),
+        (need, "--pl", positive, "mu of the PL inequality; adds the corollaries"),
+        (need, "--sample-rank", rank, "r_s, root mean square of tr(H_i)/ell over samples; frees lambda from d (sharp)"),
+        (what, "--max-steps", count, "cap on the steps T of everything that is minimised"),
+        (what, "--max-evaluations", count, "cap on n K T, the finite differences of single samples"),
+        (what, "--max-points", count, "cap on losses evaluated: n T 2 K (central), n T (K + 1) (forward, exact)"),
+    ):
+        group.add_argument(flag, type=kind, help=words)
     need.add_argument(
         "--gradient-moment",
         type=_pair("M=VALUE"),
@@ -87,31 +99,15 @@ def _parser() -> Parser:
         metavar="LEVEL=VALUE",
         help="in place of L: the mean over samples of (||grad f|| - LEVEL)_+ is at most VALUE along the run (sharp)",
     )
-    need.add_argument("--smoothness", type=positive, help="ell (default 1)")
-    need.add_argument("--gap", type=positive, help="F(x0) - F* (default 1)")
-    need.add_argument("--loss-bound", type=positive, help="B with |F(x_t)| <= B (default 1)")
-    need.add_argument("--pl", type=positive, help="mu of the PL inequality; adds the corollaries")
-    need.add_argument(
-        "--sample-rank",
-        type=number(at_least=1),
-        help="r_s, root mean square of tr(H_i)/ell over samples; frees lambda from d where sharp (default: d)",
-    )
     need.add_argument(
         "--problem",
         type=input_file,
         metavar="FILE",
         help="d, r, L, ell, gap, B, r_s as measured by `python -m dpzero_theory.curvature`; flags replace its values",
     )
-    what = parser.add_argument_group("what to calculate")
     what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
-    what.add_argument(
-        "--result",
-        nargs="+",
-        action=Several,
-        choices=list(RESULTS),
-        metavar="ID",
-        help="ids: " + ", ".join(RESULTS),
-    )
+    ids = "ids: " + ", ".join(RESULTS)
+    what.add_argument("--result", nargs="+", action=Several, choices=list(RESULTS), metavar="ID", help=ids)
     what.add_argument("--direction", choices=known_directions(), default="sphere", help="law of u (default: sphere)")
     what.add_argument(
         "--directions-per-step",
@@ -119,22 +115,11 @@ def _parser() -> Parser:
         metavar="K|best",
         help="K scalars of a sample clipped jointly in each step, or the best number of them (default: 1)",
     )
-    what.add_argument("--max-steps", type=count, help="cap on the steps T of everything that is minimised")
-    what.add_argument(
-        "--max-evaluations",
-        type=count,
-        help="cap on n K T, the finite differences of single samples, of everything that is minimised",
-    )
     what.add_argument(
         "--difference",
         choices=list(DIFFERENCES),
         default="central",
         help="how a change of loss along u is found; exact needs losses with a derivative (default: central)",
-    )
-    what.add_argument(
-        "--max-points",
-        type=count,
-        help="cap on the evaluations of single samples' losses: n T 2 K (central), n T (K + 1) (forward, exact)",
     )
     what.add_argument(
         "--confidence",

@@ -109,22 +109,6 @@ def test_json_numbers_are_the_papers(capsys: Capture, id: str) -> None:
                 assert abs(result[field] / value - 1) < 1e-9, (field, case)
 
 
-def test_every_format_works(capsys: Capture) -> None:
-    table = run(capsys, arguments("--format", "table"))
-    assert table == run(capsys, arguments())
-    for word in ("alpha", "lambda", "sigma", "Theorem 3", "1.284", "0.557", "4672", "23.94", "vacuous"):
-        assert word in table
-    rows = list(csv.DictReader(run(capsys, arguments("--format", "csv")).splitlines()))
-    assert {(row["calibration"], row["form"]) for row in rows} == set(
-        itertools.product(("paper", "exact"), ("closed-form", "minimised"))
-    )
-    assert round(float(rows[0]["bound"]), 3) == 1.284
-    latex = run(capsys, arguments("--format", "latex"))
-    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 1
-    assert latex.count("{") == latex.count("}")
-    assert latex.count("$") % 2 == 0
-
-
 def bound_at(capsys: Capture, argv: list[str]) -> float:
     (result,) = run_json(capsys, argv)["results"]
     assert isinstance(result["bound"], float)
@@ -151,12 +135,6 @@ def test_the_solution_meets_the_target_and_one_step_back_does_not(
     back = {"n": lambda: value - 1, "d": lambda: value + 1, "epsilon": lambda: value * (1 - 1e-11)}[name]()
     assert bound_at(capsys, arguments(*more, **{**setting, name: repr(back)})) > float(target)
     assert isinstance(value, float if name == "epsilon" else int)
-
-
-def test_a_target_no_value_meets_is_refused(capsys: Capture) -> None:
-    for name in ("n", "epsilon", "d"):
-        argv = arguments("--solve-for", name, "--target", "1e-300", **{name: None})
-        assert_refused(capsys, argv, "--target")
 
 
 @pytest.mark.parametrize(("name", "end"), [("d", 10**15), ("epsilon", 1e-9)])
@@ -311,3 +289,19 @@ def test_the_best_poisson_batches_are_a_note_of_the_sharpened_theorem(capsys: Ca
     with pytest.raises(SystemExit):
         params.main(arguments("--poisson"))
     assert "--poisson must come with --max-points" in capsys.readouterr().err
+
+
+def test_every_format_works(capsys: Capture) -> None:
+    table = run(capsys, arguments("--format", "table"))
+    assert table == run(capsys, arguments())
+    for word in ("alpha", "lambda", "sigma", "Theorem 3", "1.284", "0.557", "4672", "23.94", "vacuous"):
+        assert word in table
+    rows = list(csv.DictReader(run(capsys, arguments("--format", "csv")).splitlines()))
+    assert {(row["calibration"], row["form"]) for row in rows} == set(
+        itertools.product(("paper", "exact"), ("closed-form", "minimised"))
+    )
+    assert round(float(rows[0]["bound"]), 3) == 1.284
+    latex = run(capsys, arguments("--format", "latex"))
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 1
+    assert latex.count("{") == latex.count("}")
+    assert latex.count("$") % 2 == 0

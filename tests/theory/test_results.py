@@ -43,3 +43,9 @@ def test_only_the_sharpened_results_hold_for_other_directions(id: str, direction
             RESULTS[id].prescribe(EASY, 2.0, max_steps=100, direction=direction)
     else:
         assert RESULTS[id].prescribe(EASY, 2.0, max_steps=100, direction=direction).direction == direction
+
+
+@pytest.mark.parametrize("id", CLOSED)
+def test_the_papers_results_are_about_central_differences(id: str) -> None:
+    with pytest.raises(PreconditionError, match=f"^{id} is proved for central differences, not for forward"):
+        RESULTS[id].prescribe(EASY, 2.0, difference="forward")

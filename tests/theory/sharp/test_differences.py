@@ -13,8 +13,7 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.limits import most_directions, step_cap
-from dpzero_theory.theory.problem import Prescription, Problem
-from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
@@ -133,18 +132,6 @@ def test_poisson_batches_have_rules_too() -> None:
         prescribe_poisson(
             PAPER, GDP, noise, max_points=399, directions_per_step=3, difference="forward", expected_batch=100
         )
-
-
-def test_the_papers_results_are_about_central_differences() -> None:
-    for id, result in RESULTS.items():
-        problem = Problem(n=10_000, d=2000, r=8.178, pl=0.1)
-        if result.closed_form is None:
-            found = result.prescribe(problem, GDP, max_points=9344 * 10_000, difference="forward")
-            assert (found.difference, found.steps) == ("forward", 4672)
-            assert isinstance(found, Prescription)
-        else:
-            with pytest.raises(PreconditionError, match=f"^{id} is proved for central differences, not for forward"):
-                result.prescribe(problem, GDP, difference="forward")
 
 
 @pytest.mark.parametrize("rule", DIFFERENCES)

@@ -10,7 +10,7 @@ import pytest
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.poisson import prescribe_poisson
@@ -22,26 +22,6 @@ PAPER = Problem(n=10_000, d=2000, r=8.178)
 def test_scales_out_of_range() -> None:
     with pytest.raises(ValueError, match="gap smoothness"):
         prescribe(Problem(n=10, d=10, r=1, lipschitz=1e-200), GDP)
-
-
-def test_the_table_of_bounds_over_the_number_of_directions() -> None:
-    """The table of bounds over the number of directions at the paper's setting has the announced numbers.
-
-    Smoothing is included, and evaluations are those of one record.
-    """
-
-    def best(evaluations: int, direction: str = "sphere") -> Prescription:
-        cap = evaluations * PAPER.n
-        found = prescribe(PAPER, GDP, max_evaluations=cap, direction=direction, directions_per_step="best")
-        assert found.evaluations == PAPER.n * found.directions_per_step * found.steps <= cap
-        return found
-
-    assert best(155_200).bound <= 0.0027
-    assert best(4_672).bound <= 0.0079
-    assert prescribe(PAPER, GDP, max_steps=4_672, directions_per_step=32).bound <= 0.0028
-    assert prescribe(PAPER, GDP, directions_per_step="best").bound <= 0.0020
-    for evaluations, k in ((4_672, 4), (46_720, 16), (155_200, 32)):
-        assert k / 1.5 <= best(evaluations).directions_per_step <= 1.5 * k
 
 
 @pytest.mark.parametrize("direction", ["sphere", "rademacher", "frame"])
