@@ -8,10 +8,7 @@ E[m'U'g] and E[m'U'HUm]. Here U has the K directions as columns, m is the clippe
 is the gradient. For gradients along an eigenvector of H these are one-dimensional integrals in any d and for any K
 (part `quadrature` for Gaussian directions, frames, and the sphere with K = 1). For random signs with K d <= 10 they are
 finite sums (`enumeration`). The ratio is 1 minus what remains between the two sides of the theorem, as a share of G^2 +
-K_0 - gap/alpha, in the theorem's letters. As lambda -> 0 all difference rules are the same. In 1,200 more cases lambda
-is large enough to matter, and samples have second derivatives that jump at x. The parts are named after the rules
-(`central`, `forward`, `exact`), and each has every law of the directions. Few coordinates and few directions leave sums
-over signs, or integrals over one or two variables.
+K_0 - gap/alpha, in the theorem's letters. As lambda -> 0 all difference rules are the same.
 - Whole runs at parameters near and away from the prescribed ones, on the worst convex family, its burst and its
 lengthened slope (`member`), with 24 runs each and Gaussian directions. The ratio is (mean - 4.5 standard
 errors)/certified, in 504 combinations of parameters with lambda -> 0.
@@ -36,7 +33,6 @@ from benchmarks.kit.rows import read_rows
 from benchmarks.problems.hardest import hardest
 from benchmarks.problems.worst_case import WorstCase, run
 from dpzero_theory.check import Array, PreconditionError
-from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
@@ -51,7 +47,6 @@ FIELDS = ("law", "d", "r", "K", "clip", "step_size", "noise_std", "ratio", "seco
 PARTS = {
     ("one step", "quadrature"): 2000,
     ("one step", "enumeration"): 1000,
-    **{("one step", rule): 400 for rule in DIFFERENCES},
     ("run", "runs"): 504,
 }
 """The number of cases by hunt and part."""
@@ -59,10 +54,6 @@ CLIMBS = 12
 STANDARD_ERRORS, RUN = 4.5, 24
 """For each combination of parameters RUN runs are made. STANDARD_ERRORS standard errors are subtracted from their mean
 before it is compared with the certificate, so that chance alone exceeds no bound."""
-EVERY = ("sphere", "rademacher", "frame", "gaussian")
-ANGLES, NORMALS, REACH = 120, 120, 9.0
-"""The nodes along an angle, and along a standard normal number, which go up to REACH, where there are two variables; 20
-times as many where there is one."""
 
 
 def quadrature(gradients: Array, weights: Array, clip: float, law: str, d: int, k: int) -> tuple[Array, Array]:
@@ -194,150 +185,6 @@ def one_step(part: str, case: int) -> dict[str, Any]:
     return {**names, "ratio": float(best)}
 
 
-def by_rule(rule: str, case: int) -> dict[str, Any]:
-    """Return the row of one step from x = 0 by a difference rule, on a random problem that has been changed step by
-    step so that the ratio grows. `case` is the seed; the laws of the directions take turns.
-
-    Sample i has the loss g_i'x + sum_j (a_ij x_j^2 + b_ij x_j |x_j|)/2, with |a_ij| + |b_ij| at most the sample's
-    curvature h_ij <= 1 in coordinate j. So F has its curvature within the diagonal matrix H of the mean h_ij. The ratio
-    uses the loss itself at the points of the rule and after the step. No noise is added, which both sides would have
-    with the same factor.
-    """
-    law = EVERY[case % len(EVERY)]
-    rng = np.random.default_rng([case, 97, list(DIFFERENCES).index(rule)])
-    d, k = _small(law, rng)
-    nodes = _directions_of(law, d, k)
-    n = int(rng.integers(1, 4))
-    weights = rng.dirichlet(np.ones(n))
-    h = rng.random((n, d)) ** rng.choice([0.0, 1.0, 4.0])
-    h /= h.max()
-    r = min(max(1.0, float((weights @ h).sum())), float(d))
-    own = min(max(1.0, math.sqrt(float(weights @ h.sum(axis=1) ** 2))), float(d))
-    sample_rank = own if rng.random() < 0.5 else None
-    clip = float(rng.uniform(0.3, 3)) * math.sqrt(k)
-    found = constants(np.array([clip / math.sqrt(k)]), d, r, law, directions_per_step=k)
-    largest = 1.9 * float(found.kept[0]) / max(float(found.quadratic[0]), 1e-3)
-    alpha = float(min(largest, 2.0) * rng.uniform(0, 1) ** 2 + 1e-6)
-    smoothing = float(10 ** rng.uniform(-3, 0.3)) if DIFFERENCES[rule].smoothing else 0.0
-    stated = certificate(
-        Problem(n=1000, d=d, r=r, sample_rank=sample_rank),
-        step_size=alpha,
-        steps=1,
-        clip=clip,
-        smoothing=smoothing,
-        noise_std=0.0,
-        direction=law,
-        directions_per_step=k,
-        difference=rule,
-    )
-
-    def ratio(problem: Array) -> float:
-        g = float(np.linalg.norm(weights @ problem[0]))
-        costs = (one_change(problem, weights, u, mass, rule, smoothing, clip, alpha) / alpha for u, mass in nodes)
-        cost, coarse = (next(costs), next(costs, None))
-        error = 0.0 if coarse is None else 2 * abs(cost - coarse)
-        return _ratio(cost - error, stated.progress * g * g - stated.drift * g, stated.floor - 1 / alpha, g)
-
-    def allowed(problem: Array) -> Array:
-        """Return the problem with each sample's gradient scaled to a norm of at most 1, and its second derivatives
-        scaled, in each coordinate, to at most the sample's curvature h_ij. What is smaller stays as it is."""
-        size = np.linalg.norm(problem[0], axis=1, keepdims=True)
-        bend = np.abs(problem[1:]).sum(axis=0)
-        shrink = np.minimum(1, h / np.maximum(bend, 1e-300))
-        return np.stack([problem[0] / np.maximum(size, 1), problem[1] * shrink, problem[2] * shrink])
-
-    at = allowed(rng.standard_normal((3, n, d)) * np.array([1.0, 3.0, 3.0])[:, None, None])
-    if rng.random() < 0.5:  # a finite difference's error then opposes the gradient in every coordinate
-        at = np.stack([at[0], 0 * h, -h * np.sign(at[0])])
-    best = ratio(at)
-    for climb in range(CLIMBS):
-        other = allowed(at + 0.5 ** (climb / 3) * rng.standard_normal(at.shape))
-        value = ratio(other)
-        if value > best:
-            best, at = value, other
-    names = {"law": law, "d": d, "r": r, "K": k, "clip": clip / math.sqrt(k), "step_size": alpha, "noise_std": 0.0}
-    return {**names, "ratio": float(best)}
-
-
-def one_change(
-    problem: Array, weights: Array, u: Array, mass: Array, rule: str, smoothing: float, clip: float, alpha: float
-) -> float:
-    """Return E[F(x_1) - F(0)] for one step without noise from 0, as a sum over directions u, shape (nodes, K, d), with
-    the masses `mass`. `problem` has the samples' g, a and b of `by_rule`, each of shape (n, d), and `weights` their
-    weights in F. `rule` is "exact", "forward" or "central", clip the bound on the norm of a sample's K slopes together,
-    and alpha the step size."""
-    g, a, b = problem
-
-    def losses(x: Array) -> Array:
-        found: Array = x @ g.T + (x * x) @ (a.T / 2) + (x * np.abs(x)) @ (b.T / 2)
-        return found
-
-    if rule == "exact":
-        s = u @ g.T
-    elif rule == "forward":
-        s = losses(smoothing * u) / smoothing
-    else:
-        s = (losses(smoothing * u) - losses(-smoothing * u)) / (2 * smoothing)
-    s = s * np.minimum(1, clip / np.maximum(np.linalg.norm(s, axis=1, keepdims=True), 1e-300))
-    moved = np.einsum("sk,skd->sd", s @ weights, u)
-    return float(mass @ (losses(-alpha / u.shape[1] * moved) @ weights))
-
-
-def _small(law: str, rng: np.random.Generator) -> tuple[int, int]:
-    """Return a random dimension d and number k of directions, (d, k), for which `_directions_of` has few nodes. law:
-    the law of the directions."""
-    if law == "rademacher":
-        k = int(rng.integers(1, 4))
-        return int(rng.integers(1, 10 // k + 1)), k
-    tried = {
-        "sphere": ((1, 1), (2, 1), (2, 2), (3, 1)),
-        "gaussian": ((1, 1), (1, 1), (2, 1), (1, 2)),
-        "frame": ((1, 1), (2, 1), (2, 2), (3, 1)),
-    }
-    return tried[law][int(rng.integers(4))]
-
-
-@cache
-def _directions_of(law: str, d: int, k: int) -> list[tuple[Array, Array]]:
-    """Return a list of quadratures over k directions of a law in R^d, each as its nodes, shape (nodes, k, d), and their
-    masses, whose sum is 1. Where the law is a finite sum there is one, which is exact; otherwise there is a second one
-    with fewer nodes, from which the error of the first is estimated."""
-    if law == "rademacher" or (d == 1 and law != "gaussian"):
-        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
-        return [(signs, np.full(len(signs), 1 / len(signs)))]
-    return [_rule(law, d, k, parts) for parts in (1.0, 0.7)]
-
-
-def _rule(law: str, d: int, k: int, parts: float) -> tuple[Array, Array]:
-    """Return nodes u, shape (nodes, k, d), and their masses, whose sum is 1: a quadrature over k directions of a law
-    that is not a finite sum, for one of the small (d, k) of `_small`. `parts` scales the number of nodes along each
-    variable."""
-    count = int(parts * (ANGLES if d == 3 or (law, k) == ("sphere", 2) else 20 * ANGLES))
-    angles = 2 * math.pi * (np.arange(count) + 0.5) / count
-    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    if law == "gaussian":
-        points = int(parts * (NORMALS if d * k == 2 else 20 * NORMALS))
-        x = REACH * (2 * (np.arange(points) + 0.5) / points - 1)
-        density = np.exp(-x * x / 2)
-        if d * k == 1:
-            return x.reshape(-1, 1, 1), density / density.sum()
-        pairs = np.stack(np.meshgrid(x, x, indexing="ij"), axis=-1).reshape(-1, k, d)
-        mass = np.outer(density, density).ravel()
-        return pairs, mass / mass.sum()
-    if d == 3:
-        height, w = np.polynomial.legendre.leggauss(int(parts * 80))
-        flat = np.sqrt(1 - height**2)[:, None, None] * circle
-        u = np.concatenate([flat, np.broadcast_to(height[:, None, None], (*flat.shape[:2], 1))], axis=2)
-        return math.sqrt(3) * u.reshape(-1, 1, 3), np.repeat(w / w.sum(), count) / count
-    if k == 1:
-        return math.sqrt(2) * circle[:, None], np.full(count, 1 / count)
-    first, second = np.repeat(circle, count, axis=0), np.tile(circle, (count, 1))
-    if law == "frame":
-        first = np.concatenate([circle, circle])
-        second = np.stack([-first[:, 1], first[:, 0]], axis=1) * np.repeat([1.0, -1.0], count)[:, None]
-    return math.sqrt(2) * np.stack([first, second], axis=1), np.full(len(first), 1 / len(first))
-
-
 def _ratio(cost: float, progress: float, floor: float, g: float) -> float:
     """Return 1 - (floor - progress - cost)/(G^2 + floor), which is above 1 if the theorem's inequality cost <= floor -
     progress is violated. cost: the expected change of F in a step, over the step size. progress, floor: the terms of
@@ -399,7 +246,7 @@ def _cases() -> Iterator[tuple[str, str, int]]:
 
 def _row(hunt: str, part: str, case: int) -> dict[str, Any]:
     started = time.perf_counter()
-    row = whole_run(case) if hunt == "run" else (by_rule if part in DIFFERENCES else one_step)(part, case)
+    row = whole_run(case) if hunt == "run" else one_step(part, case)
     seconds = round(time.perf_counter() - started, 3)
     short = {name: float(f"{x:.10g}") if isinstance(x, float) else x for name, x in row.items()}
     return {"hunt": hunt, "part": part, "case": case, **short, "seconds": seconds}

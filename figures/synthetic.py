@@ -2,7 +2,9 @@
 
 synthetic_gradient is the paper's fig:toy_grad: the best gradient norms of the grid of parameters against the dimension,
 for the paper's three spectra (modes), on training and test samples. synthetic_slopes compares their fitted growth with
-the exponents of Table tab:compare.
+the exponents of Table tab:compare. rank has DPZero and DPGD-0th against the dimension, to 10^7: in (a) the effective
+rank is r = 5 whatever the dimension d is; in (b) r grows like log d (`benchmarks rank`). Filled markers are means over
+the iterates, open ones the last iterate.
 """
 
 import sys
@@ -170,6 +172,39 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
     return figure
 
 
+OF_RANK = {"dpzero": ("DPZero", series(0)), "dpgd-0th": ("DPGD-0th", series(1))}
+TITLES = {"rank": "$r = 5$ for every $d$", "log": r"$r$ like $\log d$"}
+OUTPUTS = {"tau": r"mean over iterates ($x_\tau$)", "last": "last iterate"}
+
+
+def draw_rank(selected: pd.DataFrame) -> Figure:
+    """Return the figure of the rows of results/selection."""
+    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.0), sharey=True)
+    for axis, (sweep, title) in zip(axes, TITLES.items(), strict=True):
+        for method, (_, look) in OF_RANK.items():
+            hollow = {"markerfacecolor": "white", "markeredgecolor": look.color, "linestyle": (0, (1, 1))}
+            for output in OUTPUTS:
+                at = (selected["sweep"] == sweep) & (selected["method"] == method) & (selected["output"] == output)
+                line = selected[at].groupby("d")["train"].agg(["mean", "sem"])
+                style = look.line(**(hollow if output == "last" else {}))
+                axis.errorbar(line.index, line["mean"], yerr=line["sem"], **style)
+                capped = selected[at].groupby("d")["beyond"].median() > CAP
+                axis.plot(line.index[capped], line["mean"][capped], linestyle="none", **RING)
+        axis.set(xscale="log", yscale="log", title=title, xlabel="dimension $d$")
+    log_ticks(axes[0].yaxis)
+    axes[0].set_ylabel(r"$\|\nabla F_S\|$, mean and standard error")
+    label_panels(axes)
+    grey: dict[str, Any] = {"color": "#555555", "marker": "o"}
+    marks = [
+        *(Line2D([], [], **look.line(label=label)) for label, look in OF_RANK.values()),
+        Line2D([], [], label=OUTPUTS["tau"], **grey),
+        Line2D([], [], label=OUTPUTS["last"], markerfacecolor="white", linestyle=(0, (1, 1)), **grey),
+        Line2D([], [], label="a larger grid might gain over 5%", linestyle="none", **RING),
+    ]
+    figure.legend(handles=marks, loc="outside upper center", ncols=5, columnspacing=1)
+    return figure
+
+
 def _parser() -> Parser:
     parser = Parser("figures.synthetic", __doc__)
     parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
@@ -190,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     told = r"DPZero's $x_\tau$, $T \to \infty$"
     save(draw_best(paper, limit, told), "synthetic_gradient", options.out)
     save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)
+    save(draw_rank(selected), "rank", options.out)
     return 0
 
 

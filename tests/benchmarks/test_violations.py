@@ -61,51 +61,8 @@ def test_no_violation_and_a_wrong_constant_is_one(monkeypatch: pytest.MonkeyPatc
     assert largest() > 1 + 1e-6
 
 
-@pytest.mark.parametrize(("law", "d", "k"), [("sphere", 2, 2), ("sphere", 3, 1), ("gaussian", 1, 2), ("frame", 2, 2)])
-def test_a_step_by_a_difference_rule_by_sampling(law: str, d: int, k: int) -> None:
-    """The expected change of F in a step agrees with 100,000 random draws of the directions within 4.5 standard errors,
-    a threshold fixed beforehand, for losses and points written out here."""
-    rng = np.random.default_rng(5)
-    problem, weights = rng.uniform(-1, 1, (3, 2, d)), np.array([0.7, 0.3])
-    smoothing, clip, alpha = 0.5, 0.6, 0.8
-    u = draw(law, rng, 100_000, k, d)
-
-    def losses(x: np.ndarray) -> np.ndarray:
-        return np.stack([x @ g + (a * x**2 + b * x * abs(x)).sum(-1) / 2 for g, a, b in problem.swapaxes(0, 1)])
-
-    for rule, slopes in (
-        ("central", (losses(smoothing * u) - losses(-smoothing * u)) / (2 * smoothing)),
-        ("forward", losses(smoothing * u) / smoothing),
-        ("exact", np.stack([u @ g for g in problem[0]])),
-    ):
-        lengths = np.sqrt((slopes**2).sum(-1, keepdims=True))
-        m = np.tensordot(weights, np.where(lengths > clip, slopes * clip / lengths, slopes), 1)
-        after = weights @ losses(-alpha / k * (m[:, :, None] * u).sum(1))
-        nodes, mass = violations._directions_of(law, d, k)[0]
-        found = violations.one_change(problem, weights, nodes, mass, rule, smoothing, clip, alpha)
-        assert abs(after.mean() - found) <= 4.5 * after.std() / np.sqrt(len(after)) + 1e-12
-
-
-@pytest.mark.parametrize("rule", ["central", "forward"])
-def test_no_violation_by_a_rule_and_without_its_error_there_is_one(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [case for case in range(240) if case % 4 == 1]  # random signs, whose means are short sums
-
-    def largest() -> float:
-        return max(violations.by_rule(rule, case)["ratio"] for case in cases)
-
-    assert 0.5 < largest() <= 1
-    original = sharp.certificate
-    monkeypatch.setattr(
-        violations, "certificate", lambda *a, **k: original(*a, **{**k, "smoothing": 0.0, "difference": "exact"})
-    )
-    assert largest() > 1.01
-
-
 def test_whole_runs_and_the_committed_rows() -> None:
     assert 0 < violations.whole_run(4)["ratio"] < 1
     table = read_rows(RESULTS / "violations")
-    assert table.groupby("hunt").size().to_dict() == {"one step": 4200, "run": 504}
-    rules = table[table["part"].isin(["central", "forward", "exact"])]
-    assert set(rules.groupby(["part", "law"]).size()) == {100}
-    assert (rules["ratio"] > 0).mean() > 0.7
+    assert table.groupby("hunt").size().to_dict() == {"one step": 3000, "run": 504}
     assert table["ratio"].max() <= 1 + 1e-9

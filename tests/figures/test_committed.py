@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.slopes import interval, slope
-from figures import audit, certificates, dimension, k_directions, synthetic
+from figures import audit, certificates, k_directions, synthetic
 from figures.style import use_style
 
 
@@ -119,7 +119,7 @@ def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
         k_directions.draw(*(read_rows(RESULTS / name) for name in ("k_directions", "certificates"))),
         synthetic.draw_best(selected["synthetic"], synthetic.at_infinity(selected["limit"]), "limit"),
         synthetic.draw_slopes(slopes[slopes["sweep"] == "synthetic"]),
-        dimension.draw(read_rows(RESULTS / "selection")),
+        synthetic.draw_rank(read_rows(RESULTS / "selection")),
         audit.matrix(*(read_rows(RESULTS / name) for name in ("audit_zoo", "audit_zoo_sound"))),
     ]
     for figure in figures:
