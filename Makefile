@@ -37,7 +37,7 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
 	@echo out/docs/index.html
 
-# what the examples print, into examples/outputs; push.py needs a hub and causal_lm.py a model: MODEL=FOLDER, of benchmarks.pretrain
+# what the examples print, into examples/outputs; push.py needs a hub and causal_lm.py a model: MODEL=FOLDER, of benchmarks.pretrained
 EXAMPLES := trainer lora error_as_loss users quantised_base starting resume in_opacus in_dp_accounting audit_opacus $(if $(MODEL),causal_lm)
 examples: $(VENV)/.dev
 	for name in $(EXAMPLES); do \

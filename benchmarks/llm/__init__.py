@@ -1,15 +1,11 @@
 """The paper's language-model experiments, run with this library.
 
-- tasks.toml, tasks: the ten tasks as data
-- records: records from Hugging Face or local files, and their splits, with n counted from the records
-- prompts: templates to token ids; only the record's own texts are ever shortened
-- scoring, generation, evaluation: losses and scores of each record; greedy answers and token F1; the metric
-- models, frozen: masked, causal and encoder models; which weights are trained; frozen layers, run once for each record
-- zeroth_order, first_order: the methods
-- configuration, privacy, runs: what a run is, its complete privacy statement, and how it becomes rows
-- __main__, demo: one configuration; private fine-tuning of a real encoder in minutes
-- tables.toml, grids, table: the runs of the paper's tables, ours beside the paper's numbers
-- ordering: the order of the methods in the accuracy table, checked with standard errors
-- sizes.toml, memory: step time and peak memory at full size, with random weights
-- last_norm, rewards: a pretrained model tuned privately in seconds; the 0-1 error as what is trained
+- tasks.toml, tasks; records; prompts: the tasks as data; their records and splits, with n counted; token ids
+- models (sizes.toml), frozen, scoring, evaluation: the models; losses and scores of each record; the metric
+- configuration, privacy, zeroth_order, first_order, runs, __main__: one run, with its complete privacy statement
+- tables.toml, table: the runs of the paper's tables, ours beside the paper's numbers
+- top, clipping, tuned: what is trained of a pretrained model, on which task, by which method
+- last_norm, last_norm_tasks, last_layer, all_weights, many_directions: such experiments; demo: one run, in minutes
+- only_d, rewards, owners: only d varies; the 0-1 error as what is trained; users as records
+- pages: the tables of the pages
 """

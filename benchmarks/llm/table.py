@@ -25,7 +25,7 @@ import pandas as pd
 
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.experiment import Command, flag
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.llm.configuration import FIRST_ORDER, PRIVATE, ZEROTH_ORDER, Configuration
 from benchmarks.llm.models import LanguageModel, load, model_name
@@ -296,6 +296,19 @@ def _cell(line: Any) -> str:
     return f"{number(line['mean'], line['error'])} / {number(line['paper'], line['paper_error'])}"
 
 
+def save_summary(entry: Table, folder: Path) -> None:
+    """Write the `summary` of the table `entry`, from the rows in `folder`, into FOLDER_summary beside it."""
+    lines, place = summary(entry, read_rows(folder)), folder.with_name(folder.name + "_summary")
+    discard(place)
+    results = Results(
+        place, key=("row", "model", "task"), fields=list(lines.columns[3:]), seeds=entry.seeds, device="cpu",
+        dtype="float64", settings={"rows": {folder.name: read_manifest(folder)["sha256"]}},
+    )  # fmt: skip
+    with results:
+        values = lines.astype(object).where(lines.notna(), None)
+        results.add({str(name): value for name, value in line.items()} for _, line in values.iterrows())
+
+
 def results_of(entry: Table, folder: Path, device: str, dtype: str) -> Results:
     return Results(folder, key=KEY, fields=FIELDS, seeds=entry.seeds, device=device, dtype=dtype)
 
@@ -323,6 +336,7 @@ def _body(parser: Parser, options: Namespace) -> int:
                 load_model=lambda name, dtype: load(name, dtype=dtype, device=device),
                 say=lambda line: print(line, flush=True),
             )
+        save_summary(entry, folder)
     with parser.refusals("--out"):
         print(report(entry, read_rows(folder)))
     return 0
