@@ -147,7 +147,7 @@ def test_every_script_is_listed_with_a_line_and_runs_by_its_name(
     names = [line.split()[0] for line in lines]
     assert names == list(entry.scripts())
     assert len(names) == sum("\nEXPERIMENT = " in path.read_text() for path in RESULTS.parent.rglob("*.py"))
-    assert {"synthetic", "llm.table", "gpu", "audit"} <= set(names)
+    assert {"synthetic", "gpu", "audit_zoo"} <= set(names)
     assert all(len(line.split(maxsplit=1)) == 2 for line in lines)
     assert entry.main(["users", "--out", str(tmp_path)]) == 0
     pd.testing.assert_frame_equal(read_rows(tmp_path), read_rows(RESULTS / "users"), rtol=1e-9)
