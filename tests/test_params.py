@@ -4,8 +4,6 @@ import csv
 import itertools
 import json
 import math
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -224,16 +222,6 @@ def test_extreme_numbers_give_finite_answers_or_one_line(capsys: Capture, name: 
 def test_an_unmet_precondition_is_one_line(capsys: Capture) -> None:
     argv = arguments("--result", "corollary-1", pl="0.5")
     assert "n^2 epsilon^2 > kappa d^3" in assert_refused(capsys, argv, "corollary-1")
-
-
-def test_the_module_runs_as_a_command() -> None:
-    command = [sys.executable, "-m", "dpzero_theory.params"]
-    good = subprocess.run([*command, *arguments("--format", "csv")], capture_output=True, text=True, check=True)
-    assert good.stdout.startswith("id,")
-    bad = subprocess.run([*command, *arguments(n="-3")], capture_output=True, text=True, check=False)
-    assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.count("\n") == 1
-    assert "--n" in bad.stderr
 
 
 @pytest.mark.parametrize("direction", [None, "sphere", "gaussian", "rademacher"])
