@@ -6,9 +6,9 @@
     report = dz.audit(train, records, claim, dz.View(seed="secret"), {"step_size": 0.1})
     print(report.text())
 
-The loop (see `loop`) is called as it is, some thousand times, on small data. The more of the following settings the
-loop obeys, the more can be tested: by noise_multiplier the audit almost turns the noise off, by batch it puts every
-record into every step, and by step_size it keeps the weights where they are.
+The loop is called as it is, some thousand times, on small data. The more settings it obeys, the more can be tested: by
+noise_multiplier the audit almost turns the noise off, by batch it puts every record into every step, and by step_size
+it keeps the weights where they are.
 
 A loop that does what it claims is reported as violated with probability at most `false_alarm` in all. That probability
 is split evenly over the checks that are random (Bonferroni), and within each of them over its tests, which are exact

@@ -58,12 +58,7 @@ def violated(says: str, mend: str, *, p_value: float | None = None, **evidence: 
 
 
 def untested(why: str, **evidence: Any) -> Verdict:
-    """Return the verdict that the check could not be made.
-
-    Args:
-        why: the reason.
-        evidence: numbers for the report, by name.
-    """
+    """Return the verdict that the check could not be made, for the reason `why`, with numbers for the report."""
     return Verdict(UNTESTED, why, evidence=evidence)
 
 

@@ -30,7 +30,7 @@ Worlds = Iterator[tuple[str, Callable[[], Array | None]]]
 
 
 class Residual(NamedTuple):
-    """The noise of one run, and the quiet releases to which it was added; both of shape (steps, numbers of a step)."""
+    """The noise of one run, and the sums to which it was added, both of shape (steps, numbers of a step)."""
 
     noise: Array
     sums: Array
@@ -56,7 +56,7 @@ class NoiseSamples:
 
     @property
     def repeatable(self) -> Changes:
-        """The changes of settings under which quiet runs repeat with the seed; none if no changes do that."""
+        """The changes of settings under which quiet runs repeat with the seed."""
         return dict(self._runs.repeatable or {})
 
     @cached_property

@@ -48,7 +48,7 @@ _CHANGING = re.compile(r"tmp\w{8}|\d+")
 
 
 class LoopFailed(ValueError):
-    """Raised where the loop raised an error, or returned something that is no output; the message is one line."""
+    """The loop raised an error, or returned something that is no output; the message is one line."""
 
 
 @dataclass(frozen=True)

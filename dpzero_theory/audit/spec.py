@@ -15,14 +15,11 @@ This is a TOML file. Its paths and modules are looked for in its own folder firs
     steps = 12
     noise_multiplier = 2.0
     clip = 1.0
-
     [view]                                   # the fields of `claim.View`; may be left out
     seed = "secret"
     names = { step_size = "lr" }
-
     [settings]                               # the loop is given these as they are
     lr = 0.1
-
     [variations."four micro-batches"]        # further settings under which the claim must hold
     micro_batches = 4
 

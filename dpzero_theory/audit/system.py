@@ -21,22 +21,23 @@ class Entropy:
 
     Attributes:
         number: selects the stream; None for the system's own bytes.
+        taken: how many bytes of the stream were read.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self._real, self._taken = os.urandom, 0
+        self._real, self.taken = os.urandom, 0
 
     def start(self, number: int | None) -> None:
         """Select a stream and begin it from its start."""
-        self.number, self._taken = number, 0
+        self.number, self.taken = number, 0
 
     def read(self, size: int) -> bytes:
         """Return the next `size` bytes; stands in for `os.urandom`."""
         if self.number is None:
             return self._real(size)
-        self._taken += 1
-        return hashlib.shake_256(f"{self.number} {self._taken}".encode()).digest(size)
+        self.taken += size
+        return hashlib.shake_256(f"{self.number} {self.taken}".encode()).digest(size)
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def known_entropy() -> Iterator[Entropy]:
 
 
 class Clock:
-    """A clock that shows one time when a run begins, and advances by `tick` seconds each time it is read."""
+    """A clock that begins a run at one time, and advances by `tick` seconds each time it is read."""
 
     def __init__(self, tick: float) -> None:
         self._tick, self._now = tick, _BEGINS

@@ -241,7 +241,6 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
     """Whether an output lists a batch: its members in ascending order, or n numbers, 1 for members and 0 for others."""
-    # A batch of consecutive indices would also match any output that counts upwards
     if not _FEWEST_STEPS <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False
     for row in (np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)):

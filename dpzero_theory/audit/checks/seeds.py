@@ -32,6 +32,7 @@ _SAME = 1e-4  # Two numbers of noise count as the same below this relative diffe
 _TRIED_BITS = (8, 16, 20, 24, 31)
 """If fewer than 32 bits of a secret seed matter, it can be found by trying all values: the noise is then the same for
 seeds that differ in a higher bit."""
+_KEY_BYTES = 8  # A seed of fewer random bytes of the system can be found by trying all values
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _LONG = 4  # Noise is searched for in about the first 4 d numbers that a generator draws, for the model's dimension d
 _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds are tried
@@ -124,7 +125,7 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Check that the noise comes neither from a generator with a fixed seed nor from one seeded with the clock.
+    """Check that the noise comes from no generator with a fixed seed, with the clock's, or with one of a few bytes.
 
     Nothing here is random.
     """
@@ -143,6 +144,9 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
     known = lab.view.seed == "public" and alike(*timed) and not alike(*running)
     if known or _equal(stopped[0], stopped[1]):
         return violated("the noise is a function of the clock: two runs at one time have the same", _MEND_SOURCE)
+    streamed = [lab.noise.residual(None, changes, seed, stream=1) for seed in (21, 22)]
+    if 0 < (taken := lab.loop.entropy.taken) < _KEY_BYTES and _equal(*streamed):
+        return violated(f"the noise is a function of {taken} random bytes, which can all be tried", _MEND_SOURCE)
     return held("runs with different seeds, and at one time of the clock, have different noise")
 
 
