@@ -42,6 +42,7 @@ Train = Callable[[Records, int, dict[str, Any]], Any]
 
 WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 """The fields of a loop's claim that the loop is given as settings."""
+_MEMORY = Path("/dev/shm")  # Linux's file system in memory, where temporary files are fastest
 _MOST_BYTES = 1 << 24  # The first so many bytes of each file are kept
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
 """Parts of a file's name that may change from run to run: numbers, and names that `tempfile` makes."""
@@ -98,8 +99,8 @@ class Loop:
 
     @cached_property
     def _folder(self) -> Path:
-        """The working directory of all runs; it is removed together with this object."""
-        folder = Path(tempfile.mkdtemp()).resolve()
+        """The working directory of all runs, in memory if possible; it is removed together with this object."""
+        folder = Path(tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)).resolve()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
 

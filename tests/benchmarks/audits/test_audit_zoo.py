@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.audits.audit_zoo import EXPERIMENT
+from benchmarks.audits.audit_zoo import EXPERIMENT, REPEATS
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.zoo.table import FAULTS, LOOPS, Loop, records
+from benchmarks.zoo.table import FAULTS, LOOPS, SOUND, Loop, records
 from dpzero_theory.audit.conformance import every
 
 OTHER_STEPS = {"one-step-more", "stops-by-loss", "early-stopping", "sound-ends-by-a-noised-count"}
@@ -53,6 +53,20 @@ def test_a_row_of_a_fault_and_of_a_sound_loop(tmp_path: Path, capsys: pytest.Cap
 
 def _page() -> str:
     return " ".join((RESULTS.parents[1] / "docs" / "results" / "audit.md").read_text().split())
+
+
+def test_the_rows_are_of_these_loops_and_the_page_says_what_they_say() -> None:
+    faults, sound = read_rows(RESULTS / "audit_zoo"), read_rows(RESULTS / "audit_zoo_sound")
+    assert set(faults["loop"]) == set(FAULTS)
+    assert set(sound["loop"]) == set(SOUND)
+    assert not (sound["found"] == "yes").any()
+    found = int((faults["found"] == "yes").sum())
+    assert found >= 0.95 * len(faults)
+    assert f"| faulty | {len(faults)} | {len(faults)} | {found} |" in _page()
+    assert f"| sound | {sound['loop'].nunique()} | {len(sound)} | 0 |" in _page()
+    missed = faults.loc[faults["found"] != "yes", "loop"]
+    assert all(f"`{name}`" in _page() for name in missed)
+    assert sound.groupby("loop").size().max() <= REPEATS
 
 
 def test_of_what_was_found_at_first_try_the_checks_that_are_left_keep_95_percent() -> None:
