@@ -1,6 +1,6 @@
 """The audit of a zoo of training loops: what it finds of faulty ones, and whether it reports sound ones.
 
-    python -m benchmarks.audit_zoo [--sound] [--quick] [--loops NAME ...] [--out DIR]
+    python -m benchmarks audit_zoo [--sound] [--quick] [--loops NAME ...] [--out DIR]
 
 A row is one audit of one loop (`benchmarks.zoo.table`) by all checks: the verdict of each check, the message of those
 that are violated, the number of runs, wall seconds, and processor seconds. A fault is found if one of the checks is

