@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.audits import membership
 from benchmarks.audits.membership import Gain, fitted, judged, measured
-from benchmarks.llm.last_norm import DELTA
+from benchmarks.llm.tuned import DELTA
 from dpzero_theory.audit.bounds import one_run_epsilon
 
 
