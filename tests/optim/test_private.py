@@ -272,11 +272,6 @@ def test_a_setting_that_there_is_not_is_told_the_nearest_that_there_is(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", REQUIRED)
-def test_a_setting_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
-    refused(tmp_path, f"^{name} must be given: there is no default", **{name: WITHOUT})
-
-
 @pytest.mark.parametrize("name", [*NUMBERS, *WORDS, *OTHERS])
 def test_a_value_of_another_type_is_refused_by_name(tmp_path: Path, name: str) -> None:
     for value in BAD:

@@ -13,13 +13,12 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.folder import epsilon_of_runs
 from dpzero_theory.optim.files.transcript import Header, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
+from dpzero_theory.privacy.ledger import BudgetSpentError
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
 from dpzero_theory.privacy.step import Release
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, data, losses, plan, private, weights
@@ -299,26 +298,6 @@ def test_fault_k_resuming_refuses_a_changed_setting(tmp_path: Path, changes: dic
     assert private(tmp_path, resume=True).releases_left == STEP["steps"] - 1
 
 
-def test_fault_k_resuming_refuses_other_data(tmp_path: Path) -> None:
-    private(tmp_path).close()
-    fewer = TensorDataset(*(tensor[1:] for tensor in data().tensors))
-    with pytest.raises(ValueError, match=r"^n must be that of the run that is resumed, 40; got 39"):
-        make_private_with_epsilon(
-            Logistic(),
-            losses,
-            fewer,
-            **{**BUDGET, **STEP, **FULL, "expected_batch": 39},
-            folder=tmp_path,
-            resume=True,
-        )
-
-
-def test_fault_k_the_ledger_itself_refuses_other_noise(tmp_path: Path) -> None:
-    private(tmp_path).close()
-    with Ledger.open(tmp_path / "run.sqlite") as ledger, pytest.raises(LedgerError, match="noise_multiplier is"):
-        ledger.spend(ledger.settings.changed(noise_multiplier=ledger.settings.noise_multiplier / 2))
-
-
 def test_fault_l_nothing_but_releases_leaves_a_step(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -331,17 +310,6 @@ def test_fault_l_nothing_but_releases_leaves_a_step(
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert read(tmp_path / "run.sqlite")[1] == told
     assert set(run.state_dict()) == {"run.key", "run.position", "weights.weight"}
-
-
-def test_fault_m_a_search_over_settings_is_charged_for(tmp_path: Path) -> None:
-    for index, clip in enumerate((0.5, 1.0, 2.0)):
-        run = private(tmp_path / str(index), clip=clip)
-        run.run()
-        run.close()
-    found = epsilon_of_runs([tmp_path / str(index) for index in range(3)], 1e-5, planned=True)
-    settings = plan().settings
-    assert found == pytest.approx(epsilon_of_history([settings.release(24)], 1e-5).upper, rel=1e-6)
-    assert found > 1.6 * 3.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

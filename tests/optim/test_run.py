@@ -318,23 +318,6 @@ def test_a_run_resumes_from_the_initial_weights_and_from_a_checkpoint(tmp_path: 
         last.step()
 
 
-def test_a_release_that_was_paid_for_but_not_written_is_skipped(tmp_path: Path) -> None:
-    """A release that was paid for but not written is skipped on resumption.
-
-    A crash between writing ledger and transcript leaves that: release 2 is spent, and the next step is release 3.
-    """
-    run = private(tmp_path)
-    steps(run, 2)
-    run._files.file.spend(run.plan.settings)
-    run.close()
-    again = private(tmp_path, resume=True)
-    assert again.step().release == 3
-    assert again.releases_left == 4
-    final = Logistic()
-    replay(tmp_path / "run.sqlite", final)
-    assert torch.equal(weights(again), final.weight)
-
-
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     first, second = private(tmp_path / "a"), private(tmp_path / "b")
     with pytest.raises(ValueError, match="state must be of the run with key"):

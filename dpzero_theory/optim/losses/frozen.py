@@ -15,8 +15,7 @@ Hidden states are functions of a record, so a folder of them is as secret as the
 """
 
 import os
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +63,6 @@ def cached(
     *data: Data,
     collate: Collate = None,
     folder: str | os.PathLike[str] | None = None,
-    dtype: torch.dtype | None = None,
     micro_batch: int = 32,
 ) -> tuple[Any, ...]:
     """Run the frozen layers of a model once for each record; return the module that is left, and its data sets.
@@ -90,13 +88,10 @@ def cached(
         data: map-style data sets. Each batch that `collate` makes of their records must be a mapping from names to
             tensors whose first axis is the records, padded and cut to one length.
         collate: from a list of records to such a batch; torch's default_collate if None.
-        folder: where the states are kept as files, mapped into memory; made if absent. A file's name is a digest of
-            the frozen weights, the records and the dtype, so the states that are there already are not computed again.
-            Without a folder they are kept in memory.
-        dtype: in which the states are kept, such as torch.bfloat16 (half the space of float32, three digits). Default:
-            that of the states.
-        micro_batch: how many records are run at a time, sorted by length. Padding on the right, behind the longest of
-            them, is not run.
+        folder: where the states are kept as files; made if absent. A file's name is a digest of the frozen weights and
+            the records, so the states that are there already are not computed again. Without a folder they are kept in
+            memory.
+        micro_batch: how many records are run at a time.
 
     Returns:
         The tail, then a data set of type `States` for each of `data`.
@@ -110,8 +105,6 @@ def cached(
         raise ValueError("data must be given: one data set or more; got none")
     for index, one in enumerate(data):
         require_data(one, f"data[{index}]")
-    if dtype is not None and not dtype.is_floating_point:
-        raise ValueError(f"dtype must be a floating-point type; got {dtype}")
     bottom = _Bottom(model)
     tail = bottom.tail()
     inputs = [_read(one, fetcher(one, collate), micro_batch) for one in data]
@@ -120,7 +113,7 @@ def cached(
     try:
         bottom.compare(tail, {name: value[:2] for name, value in inputs[0].items()})
         weights = bottom.digest()
-        found = [bottom.states(one, micro_batch, dtype, folder, weights) for one in inputs]
+        found = [bottom.states(one, micro_batch, folder, weights) for one in inputs]
     finally:
         for part in was_training:
             part.training = True
@@ -249,50 +242,32 @@ class _Bottom:
             )
 
     def states(
-        self,
-        inputs: Mapping[str, Tensor],
-        micro_batch: int,
-        dtype: torch.dtype | None,
-        folder: str | os.PathLike[str] | None,
-        weights: str,
+        self, inputs: Mapping[str, Tensor], micro_batch: int, folder: str | os.PathLike[str] | None, weights: str
     ) -> States:
         """Return the data set of hidden states of some records, from the folder's file if it is there.
 
         inputs: the forward's arguments and the labels of all records, by name. micro_batch: how many records are run at
-        a time. dtype: in which states are kept; None for that of the model. folder: where they are kept; None for in
-        memory. weights: the digest of the frozen weights, which is part of the file's name.
+        a time. folder: where the states are kept; None for in memory. weights: the digest of the frozen weights.
         """
-        count, places = len(next(iter(inputs.values()))), self._places(inputs)
-        one, _ = self._run({name: value[:1] for name, value in inputs.items()})
-        kind = dtype or one.dtype
-        shape = (count, one.shape[1] if places is None else places.shape[1], one.shape[2])
-        kept = _kept(inputs, places)
-
-        lengths = _lengths(inputs)
-        order = lengths.argsort(stable=True)
-
-        def fill(states: Tensor) -> None:
-            for rows in torch.split(order, micro_batch):
-                width = int(lengths[rows].max())
-                found, _ = self._run({name: _cut(value[rows], width) for name, value in inputs.items()})
-                if places is None:
-                    states[rows, :width] = found.to("cpu", kind)
-                else:
-                    states[rows] = _at(found, places[rows].clamp(max=width - 1)).to("cpu", kind)
-
-        if folder is None:
-            memory = torch.zeros(shape, dtype=kind)
-            fill(memory)
-            return States(memory, kept)
-        name = of_all([weights, str(kind), self.place.first, dict(inputs)], b"states")[:32]
-        path = Path(folder) / f"{name}.states"
-        if not path.exists():
+        places, kept = self._places(inputs), _kept(inputs, self._places(inputs))
+        path = None
+        if folder is not None:
+            name = of_all([weights, self.place.first, dict(inputs)], b"states")[:32]
+            path = Path(folder) / f"{name}.pt"
+            if path.exists():
+                return States(torch.load(path, mmap=True, weights_only=True), kept)
+        parts = []
+        for first in range(0, len(next(iter(inputs.values()))), micro_batch):
+            rows = slice(first, first + micro_batch)
+            found, _ = self._run({name: value[rows] for name, value in inputs.items()})
+            parts.append(_at(found, None if places is None else places[rows]).cpu())
+        states = torch.cat(parts)
+        if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent) as work:
-                new = Path(work) / path.name
-                fill(_mapped(new, shape, kind, writes=True))
-                new.replace(path)
-        return States(_mapped(path, shape, kind, writes=False), kept)
+            new = path.with_suffix(f".{os.getpid()}")
+            torch.save(states, new)
+            new.replace(path)
+        return States(states, kept)
 
     def digest(self) -> str:
         """Return a digest, as text, of everything that the hidden states depend on beside the records: the model's
@@ -444,27 +419,7 @@ def _kept(inputs: Mapping[str, Tensor], places: Tensor | None) -> dict[str, Tens
     return kept
 
 
-def _lengths(inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return how many tokens of each record to run: up to the last one that the attention mask shows, or all of them
-    without such a mask. inputs: the forward's arguments for the records, by name."""
-    mask = inputs.get("attention_mask")
-    if mask is None or mask.dim() != 2 or mask.is_floating_point():
-        one = next(iter(inputs.values()))
-        return torch.full((len(one),), max(value.shape[1] for value in inputs.values() if value.dim() > 1))
-    last = mask.shape[1] - (mask != 0).flip(1).int().argmax(1)
-    return last.clamp(min=1)
-
-
-def _cut(value: Tensor, width: int) -> Tensor:
-    return value[:, :width] if value.dim() == 2 else value
-
-
 def _output(output: Any) -> Tensor:
     """Return the logits of what a model returns or, where it has none, its first tensor."""
     found = getattr(output, "logits", None)
     return found if isinstance(found, Tensor) else next(x for x in _pytree.tree_leaves(output) if isinstance(x, Tensor))
-
-
-def _mapped(path: Path, shape: Sequence[int], dtype: torch.dtype, *, writes: bool) -> Tensor:
-    size = int(np.prod(shape))
-    return torch.from_file(str(path), shared=writes, size=size, dtype=dtype).view(*shape)
