@@ -9,7 +9,7 @@ from tests.audit.small import SOUND, ZEROTH, audit, changed
 
 FOUND = {
     "noise-from-seed": ["seed-of-the-seed", "seed-of-the-seed-every-second-step", "seed-16-bits-of-the-seed"],
-    "noise-fixed": ["seed-constant", "seed-clock"],
+    "noise-fixed": ["seed-constant", "seed-clock", "seed-two-bytes"],
     "noise-from-directions": ["seed-continues-the-direction", "seed-hashed-seed"],
     "noise-shown": ["seed-generator-saved", "seed-noise-printed", "seed-printed", "seed-secret-seed-printed"],
     "noise-size": ["noise-half", "noise-bias-left-out", "noise-per-record", "noise-empty-batch", "noise-ranks-average"],
@@ -21,7 +21,7 @@ FOUND = {
         *("clip-norm-without-root", "clip-groups-of-four", "batch-with-replacement"),
     ],
     "not-finite": ["clip-keeps-nan", "exits-on-nan-loss"],
-    "batches": ["batch-shuffled", "batch-hard-examples", "batch-allocation-by-permutation"],
+    "batches": ["batch-shuffled", "batch-hard-examples", "batch-allocation-by-permutation", "batch-capped"],
     "batches-secret": ["batch-public-seed"],
     "accounting": ["claims-less", "another-delta"],
     "steps": ["one-step-more", "early-stopping"],
