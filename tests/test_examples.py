@@ -156,6 +156,10 @@ def test_opacus_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert told.startswith("Violated: noise-from-seed, not-finite.")
 
 
+def test_a_search_pays_for_its_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert "epsilon" in started("private_search.py", ["search"], tmp_path, monkeypatch, capsys)
+
+
 def test_every_example_is_listed_and_run() -> None:
     text, here = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
     for path in EXAMPLES.glob("*.py"):
