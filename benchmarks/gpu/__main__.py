@@ -1,7 +1,7 @@
-"""Everything that a GPU should show, in the time that one is available.  python -m benchmarks.gpu --minutes 40
+"""Everything that a GPU should show, in the time that one is available.  python -m benchmarks gpu --minutes 40
 
-    python -m benchmarks.gpu --minutes 40 --dry-run                      what would run, and why the rest would not
-    python -m benchmarks.gpu --minutes 40 --data DIR --model DIR         (DIR: local files, RoBERTa-large)
+    python -m benchmarks gpu --minutes 40 --dry-run                      what would run, and why the rest would not
+    python -m benchmarks gpu --minutes 40 --data DIR --model DIR         (DIR: local files, RoBERTa-large)
 
 Jobs come in the order of their value. Each runs in a process of its own, which is ended after 9 minutes; if its folder
 has grown by then, the job continues in another process. A job that does not fit into the time or the memory is left

@@ -1,7 +1,7 @@
-"""One run of a method on a task, with a complete statement of its privacy.  python -m benchmarks.llm
+"""One run of a method on a task, with a complete statement of its privacy.  python -m benchmarks llm
 
-    python -m benchmarks.llm --data DIR --task sst2 --method dpzero --epsilon 2 --delta 1e-5 --steps 1000 ...
-    python -m benchmarks.llm --model FacebookAI/roberta-large --task sst2 --method dpzero --epsilon 2 --clip 200
+    python -m benchmarks llm --data DIR --task sst2 --method dpzero --epsilon 2 --delta 1e-5 --steps 1000 ...
+    python -m benchmarks llm --model FacebookAI/roberta-large --task sst2 --method dpzero --epsilon 2 --clip 200
 
 The defaults are the paper's for masked models (10,000 steps, batch 64, step size 1e-6, smoothing 1e-3, 512 records a
 class), and the sentence encoder that needs no download. A run that is interrupted resumes from its folder under --out.

@@ -1,8 +1,8 @@
 """All 134.5 million weights of a language model, tuned: SST-2 by the paper's prompt.
 
-    python -m benchmarks.pretrained smollm2                              # the model, once
-    python -m benchmarks.llm.all_weights --data DIR --device cuda        # DIR: sst2_train.tsv, sst2_test.tsv
-    python -m benchmarks.llm.all_weights --summary                       # the table
+    python -m benchmarks pretrained smollm2                              # the model, once
+    python -m benchmarks llm.all_weights --data DIR --device cuda        # DIR: sst2_train.tsv, sst2_test.tsv
+    python -m benchmarks llm.all_weights --summary                       # the table
 
 The prompt, the training phrases, the dev phrases and the test sentences are those of `benchmarks.llm.last_norm`, which
 trains the gain of the last normalisation. Here AdamW, DP-AdamW and DPZero train all weights. The clip of DPZero is G,

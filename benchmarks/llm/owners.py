@@ -1,7 +1,7 @@
-"""Users as records, beside texts as records with noise for groups: SST-2.  python -m benchmarks.llm.owners
+"""Users as records, beside texts as records with noise for groups: SST-2.  python -m benchmarks llm.owners
 
-    python -m benchmarks.pretrained smollm2         # the model, once
-    python -m benchmarks.llm.owners --data DIR      # DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks pretrained smollm2         # the model, once
+    python -m benchmarks llm.owners --data DIR      # DIR holds sst2_train.tsv and sst2_test.tsv
 
 The model, its 576 trained weights, the prompt and the records are those of `benchmarks.llm.last_norm`. Each training
 phrase has one owner: every owner has as many, and they are dealt at random, so that an owner's phrases have nothing in

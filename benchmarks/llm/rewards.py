@@ -1,8 +1,8 @@
-"""The 0-1 error as what is trained: a pretrained language model on SST-2.  python -m benchmarks.llm.rewards
+"""The 0-1 error as what is trained: a pretrained language model on SST-2.  python -m benchmarks llm.rewards
 
-    python -m benchmarks.pretrained smollm2               # the model, once
-    python -m benchmarks.llm.rewards --data DIR           # DIR holds sst2_train.tsv and sst2_test.tsv
-    python -m benchmarks.llm.rewards_tasks --data DIR     # TREC and PubMedQA, with cross-entropy too
+    python -m benchmarks pretrained smollm2               # the model, once
+    python -m benchmarks llm.rewards --data DIR           # DIR holds sst2_train.tsv and sst2_test.tsv
+    python -m benchmarks llm.rewards_tasks --data DIR     # TREC and PubMedQA, with cross-entropy too
 
 The model and its 576 trained weights are those of `benchmarks.llm.last_norm`, as are the prompt and the records of
 SST-2; the other tasks have the better of the two prompts of `benchmarks.llm.last_norm_tasks`. A record's loss is 1

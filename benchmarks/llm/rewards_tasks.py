@@ -1,4 +1,4 @@
-"""The 0-1 error as what is trained, beside cross-entropy: TREC and PubMedQA.  python -m benchmarks.llm.rewards_tasks"""
+"""The 0-1 error as what is trained, beside cross-entropy: TREC and PubMedQA.  python -m benchmarks llm.rewards_tasks"""
 
 import sys
 

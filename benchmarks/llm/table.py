@@ -1,7 +1,7 @@
-"""Run or resume all rows of one of the paper's tables; ours beside the paper's.  python -m benchmarks.llm.table NAME
+"""Run or resume all rows of one of the paper's tables; ours beside the paper's.  python -m benchmarks llm.table NAME
 
-    python -m benchmarks.llm.table tab:dpzero-mezo --preset full --device cuda
-    python -m benchmarks.llm.table tab:dpzero-mezo --preset few-steps --data DIR
+    python -m benchmarks llm.table tab:dpzero-mezo --preset full --device cuda
+    python -m benchmarks llm.table tab:dpzero-mezo --preset few-steps --data DIR
 
 tables.toml has the runs of each table. Where a row of the table has a grid of settings, they are compared by the metric
 on the dev records, which are taken to be public: its mean over the first `grid_seeds` seeds. The other seeds run the

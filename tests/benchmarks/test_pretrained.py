@@ -90,7 +90,7 @@ def test_a_folder_with_something_in_it_is_left_alone(index: Path) -> None:
 
 def test_the_real_model_answers() -> None:
     if not (cache() / "smollm2" / "config.json").is_file():
-        pytest.skip("the model is not here: python -m benchmarks.pretrained smollm2")
+        pytest.skip("the model is not here: python -m benchmarks pretrained smollm2")
     model = load("smollm2")
     words = model.tokenizer("The capital of France is", return_tensors="pt")
     assert model.kind == "causal"
