@@ -1,6 +1,6 @@
 """Tests of what each algorithm sums, releases and moves the weights by, and of the sensitivity of a step.
 
-The losses are arbitrary. `python -m benchmarks optimizer_privacy` tests more of them.
+The losses are arbitrary; `benchmarks/results/optimizer_privacy` has more of them.
 """
 
 import math
