@@ -25,5 +25,5 @@ run = make_private_with_epsilon(
 )  # fmt: skip
 for _ in range(min(run.releases_left, 30)):  # the power goes after 30 releases
     run.step()
-print(f"{run.releases_left} releases left, epsilon {run.get_epsilon(1e-5):.3f} so far")
+print(f"{run.releases_left} releases left, epsilon {run.get_epsilon(1e-5):.3f}, however the run ends")
 run.close()

@@ -91,7 +91,7 @@ def test_a_model_is_trained_and_its_cost_told(
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     told = started("resume.py", [], tmp_path, monkeypatch, capsys)
-    assert told.startswith("20 releases left, epsilon 1.")
+    assert told.startswith("20 releases left, epsilon 2.000, however the run ends")
     assert as_committed("resume.py", told)
     assert started("resume.py", [], tmp_path, monkeypatch, capsys).startswith("0 releases left, epsilon 2.000")
 

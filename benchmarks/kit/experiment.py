@@ -115,6 +115,7 @@ class Experiment:
             otherwise it is printed at the end.
         workers: the number of processes without the flag `--workers`; 0 for an experiment that runs in this process
             alone, for example because it measures times.
+        reads_rows: whether a measurement reads the rows of cells before it, so that rows are saved after each cell.
         tolerant: whether an exception in `measure` makes failed rows, with its message as their status, one for each
             key of the cell; otherwise it ends the command.
         fresh: whether the rows are deleted and made again each time, as those that are computed from other rows are.
@@ -139,6 +140,7 @@ class Experiment:
     report: Callable[[Namespace], int | None] | None = None
     summary: Callable[[Path], str] | None = None
     workers: int = 0
+    reads_rows: bool = False
     tolerant: bool = False
     fresh: bool = False
 
@@ -218,7 +220,7 @@ class Experiment:
             if self.told:
                 words.append(f"{count}/{len(left)} {self.told(cell, rows)}, {time.perf_counter() - started:.1f} s")
             # the whole file is written each time, and what is told is saved
-            if time.perf_counter() - saved >= 1 or count == len(left):
+            if self.reads_rows or time.perf_counter() - saved >= 1 or count == len(left):
                 results.add(waiting)
                 print("".join(f"{line}\n" for line in words), end="", flush=True)
                 waiting, words, saved = [], [], time.perf_counter()

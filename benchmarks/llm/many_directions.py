@@ -324,6 +324,7 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 
 EXPERIMENT = Experiment(
+    reads_rows=True,
     name="llm.many_directions",
     about=__doc__,
     flags=[

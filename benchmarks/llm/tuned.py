@@ -247,6 +247,7 @@ def studied(
         "model": MODEL, "difference": "forward", "delta": DELTA, "sampling": "poisson", "relation": "add-remove",
     }  # fmt: skip
     return Experiment(
+        reads_rows=True,
         name=f"llm.{name}",
         about=about,
         flags=[
