@@ -5,9 +5,7 @@ The three give the same derivative, the same privacy and the same record of a ru
 
 import json
 import math
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +19,12 @@ from torch.utils.data import TensorDataset
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.files.transcript import RUN
-from dpzero_theory.optim.losses.evaluation import Evaluation
-from dpzero_theory.optim.losses.records import fetcher
-from dpzero_theory.optim.losses.starting import public_clip, starting_values
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.verify import main
 from dpzero_theory.privacy.noise import SeededNoise
-from dpzero_theory.theory.problem import Problem as CertifiedProblem
-from dpzero_theory.theory.sharp.certificate import prescribe
 from tests.optim.reference import dpzero
-from tests.optim.small import BUDGET, FEATURES, LABELS, Logistic, N, Problem, data, losses, plan, private, weights
+from tests.optim.small import FEATURES, LABELS, Logistic, N, Problem, data, losses, plan, private, weights
 
 SMOOTHING = {"central": 1e-3, "forward": 1e-3, "exact": 0.0}
 EVERY = pytest.mark.parametrize("difference", list(DIFFERENCES))
@@ -69,19 +62,7 @@ def directions(run: Any, count: int) -> list[Tensor]:
     return found
 
 
-def test_each_rule_asks_for_as_many_evaluations_as_the_registry_says() -> None:
-    assert list(DIFFERENCES) == list(DIFFERENCES)
-    for name, rule in DIFFERENCES.items():
-        for k in (1, 2, 7):
-            points = rule.at(range(k, 2 * k), 0.5)
-            values = sum(shift is not None for _, shift in points) or 1  # Derivatives come with one value of the loss
-            assert values + sum(shift is None for _, shift in points) == DIFFERENCES[name].points(k)
-            assert {number for number, _ in points} == set(range(k, 2 * k))
-        assert DIFFERENCES[name].smoothing is all(shift is not None for _, shift in rule.at([0], 0.5))
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 3])
-@pytest.mark.parametrize("law", ["rademacher", "sphere"])
+@pytest.mark.parametrize(("at_once", "law"), [(1, "rademacher"), (3, "sphere")])
 def test_on_a_quadratic_the_rules_differ_by_the_known_second_order_term(at_once: int, law: str) -> None:
     """On a quadratic loss the rules differ by the known second-order term, up to rounding in float64.
 
@@ -127,18 +108,6 @@ def test_a_run_steps_as_the_reference_does(difference: str, k: int) -> None:
         noise_std=0.0, noise=SeededNoise(0), **settings(difference),
     )  # fmt: skip
     np.testing.assert_allclose(weights(run).numpy(), expected.last, rtol=0, atol=1e-11)
-
-
-def test_the_rules_are_three_rules() -> None:
-    ends = {difference: weights(_ran(difference)) for difference in DIFFERENCES}
-    assert (ends["central"] - ends["exact"]).abs().max() < 1e-6
-    assert (ends["forward"] - ends["exact"]).abs().max() > 1e-5
-
-
-def _ran(difference: str) -> Any:
-    run = seeded(Logistic(), losses, data(), difference)
-    run.run()
-    return run
 
 
 class Attention(nn.Module):
@@ -216,17 +185,6 @@ def test_a_run_is_replayed_verified_and_resumed(
         private(folder, **{**options, **settings("exact" if difference != "exact" else "forward")}, resume=True)
 
 
-@pytest.mark.parametrize(("other", "fault"), [("central", "does not match"), ("sideways", "does not match")])
-def test_an_altered_rule_is_seen(other: str, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = private(tmp_path / "run", **settings("forward"))
-    run.step()
-    run.close()
-    with closing(sqlite3.connect(tmp_path / "run" / RUN)) as db, db:
-        db.execute(f"UPDATE header SET value = replace(value, 'forward', '{other}')")
-    assert main([str(tmp_path / "run")]) == 1
-    assert fault in capsys.readouterr().err
-
-
 def touchy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     """The losses of `tests.optim.small`, but an error is raised for a record with a feature of 77."""
     if bool((batch[0] == 77).any()):
@@ -235,8 +193,7 @@ def touchy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 @EVERY
-@pytest.mark.parametrize("at_once", [1, 2])
-@pytest.mark.parametrize(("value", "counts"), [(math.nan, 0), (77.0, 0), (math.inf, None)])
+@pytest.mark.parametrize(("at_once", "value", "counts"), [(1, math.nan, 0), (2, 77.0, 0), (1, math.inf, None)])
 def test_a_record_that_is_not_finite_or_raises_stays_alone(
     difference: str, at_once: int, value: float, counts: int | None
 ) -> None:
@@ -327,87 +284,3 @@ def test_losses_without_derivatives_are_refused_before_anything_is_spent(
 def test_a_smoothing_fits_the_rule(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         plan(**changes)
-    with pytest.raises(ValueError, match=said):
-        Plan.without_privacy(
-            **{
-                "n": 9,
-                "steps": 1,
-                "expected_batch": 9,
-                "step_size": 1,
-                "smoothing": 1e-3,
-                "sampling": "full",
-                **changes,
-            }
-        )
-
-
-@EVERY
-def test_a_prescription_is_run_by_its_rule(difference: str) -> None:
-    """The prescription for a difference rule becomes a plan with that rule and with its smoothing."""
-    certified = prescribe(CertifiedProblem(n=400, d=50, r=5.0), 1.0, max_steps=7, difference=difference)
-    found = Plan.from_prescription(certified)
-    assert found.difference == difference
-    assert (found.smoothing == 0) is (difference == "exact")
-
-
-@EVERY
-def test_the_cost_is_the_same_for_all_rules(difference: str) -> None:
-    assert plan(**settings(difference)).settings == plan().settings
-    assert plan(**settings(difference)).scale == plan().scale
-
-
-@pytest.mark.parametrize(("difference", "most"), [("central", 6), ("forward", 4), ("exact", 3)])
-def test_no_more_points_at_once_than_there_are(difference: str, most: int) -> None:
-    seeded(Logistic(), losses, data(), difference, directions_per_step=3, points_at_once=most)
-    with pytest.raises(ValueError, match=f"points_at_once must be an integer with 1 <= .* <= {most}"):
-        seeded(Logistic(), losses, data(), difference, directions_per_step=3, points_at_once=most + 1)
-
-
-@EVERY
-@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "nearest"), (torch.bfloat16, "master")])
-def test_half_precision(difference: str, dtype: torch.dtype, precision: str) -> None:
-    """The weights of a run in half precision, kept bits included, are moved as those of a run in float64.
-
-    They agree up to rounding.
-    """
-    ends = []
-    for kind in (dtype, torch.float64):
-        module = Logistic(kind)
-        found = Plan.without_privacy(
-            n=N, steps=4, expected_batch=N, step_size=0.05, sampling="full",
-            **{**settings(difference), "smoothing": 0.0 if difference == "exact" else 0.25},
-        )  # fmt: skip
-        run = make_from_seed_not_private(
-            module, lambda m, b: losses(m, b).float(), data(kind), found, seed=5, precision=precision
-        )
-        run.run()
-        ends.append(weights(run).double())
-    room = 1e-4 if dtype == torch.float32 else 0.02
-    assert (ends[0] - ends[1]).abs().max() < room * ends[1].abs().max()
-
-
-@EVERY
-def test_starting_values_and_public_clips_are_for_the_rule(difference: str) -> None:
-    found = starting_values(
-        Logistic(), losses, data(), declared="synthetic", n=500, evaluations=64, expected_batch=50.0,
-        relation="add-remove", sampling="poisson", difference=difference, **BUDGET,
-    )  # fmt: skip
-    assert found.target["difference"] == difference
-    assert (found.target["smoothing"] == 0) is (difference == "exact")
-    Plan.for_target(n=500, step_size=found.target.pop("step_size"), **found.target)
-    other = TensorDataset(torch.tensor(FEATURES) + 1, torch.tensor(LABELS))
-    clip = public_clip(Logistic(), losses, other, data(), **settings(difference))
-    # With weights of 0 the slope of the softplus function is 1/2.
-    gradients = np.linalg.norm(0.5 * (FEATURES + 1), axis=1)
-    assert clip == pytest.approx(np.median(gradients), rel=0.3)  # The clip is estimated from 32 random directions
-
-
-def test_a_look_needs_no_other_reader() -> None:
-    """The evaluation that a run uses gives derivatives too, and leaves nothing of them in the losses."""
-    run = seeded(Logistic(), losses, data(), "exact")
-    evaluation = Evaluation(losses, fetcher(data(), None))
-    batch = evaluation.batch(np.arange(3))
-    (found,) = run.weights.evaluated([(0, None)], lambda module: evaluation.where_they_are(module, batch))
-    assert found.shape == (3,)
-    assert not found.requires_grad
-    assert torch.autograd.forward_ad.unpack_dual is not None

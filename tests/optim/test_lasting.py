@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpzero_theory.optim.files.folder import KEY, epsilon_of_runs
+from dpzero_theory.optim.files.folder import epsilon_of_runs
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
@@ -132,17 +132,6 @@ def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str
     assert epsilon_of_runs(both[:1], 1e-5, planned=True) == epsilon_of_history(run.history, 1e-5).upper
 
 
-def test_without_the_secret_no_run_goes_on(tmp_path: Path) -> None:
-    run = private(tmp_path, **ALLOCATED)
-    run.close()
-    (tmp_path / KEY).write_bytes(bytes(32))
-    with pytest.raises(ValueError, match="data must be the records of the run"):
-        private(tmp_path, **ALLOCATED, resume=True)
-    (tmp_path / KEY).unlink()
-    with pytest.raises(FileNotFoundError, match=r"data\.key is missing"):
-        private(tmp_path, **ALLOCATED, resume=True)
-
-
 def test_seeds_and_new_batches() -> None:
     """Batches from a seed depend on the seed alone; without a folder every run has its own secret.
 
@@ -172,14 +161,3 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         plan(sampling="fixed-order")
     with pytest.raises(ValueError, match="release must be"):
         Batches(CyclicPoisson(0.1, 3), 10).draw(-1)
-
-
-def test_a_target_is_met() -> None:
-    """A plan for a target epsilon meets it by its own account.
-
-    The account looks for epsilon where the calibration looked for the noise.
-    """
-    found = plan(relation="replace-one", sampling="random-allocation", expected_batch=N / 4)
-    assert 2.9 < found.epsilon(1e-5).upper <= 3.0
-    half = replace(found, noise_multiplier=found.noise_multiplier * 0.98, scale=found.scale)
-    assert half.epsilon(1e-5).upper > 3.0

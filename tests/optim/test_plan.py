@@ -1,26 +1,22 @@
 """Tests of plans: for a target epsilon, from every prescription of the theory, and through JSON."""
 
-import inspect
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy import optimize, stats
 
 from dpzero_theory.optim.files.transcript import RUN, read
-from dpzero_theory.optim.plan import Plan, Target
+from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.ledger import Ledger
-from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedOrder, FixedSize
-from dpzero_theory.privacy.step import Drawing
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp import certificate
@@ -28,27 +24,6 @@ from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 from tests.optim.small import POISSON, D, Logistic, N, data, losses, plan
 from tests.privacy import oracle
-
-
-def test_noise_has_the_law_of_the_plan() -> None:
-    """The noise of a plan has the stated variance, sigma^2 for Gaussian noise and 2 b^2 for Laplace noise.
-
-    Of 4,000 draws the variance is within 10%, which is 4.5 standard errors.
-    """
-    for noise, factor in (("gaussian", 1.0), ("laplace", 2.0)):
-        chosen = plan(noise=noise)
-        source = SeededNoise(4)
-        draws = np.array([chosen.noisy(np.zeros(1, np.int64), source)[0] for _ in range(4000)])
-        assert np.mean(draws.astype(float) ** 2) / chosen.scale**2 == pytest.approx(factor, rel=0.1)
-
-
-def test_the_typed_keywords_are_those_of_the_plan() -> None:
-    taken = dict(inspect.signature(Plan.for_target).parameters)
-    del taken["n"], taken["drawing"]
-    assert Target.__required_keys__ - Drawing.__required_keys__ == {
-        name for name, one in taken.items() if one.default is one.empty
-    }
-    assert Target.__optional_keys__ == {name for name, one in taken.items() if one.default is not one.empty}
 
 
 def exact_epsilon(gdp: float, delta: float) -> float:
@@ -81,11 +56,11 @@ def prescriptions() -> dict[str, Prescription]:
         f"{algorithm}, {relation}, {direction}": certificate.prescribe(
             SMALL, GDP, max_steps=50, relation=relation, direction=direction, algorithm=algorithm
         )
-        for algorithm, direction in (
-            ("dpzero", "sphere"), ("dpzero", "gaussian"), ("dpzero", "rademacher"),
-            ("dpgd-0th", "sphere"), ("dpgd-0th", "rademacher"),
+        for algorithm, relation, direction in (
+            *(("dpzero", relation, "sphere") for relation in Relation),
+            ("dpzero", "add-remove", "gaussian"), ("dpzero", "replace-one", "rademacher"),
+            ("dpgd-0th", "replace-one", "sphere"), ("dpgd-0th", "add-remove", "rademacher"),
         )
-        for relation in Relation
     }  # fmt: skip
     found |= {
         f"poisson, {relation}, {direction}": prescribe_poisson(
@@ -97,12 +72,9 @@ def prescriptions() -> dict[str, Prescription]:
     found["poisson at rate 1"] = prescribe_poisson(
         SMALL, GDP, poisson_noise(EPSILON, DELTA), max_evaluations=40 * N, expected_batch=N
     )
-    found |= {
-        f"four directions, {direction}": certificate.prescribe(
-            SMALL, GDP, max_steps=50, direction=direction, directions_per_step=4
-        )
-        for direction in ("sphere", "gaussian", "rademacher")
-    }
+    found["four directions"] = certificate.prescribe(
+        SMALL, GDP, max_steps=50, direction="gaussian", directions_per_step=4
+    )
     for name, result in RESULTS.items():
         found[name] = result.prescribe(WITH_PL, GDP, max_steps=30 if result.minimised else None)
     found["constant noise"] = prescribe_last_iterate(WITH_PL, GDP, schedule="constant", max_steps=30)
@@ -140,7 +112,7 @@ def test_a_plan_is_its_prescription_and_costs_what_that_was_made_for(name: str) 
     assert Plan.from_json(found.to_json()) == found
 
 
-@pytest.mark.parametrize("name", [name for name in PRESCRIBED if PRESCRIBED[name].n == N])
+@pytest.mark.parametrize("name", ["dpgd-0th, replace-one, sphere", "poisson at rate 1", "four directions"])
 def test_a_prescription_runs(tmp_path: Path, name: str) -> None:
     chosen = Plan.from_prescription(PRESCRIBED[name])
     module = Logistic()
@@ -220,30 +192,11 @@ def test_step_sizes_may_be_another_processors() -> None:
             replace(begun, step_sizes=other).require_same(begun)
 
 
-def test_the_key_of_the_directions_may_be_given(tmp_path: Path) -> None:
-    key = b"sixteen bytes..."
-    make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "a", key=key).close()
-    assert read(tmp_path / "a")[0].key == key.hex()
-    with pytest.raises(ValueError, match=r"^key must be 16 bytes; got b'short'"):
-        make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "b", key=b"short")
-
-
 def test_noise_that_is_less_than_what_is_accounted_for_is_no_plan() -> None:
     chosen = plan()
     for changes in ({"scale": chosen.scale - 1}, {"levels": 0}, {"noise_multiplier": 2 * chosen.noise_multiplier}):
         with pytest.raises(ValueError, match=r"^(scale|levels) must be an integer"):
             replace(chosen, **changes)
-
-
-def test_the_sums_of_a_release_move_the_weights_by_the_mean_over_its_directions() -> None:
-    chosen = plan(directions_per_step=2, step_size=lambda t: 0.5 / (t + 1), clip=3.0)
-    unit = 3.0 / chosen.levels / N
-    assert chosen.unit == pytest.approx(unit, rel=1e-15)
-    assert chosen.moves(3, [10, -4]) == [
-        (6, pytest.approx(-0.125 / 2 * unit * 10)),
-        (7, pytest.approx(0.125 / 2 * unit * 4)),
-    ]
-    assert (chosen.scalars, plan(algorithm="dpgd-0th").scalars) == (2, 0)
 
 
 def coarse(levels: int, multiplier: float, more: int = 0, **changes: Any) -> Plan:
@@ -287,11 +240,6 @@ def test_a_lattice_as_fine_as_a_runs_own_is_accounted_for_as_ever() -> None:
         assert chosen.settings.mechanism == f"discrete-{noise}:{least - 1}"
 
 
-def test_a_lattice_too_coarse_to_be_accounted_for_is_no_plan() -> None:
-    with pytest.raises(ValueError, match=r"^noise_multiplier must be at least .* with mechanism discrete-gaussian:3"):
-        coarse(3, 0.5, directions_per_step=4)
-
-
 def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run on a coarse lattice claims what it costs, in its ledger, its statement and `verify`.
 
@@ -319,13 +267,3 @@ def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: 
     ).close()
     assert verify([str(tmp_path / "run")]) == 1
     assert "(3 releases of laplace) is not what the plan releases (3 of discrete-laplace:1)" in capsys.readouterr().err
-
-
-def test_the_claim_that_was() -> None:
-    """A plan on the coarsest lattice costs more than the same plan on the usual fine one.
-
-    An earlier version said 1.9477 for both, for 100 full steps with parameter 20 and one integer to the clip.
-    """
-    kind = {"noise": "laplace", "steps": 100, "sampling": "full", "expected_batch": N, "relation": "add-remove"}
-    assert coarse(1, 20.0, **kind).epsilon(1e-5).lower == pytest.approx(1.96813, abs=1e-5)
-    assert coarse(2**30, 20.0, **kind).epsilon(1e-5).upper == pytest.approx(1.94772, abs=1e-5)

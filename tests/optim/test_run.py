@@ -1,6 +1,5 @@
 import itertools
 import math
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from mpmath import mp
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from dpzero_theory.optim.files.folder import epsilon_of_runs
 from dpzero_theory.optim.files.replay import replay
@@ -130,23 +129,6 @@ def test_mezo_is_the_step_without_clip_and_noise() -> None:
         run.step()
 
 
-def test_several_directions_are_averaged() -> None:
-    """A step with K = 3 directions equals one computed by hand.
-
-    The vectors of differences are clipped jointly, summed, noised and averaged.
-    """
-    module = Logistic()
-    run = seeded(module, directions_per_step=3, steps=1, clip=0.7)
-    scale, unit = run.plan.scale, run.plan.unit
-    released = run.step()
-    u, width, problem = directions("rademacher", 3), STEP["smoothing"], Problem()
-    rows = np.stack([(problem.losses(width * v) - problem.losses(-width * v)) / (2 * width) for v in u], axis=1)
-    rows *= np.minimum(1.0, 0.7 / np.linalg.norm(rows, axis=1))[:, None]
-    sums = rows.sum(axis=0) / (0.7 / run.plan.levels) + SeededNoise(SEED).discrete_gaussian(scale, (3,))
-    np.testing.assert_allclose(released.sums, sums, rtol=0, atol=2 * N)
-    np.testing.assert_allclose(module.weight.detach().numpy(), -0.05 / 3 * unit * sums @ u, rtol=0, atol=1e-8)
-
-
 @pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
 def test_what_is_certified_is_what_is_run(kind: str) -> None:
     """A step of a prescription with K = 4 directions is the one that the theorem certifies.
@@ -163,26 +145,6 @@ def test_what_is_certified_is_what_is_run(kind: str) -> None:
     z = SeededNoise(SEED).discrete_gaussian(run.plan.scale, (4,)) / run.plan.scale * p.noise_std
     expected = -p.step_size / 4 * (clipped.mean(axis=1) + z) @ u
     np.testing.assert_allclose(module.weight.detach().numpy(), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_a_schedule_gives_each_release_its_step_size() -> None:
-    module = Logistic()
-    run = seeded(module, step_size=lambda t: 0.0 if t % 2 else 0.05)
-    seen = [weights(run)]
-    run.run(lambda record: seen.append(weights(run)))
-    moved = [not torch.equal(before, after) for before, after in pairwise(seen)]
-    assert moved == [True, False] * 4
-
-
-def test_the_target_is_met_and_epsilon_grows_with_the_releases(tmp_path: Path) -> None:
-    run = private(tmp_path, stopping="fixed")
-    found = [run.get_epsilon(1e-5)]
-    run.run(lambda record: found.append(run.get_epsilon(1e-5)))
-    assert found[0] == 0
-    assert all(a < b for a, b in pairwise(found))
-    assert 3.0 * (1 - 1e-6) < found[-1] <= 3.0
-    bracket = epsilon_of_history(run.history, 1e-5)
-    assert bracket.lower <= found[-1] <= bracket.upper * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("changes", [{}, {"directions_per_step": 3}, {"noise": "laplace"}, POISSON])
@@ -318,12 +280,6 @@ def test_a_run_resumes_from_the_initial_weights_and_from_a_checkpoint(tmp_path: 
         last.step()
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    first, second = private(tmp_path / "a"), private(tmp_path / "b")
-    with pytest.raises(ValueError, match="state must be of the run with key"):
-        first.load_state_dict(second.state_dict())
-
-
 def test_dpgd_0th_resumes_from_a_checkpoint_only(tmp_path: Path) -> None:
     run = private(tmp_path, algorithm="dpgd-0th")
     steps(run, 2)
@@ -338,59 +294,6 @@ def test_dpgd_0th_resumes_from_a_checkpoint_only(tmp_path: Path) -> None:
     assert again.step().release == 2
     with pytest.raises(TranscriptError, match="vectors"):
         replay(tmp_path / "run.sqlite", Logistic())
-
-
-class Rows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """A map-style data set that has no tensors to index."""
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        features, label = data()[index]
-        return features, label
-
-
-def test_any_map_style_data_set_gives_the_same_steps() -> None:
-    modules = Logistic(), Logistic(), Logistic()
-    options: dict[str, Any] = {"seed": SEED, "micro_batch": 4}
-    make_from_seed_not_private(modules[0], losses, data(), plan(), **options).run()
-    make_from_seed_not_private(modules[1], losses, Rows(), plan(), **options).run()
-    make_from_seed_not_private(
-        modules[2],
-        losses,
-        Rows(),
-        plan(),
-        collate=lambda rows: tuple(map(torch.stack, zip(*rows, strict=True))),
-        **options,
-    ).run()
-    assert torch.equal(modules[0].weight, modules[1].weight)
-    assert torch.equal(modules[0].weight, modules[2].weight)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"target_epsilon": 0.0}, "target_epsilon"),
-        ({"clip": -1.0}, "clip"),
-        ({"expected_batch": 41}, "expected_batch"),
-        ({"relation": "swap"}, "must be one of replace-one, add-remove"),
-        ({"sampling": "fixed-order"}, "sampling"),
-        ({"expected_batch": 10}, "sample_rate"),
-        ({"smoothing": 0}, "smoothing"),
-        ({"step_size": -1}, "step_size"),
-        ({"direction": "coordinate"}, "direction"),
-        ({"algorithm": "sgd"}, "algorithm"),
-        ({"algorithm": "dpgd-0th", "direction": "gaussian"}, "direction"),
-        ({"noise": "laplace", "directions_per_step": 2}, "directions_per_step"),
-        ({"noise": "laplace", "algorithm": "dpgd-0th"}, "noise must be one of gaussian"),
-        ({"micro_batch": 0}, "micro_batch"),
-    ],
-)
-def test_bad_arguments_are_named_and_nothing_is_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        private(tmp_path / "run", **changes)
-    assert not (tmp_path / "run").exists()
 
 
 def test_losses_that_leave_a_parameter_out_are_refused(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.signal import Signal, signal
-from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import STEP, D, Logistic, N, data, losses, plan
 
 
@@ -80,24 +79,6 @@ def test_a_run_that_learns_begins_above_the_noise_and_falls(tmp_path: Path) -> N
     assert found.last < found.first / 3
 
 
-def test_a_trainer_s_output_folder_is_taken_as_verify_takes_it(tmp_path: Path) -> None:
-    assert signal(made(tmp_path / "out" / "_dpzero", plan())) == signal(tmp_path / "out")
-
-
-def test_a_run_of_tiny_steps_is_above_the_noise_and_does_not_fall(tmp_path: Path) -> None:
-    found, loss = learned(tmp_path / "run", step_size=1e-7)
-    assert loss == pytest.approx(np.log(2), rel=1e-3)
-    assert found.first > 1 + 6 * found.spread
-    assert found.last > found.first / 2
-
-
-@pytest.mark.parametrize("drowned", [{"target_epsilon": 0.01}, {"clip": 2000.0}])
-def test_a_run_that_is_drowned_in_noise_begins_near_one(tmp_path: Path, drowned: dict[str, float]) -> None:
-    found, _ = learned(tmp_path / "run", **drowned, step_size=1e-3)
-    assert abs(found.first - 1) < 3 * found.spread
-    assert abs(found.ratio - 1) < 3 * found.ratio_spread
-
-
 def test_what_the_records_add_is_counted_in_units_of_the_noise(tmp_path: Path) -> None:
     """Each record adds slope (1'u) to the sum, less than the clip, so that the sum is known before the noise."""
     of = plan(target_epsilon=100.0, steps=60, clip=6.0, direction="rademacher")
@@ -119,10 +100,3 @@ def test_a_run_without_noise_without_numbers_or_without_a_step_is_refused(tmp_pa
             signal(made(tmp_path / name, of))
     with pytest.raises(ValueError, match="folder must hold a run that has made a step; got none in"):
         signal(made(tmp_path / "begun", plan(), steps=0))
-
-
-def test_a_damaged_transcript_is_refused(tmp_path: Path) -> None:
-    path = made(tmp_path / "run", plan()) / "run.sqlite"
-    path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(LedgerError, match="malformed: put the file back"):
-        signal(tmp_path / "run")

@@ -99,15 +99,6 @@ def test_planned_looks_claim_the_curve_that_is_safe_to_stop_at(
     assert "a curve that is safe to stop at" in statement.facts["stopping"]
 
 
-def test_nothing_released_costs_nothing_and_pure_epsilon_grows_with_the_steps(tmp_path: Path) -> None:
-    run = private(tmp_path / "none")
-    assert run.get_epsilon(DELTA) == 0.0
-    run.close()
-    laplace = plan(noise="laplace", target_delta=0.0)
-    assert laplace.claimed(3, 0.0).upper == epsilon_of_history(laplace.step * 3, 0.0).upper
-    assert laplace.claimed(3, 1e-5).upper == laplace.epsilon(1e-5).upper
-
-
 def test_runs_together_count_their_plans_and_must_be_planned(tmp_path: Path) -> None:
     """Two runs that were stopped count as two whole plans. A folder and an earlier state of it are one run."""
     stopped(tmp_path / "a")

@@ -122,21 +122,6 @@ def padded_together(records: list[Any]) -> list[Any]:
     return list(zip(*padded(records), strict=True))
 
 
-def noisy_together(records: list[Any]) -> list[Any]:
-    return [(x + 0.1 * torch.randn(D), y) for x, y in records]
-
-
-class LastState(nn.Module):
-    """A recurrent network whose output is its last state, which is that of the padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.body, self.head = nn.Embedding(WORDS, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3)
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.head(self.body(self.words(ids))[1][0])
-
-
 def padded(records: Any, to: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     words, labels = zip(*records, strict=True)
     ids = nn.utils.rnn.pad_sequence(words, batch_first=True)
@@ -200,18 +185,6 @@ def running_average() -> Losses:
         logits = module(batch[0])
         state[0] = 0.99 * state[0] + 0.01 * logits.mean(0)
         return F.cross_entropy(logits - state[0], batch[1], reduction="none")
-
-    return losses
-
-
-def from_the_last_call() -> Losses:
-    """Returns losses from which the mean loss of the previously evaluated batch is subtracted."""
-    last = [torch.tensor(0.0)]
-
-    def losses(module: nn.Module, batch: Any) -> Tensor:
-        found = cross_entropy(module, batch)
-        last[0], before = found.mean(), last[0]
-        return found - before
 
     return losses
 
@@ -392,13 +365,6 @@ class Cached(nn.Module):
         return self.layer(x * self.table)
 
 
-class AcrossRecords(nn.Module):
-    """A normalisation layer that treats records as channels, and so mixes them."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.group_norm(x.T[None, :, :], 2)[0].T
-
-
 def still(module: nn.Module) -> nn.Module:
     """Sets all weights and biases of the module to 0 and returns it."""
     for parameter in module.parameters():
@@ -435,59 +401,36 @@ class Apply(nn.Module):
 COUPLED: dict[str, Case] = {
     "in-batch negatives": table(losses=contrast),
     "losses centred by the batch": table(losses=after(lambda v: v - v.mean())),
-    "losses over their sum": table(losses=after(lambda v: v / v.sum())),
     "a batch norm that is always training": table(
         lambda: net(Apply(lambda x: F.batch_norm(x, None, None, training=True)))
     ),
-    "batch norm without running statistics": table(lambda: net(nn.BatchNorm1d(D, track_running_stats=False))),
-    "batch norm of images without them": table(
-        lambda: net(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten(), width=72), data=IMAGES
-    ),
     "batch norm put into training": table(lambda: net(nn.BatchNorm1d(D)), in_training),
-    "group norm across records": table(lambda: net(AcrossRecords())),
     "layer norm over the batch": table(losses=between(lambda z: F.layer_norm(z, z.shape))),
     "dropout that stays on": table(lambda: net(Apply(lambda x: F.dropout(x, 0.2, training=True)))),
-    "dropout put into training": table(lambda: net(nn.Dropout(0.2)), in_training),
     "noise from the global generator": table(losses=after(lambda v: v + 1e-3 * torch.rand_like(v))),
     "noise from a fixed seed, by place": table(
         losses=after(lambda v: v + 1e-2 * torch.rand(len(v), generator=torch.Generator().manual_seed(0)))
     ),
-    "spectral norm in training": table(
-        lambda: net(nn.utils.parametrizations.spectral_norm(nn.Linear(D, D))), in_training
-    ),
     "mixup": table(losses=mixup),
-    "largest of the batch": table(lambda: net(Apply(lambda x: x / x.abs().max()))),
     "8 bits by the largest of the batch": table(lambda: net(Apply(per_tensor))),
-    "whitening": table(lambda: net(Apply(lambda x: x @ torch.linalg.inv(x.T @ x / len(x) + torch.eye(D))))),
-    "cosine to the mean": table(losses=between(lambda z: z * F.cosine_similarity(z, z.mean(0, keepdim=True))[:, None])),
     "sums over the batch so far": table(losses=after(lambda v: v.cumsum(0))),
     "the record before": table(losses=after(lambda v: v + 0.1 * v.roll(1))),
-    "pairs": table(losses=after(lambda v: v + 0.1 * v.view(-1, 2).flip(1).flatten() if len(v) % 2 == 0 else v)),
-    "ranks": table(losses=after(lambda v: v * v.argsort().argsort())),
-    "sorted": table(losses=after(lambda v: v.sort().values)),
-    "hardest half": table(losses=after(lambda v: v * (v >= v.median()))),
     "top k": table(losses=after(lambda v: torch.zeros_like(v).scatter(0, *reversed(v.topk(min(len(v), 4)))))),
-    "softmax over the batch": table(losses=after(lambda v: v * v.softmax(0))),
     "by the batch's size": table(losses=after(lambda v: v / len(v))),
     "by the place in the batch": table(losses=after(lambda v: v * (1 + 0.01 * torch.arange(len(v))))),
     "by whether it is alone": table(losses=after(lambda v: v * (1.0 if len(v) > 1 else 1.1))),
-    "a thousandth of the mean": table(losses=after(lambda v: v + 1e-3 * v.mean())),
     "a millionth of the mean": table(losses=after(lambda v: v + 1e-6 * v.mean())),
     "calls are counted": table(losses=counting(1e-3)),
     "a running average": table(losses=running_average()),
-    "centred by the last call": table(losses=from_the_last_call()),
     "a recurrent state that is kept": table(lambda: Recurrent(kept=True), data=SEQUENCES),
     "a buffer that counts": table(Counter),
     "a frozen copy that follows": table(Momentum),
     "only at shifted weights": table(lambda: net(Apply(lambda x: x)), only_shifted),
     "only at one of the points": table(lambda: still(net()), only_on_side(1)),
-    "only at the other point": table(lambda: still(net()), only_on_side(-1)),
     "a batch changed in place": table(losses=in_place),
     "compiled": table(lambda: torch.compile(net(Apply(lambda x: x - x.mean(0))), backend="eager")),
     "experts of limited capacity": table(lambda: Experts(capacity=4)),
     "padding in the mean": text(lambda: Pooled(masked=False)),
-    "padding in the attention": text(lambda: Attention(masked=False)),
-    "attention among records": table(lambda: net(Apply(lambda x: F.scaled_dot_product_attention(x, x, x)))),
     "not a number where one is large": table(losses=after(lambda v: v * (math.nan if (v > 2.2).any() else 1))),
     "centred by the batch as it is read": table(data=Together(TABLE, centred)),
     "tensors centred as they are read": table(data=CenteredTable(X, Y)),
@@ -497,20 +440,8 @@ COUPLED: dict[str, Case] = {
         Together(Texts(), padded_together),
         None,
     ),
-    "padded as it is read, a recurrent network": (LastState, text_losses, Together(Texts(), padded_together), None),
-    "padded by collate, a recurrent network": text(LastState),
-    "sorted as it is read": (
-        lambda: Pooled(masked=True),
-        text_losses,
-        Together(Texts(), sorted_by_length),
-        padded,
-    ),
     "sorted by collate": text(lambda: Pooled(masked=True), lambda records: padded(sorted_by_length(records))),
     "centred by collate": (net, cross_entropy, TABLE, lambda records: default_collate(centred(records))),
-    "random draws and centred as it is read": table(
-        data=Together(TABLE, lambda records: centred(noisy_together(records)))
-    ),
-    "records that count readings": table(data=Stateful(lambda x, times, last: x * (1 + 1e-3 * times))),
     "records that are others every second time": table(data=Stateful(lambda x, times, last: x + times % 2)),
     "records that have something of the one before": table(data=Stateful(lambda x, times, last: x - 0.1 * last)),
     "a collate function that draws": (
@@ -530,21 +461,13 @@ SOUND: dict[str, Case] = {
     ),
     "autocast": table(lambda: net(nn.Linear(D, D), nn.GELU()), autocast),
     "batch norm": table(lambda: net(nn.BatchNorm1d(D))),
-    "batch norm of images": table(
-        lambda: net(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), width=64), data=IMAGES
-    ),
     "layer norm": table(lambda: net(nn.Linear(D, D), nn.LayerNorm(D), nn.GELU())),
     "group norm": table(lambda: net(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), width=64), data=IMAGES),
-    "instance norm": table(lambda: net(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4), nn.Flatten(), width=64), data=IMAGES),
     "instance norm with running statistics": table(
         lambda: net(nn.InstanceNorm2d(2, track_running_stats=True), nn.Flatten(), width=72), data=IMAGES
     ),
     "dropout": table(lambda: net(nn.Linear(D, D), nn.Dropout(0.5))),
     "spectral norm": table(lambda: net(nn.utils.parametrizations.spectral_norm(nn.Linear(D, D)))),
-    "weight norm": table(lambda: net(nn.utils.parametrizations.weight_norm(nn.Linear(D, D)))),
-    "label smoothing": table(losses=lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="none", label_smoothing=0.1)),
-    "squared": table(losses=lambda m, b: (m(b[0]) - F.one_hot(b[1], 3)).square().sum(1)),
-    "hinge": table(losses=lambda m, b: F.multi_margin_loss(m(b[0]), b[1], reduction="none")),
     "small losses": table(losses=after(lambda v: 1e-6 * v)),
     "losses near 0": table(
         losses=lambda m, b: F.cross_entropy(m(b[0]) + 10 * F.one_hot(b[1], 3), b[1], reduction="none")
@@ -553,7 +476,6 @@ SOUND: dict[str, Case] = {
         losses=after(lambda v: torch.where(v > 1.8, math.nan, torch.where(v < 0.6, math.inf, v)))
     ),
     "sorted inside a record": table(lambda: net(Apply(lambda x: x.sort(1).values))),
-    "softmax inside a record": table(lambda: net(Apply(lambda x: x.softmax(1)))),
     "a table made once": table(Cached),
     "a recurrent network": table(lambda: Recurrent(kept=False), data=SEQUENCES),
     "experts": table(Experts),
@@ -561,13 +483,10 @@ SOUND: dict[str, Case] = {
     "masked mean": text(lambda: Pooled(masked=True)),
     "masked attention": text(Attention),
     "masked attention, hardly any padding": text(Attention, shortest=LONGEST - 1),
-    "masked attention, one length": text(Attention, to_longest),
     "an encoder": text(lambda: Encoder(nested=False)),
     "an encoder over nested tensors": text(lambda: Encoder(nested=True)),
     "packed sequences": text(Packed),
     "a data set that draws": table(data=Jittered(0.1)),
     "a data set that draws from the system": table(data=FromTheSystem()),
-    "a data set that draws for many": table(data=Together(TABLE, noisy_together)),
-    "read many at a time": table(data=Together(TABLE, list)),
     "padded as it is read": (lambda: Pooled(masked=True), text_losses, Together(Texts(), padded_together), None),
 }

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpzero_theory.optim.files.checkpoint import Checkpoint, is_checkpoint
+from dpzero_theory.optim.files.checkpoint import is_checkpoint
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, losses, private
@@ -51,10 +51,3 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
             run.load_state_dict(other)
     assert is_checkpoint(run.state_dict())
     assert not is_checkpoint(Logistic().state_dict())
-
-
-def test_names_come_back_whatever_they_are() -> None:
-    named = {"weights.kept.run.key": torch.ones(2), "kept.a": torch.zeros(1)}
-    found = Checkpoint.of(Checkpoint("00ff" * 8, 5, named, {"run.position": torch.ones(1)}).tensors())
-    assert (found.key, found.position, set(found.weights)) == ("00ff" * 8, 5, set(named))
-    assert set(found.kept) == {"run.position"}

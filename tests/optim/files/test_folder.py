@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +12,17 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.folder import KEY, Budget, Folder, epsilon_of_runs
+from dpzero_theory.optim.files.folder import KEY, Budget, epsilon_of_runs
 from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.replay import replay
-from dpzero_theory.optim.files.transcript import RUN, Header, TranscriptError, read
-from dpzero_theory.optim.losses.identity import of_records
+from dpzero_theory.optim.files.transcript import RUN, TranscriptError, read
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
-from dpzero_theory.privacy.ledger import Ledger, LedgerError
+from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET as TARGET
 from tests.optim.small import FULL, STEP, Logistic, data, losses, plan, private, weights
-
-
-def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> None:
-    run = private(tmp_path, noise="laplace")
-    run.step()
-    run.close()
-    with Ledger.open(tmp_path / "run.sqlite") as ledger:
-        assert ledger.settings == run.plan.settings
-        assert ledger.settings.mechanism == "laplace"
-        with pytest.raises(LedgerError, match="mechanism is 'discrete-gaussian', but 'laplace' was planned"):
-            ledger.spend(replace(run.plan, noise="gaussian").settings)
-    with pytest.raises(ValueError, match="noise must be that of the run that is resumed, 'laplace'; got 'gaussian'"):
-        private(tmp_path, resume=True)
-    private(tmp_path, noise="laplace", resume=True).step()
 
 
 def test_one_writer_at_a_time_and_no_second_start(tmp_path: Path) -> None:
@@ -48,16 +32,6 @@ def test_one_writer_at_a_time_and_no_second_start(tmp_path: Path) -> None:
     run.close()
     with pytest.raises(FileExistsError):
         private(tmp_path)
-
-
-def test_a_search_costs_what_its_runs_cost_together(tmp_path: Path) -> None:
-    for name in "ab":
-        run = private(tmp_path / name)
-        run.run()
-        run.close()
-    together = epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5, planned=True)
-    assert together == pytest.approx(epsilon_of_history([*run.history, *run.history], 1e-5).upper)
-    assert 3.0 < together < 6.0
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -94,58 +68,7 @@ def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: 
         epsilon_of_runs([tmp_path / "gaussian"], 0.0, planned=True)
 
 
-def test_runs_of_two_relations_have_no_common_cost_and_one_that_goes_on_is_read(tmp_path: Path) -> None:
-    first, second = private(tmp_path / "a"), private(tmp_path / "b", relation="add-remove")
-    first.step()
-    second.step()
-    assert epsilon_of_runs([tmp_path / "a"], 1e-5, planned=True) == first.get_epsilon(1e-5)
-    with pytest.raises(ValueError, match="history must have one relation"):
-        epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5, planned=True)
-
-
-HEADER = Header(plan(), "07" * 16, "00" * 32, "nearest")
 BUDGET = Budget(3.0, 1e-5, 1)
-
-
-def test_a_folder_is_started_once_and_resumed_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "run"
-    files = Folder.create(path, HEADER, data(), BUDGET)
-    assert sorted(file.name for file in path.iterdir()) == [KEY, RUN]
-    assert path.joinpath(KEY).stat().st_mode & 0o077 == 0
-    assert list(path.parent.iterdir()) == [path]
-    files.close()
-    with pytest.raises(FileExistsError, match="resume the run in it, or use another folder"):
-        Folder.create(path, HEADER, data(), BUDGET)
-    with pytest.raises(FileNotFoundError, match="holds no run: start one"):
-        Folder.open(tmp_path / "none", HEADER, data(), BUDGET)
-    again = Folder.open(path, HEADER, data(), BUDGET)
-    assert again.header.software.startswith("dpzero_theory ")
-    assert replace(again.header, records="", software="") == HEADER
-    assert again.header.records == of_records(data(), (path / KEY).read_bytes())
-    assert again.file.settings == HEADER.plan.settings
-    assert again.left(0) == HEADER.plan.steps
-    again.close()
-
-
-def test_another_plan_or_precision_is_refused_and_the_files_are_let_go(tmp_path: Path) -> None:
-    header = replace(HEADER, private=False)
-    files = Folder.create(tmp_path / "run", header, data(), None)
-    assert files.history == []
-    files.close()
-    for other, name in (
-        (replace(header, plan=plan(clip=2.0)), "clip must be that of the run that is resumed"),
-        (replace(header, precision="master"), "precision must be one of nearest"),
-        (replace(header, key="08" * 16), "seed must be as in the run"),
-    ):
-        with pytest.raises(ValueError, match=name):
-            Folder.open(tmp_path / "run", other, data(), None)
-    Folder.open(tmp_path / "run", header, data(), None).close()
-
-
-def test_a_plan_beyond_its_budget_starts_nothing(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="the plan costs epsilon"):
-        Folder.create(tmp_path / "run", HEADER, data(), BUDGET._replace(epsilon=2.9))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_file_of_a_folder_made_whole_is_on_disk_before_the_folder_is_there(
@@ -191,12 +114,6 @@ def replayed(folder: Path) -> torch.Tensor:
     module = Logistic()
     replay(folder, module)
     return module.weight.detach()
-
-
-def test_a_private_run_needs_a_folder() -> None:
-    for folder in (None, 3):
-        with pytest.raises(ValueError, match=r"^folder must be a path, where a private run keeps its ledger; got"):
-            private(folder)  # type: ignore[arg-type]
 
 
 def test_a_run_that_is_killed_inside_or_between_steps_resumes_without_spending_twice(tmp_path: Path) -> None:
@@ -353,12 +270,6 @@ def test_a_copy_goes_on_only_when_that_is_said_and_forks_are_added_up(tmp_path: 
     assert max(cost(5), other.get_epsilon(1e-5)) < cost(10)
 
 
-def test_a_folder_that_was_renamed_goes_on(tmp_path: Path) -> None:
-    run_of(tmp_path / "a", 2).close()
-    (tmp_path / "a").rename(tmp_path / "b")
-    assert private(tmp_path / "b", resume=True).step().release == 2
-
-
 def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int) -> None:
         raise OSError(28, "no space left on device")
@@ -381,29 +292,6 @@ def test_releases_are_paid_for_several_at_a_time(tmp_path: Path) -> None:
     assert torch.equal(weights(again), replayed(tmp_path))
     with pytest.raises(ValueError, match="paid_at_once must be an integer"):
         private(tmp_path / "none", paid_at_once=0)
-
-
-class Wide(Logistic):
-    """The same losses of so many weights that a step of 40 records, twice each, takes 2 (2 40) 300,000 operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(300_000, dtype=torch.float64))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return features @ self.weight[: features.shape[1]] + 0 * self.weight.sum()
-
-
-@pytest.mark.parametrize(
-    ("steps", "module", "paid"), [(199, Logistic, 1), (500, Logistic, 5), (5000, Logistic, 16), (5000, Wide, 1)]
-)
-def test_by_default_small_steps_are_paid_for_several_at_a_time(
-    steps: int, module: type[Logistic], paid: int, tmp_path: Path
-) -> None:
-    run = private(tmp_path, module(), steps=steps)
-    run.step()
-    assert sum(release.steps for release in run.history) == paid
-    assert run.releases_left == steps - 1
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
-from dpzero_theory.optim.files import statement as of_statement
 from dpzero_theory.optim.files.statement import DELTAS, rounded_up, shown, spending_curve, statement_of_folder
-from dpzero_theory.optim.files.transcript import RUN
-from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.ledger import LedgerError, read
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.ledger import read
 from tests.optim.small import BUDGET, STEP, N, private
 
 
@@ -98,12 +94,6 @@ def test_what_is_shown_is_never_less() -> None:
     assert shown(Bracket(1.2345671, 1.2345672, 1.2345672, "")) == "1.23457"
 
 
-def test_a_damaged_folder_has_none(folder: Path) -> None:
-    (folder / RUN).write_bytes(b"\n")
-    with pytest.raises(LedgerError):
-        statement_of_folder(folder)
-
-
 @pytest.mark.parametrize(
     ("changes", "relation", "sampling"),
     [
@@ -127,17 +117,3 @@ def test_relation_and_sampling_are_said_in_words(
     found = statement_of_folder(tmp_path / "run").facts
     assert relation in found["relation"]
     assert sampling in found["sampling"]
-
-
-def test_nothing_is_worked_out_twice_for_statement_and_curve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, float]] = []
-
-    def counted(history: list[Release], delta: float) -> Bracket:
-        asked.append((sum(release.steps for release in history), delta))
-        return epsilon_of_history(history, delta)
-
-    monkeypatch.setattr(of_statement, "epsilon_of_history", counted)
-    of_statement._cost.cache_clear()
-    found = statement_of_folder(folder)
-    curve = spending_curve(read(folder / "run.sqlite"))
-    assert len(asked) == len(set(asked)) == 2 * len(found.costs) + len(curve) - 2

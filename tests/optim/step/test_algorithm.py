@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.step.algorithm import ALGORITHMS
 from dpzero_theory.privacy.relation import Relation
 from tests.optim.small import plan
 
@@ -62,11 +61,3 @@ def test_the_sensitivity_is_reached() -> None:
     assert PLAN.contributions(np.array([[math.inf]]), 6)[0] == PLAN.levels
     assert PLAN.contributions(np.array([[math.nan]]), 6)[0] == 0
     assert PLAN.contributions(np.array([[-7.0], [math.inf], [math.inf]]), 6)[0] == PLAN.levels
-
-
-def test_scalar_sums_clip_and_map() -> None:
-    rows = np.array([[5.0], [math.nan], [-math.inf], [0.5]])
-    # The clip of a scalar is C/||u|| = 2, which is 80/||v|| = 20 integers of the lattice.
-    assert ALGORITHMS["dpgd-0th"].contributions(rows, 4.0, 80, 4, 16)[0] == 5
-    assert ALGORITHMS["mezo"].contributions(rows, 0.0, 0, 4, 0)[0] == 5.5
-    assert not ALGORITHMS["mezo"].private

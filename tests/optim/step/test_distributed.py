@@ -1,15 +1,10 @@
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-import pytest
 import torch
 
 from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.losses.starting import public_clip
-from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.privacy.ledger import Ledger
 from tests import forks
 from tests.optim.ranks import KINDS, PUBLIC, train
@@ -46,32 +41,3 @@ def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "run" / "run.sqlite") as ledger:
         assert sum(group.steps for group in ledger.history) == STEP["steps"]
     assert len(read(tmp_path / "run")[1]) == STEP["steps"]
-
-
-def test_a_process_alone_leads_itself() -> None:
-    ranks = Ranks()
-    assert (ranks.rank, ranks.count) == (0, 1)
-    assert ranks.lead(lambda: 3) == 3
-    with pytest.raises(KeyError):
-        ranks.lead(lambda: {}["nothing"])
-    ranks.require_equal("weights", "a")
-
-
-def test_several_ranks_ask_in_one_thread() -> None:
-    """In a run of several ranks, another thread of a rank is refused.
-
-    It would wait for the other ranks for ever, or take an answer that is meant for another thread.
-    """
-    ranks = Ranks()
-    ranks.count = 2
-    work: list[Callable[[], object]] = [
-        lambda: ranks.lead(lambda: 3), lambda: ranks.every(lambda: None), lambda: ranks.gathered(3),
-        lambda: ranks.add(np.zeros(2)), lambda: ranks.share_(Logistic()),
-    ]  # fmt: skip
-    with ThreadPoolExecutor() as pool:
-        for asked in work:
-            with pytest.raises(RuntimeError, match=r"^a run of several ranks must be used in the thread that made it"):
-                pool.submit(asked).result()
-    ranks.count = 1
-    with ThreadPoolExecutor() as pool:
-        assert pool.submit(work[0]).result() == 3

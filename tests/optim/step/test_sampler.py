@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
-from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, drawn
+from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson
 
 
 def test_full_batches_hold_every_record() -> None:
@@ -50,25 +50,3 @@ def test_secret_batches_differ_and_cannot_be_copied() -> None:
     for copied in (pickle.dumps, copy.copy):
         with pytest.raises(TypeError, match="batches cannot be"):
             copied(first)
-
-
-def test_seeded_batches_say_so() -> None:
-    first, second = (BatchesFromSeedNotPrivate(Poisson(0.5), 1000, seed=3) for _ in range(2))
-    assert not first.private
-    assert np.array_equal(first.draw(), second.draw())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        (("shuffled", 5, 0.5), "sampling"),
-        (("poisson", 0, 0.5), "n must"),
-        (("poisson", 5, 0.0), "sample_rate"),
-        (("full", 5, 0.5), "sample_rate"),
-        (("fixed-size", 5, 0.5), "sample_rate"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: tuple[str, int, float], name: str) -> None:
-    sampling, n, rate = arguments
-    with pytest.raises(ValueError, match=name):
-        Batches(drawn(sampling, rate), n)

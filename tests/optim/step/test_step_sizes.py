@@ -4,8 +4,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from dpzero_theory.optim.step.step_sizes import SCHEDULES, step_sizes
-from tests.optim.small import plan
+from dpzero_theory.optim.step.step_sizes import step_sizes
 
 STEPS = 20
 
@@ -29,12 +28,6 @@ def test_after_the_warm_up_they_are_transformers(name: str, warm_up: int) -> Non
     assert list(ours[:warm_up]) == pytest.approx([0.5 * (t + 1) / (warm_up + 1) for t in range(warm_up)])
 
 
-def test_constant_keeps_one_number_and_a_function_gives_each() -> None:
-    assert step_sizes(0.5, STEPS) == (0.5,)
-    assert step_sizes(lambda t: t / 2, 3) == (0.0, 0.5, 1.0)
-    assert plan(schedule="linear", steps=4, step_size=1.0).step_sizes == (1.0, 0.75, 0.5, 0.25)
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -48,7 +41,3 @@ def test_constant_keeps_one_number_and_a_function_gives_each() -> None:
 def test_what_is_no_schedule_is_refused(given: tuple[object, int, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         step_sizes(*given)  # type: ignore[arg-type]
-
-
-def test_a_registered_name_is_its_own() -> None:
-    assert SCHEDULES["linear"].factor(10, 20) == 0.5

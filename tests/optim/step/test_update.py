@@ -4,20 +4,17 @@ import math
 from collections.abc import Callable
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpzero_theory.optim.files.replay import Moves
-from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.step.update import UPDATES, _root
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
-from tests.optim.small import Logistic, data, losses, plan
+from tests.optim.small import Logistic, plan
 
 KEY = bytes(range(16))
 
@@ -81,25 +78,6 @@ def direction(number: int) -> Tensor:
 def test_what_is_no_update_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         plan(**changes)
-
-
-def test_equal_updates_have_one_name() -> None:
-    assert UPDATES["momentum:.90"].name == UPDATES["momentum:0.9"].name == plan(update="momentum:9e-1").update
-
-
-def test_a_plan_of_an_earlier_version_is_plain() -> None:
-    text = plan().to_json().replace(', "update": "plain", "weight_decay": 0.0, "groups": []', "")
-    assert "update" not in text
-    assert Plan.from_json(text) == plan()
-
-
-def test_momentum_of_zero_and_plain_are_the_same_run(tmp_path: Path) -> None:
-    ends = []
-    for update in ("plain", "momentum:0"):
-        module: nn.Module = Logistic()
-        make_from_seed_not_private(module, losses, data(), plan(update=update), seed=3).run()
-        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
-    assert torch.allclose(*ends, rtol=1e-12, atol=0)
 
 
 def test_adams_powers_are_rounded_once() -> None:

@@ -17,7 +17,7 @@ from scipy import stats
 
 from dpzero_theory.optim.weights import directions as module
 from dpzero_theory.optim.weights.directions import ROUNDING, Directions
-from dpzero_theory.sphere import DIRECTIONS, fourth_moments, quantiles
+from dpzero_theory.sphere import DIRECTIONS, quantiles
 
 KEY = 0x0123456789ABCDEFFEDCBA9876543210
 MASK = 2**64 - 1
@@ -53,33 +53,6 @@ def test_words_are_those_of_the_definition(key, number, parameter, start, count)
         philox([1 + j // 4, parameter, number, 0], [key & MASK, key >> 64])[j % 4] for j in range(start, start + count)
     ]
     assert words.tolist() == expected
-
-
-def test_domains_numbers_parameters_and_keys_give_different_words():
-    base = Directions(KEY, "gaussian").words(1, 2, 0, 4).tolist()
-    others = [
-        Directions(KEY, "gaussian").words(1, 2, 0, 4, ROUNDING),
-        Directions(KEY, "gaussian").words(2, 2, 0, 4),
-        Directions(KEY, "gaussian").words(1, 3, 0, 4),
-        Directions(KEY + 1, "gaussian").words(1, 2, 0, 4),
-        Directions(KEY ^ (1 << 127), "gaussian").words(1, 2, 0, 4),
-    ]
-    assert all(set(base).isdisjoint(other.tolist()) for other in others)
-
-
-def test_the_key_may_be_bytes():
-    assert Directions(KEY.to_bytes(16, "little"), "sphere").key == KEY
-
-
-@pytest.mark.parametrize("key", [-1, 2**128, 1.0, True, b"short", "0"])
-def test_a_bad_key_is_one_line(key):
-    with pytest.raises(ValueError, match=r"^key must be"):
-        Directions(key, "gaussian")
-
-
-def test_a_bad_direction_is_one_line():
-    with pytest.raises(ValueError, match=r"^direction must be one of sphere, gaussian, rademacher; got 'cauchy'"):
-        Directions(0, "cauchy")
 
 
 def dense(directions, number, parameter, count, dtype=torch.float32):
@@ -122,7 +95,7 @@ def test_pieces_do_not_change_the_values(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
-@pytest.mark.parametrize("width", [1, 7, 64, 100, 256, 300])
+@pytest.mark.parametrize("width", [7, 256])
 def test_rows_are_those_of_the_whole(kind, width):
     directions = Directions(KEY, kind)
     rows = torch.tensor([0, 1, 5, 6, 39, 2])
@@ -162,39 +135,9 @@ def test_the_table_has_the_moments_of_a_gaussian_and_is_the_same_everywhere():
     assert digest.startswith("d7207f145b4318bb")  # No value is within 1e-10 of the point where its rounding changes
 
 
-@pytest.mark.parametrize("kind", DIRECTIONS)
-def test_mean_covariance_and_fourth_moments(kind):
-    """The mean, covariance and fourth moments of 200,000 directions are within 5 standard errors of the exact ones.
-
-    The directions have 4 dimensions, in parameters of 1 and 3. For the sphere the moments are those of the continuous
-    sphere (`sphere.fourth_moments`).
-    """
-    directions, count, d = Directions(KEY, kind), 200_000, 4
-    if kind == "sphere":
-        u = np.empty((count, d))
-        g = dense(Directions(KEY, "sphere"), 0, 0, count * d, torch.float64).view(count, d).numpy()
-        u = math.sqrt(d) * g / np.linalg.norm(g, axis=1, keepdims=True)
-    else:
-        u = dense(directions, 0, 0, count * d, torch.float64).view(count, d).numpy()
-    within(u, 0)
-    within(u[:, :, None] * u[:, None, :], np.eye(d))
-    w1, w2 = fourth_moments(d, kind)
-    square = u**2
-    within(square[:, :, None] * square[:, None, :], w2 + (w1 - w2) * np.eye(d))
-
-
 def within(values, expected):
     error = values.std(axis=0) / math.sqrt(len(values))
     assert (np.abs(values.mean(axis=0) - expected) <= 5 * error + 1e-6).all()
-
-
-def test_coordinates_across_words_parameters_and_numbers_are_uncorrelated():
-    count = 1 << 16
-    for kind in DIRECTIONS:
-        directions = Directions(KEY, kind)
-        base = dense(directions, 1, 1, count)
-        others = [dense(directions, 2, 1, count), dense(directions, 1, 2, count), base.roll(1), base.roll(64)]
-        assert max(abs(float(base @ other)) / count for other in others) < 5 / math.sqrt(count)
 
 
 @pytest.mark.parametrize("sizes", [(1,), (3, 5), (1000, 1, 17)])
@@ -205,11 +148,6 @@ def test_the_sphere_has_radius_root_d(sizes):
     assert math.isclose(factor**2 * total, sum(sizes), rel_tol=1e-12)
     assert directions.factor(9, sizes) == factor
     assert directions.factor(10, sizes) != factor or sum(sizes) == 1
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "rademacher"])
-def test_other_kinds_need_no_factor(kind):
-    assert Directions(KEY, kind).factor(9, (3, 5)) == 1.0
 
 
 def test_uniform_fields_are_those_of_the_rounding_words():

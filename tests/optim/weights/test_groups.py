@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.weights.groups import described, groups_of
 from tests.optim.small import data, losses, plan, private
 
 
@@ -22,21 +20,6 @@ class Two(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features @ torch.cat([self.first, self.last])
-
-
-def test_a_group_has_a_step_size_of_its_own() -> None:
-    """A group of parameters moves by its factor times what it moves without groups; factor 0 leaves it where it is."""
-    ends = []
-    for groups in ({}, {"first": 0.25, "*": 3.0}, {"first": 0.0}):
-        module = Two()
-        chosen = plan(groups=groups, steps=1)
-        make_from_seed_not_private(module, losses, data(), chosen, seed=3).run()
-        ends.append((module.first.detach(), module.last.detach()))
-    (first, last), (quarter, three), (none, same) = ends
-    assert torch.allclose(quarter, first / 4, rtol=1e-6)
-    assert torch.allclose(three, 3 * last, rtol=1e-6)
-    assert not none.any()
-    assert torch.allclose(same, last, rtol=1e-6)
 
 
 class Scaled(Two):
@@ -79,11 +62,3 @@ def test_a_group_that_is_none_is_refused(tmp_path: Path, groups: dict[str, float
     with pytest.raises(ValueError, match=said):
         private(tmp_path / "run", Two(), groups=groups)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_plan_keeps_its_groups() -> None:
-    found = plan(groups={"w*": 2.0, "*.bias": (0.5, 3.0)})
-    assert found.groups == (("w*", 2.0, 1.0), ("*.bias", 0.5, 3.0))
-    assert Plan.from_json(found.to_json()) == found
-    assert described(found.groups) == ", w*: step size x 2, smoothing x 1, *.bias: step size x 0.5, smoothing x 3"
-    assert (groups_of(None), described(())) == ((), "")

@@ -15,7 +15,7 @@ from dpzero_theory.optim.weights import parameters
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.sphere import DIRECTIONS
-from tests.optim.modules import KEY, NUMBER, SHIFT, Reads, Tied, X, dense_net, tokens
+from tests.optim.modules import KEY, NUMBER, SHIFT, X, dense_net, tokens
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
@@ -119,20 +119,6 @@ def test_an_outer_autocast_does_not_keep_copies_from_one_point_to_the_next():
     assert min((here - plus).abs().max(), (plus - minus).abs().max()) > 0.1
 
 
-def test_compiled_modules_run_uncompiled_inside():
-    torch.manual_seed(0)
-    module = dense_net()
-    compiled = torch.compile(module, backend="eager")
-    weights = Weights(compiled, Directions(KEY, "gaussian"))
-    with torch.no_grad():
-        compiled(X)
-    with weights.shifted(NUMBER, SHIFT):
-        inside = compiled(X)
-    weights.move_([(NUMBER, SHIFT)])
-    with torch.no_grad():
-        assert torch.equal(inside, module(X))
-
-
 def test_frozen_parameters_and_buffers_are_neither_shifted_nor_counted():
     module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(6), nn.Linear(16, 2))
     module[0].requires_grad_(False)
@@ -146,35 +132,6 @@ def test_frozen_parameters_and_buffers_are_neither_shifted_nor_counted():
     frozen = module[0].weight.clone()
     weights.move_([(0, 1.0)])
     assert torch.equal(module[0].weight, frozen)
-
-
-def test_tied_parameters_count_once_and_move_once():
-    module = Tied()
-    weights = Weights(module, Directions(KEY, "rademacher"))
-    assert weights.names == ("embed.weight", "hidden.bias", "hidden.weight")
-    before = module.head.weight.detach().clone()
-    weights.move_([(0, 1.0)])
-    assert torch.allclose((module.head.weight - before).abs(), torch.ones(()), atol=1e-6)
-
-
-def test_the_order_is_that_of_names_not_of_registration():
-    one, other = nn.ModuleDict({"a": nn.Linear(2, 3), "b": nn.Linear(3, 1)}), nn.ModuleDict()
-    for name in ("b", "a"):
-        other[name] = one[name]
-    names = [Weights(module, Directions(KEY, "gaussian")).names for module in (one, other)]
-    assert names[0] == names[1] == ("a.bias", "a.weight", "b.bias", "b.weight")
-
-
-def test_unread_parameters_are_named():
-    module = nn.ModuleDict({"used": nn.Linear(16, 2), "other": nn.Linear(16, 2)})
-    weights = Weights(module, Directions(KEY, "gaussian"))
-    with weights.shifted(0, 0.1):
-        module["used"](X)
-    with pytest.raises(ValueError, match=r"must read every trainable parameter .* other.bias, other.weight$"):
-        weights.require_used()
-    with weights.shifted(0, -0.1):
-        module["other"](X)
-    weights.require_used()
 
 
 def test_contexts_do_not_nest_and_weights_do_not_move_inside():
@@ -267,21 +224,6 @@ def test_the_fingerprint_is_of_names_shapes_types_and_values(monkeypatch):
     assert of(line) == expected.hexdigest()
 
 
-def test_moving_back_and_forth_between_types_and_devices_is_followed():
-    """A module that is moved between types and devices is followed.
-
-    `.to` replaces the memory of parameters between steps, and the new memory is what is shifted.
-    """
-    module = dense_net()
-    weights = Weights(module, Directions(KEY, "gaussian"))
-    module.double()
-    with weights.shifted(0, 0.1):
-        shifted = module(X.double())
-    with torch.no_grad():
-        assert not torch.equal(module(X.double()), shifted)
-    weights.require_used()
-
-
 def roberta(**overrides):
     transformers = pytest.importorskip("transformers")
     config = transformers.RobertaConfig(
@@ -295,20 +237,6 @@ def roberta(**overrides):
     )
     torch.manual_seed(0)
     return transformers.RobertaForSequenceClassification(config)
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_language_model_and_its_adapters(attention):
-    ids = 3 + tokens(90, 2, 7)
-    module = roberta(attn_implementation=attention)
-    weights = Weights(module, Directions(KEY, "rademacher"))
-    other = copy.deepcopy(module).eval()
-    Weights(other, Directions(KEY, "rademacher")).move_([(NUMBER, SHIFT)])
-    with weights.shifted(NUMBER, SHIFT):
-        shifted = module(input_ids=ids).logits
-    with torch.no_grad():
-        assert torch.equal(shifted, other(input_ids=ids).logits)
-    weights.require_used()
 
 
 def test_low_rank_adapters_are_what_is_trained():
@@ -330,18 +258,3 @@ def test_low_rank_adapters_are_what_is_trained():
     weights.move_([(0, 1.0)])
     assert all(torch.equal(p, base[name]) for name, p in module.named_parameters() if name in base)
     weights.require_used()
-
-
-def test_linear_losses_have_the_directional_derivative_that_u_says():
-    """For linear losses, f(x) = sum of all weights, the two-point difference is the sum of the entries of u."""
-    module = Reads(lambda x, a, b: a.sum() + b.sum(), (5, 3), (7,))
-    module.double()
-    for kind in DIRECTIONS:
-        weights = Weights(module, Directions(KEY, kind))
-        with weights.shifted(3, 0.5):
-            plus = module(X)
-        with weights.shifted(3, -0.5):
-            slope = plus - module(X)
-        u = weights.directions
-        total = sum(u.fill_(torch.empty(n, dtype=torch.float64), 3, i).sum() for i, n in enumerate(weights.sizes))
-        torch.testing.assert_close(slope, total * u.factor(3, weights.sizes), rtol=1e-12, atol=1e-12)

@@ -55,19 +55,6 @@ def test_stochastic_rounding_takes_a_neighbour_with_the_probability_of_its_place
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_numbers_of_the_type_are_never_moved(dtype):
-    every = torch.cat([numbers(dtype).float(), torch.tensor([math.inf, -math.inf])])
-    for field in (0, 32768, 65535):
-        rounded = round_stochastically(every, dtype, torch.full(every.shape, field, dtype=torch.int32))
-        assert torch.equal(rounded.float(), every)
-    assert torch.equal(split(every, dtype)[0].float(), every)
-    assert not split(every, dtype)[1].any()
-    nan = torch.tensor([math.nan])
-    assert round_stochastically(nan, dtype, torch.zeros(1, dtype=torch.int32)).isnan().all()
-    assert join(*split(nan, dtype)).isnan().all()
-
-
-@pytest.mark.parametrize("dtype", HALVES)
 def test_sixteen_further_bits_keep_float32_values(dtype):
     x = values(dtype)
     weights, low = split(x, dtype)
@@ -122,20 +109,6 @@ def test_master_precision_realises_updates_of_a_ten_millionth(dtype):
     assert abs(float(realised.norm() / intended.norm()) - 1) < 1e-3
 
 
-def test_what_the_other_two_realise_of_them():
-    """Two other ways to round realise little of small updates.
-
-    The cosines with the intended displacement, of one fixed run, are about 0.02 (bfloat16) and 0.08 (float16): rounding
-    to nearest loses the updates, or noise buries them.
-    """
-    found = {
-        (precision, dtype): cosine(*walk(dtype, precision)[1:3])
-        for precision in ("nearest", "stochastic")
-        for dtype in HALVES
-    }
-    assert all(0 < value < 0.1 for value in found.values())
-
-
 @pytest.mark.parametrize("dtype", HALVES)
 def test_stochastic_rounding_is_right_on_average(dtype):
     """With stochastic rounding the displacement's part along the intended one is 1, within 5 standard errors.
@@ -151,7 +124,7 @@ def test_stochastic_rounding_is_right_on_average(dtype):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_replay_of_the_amounts_gives_the_same_bits(dtype, precision):
     rng = np.random.default_rng(1)
     amounts = [[(2 * t, a), (2 * t + 1, b)] for t, (a, b) in enumerate((1e-4 * rng.standard_normal((30, 2))).tolist())]
@@ -186,27 +159,6 @@ def test_moves_do_not_depend_on_pieces_or_the_order_of_memory(dtype, precision, 
         weights.move_([(2, 1e-3)])
         results.append(weights.fingerprint())
     assert results[0] == results[1] == results[2]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES])
-def test_a_sum_over_directions_is_added_at_once(dtype):
-    torch.manual_seed(0)
-    module = nn.Linear(16, 16).to(dtype)
-    weights = Weights(module, Directions(KEY, "gaussian"))
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    pairs = [(4, 1e-2), (9, -3e-3), (2, 0.5)]
-    expected = []
-    for index, parameter in enumerate(weights.parameters):
-        total = torch.zeros(parameter.shape, dtype=wide)
-        for number, amount in pairs:
-            u = weights.directions.fill_(torch.empty(parameter.shape, dtype=torch.float64), number, index)
-            total += (amount * u).to(wide)
-        expected.append((parameter.detach().to(wide) + total).to(dtype))
-    weights.move_(pairs)
-    assert all(torch.equal(p, q) for p, q in zip(weights.parameters, expected, strict=True))
-    before = weights.fingerprint()
-    weights.move_([])
-    assert weights.fingerprint() == before
 
 
 @pytest.mark.parametrize("dtype", HALVES)

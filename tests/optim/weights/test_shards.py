@@ -10,7 +10,7 @@ import torch
 from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.verify import Recorded, verify
 from tests import forks
-from tests.optim.sharded import RUNS, TOKENS, Net, TwoTypes, finished, half_way, mezo, resumed, seeded, weights
+from tests.optim.sharded import RUNS, TOKENS, Net, finished, half_way, mezo, resumed, seeded, weights
 
 pytestmark = pytest.mark.xdist_group("shards")  # One test worker runs these tests, so that their fixtures are made once
 
@@ -87,14 +87,6 @@ def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[
     assert equal(resumed(Net(torch.bfloat16), folder / "alone.pt"), whole)
     assert equal(ranks[0]["resumed"], whole)
     assert equal(resumed(Net(torch.bfloat16), folder / f"checkpoint-{len(ranks)}.pt"), whole)
-
-
-def test_frozen_weights_may_be_of_another_type(ranks: list[dict[str, Any]]) -> None:
-    module = TwoTypes()
-    weights(module).move_([(5, 0.1)])
-    with torch.no_grad():
-        expected = module(TOKENS)
-    assert all(torch.equal(rank["two types"], expected) for rank in ranks)
 
 
 def test_mixed_precision_casts_the_shifted_weights(ranks: list[dict[str, Any]]) -> None:

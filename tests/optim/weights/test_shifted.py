@@ -7,7 +7,6 @@ import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from dpzero_theory.optim.weights.directions import Directions
@@ -229,30 +228,8 @@ def test_losses_that_write_weights_are_refused(name):
     assert weights.fingerprint() == before
 
 
-def test_an_embedding_that_renormalises_its_rows_is_refused():
-    module = nn.Embedding(10, 4, max_norm=1.0)
-    weights = Weights(module, Directions(KEY, "gaussian"))
-    with pytest.raises(ValueError, match="must not write trainable parameter weight"), weights.shifted(0, 0.1):
-        module(tokens(10, 3))
-
-
 def test_reading_parts_of_elements_is_refused():
     module = Reads(lambda x, w: w.view(torch.uint8)[::2] + 1, (16,))
     weights = Weights(module, Directions(KEY, "gaussian"))
     with pytest.raises(ValueError, match=r"must not read parts of w.0 as torch.uint8"), weights.shifted(0, 0.1):
         module(X)
-
-
-def test_functional_linear_on_explicit_memory():
-    """A linear layer with shifted weights agrees with numbers computed by hand.
-
-    The weights are [[1, 2]], the signs come from the random bits, and the shift is 0.5.
-    """
-    module = nn.Linear(2, 1, bias=False)
-    module.weight.data.copy_(torch.tensor([[1.0, 2.0]]))
-    weights = Weights(module, Directions(KEY, "rademacher"))
-    word = int(weights.directions.words(6, 0, 0, 1)[0])
-    signs = [1.0 if word >> bit & 1 else -1.0 for bit in (0, 1)]
-    with weights.shifted(6, 0.5):
-        value = F.linear(torch.tensor([10.0, 100.0]), module.weight)
-    assert value.item() == 10 * (1 + 0.5 * signs[0]) + 100 * (2 + 0.5 * signs[1])

@@ -146,26 +146,6 @@ def test_nothing_of_the_records_is_handed_out(tmp_path: Path, mark: Callable[[An
     require_unchanged()
 
 
-def test_a_buffer_that_the_losses_read_is_that_of_every_evaluation(tmp_path: Path) -> None:
-    """A buffer that the losses read and fill from the first batch is refused.
-
-    It would move every later record's loss; if it is put back after each evaluation it mixes the records of a
-    micro-batch.
-    """
-
-    def centred(module: Any, x: Tensor) -> None:
-        filled(module, x)
-        x.sub_(module.kept)
-
-    with pytest.raises(ValueError, match="losses must give each record a number of its own"):
-        make_private_with_epsilon(
-            Marked(lambda module, x: centred(module, x)),
-            lambda module, batch: losses(module, (batch[0].clone(), batch[1])),
-            data(torch.float32), **BUDGET, **STEP, **POISSON, folder=tmp_path / "run",
-        )  # fmt: skip
-    assert not (tmp_path / "run").exists()
-
-
 def weights(module: nn.Module) -> Weights:
     return Weights(module, Directions(bytes(16), "rademacher"))
 
@@ -195,19 +175,6 @@ def test_what_others_write_between_evaluations_stays() -> None:
         with found.shifted(0, 0.1):
             module(X.to(module.layer.weight.dtype))
         assert all(torch.equal(value, now[name]) for name, value in everything(module).items())
-
-
-def test_what_shares_the_memory_of_trained_weights_moves_with_them() -> None:
-    module = Marked(lambda *_: None)
-    module.register_buffer("view", module.layer.weight.detach())
-    found = weights(module)
-    for _ in range(2):
-        with found.shifted(0, 0.1):
-            module(X)
-        found.move_([(1, 0.1)])
-        found.untrained.settle()
-    assert torch.equal(module.view, module.layer.weight)
-    assert (found.values()["layer.weight"] != Marked(filled).layer.weight).all()
 
 
 def test_an_evaluation_that_raises_leaves_nothing_either() -> None:
