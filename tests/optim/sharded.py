@@ -6,9 +6,7 @@ FOLDER is for the results, and each COUNT is a number of processes.
 import sys
 from collections.abc import Callable
 from dataclasses import replace as changed
-from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -77,18 +75,6 @@ def sharded(module: Net, groups: tuple[str, ...] = ("down", "up", ""), **options
     for name in groups:
         fully_shard(module.get_submodule(name), **options)
     return module
-
-
-class TwoTypes(Net):
-    """A module with parameters of two types in one FSDP group, which FSDP gathers as bytes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up.double().requires_grad_(False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.up(self.down(self.norm(self.embed(tokens))).double()).sum(dim=1)
-        return found
 
 
 def losses(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -172,20 +158,6 @@ def shifted_output(module: nn.Module) -> torch.Tensor:
     return found
 
 
-def by_accelerate() -> Net:
-    """Returns the module sharded as `Accelerator.prepare` of accelerate does with fsdp_version 2, but on CPUs."""
-    from accelerate import FullyShardedDataParallelPlugin
-    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
-
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False, auto_wrap_policy="no_wrap")
-    stand_in: Any = SimpleNamespace(
-        state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision="no", is_main_process=True, device="cpu"
-    )
-    module = Net()
-    fsdp2_prepare_model(stand_in, module)
-    return module
-
-
 def refusals() -> dict[str, str]:
     """Returns what is said where a way of sharding cannot be supported or a step fails, by the name of the case.
 
@@ -241,15 +213,12 @@ def work(rank: int, count: int, folder: Path) -> None:
     found["resumed"] = resumed(sharded(Net(torch.bfloat16)), folder / "alone.pt")
     half_way(sharded(Net(torch.bfloat16)), folder / f"checkpoint-{count}.pt")
     found["mixed"] = shifted_output(sharded(Net(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)))
-    found["two types"] = shifted_output(sharded(TwoTypes(), ("",)))
     found["refusals"] = refusals()
     mesh = init_device_mesh("cpu", (count // 2, 2), mesh_dim_names=("replicate", "shard"))
     ways: dict[str, dict[str, Any]] = {"gathered": {"reshard_after_forward": False}, "replicated": {"mesh": mesh}}
     for name, options in ways.items():
         found[name] = finished(seeded(sharded(Net(), **options), "rademacher"))
     found["in part"] = finished(seeded(sharded(Net(), ("down", "up")), "rademacher"))
-    if find_spec("accelerate"):
-        found["accelerate"] = finished(seeded(by_accelerate(), "rademacher"))
     torch.save(found, folder / f"{count}-{rank}.pt")
     dist.destroy_process_group()
 

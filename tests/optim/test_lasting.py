@@ -15,10 +15,10 @@ import pytest
 from dpzero_theory.optim.files.folder import epsilon_of_runs
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
+from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Ledger, LedgerError
-from dpzero_theory.privacy.sampling import CyclicPoisson, RandomAllocation
+from dpzero_theory.privacy.sampling import CyclicPoisson
 from dpzero_theory.privacy.step import Release
 from tests.optim.small import Logistic, N, data, losses, plan
 
@@ -130,23 +130,6 @@ def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str
     with pytest.raises(LedgerError, match=r"release 1 was made by 2 copies of one run, with one batch of sampling"):
         epsilon_of_runs(both, 1e-5, planned=True)
     assert epsilon_of_runs(both[:1], 1e-5, planned=True) == epsilon_of_history(run.history, 1e-5).upper
-
-
-def test_seeds_and_new_batches() -> None:
-    """Batches from a seed depend on the seed alone; without a folder every run has its own secret.
-
-    A key that a folder keeps does not change those of a seed.
-    """
-    arguments = (RandomAllocation(0.2), 30)
-    seeded, same = (BatchesFromSeedNotPrivate(*arguments, seed=4) for _ in range(2))
-    same.keep(bytes(range(32)))
-    assert [seeded.draw().tolist() for _ in range(10)] == [same.draw(release).tolist() for release in range(10)]
-    new, other = (Batches(*arguments) for _ in range(2))
-    assert [new.draw().tolist() for _ in range(5)] != [other.draw().tolist() for _ in range(5)]
-    kept, again = (Batches(*arguments) for _ in range(2))
-    kept.keep(bytes(range(32)))
-    again.keep(bytes(range(32)))
-    assert [kept.draw().tolist() for _ in range(5)] == [again.draw().tolist() for _ in range(5)]
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

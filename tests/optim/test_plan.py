@@ -22,7 +22,7 @@ from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp import certificate
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
-from tests.optim.small import POISSON, D, Logistic, N, data, losses, plan
+from tests.optim.small import D, Logistic, N, data, losses, plan
 from tests.privacy import oracle
 
 
@@ -160,13 +160,6 @@ def test_what_cannot_be_run_is_refused_in_one_line(changes: dict[str, Any], mess
     with pytest.raises(ValueError, match=f"^{message}") as caught:
         Plan.from_prescription(replace(PRESCRIBED["dpzero, replace-one, sphere"], **changes))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("changes", [{}, POISSON, {"step_size": lambda t: 0.1 / (t + 1)}, {"noise": "laplace"}])
-def test_json_and_back(changes: dict[str, Any]) -> None:
-    chosen = plan(**changes)
-    assert Plan.from_json(chosen.to_json()) == chosen
-    chosen.require_same(Plan.from_json(chosen.to_json()))
 
 
 def test_another_plan_is_refused_by_the_field_that_differs() -> None:

@@ -115,7 +115,10 @@ class CountedNoise:
 
 @pytest.mark.parametrize("micro_batch", [1, 7, 40])
 def test_fault_g_noise_is_added_once_however_many_micro_batches(micro_batch: int) -> None:
+    """Fault (g), noise of each micro-batch: here it is drawn once a step, and the sum is that of one micro-batch."""
     run, noise = seeded(Logistic(), micro_batch=micro_batch), CountedNoise()
+    whole = seeded(Logistic()).sums.total(0, np.arange(N))
+    assert np.abs(run.sums.total(0, np.arange(N)) - whole).max() <= 1e-9 * run.plan.levels * N
     run._noise = noise  # type: ignore[assignment]
     run.run()
     assert noise.draws == STEP["steps"]

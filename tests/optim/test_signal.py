@@ -41,18 +41,6 @@ def test_of_noise_alone_the_ratio_is_one_within_its_spread(tmp_path: Path, chang
     assert max(abs(found.first - 1), abs(found.last - 1)) < 4 * found.spread
 
 
-@pytest.mark.parametrize("steps", [1, 9, 10, 11])
-def test_a_tenth_is_rounded_up(tmp_path: Path, steps: int) -> None:
-    of = plan(steps=steps, directions_per_step=3)
-    folder = made(tmp_path / "run", of)
-    header, records = read(folder / "run.sqlite")
-    squares = np.array([record.sums for record in records], dtype=float) ** 2 / header.plan.scale**2
-    tenth = 2 if steps == 11 else 1
-    found = signal(folder)
-    assert found.numbers == 3 * tenth
-    assert (found.first, found.last) == pytest.approx((squares[:tenth].mean(), squares[len(squares) - tenth :].mean()))
-
-
 def learned(folder: Path, **changes: Any) -> tuple[Signal, float]:
     """Returns the signal of a private run on 400 records of which one feature tells the label, and their mean loss
     after it, which is log 2 before."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.folder import KEY, Budget, epsilon_of_runs
+from dpzero_theory.optim.files.folder import KEY, epsilon_of_runs
 from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.files.transcript import RUN, TranscriptError, read
@@ -66,9 +66,6 @@ def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: 
     assert epsilon_of_runs([], 1e-5, planned=True) == 0
     with pytest.raises(ValueError, match="delta"):
         epsilon_of_runs([tmp_path / "gaussian"], 0.0, planned=True)
-
-
-BUDGET = Budget(3.0, 1e-5, 1)
 
 
 def test_every_file_of_a_folder_made_whole_is_on_disk_before_the_folder_is_there(

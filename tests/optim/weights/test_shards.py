@@ -61,11 +61,6 @@ def test_other_ways_of_sharding(ranks: list[dict[str, Any]], name: str) -> None:
     assert equal(ranks[0][name], ranks[0]["rademacher"])
 
 
-def test_a_module_that_accelerate_has_sharded(ranks: list[dict[str, Any]]) -> None:
-    pytest.importorskip("accelerate", reason="the hf extra is not installed")
-    assert equal(ranks[0]["accelerate"], ranks[0]["rademacher"])
-
-
 def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[dict[str, Any]], folder: Path) -> None:
     module = Net()
     replay(folder / f"private-{len(ranks)}" / "run.sqlite", module)
