@@ -115,6 +115,7 @@ def everything(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in found.items() if not name.startswith("layer")}
 
 
+@pytest.mark.filterwarnings("ignore:module runs in eval mode")
 @pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.__name__)
 def test_nothing_of_the_records_is_handed_out(tmp_path: Path, mark: Callable[[Any, Tensor], None]) -> None:
     """Nothing of the records is handed out: a start is refused, or all tensors but the trained ones stay the same.
