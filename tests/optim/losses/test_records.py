@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from dpzero_theory.optim.losses.records import Alike, Unreadable, each, fetcher, length_of, require_data
+from dpzero_theory.optim.losses.records import Alike, each, fetcher, require_data
 
 PLACES = np.array([1, 4, 7])
 
@@ -56,7 +56,6 @@ def test_tensors_are_indexed_at_once_and_a_collate_is_used() -> None:
         None,
         3,
         (torch.zeros(4), torch.zeros(4)),
-        [torch.zeros(4, 2), torch.zeros(4)],
         {"x": [1]},
         "text",
         iter([1]),
@@ -120,26 +119,3 @@ def test_what_is_drawn_is_drawn_alike(kind: type[Drawn]) -> None:
     assert not Alike(Batched(), None).by_place
     found = fetcher(kind(), None)
     assert found(PLACES)[1].tolist() != found(PLACES)[1].tolist()
-
-
-def test_records_are_read_as_a_run_reads_them() -> None:
-    assert [value.tolist() for value in Alike(Batched(), None)(PLACES)] == [[1, 4, 7], [1, 16, 49]]
-    tensors = TensorDataset(torch.arange(10.0))
-    assert Alike(tensors, None)(PLACES)[0].tolist() == [1.0, 4.0, 7.0]
-    assert list(each(Batched(), [4, 2])) == [(4, 16), (2, 4)]
-    assert isinstance(next(each([1, 2], [5])), Unreadable)
-
-
-@pytest.mark.parametrize(
-    ("record", "length"),
-    [
-        (3, 1),
-        ("words", 5),
-        ([1, 2, 3], 3),
-        ({"ids": [1, 2], "label": 0}, 3),
-        ((torch.zeros(2, 3), torch.tensor(1)), 7),
-        ((np.zeros(4), "ab"), 6),
-    ],
-)
-def test_how_long_records_are(record: Any, length: int) -> None:
-    assert length_of(record) == length

@@ -139,53 +139,28 @@ def test_a_private_run_learns_a_reward(tmp_path: Path) -> None:
     assert run.get_epsilon(1e-3) <= 8
 
 
-def test_losses_of_a_run_know_the_step() -> None:
-    steps = []
+def rewarded(value: Any) -> Any:
+    return lambda: reward_losses(lambda *_: value, Words(), tokens=1)(model(), batch(records([3, 4])))
 
-    def losses(module: nn.Module, batch: Any) -> Tensor:
-        steps.append(step_now())
-        return batch[0] @ next(module.parameters())[0]
 
-    data = torch.utils.data.TensorDataset(torch.ones(4, 3))
-    plan = Plan.without_privacy(n=4, steps=3, expected_batch=4, step_size=0.1, sampling="full", smoothing=0.1)
-    run = make_from_seed_not_private(nn.Linear(3, 1, bias=False), losses, data, plan, seed=0)
-    steps.clear()
-    run.run()
-    assert steps == [0, 0, 1, 1, 2, 2]
-    assert step_now() == 0
+def right() -> Any:
+    given = {key: value.flip(1) for key, value in batch(records([3, 4])).items()}
+    return reward_losses(share_of_small, Words(), tokens=1)(model(), given)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("work", "message"),
     [
-        ({"tokens": 0}, "tokens must be"),
-        ({"temperature": -1.0}, "temperature must be"),
-        ({"temperature": float("nan")}, "temperature must be"),
-        ({"samples": 0}, "samples must be"),
-        ({"samples": 2, "temperature": 0}, "samples must be 1"),
+        (lambda: reward_losses(share_of_small, Words(), tokens=0), "tokens must be"),
+        (lambda: reward_losses(share_of_small, Words(), tokens=2, temperature=float("nan")), "temperature must be"),
+        (lambda: reward_losses(share_of_small, Words(), tokens=2, samples=2, temperature=0), "samples must be 1"),
+        (rewarded([2.0, 2.0]), "numbers from 0 to 1; got 2.0"),
+        (rewarded([float("nan")] * 2), "numbers from 0 to 1; got nan"),
+        (rewarded([0.5]), "one number for each of 2 records"),
+        (rewarded(None), "one number for each of 2 records; got None"),
+        (right, "filled up on the left"),
     ],
 )
-def test_settings_out_of_range_are_one_line(given: dict[str, Any], message: str) -> None:
+def test_what_gives_no_reward_is_refused(work: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        reward_losses(share_of_small, Words(), **{"tokens": 2, **given})
-
-
-@pytest.mark.parametrize(
-    ("reward", "message"),
-    [
-        (lambda answers, _: [2.0] * len(answers), "numbers from 0 to 1; got 2.0"),
-        (lambda answers, _: [float("nan")] * len(answers), "numbers from 0 to 1; got nan"),
-        (lambda answers, _: [0.5], "one number for each of 2 records"),
-        (lambda answers, _: "good", "one number for each of 2 records; got 'good'"),
-        (lambda answers, _: None, "one number for each of 2 records; got None"),
-    ],
-)
-def test_a_reward_that_is_none_is_one_line(reward: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        reward_losses(reward, Words(), tokens=1)(model(), batch(records([3, 4])))
-
-
-def test_prompts_filled_up_on_the_right_are_refused() -> None:
-    right = {key: value.flip(1) for key, value in batch(records([3, 4])).items()}
-    with pytest.raises(ValueError, match="filled up on the left"):
-        reward_losses(share_of_small, Words(), tokens=1)(model(), right)
+        work()

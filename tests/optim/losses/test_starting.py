@@ -2,7 +2,6 @@
 
 import math
 import re
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.optim.files.folder import begun_with
-from dpzero_theory.optim.files.transcript import RUN, Header, read
-from dpzero_theory.optim.losses.starting import Start, nearest_directions, public_clip, starting_values
+from dpzero_theory.optim.losses.starting import Start, starting_values
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, N, data, losses, private
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -69,35 +65,6 @@ def test_the_step_size_minimises_the_inequality_that_it_comes_from() -> None:
     bound = math.log(2) / (grid * plan.steps) + grid * found.trace * (sigma**2 + v) / 2
     assert target["step_size"] == pytest.approx(grid[bound.argmin()], rel=0.05)
     assert target["step_size"] < 1 / (found.trace + 2 * found.frobenius)
-
-
-def test_a_run_with_them_learns(tmp_path: Path) -> None:
-    """A run with the starting values learns: its loss falls by half.
-
-    Its records have the law of the public ones, and labels that can be learned.
-    """
-    generator = torch.Generator().manual_seed(5)
-    features = torch.randn(1200, D, generator=generator, dtype=torch.float64)
-    labels = torch.where(features[:, 0] > 0, 1.0, -1.0).double()
-    train = TensorDataset(features[200:], labels[200:])
-    found = starting_values(
-        Logistic(),
-        losses,
-        TensorDataset(features[:200], labels[:200]),
-        declared="synthetic",
-        private_data=train,
-        **{**SETTINGS, "expected_batch": 1000.0, "sampling": "full", "target_epsilon": 8.0, "evaluations": 256},
-    )
-    module = Logistic()
-    run = make_private_with_epsilon(module, losses, train, folder=tmp_path / "run", paid_at_once=64, **found.target)
-    run.run()
-    run.close()
-    assert losses(module, train.tensors).mean().item() < 0.5 * math.log(2)
-
-
-@pytest.mark.parametrize(("evaluations", "k"), [(1, 1), (64, 1), (1024, 4), (16_384, 16), (262_144, 64), (10**9, 256)])
-def test_more_evaluations_are_spent_on_more_directions(evaluations: int, k: int) -> None:
-    assert nearest_directions(evaluations) == k
 
 
 def test_the_smoothing_is_the_largest_that_sees_the_slope() -> None:
@@ -167,8 +134,6 @@ def test_private_records_are_refused() -> None:
     own = data()
     with pytest.raises(ValueError, match="declared must be one of public, synthetic; got 'private'"):
         start(declared="private")
-    with pytest.raises(ValueError, match="public_data must hold no private records; got 40"):
-        starting_values(Logistic(), losses, own, declared="public", private_data=own, **SETTINGS)
     mixed = TensorDataset(*(torch.cat([a, b[:3]]) for a, b in zip(PUBLIC.tensors, own.tensors, strict=True)))
     with pytest.raises(ValueError, match="public_data must hold no private records; got 3 that"):
         starting_values(Logistic(), losses, mixed, declared="public", private_data=own, **SETTINGS)
@@ -189,20 +154,6 @@ def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
         starting_values(Logistic(), infinite, PUBLIC, declared="public", **SETTINGS)
     with pytest.raises(ValueError, match="the loss on public_data must be"):
         start(least_loss=1.0)
-
-
-def test_a_public_clip_is_that_of_the_public_records_and_is_kept_on_resumption(tmp_path: Path) -> None:
-    run = private(tmp_path / "run", clip="public", public_data=PUBLIC, directions_per_step=4)
-    run.step()
-    found = run.plan.clip
-    run.close()
-    expected = public_clip(Logistic(), losses, PUBLIC, data(), smoothing=STEP["smoothing"], directions_per_step=4)
-    assert found == expected
-    assert found == pytest.approx(2 * start().norm, rel=0.1)
-    again = private(tmp_path / "run", clip="public", public_data=PUBLIC, directions_per_step=4, resume=True)
-    again.run()
-    again.close()
-    assert read(tmp_path / "run" / "run.sqlite")[0].plan.clip == expected
 
 
 def test_all_starting_values_are_chosen_in_one_call_and_kept_on_resumption(tmp_path: Path) -> None:
@@ -228,53 +179,16 @@ def test_all_starting_values_are_chosen_in_one_call_and_kept_on_resumption(tmp_p
         ({"clip": "public", "step_size": "public", "update": "momentum:0.9"}, "update must be left at 'plain' where"),
         ({"clip": "public", "step_size": "public", "groups": {"*": 2}}, "groups must be left at None where step_size"),
         ({"clip": "public", "smoothing": "Public"}, "smoothing must be"),
-        ({"clip": "public", "step_size": "Public"}, "step_size must be"),
+        ({"clip": "Public", "public_data": None}, "clip must be"),
+        ({"clip": "public", "public_data": None}, "public_data must be given with clip='public'"),
+        ({"clip": "public", "public_data": data()}, "public_data must hold no private records; got 40"),
+        ({"clip": 1.0}, "public_data must be left out unless clip is 'public'; got clip 1.0"),
     ],
 )
 def test_public_values_that_do_not_fit_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
-        private(tmp_path / "run", public_data=PUBLIC, **changes)
+        private(tmp_path / "run", **{"public_data": PUBLIC, **changes})
     assert not (tmp_path / "run").exists()
-
-
-def asked_with(clip: float | str, folder: Path) -> str:
-    """Returns the error message of resuming a run in `folder` with this clip, a number or "public"."""
-    public_data = PUBLIC if clip == "public" else None
-    with pytest.raises((ValueError, OSError, LedgerError)) as error:
-        private(folder, clip=clip, public_data=public_data, resume=True).close()
-    return str(error.value)
-
-
-def test_a_resumption_with_a_public_clip_is_refused_as_one_with_a_number(tmp_path: Path) -> None:
-    """Resuming with a clip that is measured on public data is refused for the same reasons as with a number.
-
-    The folder holds no run, is in use, is damaged, or is taken by another run after its clip was read.
-    """
-    place = tmp_path / "run"
-    assert asked_with("public", place) == asked_with(1.0, place) == f"{place} holds no run: start one (resume=False)"
-    with closing(private(place, clip="public", public_data=PUBLIC)) as run:
-        run.step()
-        clip = run.plan.clip
-        assert asked_with("public", place) == asked_with(clip, place)
-        assert "has this file open" in asked_with("public", place)
-    with closing(sqlite3.connect(place / RUN)) as db, db:
-        db.execute("UPDATE releases SET sums = x'00'")
-    assert asked_with("public", place) == asked_with(clip, place)
-    assert "does not match its check" in asked_with("public", place)
-
-
-def test_a_clip_that_was_read_from_another_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    private(tmp_path / "run", clip="public", public_data=PUBLIC).close()
-    private(tmp_path / "other", clip=7.0).close()
-
-    def replaced(path: Path) -> Header:
-        found = begun_with(path)
-        path.rename(tmp_path / "aside")
-        (tmp_path / "other").rename(path)
-        return found
-
-    monkeypatch.setattr("dpzero_theory.optim.public.begun_with", replaced)
-    assert "clip must be that of the run that is resumed, 7.0" in asked_with("public", tmp_path / "run")
 
 
 def test_arguments_are_refused_before_public_records_are_looked_at(tmp_path: Path) -> None:
@@ -284,19 +198,3 @@ def test_arguments_are_refused_before_public_records_are_looked_at(tmp_path: Pat
     arguments = {**BUDGET, **STEP, **FULL, "clip": "public", "public_data": PUBLIC, "smoothing": 0.0}
     with pytest.raises(ValueError, match="smoothing must be"):
         make_private_with_epsilon(Logistic(), never, data(), folder=tmp_path / "run", **arguments)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"clip": "public"}, "public_data must be given with clip='public'"),
-        ({"clip": "public", "public_data": data()}, "public_data must hold no private records; got 40"),
-        ({"clip": 1.0, "public_data": PUBLIC}, "public_data must be left out unless clip is 'public'; got clip 1.0"),
-        ({"clip": "Public"}, "clip must be"),
-    ],
-)
-def test_a_public_clip_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    arguments = {**BUDGET, **STEP, **FULL, "folder": tmp_path / "run", **changes}
-    with pytest.raises(ValueError, match=said):
-        make_private_with_epsilon(Logistic(), losses, data(), **arguments)
-    assert not (tmp_path / "run").exists()

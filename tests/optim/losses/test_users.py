@@ -10,8 +10,7 @@ from torch.utils.data import TensorDataset
 from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.losses.users import by_user
-from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.verify import main
 from dpzero_theory.optim.weights.directions import Directions
@@ -100,46 +99,32 @@ def test_all_texts_of_one_user_move_one_clipped_number_a_direction(tmp_path: Pat
     assert largest > SETTINGS["clip"] / 4  # fixed directions, in which the change is to be seen
 
 
-def test_texts_are_drawn_by_secret_release_and_user_alone() -> None:
-    data = by_user(texts(), "who", at_most=3)
-    assert [len(data[user]) for user in range(len(data))] == [1, 3, 3, 2, 3]
-    assert [t["x"].tolist() for t in data[4]] == [t["x"].tolist() for t in data[4]]
-    assert "who" not in data[0][0]
-    drawn = {tuple(float(t["x"][0]) for t in data.drawn(4, seed)) for seed in range(200)}
-    own = [float(t["x"][0]) for t in texts() if t["who"] == "user 4"]
-    assert len(drawn) > 100
-    assert {value for some in drawn for value in some} == set(own)
-
-
 def test_a_step_sees_one_draw_and_another_step_another(tmp_path: Path) -> None:
+    """The texts of a user are drawn by the run's secret, the release and the user."""
     seen: list[tuple[float, ...]] = []
 
     def watched(module: torch.nn.Module, batch: Any) -> torch.Tensor:
         seen.append(tuple(batch["x"][:, 0].tolist()))
+        assert "who" not in batch
         return losses(module, batch)
 
-    def run_of(folder: str, **changes: Any) -> Run:
-        data = by_user(texts(), "who", at_most=2)
-        options = {**SETTINGS, "folder": tmp_path / folder, **changes}
-        return make_private_with_epsilon(model(), watched, data, **options)
+    def draws(folder: str, **changes: Any) -> list[tuple[float, ...]]:
+        found, data = [], by_user(texts(), "who", at_most=2)
+        run = make_private_with_epsilon(model(), watched, data, folder=tmp_path / folder, **{**SETTINGS, **changes})
+        for release in range(20):
+            seen.clear()
+            run.sums.differences(release, np.array([4]))
+            assert (len(seen), len(set(seen))) == (6, 1)
+            found.append(seen[0])
+        run.step()
+        run.close()
+        return found
 
-    def draws(run: Run, release: int) -> tuple[float, ...]:
-        seen.clear()
-        run.sums.differences(release, np.array([4]))
-        assert len(seen) == 6
-        assert len(set(seen)) == 1
-        return seen[0]
-
-    run = run_of("run")
-    first = [draws(run, release) for release in range(20)]
+    first = draws("run")
     assert len(set(first)) > 5
-    run.step()
-    run.close()
-    again = run_of("run", resume=True)
-    assert [draws(again, release) for release in range(20)] == first
-    again.close()
-    other = run_of("other")
-    assert [draws(other, release) for release in range(20)] != first
+    assert {x for draw in first for x in draw} <= {float(t["x"][0]) for t in texts() if t["who"] == "user 4"}
+    assert draws("run", resume=True) == first
+    assert draws("other") != first
 
 
 def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,28 +148,11 @@ def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_owners_by_column_position_function_or_list() -> None:
     rows = texts()
-    x, who = torch.stack([t["x"] for t in rows]), torch.tensor([int(t["who"][-1]) for t in rows])
-    pairs = TensorDataset(x, who)
-    for data in (
-        by_user(pairs, 1),
-        by_user(pairs, lambda t: int(t[1])),
-        by_user(pairs, who),
-        by_user(pairs, who.numpy()),
-    ):
+    who = torch.tensor([int(t["who"][-1]) for t in rows])
+    pairs = TensorDataset(torch.stack([t["x"] for t in rows]), who)
+    for key in (1, lambda t: int(t[1]), who, who.numpy()):
+        data = by_user(pairs, key)
         assert [len(data[user]) for user in range(len(data))] == list(COUNTS)
-    run = make_from_seed_not_private(
-        model(),
-        lambda module, batch: module(batch[0]).sum(1),
-        by_user(pairs, 1, at_most=2),
-        started_plan(len(COUNTS)),
-        seed=1,
-    )
-    run.run()
-
-
-def started_plan(n: int) -> Any:
-    words = {key: value for key, value in SETTINGS.items() if key != "micro_batch"}
-    return Plan.for_target(n=n, **words)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +160,6 @@ def started_plan(n: int) -> Any:
     [
         (["a"] * 29 + [["a", "b"]], r"one owner; got 2 for text 29: leave texts of several owners out"),
         (["a"] * 29 + [None], r"key must give every text one owner; got None for text 29"),
-        (["a"] * 29 + [float("nan")], r"one owner; got nan for text 29"),
         (["a"] * 29, r"key must have one owner for each of 30 texts; got 29"),
         ("speaker", r"key must be found in every text; got 'speaker'"),
     ],

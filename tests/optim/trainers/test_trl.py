@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -136,59 +135,16 @@ def test_a_stopped_run_goes_on_with_the_same_reference(tmp_path: Path) -> None:
 
 
 def test_a_trainer_of_trl_becomes_private(tmp_path: Path) -> None:
-    theirs = trl.SFTTrainer.__new__(trl.SFTTrainer)
+    given = trl.SFTTrainer.__new__(trl.SFTTrainer)
     made = tuned(tmp_path / "made")
     for name in ("model", "train_dataset", "eval_dataset", "processing_class", "data_collator"):
-        setattr(theirs, name, getattr(made, name))
-    theirs.args = trl.SFTConfig(
-        str(tmp_path / "run"), **ARGUMENTS, bf16=False, gradient_checkpointing=None, learning_rate=1e-3, max_length=9
-    )
-    trainer = DPZeroSFTTrainer.from_trl(theirs, private=PRIVATE, train_dataset=Dataset.from_list(TEXTS))
+        setattr(given, name, getattr(made, name))
+    given.args = theirs(tmp_path / "run", learning_rate=1e-3, max_length=9)
+    trainer = DPZeroSFTTrainer.from_trl(given, private=PRIVATE, train_dataset=Dataset.from_list(TEXTS))
     assert trainer.args.max_length == 9
     assert trainer.train().global_step == 4
     assert not trainer.args.bf16
     assert not trainer.args.activation_checkpointing
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"packing": True}, "packing must be left at False in DPZeroSFTConfig: a record must have rows of its own"),
-        ({"learning_rate": 1e-3}, "learning_rate must be left at 2e-05 in DPZeroSFTConfig: .* give step_size"),
-        ({"loss_type": "dft"}, "loss_type must be left at 'nll' in DPZeroSFTConfig: give losses"),
-        ({"activation_checkpointing": True}, "activation_checkpointing must be left at False .*; got True"),
-    ],
-)
-def test_what_a_private_run_does_not_use_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=said):
-        tuned(tmp_path / "run", changes=changes)
-    assert not (tmp_path / "run" / "_dpzero").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"precompute_ref_log_probs": False}, "precompute_ref_log_probs must be left at True"),
-        ({"loss_type": ["sigmoid", "ipo"], "loss_weights": [1.0, 1.0]}, "loss_type must be one loss"),
-        ({"loss_type": ["nca_pair"]}, "loss_type must be one of sigmoid, hinge, ipo, apo_zero; got 'nca_pair'"),
-        ({"beta": math.nan}, "beta must be"),
-    ],
-)
-def test_what_preferences_do_not_use_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=said):
-        preferred(tmp_path / "run", changes)
-
-
-def test_an_owner_that_is_no_column_and_trl_s_own_arguments_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"owner must be a column of train_dataset .prompt, completion.; got 'who'"):
-        tuned(tmp_path / "run", owner="who")
-    plain = trl.SFTConfig(str(tmp_path / "run"), **ARGUMENTS, bf16=False, gradient_checkpointing=None)
-    with pytest.raises(ValueError, match="args must be a DPZeroSFTConfig; got SFTConfig"):
-        DPZeroSFTTrainer(model(), plain, train_dataset=Dataset.from_list(TEXTS), private=PRIVATE)
-    with pytest.raises(
-        ValueError, match=r"args must be a DPZeroSFTConfig or DPZeroDPOConfig of trainers.trl; got TRL's"
-    ):
-        DPZeroTrainer(model(), plain, train_dataset=Dataset.from_list(TEXTS), private=PRIVATE)
 
 
 @pytest.mark.parametrize(
@@ -218,51 +174,88 @@ def test_what_is_published_does_not_depend_on_the_length_of_an_entry(
         assert torch.equal(trainer._losses(trainer.model, batch), before)  # so its difference is 0
 
 
+def theirs(folder: Path, **changes: Any) -> trl.SFTConfig:
+    return trl.SFTConfig(str(folder), **ARGUMENTS, bf16=False, gradient_checkpointing=None, **changes)
+
+
+def from_theirs(folder: Path) -> None:
+    given = trl.SFTTrainer.__new__(trl.SFTTrainer)
+    given.args = theirs(folder, max_length=9)
+    DPZeroSFTTrainer.from_trl(given, private=PRIVATE)
+
+
+def on(rows: Any) -> Any:
+    """Returns a function that makes a trainer of texts on `rows`."""
+
+    def work(folder: Path) -> None:
+        arguments = DPZeroSFTConfig(str(folder), max_length=16, **ARGUMENTS)
+        DPZeroSFTTrainer(model(), arguments, train_dataset=rows, processing_class=tokenizer(), private=PRIVATE)
+
+    return work
+
+
+def sft(**changes: Any) -> Any:
+    return lambda folder: tuned(folder, changes=changes)
+
+
+def dpo(**changes: Any) -> Any:
+    return lambda folder: preferred(folder, changes)
+
+
+LONG = [{**pair, "prompt": " ".join("abcdabcdabcd")} for pair in PAIRS]
+DATA = Dataset.from_list(TEXTS)
+REFUSED: list[tuple[Any, str]] = [
+    (sft(packing=True), "packing must be left at False in DPZeroSFTConfig: a record must have rows of its own"),
+    (sft(learning_rate=1e-3), "learning_rate must be left at 2e-05 in DPZeroSFTConfig: .* give step_size"),
+    (sft(loss_type="dft"), "loss_type must be left at 'nll' in DPZeroSFTConfig: give losses"),
+    (sft(activation_checkpointing=True), "activation_checkpointing must be left at False .*; got True"),
+    (dpo(precompute_ref_log_probs=False), "precompute_ref_log_probs must be left at True"),
+    (dpo(loss_type=["sigmoid", "ipo"], loss_weights=[1.0, 1.0]), "loss_type must be one loss"),
+    (dpo(loss_type=["nca_pair"]), "loss_type must be one of sigmoid, hinge, ipo, apo_zero; got 'nca_pair'"),
+    (dpo(beta=math.nan), "beta must be"),
+    (
+        lambda folder: tuned(folder, owner="who"),
+        r"owner must be a column of train_dataset .prompt, completion.; got 'who'",
+    ),
+    (
+        lambda folder: DPZeroSFTTrainer(model(), theirs(folder), train_dataset=DATA, private=PRIVATE),
+        "args must be a DPZeroSFTConfig; got SFTConfig",
+    ),
+    (
+        lambda folder: DPZeroTrainer(model(), theirs(folder), train_dataset=DATA, private=PRIVATE),
+        r"args must be a DPZeroSFTConfig or DPZeroDPOConfig of trainers.trl; got TRL's",
+    ),
+    (from_theirs, "^train_dataset must be given, .* that max_length = 9 cuts away"),
+    (
+        lambda _: _units(DATA.add_column("dpzero_entry", range(4)), 5, None, "train_dataset"),
+        r"^train_dataset must keep each of its 5 entries .*; got 4",
+    ),
+    (
+        lambda folder: preferred(folder, {"max_length": 8}, rows=LONG),
+        r"^the data must have entries that TRL keeps .*; got none$",
+    ),
+    (on(Dataset.from_list([])), r"train_dataset must be a datasets.Dataset with entries \(Dataset.from_list\(rows\);"),
+    (on(TEXTS), r"without streaming\); got list"),
+    (on(Dataset.from_list([{"words": "a"}])), "got KeyError 'text' with its columns words"),
+    (
+        lambda _: preference_losses()(model(), {"input_ids": torch.ones(2, 3)}),
+        "ref_chosen_logps and ref_rejected_logps must be in a batch",
+    ),
+]
+
+
+@pytest.mark.parametrize(("work", "said"), REFUSED, ids=[said[:40] for _, said in REFUSED])
+def test_what_a_private_run_does_not_use_is_one_line(work: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said) as found:
+        work(tmp_path / "run")
+    assert "\n" not in str(found.value)
+    assert not (tmp_path / "run" / "_dpzero").exists()
+
+
 def test_owners_stay_with_their_entries_where_trl_shuffles_them(tmp_path: Path) -> None:
     trainer = tuned(tmp_path / "run", TEXTS * 4, {"shuffle_dataset": True}, owner="prompt")
     words = [{text["input_ids"][1] for text in trainer.train_dataset[user]} for user in range(4)]
     assert sorted(map(list, words)) == [[WORDS.index(word)] for word in "abcd"]
-
-
-def test_pairs_that_are_all_cut_away_are_one_line(tmp_path: Path) -> None:
-    rows = [{**pair, "prompt": " ".join("abcdabcdabcd")} for pair in PAIRS]
-    with pytest.raises(ValueError, match=r"^the data must have entries that TRL keeps .*; got none$"):
-        preferred(tmp_path / "run", {"max_length": 8}, rows=rows)
-
-
-def test_data_of_which_trl_has_left_entries_out_are_refused(tmp_path: Path) -> None:
-    theirs = trl.SFTTrainer.__new__(trl.SFTTrainer)
-    theirs.args = trl.SFTConfig(
-        str(tmp_path / "run"), **ARGUMENTS, bf16=False, gradient_checkpointing=None, max_length=9
-    )
-    with pytest.raises(ValueError, match=r"^train_dataset must be given, .* that max_length = 9 cuts away"):
-        DPZeroSFTTrainer.from_trl(theirs, private=PRIVATE)
-    with pytest.raises(ValueError, match=r"^train_dataset must keep each of its 5 entries .*; got 4"):
-        _units(Dataset.from_list(TEXTS).add_column("dpzero_entry", range(4)), 5, None, "train_dataset")
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (
-            Dataset.from_list([]),
-            "train_dataset must be a datasets.Dataset with entries (Dataset.from_list(rows);",
-        ),
-        (TEXTS, "without streaming); got list"),
-        (Dataset.from_list(TEXTS).to_iterable_dataset(), "without streaming); got IterableDataset"),
-        (Dataset.from_list([{"text": None}]), "train_dataset must have what TRL reads; got AttributeError"),
-        (Dataset.from_list([{"words": "a"}]), "got KeyError 'text' with its columns words"),
-        (
-            Dataset.from_list([{"prompt": "a " * 99, "completion": " b"}]),
-            "entries that TRL keeps (not too long, with a",
-        ),
-    ],
-)
-def test_data_that_trl_cannot_use_are_one_line(rows: Any, said: str, tmp_path: Path) -> None:
-    arguments = DPZeroSFTConfig(str(tmp_path / "run"), max_length=16, **ARGUMENTS)
-    with pytest.raises(ValueError, match=re.escape(said)) as found:
-        DPZeroSFTTrainer(model(), arguments, train_dataset=rows, processing_class=tokenizer(), private=PRIVATE)
-    assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize(("evaluated", "owner"), [("one", None), ("several", "prompt")])
@@ -284,6 +277,84 @@ def test_public_records_are_prepared_as_the_private_ones(evaluated: str, owner: 
             preferred(tmp_path / "no", owner=owner, private={**PRIVATE, "public_data": public.remove_columns("prompt")})
 
 
-def test_pairs_without_reference_are_refused() -> None:
-    with pytest.raises(ValueError, match="ref_chosen_logps and ref_rejected_logps must be in a batch"):
-        preference_losses()(model(), {"input_ids": torch.ones(2, 3)})
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }} {% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] }} .{% endgeneration %}{% else %}{{ message['content'] }}{% endif %} "
+    "{% endfor %}{% if add_generation_prompt %}assistant {% endif %}"
+)
+
+
+def talking() -> Any:
+    found = tokenizer()
+    found.chat_template = TEMPLATE
+    return found
+
+
+def said(role: str, content: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": content}]
+
+
+def labels(trainer: Any) -> list[list[int]]:
+    """Return, for each record, the positions of the tokens that have a loss."""
+    rows = [trainer.data_collator([trainer.train_dataset[i]])["labels"][0] for i in range(len(trainer.train_dataset))]
+    return [torch.nonzero(row != -100).flatten().tolist() for row in rows]
+
+
+SUPERVISED: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
+    "text": ([{"text": "name a eats b"}], [0, 1, 2, 3, 4]),
+    "prompt, completion": ([{"prompt": "name a", "completion": " eats b"}], [2, 3, 4]),
+    "messages": ([{"messages": said("user", "a") + said("assistant", "b c")}], [0, 1, 2, 3, 4, 5]),
+    "prompt, completion of messages": (
+        [{"prompt": said("user", "a b"), "completion": said("assistant", "c")}], [4, 5],
+    ),
+}  # fmt: skip
+"""Data of each format, and the places of the tokens with a loss."""
+
+
+@pytest.mark.parametrize("kind", SUPERVISED)
+def test_every_format_of_texts_is_trained_on(kind: str, tmp_path: Path) -> None:
+    rows, expected = SUPERVISED[kind]
+    trainer = tuned(tmp_path / "run", rows * 4, processing_class=talking())
+    assert labels(trainer) == [expected] * 4
+    assert trainer.train().global_step == PRIVATE["steps"]
+
+
+def test_lengths_are_cut_and_padded_as_asked(tmp_path: Path) -> None:
+    rows = [{"text": "a b c d name eats"}, {"text": "a"}] * 2
+    trainer = tuned(tmp_path / "run", rows, {"max_length": 5, "pad_to_multiple_of": 4})
+    assert [len(row["input_ids"]) for row in trainer.train_dataset] == [5, 2] * 2
+    assert trainer.data_collator(list(trainer.train_dataset))["input_ids"].shape == (4, 8)
+    assert trainer.train().global_step == PRIVATE["steps"]
+
+
+FORMATS: dict[str, list[dict[str, Any]]] = {
+    "with the prompt inside": [{"chosen": "name a good .", "rejected": "name a bad ."}],
+    "messages": [
+        {
+            "prompt": said("user", "a"), "chosen": said("assistant", "good"), "rejected": said("assistant", "bad"),
+        }
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_of_pairs_is_trained_on(kind: str, tmp_path: Path) -> None:
+    trainer = preferred(tmp_path / "run", rows=FORMATS[kind] * 8, processing_class=talking())
+    batch = trainer.data_collator([trainer.train_dataset[0]])
+    chosen, rejected = (batch["input_ids"][row][batch["completion_mask"][row] == 1].tolist() for row in (0, 1))
+    assert (10 in chosen, 11 in chosen, 10 in rejected, 11 in rejected) == (True, False, False, True)
+    assert trainer.train().global_step == PRIVATE["steps"]
+
+
+def test_the_reference_may_be_another_model(tmp_path: Path) -> None:
+    """The reference's log-probabilities are those of the model that is given, not of the one that is trained."""
+    other = preferred(tmp_path / "other").model
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(2.0)
+    own, given = (preferred(tmp_path / name, **more) for name, more in (("own", {}), ("given", {"ref_model": other})))
+    names = [name for name in own.train_dataset.column_names if name.startswith("ref_")]
+    assert len(names) == 2
+    assert all(own.train_dataset[0][name] != given.train_dataset[0][name] for name in names)
+    assert given.train().global_step == PRIVATE["steps"]
+    assert len(PAIRS) == given.run.plan.n
