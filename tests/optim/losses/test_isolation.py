@@ -6,7 +6,6 @@ bit.
 
 import copy
 import math
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +85,7 @@ def test_losses_that_mix_records_are_refused_before_anything_is_there(
 
 
 class Linear8bitLt(nn.Linear):
-    """Has of bitsandbytes' layer of this name the threshold; `test_bitsandbytes` looks at the layer itself."""
+    """Has of bitsandbytes' layer of this name the threshold; `test_quantised` trains with the layer itself."""
 
     def __init__(self, threshold: float) -> None:
         super().__init__(D, 1)
@@ -125,19 +124,6 @@ def test_a_start_evaluates_as_many_records_as_a_micro_batch_may_have(
         started(many, tmp_path / "other", **changes)
 
 
-class Shrinking(Together):
-    def __len__(self) -> int:
-        return N - (next(copy.copy(readings)) > N)
-
-
-readings = count()
-
-
-def noted(records: list[Any]) -> list[Any]:
-    next(readings)
-    return records
-
-
 def with_module(make: Any) -> Case:
     _, losses, data, collate = SOUND["linear"]
     return (make, losses, data, collate)
@@ -159,11 +145,6 @@ OTHERS: dict[str, tuple[Case, dict[str, Any], str]] = {
         text(lambda: Pooled(masked=False)),
         {"micro_batch": N},
         r"padding of these \(of texts, pad on the right: tokenizer.padding_side = 'right'",
-    ),
-    "a data set whose length changes": (
-        table(data=Shrinking(TABLE, noted)),
-        {},
-        f"^data must hold as many records at all times; got {N} and then {N - 1}",
     ),
     "no kind of isolation": (table(), {"isolation": "perfect"}, "must be one of probed, exact; got 'perfect'"),
 }  # fmt: skip
@@ -316,4 +297,3 @@ def test_rounding_that_lambda_makes_visible_is_said_once(tmp_path: Path) -> None
     started(SOUND["float64"], tmp_path / "b", smoothing=1e-6)
     started(table(), tmp_path / "c", smoothing=1e-6, micro_batch=1)
     started(table(), tmp_path / "d", smoothing=1e-6, isolation="exact")
-    started(table(), tmp_path / "e", smoothing=1e-3)

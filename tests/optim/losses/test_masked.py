@@ -12,16 +12,9 @@ from dpzero_theory.optim.trainers.trainer import DPZeroTrainer  # noqa: E402
 from tests.benchmarks.llm.tiny import tokenizer  # noqa: E402
 
 PRIVATE: dict[str, Any] = {
-    "target_epsilon": 8.0,
-    "target_delta": 1e-5,
-    "steps": 2,
-    "expected_batch": 4,
-    "clip": 1.0,
-    "step_size": 1e-3,
-    "smoothing": 1e-3,
-    "relation": "replace-one",
-    "sampling": "full",
-}
+    "target_epsilon": 8.0, "target_delta": 1e-5, "steps": 2, "expected_batch": 4, "clip": 1.0, "step_size": 1e-3,
+    "smoothing": 1e-3, "relation": "replace-one", "sampling": "full",
+}  # fmt: skip
 
 
 def records(count: int = 8) -> list[dict[str, Any]]:
@@ -85,11 +78,3 @@ def test_the_trainer_takes_a_masking_collator(tmp_path: Path) -> None:
     card = (tmp_path / "users" / "README.md").read_text()
     assert "private for each user" in card
     assert "n                     4 users" in card
-
-
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_an_unknown_collator_that_draws_is_named(tmp_path: Path) -> None:
-    known = collator()
-    made = trainer(tmp_path, without_owner(), lambda records: known(records))
-    with pytest.raises(ValueError, match="a collate that makes another batch of the same records"):
-        made.train()

@@ -1,6 +1,5 @@
 """Tests of what is accepted as a data set, and of batches made of some of its records."""
 
-import random
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from dpzero_theory.optim.losses.records import Alike, each, fetcher, require_data
+from dpzero_theory.optim.losses.records import fetcher, require_data
 
 PLACES = np.array([1, 4, 7])
 
@@ -84,38 +83,3 @@ def test_tables_of_other_libraries_are_refused_and_what_is_made_of_them_is_not()
         Subset(Rows(), [0]), [torch.zeros(3)] * 5, [(torch.zeros(2), 1)] * 2,
     ):  # fmt: skip
         require_data(good)
-
-
-class Drawn(Rows):
-    """A data set whose records are random, and different each time they are read."""
-
-    def __getitem__(self, index: int) -> tuple[int, float]:
-        return index, random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002
-
-
-class DrawnTogether(Drawn):
-    def __getitems__(self, indices: list[int]) -> list[tuple[int, float]]:
-        return [self[i] for i in indices]
-
-
-def states() -> list[Any]:
-    return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index] # noqa: NPY002
-
-
-@pytest.mark.parametrize("kind", [Drawn, DrawnTogether])
-def test_what_is_drawn_is_drawn_alike(kind: type[Drawn]) -> None:
-    """Random records are the same each time they are read.
-
-    They are drawn with the generators of Python, NumPy and torch. A record that is read by itself is the same wherever
-    it stands, one that is read in a batch if it stands in the same place. Draws of other code do not change.
-    """
-    read, before = Alike(kind(), None), states()
-    first, again = read(np.array([7, 2, 5])), read(np.array([7, 3, 5]))
-    assert first[1][[0, 2]].tolist() == again[1][[0, 2]].tolist()
-    assert read.by_place == (kind is DrawnTogether)
-    assert (read(np.array([5, 7]))[1][1] == first[1][0]) == (kind is Drawn)
-    assert list(each(kind(), [7, 2])) == [next(each(kind(), [number])) for number in (7, 2)]
-    assert states() == before
-    assert not Alike(Batched(), None).by_place
-    found = fetcher(kind(), None)
-    assert found(PLACES)[1].tolist() != found(PLACES)[1].tolist()

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from dpzero_theory.optim.losses.evaluation import in_step, step_now
 from dpzero_theory.optim.losses.rewards import reward_losses
-from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.private import make_private_with_epsilon
 
 transformers = pytest.importorskip("transformers")
 WORDS, END, LENGTH = 12, 11, 6
@@ -113,24 +112,8 @@ def test_the_most_likely_answer_is_that_of_transformers() -> None:
     assert seen == [" ".join(map(str, row)) for row in expected]
 
 
-def test_a_private_run_learns_a_reward(tmp_path: Path) -> None:
-    """Without noise the share of small words grows by a tenth or more.
-
-    A private run with the same losses is accepted, and costs no more than its target.
-    """
+def test_a_private_run_on_a_reward_costs_no_more_than_its_target(tmp_path: Path) -> None:
     losses, rows = reward_losses(share_of_small, Words(), tokens=2), records([4] * 16)
-    plan = Plan.without_privacy(
-        n=16, steps=15, expected_batch=16, step_size=0.3, sampling="full", directions_per_step=2, smoothing=0.3,
-        direction="gaussian",
-    )  # fmt: skip
-    module = model()
-    module.requires_grad_(False)
-    module.lm_head.requires_grad_(True)  # type: ignore[union-attr]
-    with torch.no_grad():
-        before = float(losses(module, batch(rows)).mean())
-        make_from_seed_not_private(module, losses, rows, plan, seed=0, micro_batch=16).run()
-        after = float(losses(module, batch(rows)).mean())
-    assert after < before - 0.1
     run = make_private_with_epsilon(
         model(), losses, rows, folder=tmp_path / "run", target_epsilon=8, target_delta=1e-3, relation="replace-one",
         sampling="full", expected_batch=16, steps=2, clip=1 / 0.6, step_size=1e-3, smoothing=0.3, micro_batch=16,

@@ -97,30 +97,11 @@ def bent(module: nn.Module, batch: Any) -> torch.Tensor:
     return torch.sin(300 * module(batch[0])) / 300 + 3
 
 
-def made_from(public: Any, folder: Path, **changes: Any) -> float:
-    """Returns the smoothing of a run of `bent` on 1,000 records whose clip and smoothing are public."""
-    records = TensorDataset(
-        torch.randn(1000, D, generator=torch.Generator().manual_seed(8), dtype=torch.float64), torch.zeros(1000)
-    )
-    run = make_private_with_epsilon(
-        Single(), bent, records, folder=folder, public_data=PUBLIC, steps=8, step_size=0.1, clip="public",
-        smoothing=public, target_epsilon=2.0, target_delta=1e-5, expected_batch=125.0, relation="add-remove",
-        sampling="poisson", **changes,
-    )  # fmt: skip
-    with closing(run):
-        return run.plan.smoothing
-
-
-def test_a_public_smoothing_is_not_one_that_the_start_warns_of(tmp_path: Path) -> None:
-    """Warnings are errors here, so the run that is started has none."""
-    with pytest.warns(UserWarning, match="smoothing = 0.0001 makes rounding visible"):
-        made_from(1e-4, tmp_path / "given")
-    assert made_from("public", tmp_path / "public") == 1e-3
-    assert made_from("public", tmp_path / "exact", isolation="exact") == 1e-4
-
-
 def test_where_rounding_shows_at_every_smoothing_the_start_says_so() -> None:
     said = "rounding may be visible at every smoothing that was tried: run with isolation='exact'"
+    for isolation, smoothing in (("probed", 1e-3), ("exact", 1e-4)):
+        found = starting_values(Single(), bent, PUBLIC, declared="public", isolation=isolation, **SETTINGS)
+        assert found.target["smoothing"] == smoothing
     big = {**SETTINGS, "n": 10**9, "expected_batch": 1e9}
     for changes, expected in [({}, True), ({"isolation": "exact"}, False)]:
         found = starting_values(Single(), bent, PUBLIC, declared="public", **{**big, **changes})

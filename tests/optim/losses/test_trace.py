@@ -77,3 +77,9 @@ def test_rows_are_found_in_every_layout(name: str) -> None:
     turned = traced(work, X.flip(0)).first_difference(traced(work), every[::-1], every)
     assert bool(beside) is (name in MIXED), beside
     assert name in MIXED or turned == ""
+
+
+def test_changes_that_cancel_in_the_sum_are_a_difference() -> None:
+    other = X.view(torch.int32) + torch.tensor([1, -1, 0], dtype=torch.int32)
+    found = traced(lambda x: x * 1, other.view(torch.float32))
+    assert found.first_difference(traced(lambda x: x * 1), np.arange(1), np.arange(1)) == "aten.mul.Tensor"

@@ -19,18 +19,10 @@ from dpzero_theory.privacy.ledger import read as account_of
 COUNTS = (1, 9, 4, 2, 14)
 """How many texts each user has."""
 SETTINGS: dict[str, Any] = {
-    "target_epsilon": 8.0,
-    "target_delta": 1e-5,
-    "steps": 4,
-    "expected_batch": len(COUNTS),
-    "clip": 0.5,
-    "step_size": 0.1,
-    "smoothing": 1e-3,
-    "relation": "replace-one",
-    "sampling": "full",
-    "directions_per_step": 3,
+    "target_epsilon": 8.0, "target_delta": 1e-5, "steps": 4, "expected_batch": len(COUNTS), "clip": 0.5,
+    "step_size": 0.1, "smoothing": 1e-3, "relation": "replace-one", "sampling": "full", "directions_per_step": 3,
     "micro_batch": 4,
-}
+}  # fmt: skip
 
 
 def texts(changed: int | None = None) -> list[dict[str, Any]]:

@@ -250,8 +250,12 @@ def test_metrics_on_training_records_are_refused_unless_public(tmp_path: Path) -
         def __getitem__(self, index: int) -> Any:
             return {**OTHERS[index], "input_ids": torch.randint(1, 9, (3,))}
 
+    copies = [{name: torch.tensor(value) for name, value in row.items()} for row in ROWS[3:7]]
+    padded = [{**row, "input_ids": [*row["input_ids"], 0], "attention_mask": [1, 1, 1, 0]} for row in ROWS]  # type: ignore[misc]
     for data, said in (
         (ROWS, ""),
+        (padded[::-1], ""),
+        (torch.utils.data.ConcatDataset([OTHERS, torch.utils.data.Subset(copies, [1])]), ""),
         ({"a": OTHERS, "b": ROWS[3:7]}, ""),
         ([*OTHERS, {**ROWS[-1], "labels": 1 - ROWS[-1]["labels"]}], ""),  # type: ignore[operator]
         (Augmented(), ".* must read the same each time"),

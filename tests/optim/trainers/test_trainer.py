@@ -1,7 +1,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,17 +16,9 @@ from dpzero_theory.optim.verify import main  # noqa: E402
 from dpzero_theory.privacy.ledger import LedgerError  # noqa: E402
 
 PRIVATE: dict[str, Any] = {
-    "target_epsilon": 4.0,
-    "target_delta": 1e-5,
-    "steps": 6,
-    "expected_batch": 12,
-    "clip": 1.0,
-    "step_size": 1e-3,
-    "smoothing": 1e-3,
-    "relation": "add-remove",
-    "sampling": "full",
-    "micro_batch": 5,
-}
+    "target_epsilon": 4.0, "target_delta": 1e-5, "steps": 6, "expected_batch": 12, "clip": 1.0, "step_size": 1e-3,
+    "smoothing": 1e-3, "relation": "add-remove", "sampling": "full", "micro_batch": 5,
+}  # fmt: skip
 ROWS = [{"input_ids": [1 + i % 7, 2, 3 + i % 4], "attention_mask": [1, 1, 1], "labels": i % 2} for i in range(12)]
 
 
@@ -221,35 +212,3 @@ def test_a_trainer_hands_out_nothing_of_the_records(tmp_path: Path) -> None:
         assert not saved["bert.embeddings.seen"].any()
         assert not saved["bert.embeddings.largest"].any()
     assert all(torch.equal(now, before) for now, before in held)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an attribute that transformers renames
-@pytest.mark.parametrize("wrapped", [True, False])
-def test_adapters_on_a_base_without_a_backward_pass_are_trained(wrapped: bool, tmp_path: Path) -> None:
-    """Quantised kernels without a backward pass, as those of GGUF, are refused by a Trainer and trained beside here."""
-    peft = pytest.importorskip("peft", reason="the dev extra is not installed")
-    base = model()
-    base.is_quantized = True
-    base.hf_quantizer = SimpleNamespace(is_trainable=False, quantization_config=SimpleNamespace(quant_method="gguf"))  # type: ignore[assignment]
-    if wrapped:
-        base = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))
-    arguments = transformers.TrainingArguments(
-        str(tmp_path / "run"), report_to="none", use_cpu=True, save_strategy="no"
-    )
-    with pytest.raises(ValueError, match="quantiz"):
-        transformers.Trainer(base, arguments)
-    run = DPZeroTrainer(base, arguments, train_dataset=ROWS, private=PRIVATE)
-    assert run.train().global_step == PRIVATE["steps"]
-    assert base.is_quantized
-
-
-def test_starting_values_come_from_public_records_inside_the_trainer(tmp_path: Path) -> None:
-    """Both data sets have a column that the model does not take, and which no collator could join."""
-    datasets = pytest.importorskip("datasets", reason="the dev extra is not installed")
-    public = [{**row, "input_ids": [9, *row["input_ids"][1:]], "text": "a"} for row in ROWS]
-    asked = dict.fromkeys(("clip", "step_size", "smoothing"), "public")
-    run = made(tmp_path / "run", private={**PRIVATE, **asked, "public_data": datasets.Dataset.from_list(public)})
-    run.train_dataset = datasets.Dataset.from_list([{**row, "text": "bb"} for row in ROWS])
-    assert run.train().global_step == PRIVATE["steps"]
-    assert 0 < run.run.plan.clip != PRIVATE["clip"]
-    assert run.run.plan.step_sizes[0] != PRIVATE["step_size"]

@@ -319,33 +319,6 @@ def test_every_format_of_texts_is_trained_on(kind: str, tmp_path: Path) -> None:
     assert trainer.train().global_step == PRIVATE["steps"]
 
 
-def test_lengths_are_cut_and_padded_as_asked(tmp_path: Path) -> None:
-    rows = [{"text": "a b c d name eats"}, {"text": "a"}] * 2
-    trainer = tuned(tmp_path / "run", rows, {"max_length": 5, "pad_to_multiple_of": 4})
-    assert [len(row["input_ids"]) for row in trainer.train_dataset] == [5, 2] * 2
-    assert trainer.data_collator(list(trainer.train_dataset))["input_ids"].shape == (4, 8)
-    assert trainer.train().global_step == PRIVATE["steps"]
-
-
-FORMATS: dict[str, list[dict[str, Any]]] = {
-    "with the prompt inside": [{"chosen": "name a good .", "rejected": "name a bad ."}],
-    "messages": [
-        {
-            "prompt": said("user", "a"), "chosen": said("assistant", "good"), "rejected": said("assistant", "bad"),
-        }
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_every_format_of_pairs_is_trained_on(kind: str, tmp_path: Path) -> None:
-    trainer = preferred(tmp_path / "run", rows=FORMATS[kind] * 8, processing_class=talking())
-    batch = trainer.data_collator([trainer.train_dataset[0]])
-    chosen, rejected = (batch["input_ids"][row][batch["completion_mask"][row] == 1].tolist() for row in (0, 1))
-    assert (10 in chosen, 11 in chosen, 10 in rejected, 11 in rejected) == (True, False, False, True)
-    assert trainer.train().global_step == PRIVATE["steps"]
-
-
 def test_the_reference_may_be_another_model(tmp_path: Path) -> None:
     """The reference's log-probabilities are those of the model that is given, not of the one that is trained."""
     other = preferred(tmp_path / "other").model

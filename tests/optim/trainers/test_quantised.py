@@ -1,4 +1,4 @@
-"""A base that is read from a GGUF file, which transformers' own Trainer refuses, trained inside TRL's."""
+"""Quantised bases with adapters inside TRL's Trainer: of a GGUF file, and of bitsandbytes."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,14 @@ gguf = pytest.importorskip("gguf", reason="the pretrained extra is not installed
 peft = pytest.importorskip("peft", reason="the dev extra is not installed")
 
 from datasets import Dataset  # noqa: E402
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 from dpzero_theory.optim.trainers.trl import DPZeroSFTConfig, DPZeroSFTTrainer  # noqa: E402
 from tests.optim.trainers.test_trl import ARGUMENTS, PRIVATE, TEXTS, WORDS, quiet, tokenizer  # noqa: E402
@@ -21,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),  # TRL's own
     pytest.mark.filterwarnings("ignore:Could not find a config file"),  # peft looks for one beside the GGUF file
 ]
+ADAPTER = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"])
 NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "self_attn.q_proj": "blk.0.attn_q", "self_attn.k_proj": "blk.0.attn_k", "self_attn.v_proj": "blk.0.attn_v",
@@ -62,16 +70,14 @@ def base(tmp_path: Path) -> Any:
 def trainer(base: Any, folder: Path, save: str = "steps", **options: Any) -> DPZeroSFTTrainer:
     arguments = DPZeroSFTConfig(str(folder), **{**ARGUMENTS, "save_strategy": save, "save_steps": 2})
     data = Dataset.from_list(TEXTS)
-    return DPZeroSFTTrainer(
-        base, arguments, train_dataset=data, processing_class=tokenizer(), private=PRIVATE, **options
-    )
+    options = {"private": PRIVATE, "processing_class": tokenizer(), **options}
+    return DPZeroSFTTrainer(base, arguments, train_dataset=data, **options)
 
 
 def test_adapters_on_a_gguf_file_are_trained_and_saved(base: Any, tmp_path: Path) -> None:
-    adapter = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"])
     with pytest.raises(ValueError, match="quantiz"):
         Trainer(base, TrainingArguments(str(tmp_path / "theirs"), use_cpu=True))
-    made = trainer(base, tmp_path / "run", peft_config=adapter)
+    made = trainer(base, tmp_path / "run", peft_config=ADAPTER)
     assert made.train().global_step == PRIVATE["steps"]
     assert (tmp_path / "run" / "checkpoint-4" / "adapter_model.safetensors").exists()
     assert any(weight.abs().max() > 0 for name, weight in made.model.named_parameters() if "lora_B" in name)
@@ -82,3 +88,32 @@ def test_weights_that_could_not_be_saved_are_refused_before_they_are_trained(bas
     with pytest.raises(ValueError, match=r"model must be one that can be saved, or save_strategy 'no'; got .*gguf"):
         trainer(base, tmp_path / "run")
     assert trainer(base, tmp_path / "run", save="no").train().global_step == PRIVATE["steps"]
+
+
+def of_bits(folder: Path, **bits: Any) -> DPZeroSFTTrainer:
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), num_key_value_heads=2, **sizes)).save_pretrained(
+        folder / "base"
+    )
+    found = AutoModelForCausalLM.from_pretrained(
+        folder / "base", quantization_config=BitsAndBytesConfig(**bits), device_map="cpu", dtype=torch.float32
+    )
+    with torch.no_grad():  # a layer in 4 bits repacks itself when it is first run on a processor
+        found.eval()(input_ids=torch.zeros(1, 2, dtype=torch.long))
+    private = {**PRIVATE, "isolation": "exact", "micro_batch": 1}
+    return trainer(found, folder / "run", private=private, peft_config=ADAPTER)
+
+
+@pytest.mark.parametrize("bits", [{"load_in_4bit": True}, {"load_in_8bit": True, "llm_int8_threshold": 0.0}], ids=str)
+def test_adapters_on_a_base_of_bitsandbytes_are_trained(bits: dict[str, Any], tmp_path: Path) -> None:
+    made = of_bits(tmp_path, **bits)
+    assert {type(part).__name__ for part in made.model.modules()} & {"Linear4bit", "Linear8bitLt"}
+    assert made.train().global_step == PRIVATE["steps"]
+    assert any(weight.abs().max() > 0 for name, weight in made.model.named_parameters() if "lora_B" in name)
+
+
+def test_the_threshold_of_outliers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^module must keep records apart; got .*proj.* in 8 bits .* = 6, by"):
+        of_bits(tmp_path, load_in_8bit=True).train()
