@@ -216,6 +216,7 @@ def _answer(question: Question) -> tuple[dict[str, Any], Release]:
     seconds = time.perf_counter() - started
     whole = question.answered(bracket)
     unit = whole.release()
+    change = _largest_change(unit)
     answer = {
         "inputs": {
             **{known: getattr(question, known) for known in ("epsilon", "noise_multiplier", "delta", "steps", "n")},
@@ -229,8 +230,8 @@ def _answer(question: Question) -> tuple[dict[str, Any], Release]:
         name: getattr(whole, name),
         "bracket": {"lower": bracket.lower, "value": bracket.value, "upper": bracket.upper},
         "method": bracket.method,
-        "sensitivity": unit.sensitivity,
-        "noise_over_sensitivity": unit.noise_multiplier / unit.sensitivity,
+        "sensitivity": change,
+        "noise_over_sensitivity": unit.noise_multiplier / change,
         "gdp": unit.part.gdp,
         "notes": list(bracket.notes),
         "seconds": seconds,
@@ -290,6 +291,13 @@ def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Pa
     return "\n".join(lines)
 
 
+def _largest_change(release: Release) -> int:
+    """Return the largest change of a batch's sum between neighbours, in clips."""
+    # In a batch whose size is fixed or capped, a record that joins may take the place of another.
+    takes_a_place = release.sampling.startswith(("fixed-size", "truncated-poisson"))
+    return 2 if takes_a_place and release.relation is Relation.ADD_REMOVE else release.sensitivity
+
+
 def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
     """The noise multiplier by the paper's composition lemma for the same target, and the epsilon that this noise really
     has.
@@ -344,7 +352,8 @@ def _table(answer: dict[str, Any]) -> str:
     if name == "noise_multiplier":
         lines.append(
             f"noise of standard deviation {bracket['value']:.10g} x clip on the sum of a batch"
-            f" ({answer['noise_over_sensitivity']:.10g} x the sensitivity of {answer['sensitivity']} clip)"
+            f" ({answer['noise_over_sensitivity']:.10g} x the sensitivity of {answer['sensitivity']}"
+            f" clip{'s' if answer['sensitivity'] > 1 else ''})"
         )
     lemma = answer.get("paper_lemma")
     if lemma:

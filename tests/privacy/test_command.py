@@ -57,6 +57,18 @@ def test_every_sampling_answers(capsys, sampling):
     assert found["sensitivity"] == 2
 
 
+@pytest.mark.parametrize(
+    ("sampling", "relation", "clips"),
+    [("fixed-size", "add-remove", 2), ("fixed-size", "zero-out", 1), ("poisson", "add-remove", 1)],
+)
+def test_a_record_that_takes_a_place_changes_the_sum_by_two_clips(
+    capsys: pytest.CaptureFixture[str], sampling: str, relation: str, clips: int
+) -> None:
+    argv = ["--epsilon", "2", "--delta", "1e-5", "--steps", "100", "--n", "1000", "--batch", "64"]
+    main([*argv, "--sampling", sampling, "--relation", relation])
+    assert f"x the sensitivity of {clips} clip{'s' if clips > 1 else ''})" in capsys.readouterr().out
+
+
 NOISE = ["--noise-multiplier", "12.5", "--delta", "1e-5", "--n", "1024", "--batch", "64", "--sampling", "poisson"]
 
 
