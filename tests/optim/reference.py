@@ -100,9 +100,6 @@ def dpzero(
         directions_per_step: K >= 1.
         difference: how s_i is found, a name of `dpzero_theory.difference.DIFFERENCES`.
         options: see `Options`.
-
-    Raises:
-        ValueError: an argument outside its range.
     """
     along = _differences(problem, difference, smoothing)
     several = check.integer("directions_per_step", directions_per_step)
@@ -128,20 +125,7 @@ def dpgd_0th(
     """Run Algorithm 1: x <- x - alpha ((1/n) sum_i clip_C(difference_i u) + z), z ~ N(0, sigma^2 I_d).
 
     The clip bounds the norm of the estimator difference_i u. As u is common to all records, clip_C(difference_i u) =
-    clip_{C/||u||}(difference_i) u, and no (n, d) array is formed.
-
-    Args:
-        problem: has n, d and the method losses(x), of shape (n,); for exact differences gradients(x), of shape
-            (n, d), in its place.
-        x0: the first iterate, shape (d,).
-        smoothing: lambda > 0; 0 for exact differences.
-        directions: one vector u for each step, as an array of shape (T, d) or any iterable; or a Generator, which draws
-            them from sqrt(d) S^{d-1}.
-        difference: how difference_i is found, a name of `dpzero_theory.difference.DIFFERENCES`.
-        options: see `Options`.
-
-    Raises:
-        ValueError: an argument outside its range.
+    clip_{C/||u||}(difference_i) u, and no (n, d) array is formed. The arguments are those of `dpzero` with K = 1.
     """
     along = _differences(problem, difference, smoothing)
 
@@ -155,11 +139,7 @@ def dpgd_0th(
 
 
 def dpgd(problem: SmoothLossFunction, x0: ArrayLike, **options: Unpack[Options]) -> ReferenceRun:
-    """Run DP-GD: x <- x - alpha ((1/n) sum_i clip_C(grad f(x; xi_i)) + z), z ~ N(0, sigma^2 I_d).
-
-    problem: has n, d and the method gradients(x), which returns shape (n, d). x0: the first iterate, shape (d,).
-    options: see `Options`. Raises ValueError for an argument outside its range.
-    """
+    """Run DP-GD: x <- x - alpha ((1/n) sum_i clip_C(grad f(x; xi_i)) + z), z ~ N(0, sigma^2 I_d)."""
 
     def step(x: Array, alpha: float, clip: float, draw: Draw, _: Sequence[Array]) -> Array:
         updated: Array = x - alpha * (clip_vectors(_gradients(problem, x), clip).mean(axis=0) + draw(problem.d))
@@ -184,26 +164,20 @@ def _run(
     keep: bool = True,
     callback: Callback | None = None,
 ) -> ReferenceRun:
-    """Check the arguments, iterate x_{t+1} = step(x_t, alpha, C, draw, the next K directions), and return the run.
-
-    step: one step of an algorithm, where draw(size) gives noise. several: K. The other arguments are those of `dpzero`
-    and `Options`.
-    """
+    """Iterate x_{t+1} = step(x_t, alpha, C, draw, the next K directions), where draw(size) gives noise."""
     x = x_tau = check.real_array("x0", x0)
-    if x.shape != (problem.d,):
-        raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {x.shape}")
+    assert x.shape == (problem.d,)
     count = check.integer("steps", steps)
     alpha, bound = check.real("step_size", step_size, above=0), check.real("clip", clip, above=0)
     draw: Draw = partial(noise.gaussian, check.real("noise_std", noise_std, at_least=0))
-    shape = (count * several, problem.d)
-    if isinstance(directions, np.ndarray) and directions.shape != shape:
-        raise ValueError(f"directions must have shape (T K, d) = {shape}; got {directions.shape}")
-    stream = _vectors(directions, *shape)
+    stream = _vectors(directions, count * several, problem.d)
     tau = int((np.random.default_rng() if rng is None else rng).integers(count))
     trajectory = np.empty((count + 1, problem.d)) if keep else None
     for t in range(count + 1):
         if t > 0:
-            x = step(x, alpha, bound, draw, list(itertools.islice(stream, several)))
+            chosen = list(itertools.islice(stream, several))
+            assert len(chosen) == several
+            x = step(x, alpha, bound, draw, chosen)
         if t == tau:
             x_tau = x.copy()
         if trajectory is not None:
@@ -214,27 +188,18 @@ def _run(
 
 
 def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) -> Array:
-    """The differences (f(x + lambda u; xi_i) - f(x - lambda u; xi_i))/(2 lambda), the scalar factor of eq:zo.
-
-    loss_plus, loss_minus: the losses of the records at the two points, of equal shape (n,). smoothing: lambda > 0.
-    Entries that are not finite pass through, for `clip_scalars` to map. Raises ValueError for other shapes: a
-    difference of losses that are reduced to one number could only be clipped per batch, which does not bound a record.
-    """
+    """The differences (f(x + lambda u; xi_i) - f(x - lambda u; xi_i))/(2 lambda), the scalar factor of eq:zo, of shape
+    (n,). Entries that are not finite pass through, for `clip_scalars` to map."""
     width = check.real("smoothing", smoothing, above=0)
     plus, minus = np.asarray(loss_plus, np.float64), np.asarray(loss_minus, np.float64)
-    if plus.ndim != 1 or plus.shape != minus.shape:
-        raise ValueError(f"losses must both have shape (n,); got {plus.shape} and {minus.shape}")
+    assert plus.ndim == 1
+    assert plus.shape == minus.shape
     with np.errstate(invalid="ignore", over="ignore"):
         return (plus - minus) / (2 * width)
 
 
 def _differences(problem: Any, difference: str, smoothing: float) -> Callable[[Array, Array], Array]:
-    """Return a function (x, u) -> the differences of all records along u at x, shape (n,), by a difference rule.
-
-    problem: as in `dpzero`. difference: the rule's name. smoothing: lambda.
-
-    Raises ValueError for an unknown rule, or a smoothing that does not fit it.
-    """
+    """Return a function (x, u) -> the differences of all records along u at x, shape (n,), by a difference rule."""
     require_smoothing(difference, smoothing)
 
     def central(x: Array, u: Array) -> Array:
@@ -253,15 +218,13 @@ def _differences(problem: Any, difference: str, smoothing: float) -> Callable[[A
 
 def _gradients(problem: SmoothLossFunction, x: Array) -> Array:
     gradients = problem.gradients(x)
-    if gradients.shape != (problem.n, problem.d):
-        raise ValueError(f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}")
+    assert gradients.shape == (problem.n, problem.d)
     return gradients
 
 
 def _losses(problem: LossFunction, x: Array) -> Array:
     losses = problem.losses(x)
-    if losses.shape != (problem.n,):
-        raise ValueError(f"losses must have shape (n,) = ({problem.n},); got {losses.shape}")
+    assert losses.shape == (problem.n,)
     return losses
 
 
@@ -270,12 +233,7 @@ def _vectors(directions: Directions, count: int, d: int) -> Iterator[Array]:
         for _ in range(count):
             yield sample_sphere(directions, 1, d)[0]
         return
-    vectors = iter(directions)
-    for t in range(count):
-        vector = next(vectors, None)
-        if vector is None:
-            raise ValueError(f"directions must hold T K = {count} vectors; got {t}")
+    for vector in itertools.islice(directions, count):
         u = check.real_array("directions", vector)
-        if u.shape != (d,) or not u.any():
-            raise ValueError(f"each direction must be a non-zero vector of shape ({d},); got shape {u.shape}")
+        assert u.shape == (d,)
         yield u

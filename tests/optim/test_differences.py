@@ -64,11 +64,8 @@ def directions(run: Any, count: int) -> list[Tensor]:
 
 @pytest.mark.parametrize(("at_once", "law"), [(1, "rademacher"), (3, "sphere")])
 def test_on_a_quadratic_the_rules_differ_by_the_known_second_order_term(at_once: int, law: str) -> None:
-    """On a quadratic loss the rules differ by the known second-order term, up to rounding in float64.
-
-    Central differences and exact derivatives give u^T g for the gradient g, forward differences u^T g + (lambda/2) u^T
-    H u for the Hessian H.
-    """
+    """Central differences and exact derivatives give u^T g for the gradient g, forward differences u^T g + (lambda/2)
+    u^T H u for the Hessian H."""
     features = torch.tensor(FEATURES)
     found = {}
     for difference in DIFFERENCES:
@@ -218,33 +215,11 @@ def test_a_record_that_is_not_finite_or_raises_stays_alone(
     assert np.linalg.norm((total - without).astype(float)) <= run.plan.levels + 2 * room
 
 
-class _Odd(torch.autograd.Function):
-    """An operation that is the identity and has no rule for forward derivatives."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
-
-
-def odd(x: Tensor) -> Tensor:
-    found: Tensor = _Odd.apply(x)  # type: ignore[no-untyped-call]
-    return found
-
-
 @pytest.mark.parametrize(
     ("loss", "operation"),
     [
         (lambda m, b: (b[1] * m(b[0]) <= 0).double(), "operations that can be differentiated"),
         (lambda m, b: m(b[0]).round() * b[1], "the derivatives of all"),
-        (lambda m, b: odd(m(b[0])), "custom autograd.Function"),
         (lambda m, b: b[0] @ m.weight.detach() + m(b[0]), "weight is read without its derivative"),
     ],
 )  # fmt: skip

@@ -41,10 +41,7 @@ def batches(run: Run, releases: range) -> list[list[int]]:
 
 
 def test_a_record_is_in_so_many_batches_of_an_epoch_and_a_resumption_goes_on_with_them(tmp_path: Path) -> None:
-    """With random allocation a record is in a fixed number of batches of an epoch, also after a resumption.
-
-    An epoch has four steps; of two epochs, each is interrupted in the middle and resumed.
-    """
+    """An epoch has four steps; of two epochs, each is interrupted in the middle and resumed."""
     used: list[list[int]] = []
     known: list[list[int]] = []
     for stop in (2, 7, 8):
@@ -68,10 +65,8 @@ def batches_of(run: Run, drawn: Any) -> list[list[int]]:
 
 
 def test_groups_are_the_same_after_a_resumption_and_the_batches_in_them_new(tmp_path: Path) -> None:
-    """After a resumption the groups of records are the same, and the batches drawn in them are new.
-
-    With rate 1/4 in four groups a batch is the whole group whose turn it is; with rate 1/8 it is about half of it.
-    """
+    """With rate 1/4 in four groups a batch is the whole group whose turn it is; with rate 1/8 it is about half of
+    it."""
     run = private(tmp_path / "whole", **CYCLIC)
     groups = batches(run, range(4))
     assert sorted(itertools.chain(*groups)) == list(range(N))
@@ -110,10 +105,8 @@ def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
 
 @pytest.mark.parametrize("settings", [ALLOCATED, HALF], ids=lambda settings: str(settings["sampling"]))
 def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Two copies of a run that both went on are refused, since both used the same batches.
-
-    The accountant knows no such history. One of them alone is accepted, and so is the part that they have in common.
-    """
+    """The accountant knows no such history. One of them alone is accepted, and so is the part that they have in
+    common."""
     settings = {**settings, "stopping": "fixed"}
     run = private(tmp_path / "a", **settings)
     run.step()

@@ -172,10 +172,7 @@ def test_another_plan_is_refused_by_the_field_that_differs() -> None:
 
 
 def test_step_sizes_may_be_another_processors() -> None:
-    """Step sizes that differ in the last bit, as another processor's may, are accepted on resumption.
-
-    The last bit of a cosine depends on the C library; a relative difference of a thousandth does not.
-    """
+    """The last bit of a cosine depends on the C library; a relative difference of a thousandth does not."""
     begun = plan(schedule="cosine")
     sizes = begun.step_sizes
     rounded = replace(begun, step_sizes=(sizes[0], math.nextafter(sizes[1], 1), *sizes[2:]))
@@ -204,10 +201,7 @@ def coarse(levels: int, multiplier: float, more: int = 0, **changes: Any) -> Pla
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize(("levels", "multiplier"), [(1, 1.3), (2, 2.5), (10, 2.0)])
 def test_a_plan_costs_what_its_lattice_does(noise: str, levels: int, multiplier: float) -> None:
-    """A plan on a coarse lattice costs what sums over all outputs of the drawn integer noise give.
-
-    The run is one step of full batches.
-    """
+    """The run is one step of full batches."""
     chosen = coarse(levels, multiplier, noise=noise, steps=1, sampling="full", expected_batch=N, relation="add-remove")
     if noise == "laplace":
         couples = oracle.laplace(levels, chosen.scale / levels, 1.0, "add-remove")
@@ -234,10 +228,7 @@ def test_a_lattice_as_fine_as_a_runs_own_is_accounted_for_as_ever() -> None:
 
 
 def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run on a coarse lattice claims what it costs, in its ledger, its statement and `verify`.
-
-    That is the cost by the law of the lattice; at delta = 0 the epsilon is T times levels/scale.
-    """
+    """That is the cost by the law of the lattice; at delta = 0 the epsilon is T times levels/scale."""
     chosen = coarse(1, 4.5, noise="laplace", steps=3, relation="add-remove", sampling="full", expected_batch=N)
     run = make_private(Logistic(), losses, data(), chosen, target_delta=0.0, folder=tmp_path / "run")
     run.run()

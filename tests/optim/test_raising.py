@@ -99,10 +99,7 @@ def test_a_run_goes_on_and_shows_nothing(
 def test_a_record_that_raises_is_worth_nothing_and_the_others_what_they_are(
     way: str, place: str, error: type[Exception]
 ) -> None:
-    """A record that raises an error counts as 0, and the other records' contributions stay what they are.
-
-    The sum over all records is that of the others up to rounding, by 1e-9 of a clip.
-    """
+    """The sum over all records is that of the others up to rounding, by 1e-9 of a clip."""
     options = dict(WAYS[way])
     settings = {key: options.pop(key) for key in list(options) if key in ("directions_per_step", "algorithm")}
     raising, rows, joined = raises_in(place, error)

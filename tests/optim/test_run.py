@@ -74,10 +74,7 @@ def directions(kind: str, count: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
 def test_dpzero_steps_as_the_reference_does(kind: str) -> None:
-    """A run of DPZero makes the steps of the reference algorithm, with equal directions and noise and full batches.
-
-    What is left is the rounding to the lattice, 1e-9 of the clip.
-    """
+    """What is left is the rounding to the lattice, 1e-9 of the clip."""
     module = Logistic()
     run = seeded(module, direction=kind)
     run.run()
@@ -91,10 +88,7 @@ def test_dpzero_steps_as_the_reference_does(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "lattice"), [("rademacher", 1e-11), ("sphere", 1e-6)])
 def test_dpgd_0th_steps_as_the_reference_does(kind: str, lattice: float) -> None:
-    """A run of DPGD-0th makes the steps of the reference algorithm, with equal directions and noise and full batches.
-
-    What is left is the rounding of differences to ||v||/2^38 of the clip.
-    """
+    """What is left is the rounding of differences to ||v||/2^38 of the clip."""
     module = Logistic()
     run = seeded(module, algorithm="dpgd-0th", direction=kind)
     norms = [run.weights.squared_norm(t) for t in range(STEP["steps"])]
@@ -131,10 +125,7 @@ def test_mezo_is_the_step_without_clip_and_noise() -> None:
 
 @pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
 def test_what_is_certified_is_what_is_run(kind: str) -> None:
-    """A step of a prescription with K = 4 directions is the one that the theorem certifies.
-
-    It is x - (alpha/K) U (M + z) with z of the prescribed noise_std, as proof.md states it.
-    """
+    """It is x - (alpha/K) U (M + z) with z of the prescribed noise_std, as proof.md states it."""
     p = prescribe(CertifiedProblem(n=N, d=D, r=2.0), 1.0, max_steps=7, direction=kind, directions_per_step=4)
     module = Logistic()
     run = make_from_seed_not_private(module, losses, data(), Plan.from_prescription(p), seed=SEED)
@@ -193,10 +184,7 @@ def _below(value: Any) -> float:
 
 @pytest.mark.parametrize("changes", runnable_plans(), ids=lambda changes: " ".join(map(str, changes.values())))
 def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """The run, its history, its plan, its ledger and its folder give the same epsilon, and the right one.
-
-    An earlier version said 1.0 for a Laplace run with target epsilon 1 and 2.94 for its history.
-    """
+    """An earlier version said 1.0 for a Laplace run with target epsilon 1 and 2.94 for its history."""
     delta, target = (0.0 if changes["noise"] == "laplace" else 1e-5), 1.0
     run = private(tmp_path, **changes, target_epsilon=target, target_delta=delta, steps=60, stopping="fixed")
     for made in (40, 60):

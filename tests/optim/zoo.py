@@ -165,14 +165,6 @@ def in_training(module: nn.Module, batch: Any) -> Tensor:
         module.eval()
 
 
-def mixup(module: nn.Module, batch: Any) -> Tensor:
-    x, y = batch
-    logits = module(0.9 * x + 0.1 * x.roll(1, 0))
-    return 0.9 * F.cross_entropy(logits, y, reduction="none") + 0.1 * F.cross_entropy(
-        logits, y.roll(1), reduction="none"
-    )
-
-
 def counting(rate: float) -> Losses:
     calls = count()
     return lambda module, batch: cross_entropy(module, batch) * (1 + rate * next(calls))
@@ -339,18 +331,6 @@ class Counter(nn.Module):
         return self.layer(x)
 
 
-class Momentum(nn.Module):
-    """A module with a frozen copy of its weights that follows them at each evaluation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.slow = nn.Linear(D, 3), nn.Linear(D, 3).requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.slow.weight.lerp_(self.layer.weight, 0.01)
-        return self.layer(x)
-
-
 class Cached(nn.Module):
     """A module with a table that is made at the first evaluation and stays."""
 
@@ -411,10 +391,8 @@ COUPLED: dict[str, Case] = {
     "noise from a fixed seed, by place": table(
         losses=after(lambda v: v + 1e-2 * torch.rand(len(v), generator=torch.Generator().manual_seed(0)))
     ),
-    "mixup": table(losses=mixup),
     "8 bits by the largest of the batch": table(lambda: net(Apply(per_tensor))),
     "sums over the batch so far": table(losses=after(lambda v: v.cumsum(0))),
-    "the record before": table(losses=after(lambda v: v + 0.1 * v.roll(1))),
     "top k": table(losses=after(lambda v: torch.zeros_like(v).scatter(0, *reversed(v.topk(min(len(v), 4)))))),
     "by the batch's size": table(losses=after(lambda v: v / len(v))),
     "by the place in the batch": table(losses=after(lambda v: v * (1 + 0.01 * torch.arange(len(v))))),
@@ -424,7 +402,6 @@ COUPLED: dict[str, Case] = {
     "a running average": table(losses=running_average()),
     "a recurrent state that is kept": table(lambda: Recurrent(kept=True), data=SEQUENCES),
     "a buffer that counts": table(Counter),
-    "a frozen copy that follows": table(Momentum),
     "only at shifted weights": table(lambda: net(Apply(lambda x: x)), only_shifted),
     "only at one of the points": table(lambda: still(net()), only_on_side(1)),
     "a batch changed in place": table(losses=in_place),

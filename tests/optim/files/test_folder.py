@@ -41,11 +41,8 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: Path) -> None:
-    """Runs with different mechanisms cost together the sum of their histories.
-
-    Gaussian runs together are one release, of the root of the summed squares; a Laplace run adds less than its own
-    epsilon.
-    """
+    """Gaussian runs together are one release, of the root of the summed squares; a Laplace run adds less than its own
+    epsilon."""
     square, pure, history = 0.0, 0.0, []
     for name, changes in RUNS.items():
         run = private(tmp_path / name, stopping="fixed", **changes)
@@ -71,11 +68,8 @@ def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: 
 def test_every_file_of_a_folder_made_whole_is_on_disk_before_the_folder_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a folder appears under its final name, every file in it is already on disk.
-
-    That holds for files of any writer: in a Trainer's checkpoint torch and transformers write some, which they do not
-    sync.
-    """
+    """That holds for files of any writer: in a Trainer's checkpoint torch and transformers write some, which they do
+    not sync."""
     synced: list[tuple[int, bool]] = []
     fsync, place = os.fsync, tmp_path / "new"
 

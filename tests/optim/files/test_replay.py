@@ -53,10 +53,7 @@ def test_the_transcript_replays_an_update_to_the_bit(tmp_path: Path, changes: di
 
 @pytest.mark.parametrize("changes", [ALL[4], ALL[-1]])
 def test_a_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """A run that was interrupted ends with the weights of a replay, to the bit.
-
-    It is resumed from the transcript alone, and from a checkpoint in the middle.
-    """
+    """It is resumed from the transcript alone, and from a checkpoint in the middle."""
     run = private(tmp_path / "run", **changes)
     for _ in range(3):
         run.step()
@@ -122,11 +119,8 @@ OLDEST = {
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels are chosen by the names of x86 processors")
 def test_another_processor_replays_the_same_bits(tmp_path: Path) -> None:
-    """A replay with another processor's kernels gives the same bits.
-
-    With those kernels the C library's pow gives another last bit for 0.99901^118, a number of the last step: Adam must
-    not use it.
-    """
+    """With those kernels the C library's pow gives another last bit for 0.99901^118, a number of the last step: Adam
+    must not use it."""
     settings = {"update": "adam:0.9,0.99901", "step_size": 1.0, "weight_decay": 0.9, "directions_per_step": 2}
     run = private(tmp_path / "run", Logistic(), direction="sphere", steps=118, **settings)
     run.run()

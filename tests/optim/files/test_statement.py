@@ -44,11 +44,8 @@ def gdp_delta(epsilon: float, mu: float) -> float:
 
 
 def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
-    """The statement brackets epsilon at several deltas.
-
-    With full batches the run is mu-GDP with mu = 2 sqrt(T)/noise multiplier, and a hair less for the noise on a
-    lattice.
-    """
+    """With full batches the run is mu-GDP with mu = 2 sqrt(T)/noise multiplier, and a hair less for the noise on a
+    lattice."""
     found, account = statement_of_folder(folder), read(folder / "run.sqlite")
     assert [cost.delta for cost in found.costs] == [BUDGET["target_delta"], *sorted(DELTAS)]
     for cost in found.costs:

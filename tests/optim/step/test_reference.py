@@ -38,16 +38,7 @@ def problems():
 
 
 def literal_run(algorithm, problem, x0, alpha, smoothing, clip, directions, noise):
-    """Runs the update that the paper displays, one sample and one coordinate at a time, and returns all iterates.
-
-    Args:
-        algorithm: the algorithm, one of the reference functions.
-        problem: the losses.
-        x0: the start.
-        alpha, smoothing, clip: the parameters.
-        directions: the directions of the steps, or None for DP-GD.
-        noise: the noise of each step.
-    """
+    """Runs the update that the paper displays, one sample and one coordinate at a time, and returns all iterates."""
     x, path = list(x0), [list(x0)]
     for t, z in enumerate(noise):
         total = [0.0] * problem.d
@@ -94,10 +85,7 @@ def test_line_by_line(algorithm, problem, clip):
 
 @pytest.mark.parametrize(("problem", "clip"), list(zip(problems(), [0.05, 1.0, 50.0], strict=True)))
 def test_several_directions_line_by_line(problem, clip):
-    """A step with several directions equals a line-by-line version.
-
-    It has one norm over a record's K differences, K scalar noises, and the mean of K moves from one point.
-    """
+    """It has one norm over a record's K differences, K scalar noises, and the mean of K moves from one point."""
     several, smoothing, noise = 3, 1e-3, Replay(3)
     directions = sample_sphere(np.random.default_rng(11), T * several, D)
     settings = {"steps": T, "step_size": 0.1, "clip": clip, "noise_std": 0.2, "smoothing": smoothing}

@@ -15,10 +15,7 @@ def test_full_batches_hold_every_record() -> None:
 
 
 def test_poisson_batches_hold_each_record_independently_with_the_rate() -> None:
-    """A Poisson batch has each record independently with the sampling rate.
-
-    In 20,000 batches of three records from a fixed seed, the eight sets pass a chi-squared test at 1e-6.
-    """
+    """In 20,000 batches of three records from a fixed seed, the eight sets pass a chi-squared test at 1e-6."""
     q, batches = 0.3, BatchesFromSeedNotPrivate(Poisson(0.3), 3, seed=1)
     counts = np.zeros(8)
     for _ in range(20_000):
@@ -29,10 +26,7 @@ def test_poisson_batches_hold_each_record_independently_with_the_rate() -> None:
 
 
 def test_fixed_size_batches_are_uniform() -> None:
-    """Batches of a fixed size are uniform.
-
-    In 20,000 pairs of five records from a fixed seed, the ten pairs pass a chi-squared test at 1e-6.
-    """
+    """In 20,000 pairs of five records from a fixed seed, the ten pairs pass a chi-squared test at 1e-6."""
     batches = BatchesFromSeedNotPrivate(FixedSize(0.4), 5, seed=2)
     counts: dict[tuple[int, ...], int] = {}
     for _ in range(20_000):

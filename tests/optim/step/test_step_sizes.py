@@ -12,10 +12,7 @@ STEPS = 20
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 @pytest.mark.parametrize("warm_up", [0, 5])
 def test_after_the_warm_up_they_are_transformers(name: str, warm_up: int) -> None:
-    """After the warm-up the step sizes are those of transformers' schedule.
-
-    transformers begins the warm-up at 0, so that the first step does nothing; ours does not.
-    """
+    """transformers begins the warm-up at 0, so that the first step does nothing; ours does not."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
     theirs = get_scheduler(name, optimizer, num_warmup_steps=warm_up, num_training_steps=STEPS)
     found = []

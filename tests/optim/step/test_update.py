@@ -81,10 +81,7 @@ def test_what_is_no_update_is_refused(changes: dict[str, Any], said: str) -> Non
 
 
 def test_adams_powers_are_rounded_once() -> None:
-    """Adam's powers of beta are rounded once, as in exact rational arithmetic.
-
-    For beta_2 = 0.99999, C libraries round beta_2^75 the other way.
-    """
+    """For beta_2 = 0.99999, C libraries round beta_2^75 the other way."""
     release, mean, square = 74, 0.3, 0.7
     powers = [float(Fraction(beta) ** (release + 1)) for beta in (0.5, 0.99999)]
     estimate, *kept = (torch.tensor([value], dtype=torch.float64) for value in (0.0, mean, square))

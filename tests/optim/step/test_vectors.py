@@ -38,10 +38,7 @@ PLAN = plan(algorithm="dpgd-0th")
 def test_one_record_moves_the_vector_of_integers_by_at_most_the_sensitivity(
     kind: str, differences: list[float], clip: float, d: int, key: int
 ) -> None:
-    """Replacing one record moves the vector of integers by at most the sensitivity.
-
-    It is compared with the norm of the vectors themselves, in exact arithmetic.
-    """
+    """It is compared with the norm of the vectors themselves, in exact arithmetic."""
     directions = Directions(key, kind)
     vector = [int(entry) for entry in directions.integers(3, 0, 0, d)]
     squared_norm = directions.squared_norm(3, (d,))
@@ -129,10 +126,7 @@ def impossible(before: NDArray[Any], after: NDArray[Any], step: float, shift: ND
 def test_weights_before_and_after_fit_every_sum_alike_for_vectors(
     dtype: torch.dtype, precision: str, start: float
 ) -> None:
-    """Weights before and after a step of Algorithm 1 fit every possible sum of contributions equally well.
-
-    At most 1% of the coordinates do not fit, equally many for each sum; 16 bits beside bfloat16 round once more.
-    """
+    """At most 1% of the coordinates do not fit, equally many for each sum; 16 bits beside bfloat16 round once more."""
     run = wide_run(dtype, start, precision, algorithm="dpgd-0th")
     norm, total, before = run.weights.squared_norm(0), true_sum(run), seen(run)
     assert run.step().sums == ()
@@ -157,11 +151,8 @@ def test_weights_before_and_after_fit_every_sum_alike_for_vectors(
 def test_weights_after_are_a_function_of_what_is_released(
     dtype: torch.dtype, precision: str, directions: int, start: float
 ) -> None:
-    """The weights after a step are a function of what is released.
-
-    With the noise that each neighbouring sum would need for the same release, which is as likely as any, they are the
-    same to the bit.
-    """
+    """With the noise that each neighbouring sum would need for the same release, which is as likely as any, they are
+    the same to the bit."""
     run = wide_run(dtype, start, precision, directions_per_step=directions)
     rows = run.sums.differences(0, np.arange(N))
     total = run.plan.contributions(rows, WIDTH)
@@ -178,10 +169,7 @@ def test_weights_after_are_a_function_of_what_is_released(
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_attack_finds_the_sum_under_floating_point_noise(dtype: type) -> None:
-    """Under noise added in floating point, an attack finds the sum, since only the true one fits all coordinates.
-
-    That step is x_1 = (x_0 - a s u) - a z, as this package once made it, and others do.
-    """
+    """That step is x_1 = (x_0 - a s u) - a z, as this package once made it, and others do."""
     rng = np.random.default_rng(3)
     u = rng.choice([-1.0, 1.0], WIDTH).astype(dtype)
     moved = {s: dtype(0.0137) * dtype(s) * u for s in (3.3, 3.4, -2.1)}
@@ -198,11 +186,8 @@ def test_the_attack_finds_the_sum_under_floating_point_noise(dtype: type) -> Non
 
 @pytest.mark.parametrize("kind", ["rademacher", "sphere"])
 def test_every_coordinate_has_noise_of_its_own(kind: str) -> None:
-    """In Algorithm 1 every coordinate has noise of its own.
-
-    From zero weights in float64 the released integers can be read off; less the sum they are Gaussian of the plan's
-    scale.
-    """
+    """From zero weights in float64 the released integers can be read off; less the sum they are Gaussian of the plan's
+    scale."""
     run = wide_run(torch.float64, 0.0, algorithm="dpgd-0th", direction=kind)
     norm, total = run.weights.squared_norm(0), true_sum(run)
     v = run.weights.directions.integers(0, 0, 0, WIDTH)

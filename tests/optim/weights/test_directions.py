@@ -160,10 +160,7 @@ def test_uniform_fields_are_those_of_the_rounding_words():
 
 
 def test_kernels_that_do_not_run_or_err_are_not_used_and_it_is_said(monkeypatch):
-    """Kernels that do not run, or give wrong words, are not used, and a warning says so.
-
-    That is so where no C compiler is installed. It is tested on the CPU, with functions in place of the kernels.
-    """
+    """That is so where no C compiler is installed. It is tested on the CPU, with functions in place of the kernels."""
 
     def right(key, number, parameter, start, count, domain, device):
         words = Directions(key, "gaussian").words(number, parameter, start, count, domain)

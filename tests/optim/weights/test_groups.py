@@ -34,10 +34,7 @@ SMOOTHING = 0.25
 
 @pytest.mark.parametrize("update", ["plain", "momentum:0.9"])
 def test_a_group_with_a_smoothing_of_its_own_is_a_change_of_coordinates(update: str) -> None:
-    """A group with its own smoothing s is a change of coordinates, x = s z.
-
-    The differences are the same, and the moves are s times those of z, whose step size is 1/s^2 of that of x.
-    """
+    """The differences are the same, and the moves are s times those of z, whose step size is 1/s^2 of that of x."""
     grouped, scaled = Two(), Scaled()
     groups = [{"first": (3.0, SMOOTHING)}, {"first": 3.0 / SMOOTHING**2}]
     for module, given in zip((grouped, scaled), groups, strict=True):

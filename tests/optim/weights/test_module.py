@@ -20,10 +20,7 @@ from tests.optim.modules import KEY, NUMBER, SHIFT, X, dense_net, tokens
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
 def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
-    """The sum over directions equals that of explicit vectors u in float64.
-
-    The oracle uses torch.func.functional_call and adds the update to the explicit weights.
-    """
+    """The oracle uses torch.func.functional_call and adds the update to the explicit weights."""
     torch.manual_seed(0)
     module = dense_net().double()
     weights = Weights(module, Directions(KEY, kind))
@@ -62,10 +59,7 @@ def broken(module, x):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_thousand_cycles_leave_every_bit(dtype):
-    """A thousand cycles of shifting and restoring leave every bit of the weights, also with an error in every tenth.
-
-    Published code restores in place: there 1,000 cycles move bfloat16 weights by 12%.
-    """
+    """Published code restores in place: there 1,000 cycles move bfloat16 weights by 12%."""
     torch.manual_seed(0)
     module, x = nn.Linear(16, 4).to(dtype), X.to(dtype)
     weights = Weights(module, Directions(KEY, "gaussian"))
@@ -98,10 +92,7 @@ def test_modes_of_training_and_gradients_are_put_back_also_after_an_error():
 
 
 def test_an_outer_autocast_does_not_keep_copies_from_one_point_to_the_next():
-    """An outer autocast does not keep copies of weights from one point to the next.
-
-    Autocast caches half-precision copies: one of x + shift u must serve neither for x - shift u nor for x.
-    """
+    """Autocast caches half-precision copies: one of x + shift u must serve neither for x - shift u nor for x."""
     torch.manual_seed(0)
     module = dense_net()
     outputs = []
@@ -198,10 +189,7 @@ def test_bad_numbers_move_nothing(bad):
 
 
 def test_the_fingerprint_is_of_names_shapes_types_and_values(monkeypatch):
-    """The fingerprint of weights depends on names, shapes, types and values.
-
-    Blocks are hashed in threads where there are several, and stay in their order.
-    """
+    """Blocks are hashed in threads where there are several, and stay in their order."""
     monkeypatch.setattr(parameters, "_HASHED", 16)
     torch.manual_seed(0)
     module = dense_net()

@@ -15,10 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton brings its assembler on Linux alone")
 def test_kernels_compile_once_for_all_places_and_keys_and_round_as_written(tmp_path: Path) -> None:
-    """Kernels compile once for all positions and keys, and round as they are written.
-
-    They are compiled for an A100 (capability 8.0), and for an H100 and H200 (9.0).
-    """
+    """They are compiled for an A100 (capability 8.0), and for an H100 and H200 (9.0)."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.optim.compiled", "80", "90"],
         cwd=ROOT,

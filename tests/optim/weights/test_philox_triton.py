@@ -108,10 +108,7 @@ def test_rows_and_uniform_fields_and_factors(kernels: Run[Any], kind: str, width
 @pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_several_tensors_by_one_launch(kernels: Run[Any], kind: str, dtype: torch.dtype) -> None:
-    """A kernel launched once for several tensors gives the same bits as one launch for each tensor.
-
-    That holds at whatever coordinate of the direction a tensor begins.
-    """
+    """That holds at whatever coordinate of the direction a tensor begins."""
     directions, draw = Directions(KEYS[2], kind), torch.Generator().manual_seed(0)
     sources = [
         (torch.randn(count, dtype=torch.float64, generator=draw).to(dtype), parameter, start)

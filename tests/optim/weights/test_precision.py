@@ -39,10 +39,7 @@ def test_the_spacing_is_the_distance_of_neighbours(dtype):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_stochastic_rounding_takes_a_neighbour_with_the_probability_of_its_place(dtype):
-    """Stochastic rounding takes one of the two neighbours, with a probability that makes the mean right.
-
-    For all 65,536 random fields the mean is x up to 2^-16 of the spacing.
-    """
+    """For all 65,536 random fields the mean is x up to 2^-16 of the spacing."""
     fields, every = torch.arange(65536, dtype=torch.int32), numbers(dtype)
     for x in values(dtype)[::97]:
         rounded = round_stochastically(x.expand(65536), dtype, fields).double()
@@ -126,10 +123,7 @@ def test_moves_do_not_depend_on_pieces_or_the_order_of_memory(dtype, precision, 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_the_further_bits_are_seen_by_evaluations_and_survive_a_checkpoint(dtype):
-    """Bits that are kept beside a weight are used by evaluations and survive a checkpoint.
-
-    x + shift u is rounded from the value with these bits, not from the weight that rounds it.
-    """
+    """x + shift u is rounded from the value with these bits, not from the weight that rounds it."""
     weights, _, _, _ = walk(dtype, "master", steps=50, lr=1e-5)
     module = weights.module
     value = join(module.weight.detach(), weights.state_dict()["weight"].view(64, 64))

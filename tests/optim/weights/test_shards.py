@@ -54,10 +54,7 @@ def test_the_weights_are_those_of_one_process(ranks: list[dict[str, Any]], name:
 
 @pytest.mark.parametrize("name", ["gathered", "replicated", "in part"])
 def test_other_ways_of_sharding(ranks: list[dict[str, Any]], name: str) -> None:
-    """Other ways of sharding give the same weights.
-
-    In them weights stay gathered after a forward pass, shards are replicated, or the root is not sharded.
-    """
+    """In them weights stay gathered after a forward pass, shards are replicated, or the root is not sharded."""
     assert equal(ranks[0][name], ranks[0]["rademacher"])
 
 
@@ -93,11 +90,8 @@ def test_mixed_precision_casts_the_shifted_weights(ranks: list[dict[str, Any]]) 
 
 
 def test_one_worker_runs_all_of_these(request: pytest.FixtureRequest) -> None:
-    """One worker of pytest-xdist runs all tests of this file.
-
-    pytest-xdist knows a group by the end of a test's name: under a version of pytest that it does not suit, names have
-    none.
-    """
+    """pytest-xdist knows a group by the end of a test's name: under a version of pytest that it does not suit, names
+    have none."""
     assert request.node.nodeid.endswith("@shards") or not request.config.getoption("loadgroup", False)
 
 

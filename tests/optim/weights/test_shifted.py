@@ -93,10 +93,7 @@ def make(name):
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*torch.jit.script.*")
 @pytest.mark.parametrize("name", MODULES)
 def test_every_way_of_reading_weights_sees_the_shifted_ones(name):
-    """In every way of reading weights, a module sees the shifted ones, and its own weights do not change.
-
-    The same module with weights that are really moved gives the same output, bit for bit.
-    """
+    """The same module with weights that are really moved gives the same output, bit for bit."""
     module, inputs = make(name)
     weights = Weights(module, Directions(KEY, "gaussian"))
     other, _ = make(name)
@@ -120,11 +117,8 @@ def test_every_way_of_reading_weights_sees_the_shifted_ones(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("ids", [[3], list(range(20))])
 def test_a_group_is_shifted_by_its_factor(dtype, ids):
-    """A group of parameters is shifted by its factor.
-
-    It is compared with weights moved by the factor: a few rows and a whole matrix, with and without bits kept beside
-    them.
-    """
+    """It is compared with weights moved by the factor: a few rows and a whole matrix, with and without bits kept beside
+    them."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Embedding(20, 6), nn.Linear(6, 3)).to(dtype)
     precision = "master" if dtype == torch.bfloat16 else "nearest"
@@ -163,10 +157,7 @@ def test_an_embedding_makes_only_the_rows_it_needs_and_the_same_bits(dtype, prec
 
 
 def test_the_scratch_memory_is_used_again_but_never_under_a_live_tensor():
-    """The scratch memory for shifted weights is used again, but never under a tensor that is still in use.
-
-    There are two large weights in one operation, and parts of one copy live on while the next is made.
-    """
+    """There are two large weights in one operation, and parts of one copy live on while the next is made."""
 
     def read(x, a, b):
         parts = torch.unsafe_chunk(a, 2)

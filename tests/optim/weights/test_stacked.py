@@ -12,10 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.replay import replay
-from dpzero_theory.optim.files.transcript import RUN
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.verify import main as verified
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from tests.optim.modules import KEY, SHIFT, Reads, X, data, dense_net
@@ -32,10 +29,7 @@ REFUSED = {
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*torch.jit.script.*")
 @pytest.mark.parametrize("name", MODULES)
 def test_points_in_one_pass_are_those_one_after_the_other(name: str) -> None:
-    """Evaluating several points in one pass gives the losses of one after the other, or is refused in one line.
-
-    Either way the module is left as it was.
-    """
+    """Either way the module is left as it was."""
     module, inputs = make(name)
     weights = Weights(module, Directions(KEY, "rademacher"))
     before = weights.fingerprint()
@@ -62,10 +56,7 @@ def test_points_in_one_pass_are_those_one_after_the_other(name: str) -> None:
 
 @pytest.mark.parametrize(("law", "groups"), [("sphere", ()), ("gaussian", (("0.*", 1.0, 3.0),))])
 def test_every_point_is_that_of_explicit_vectors(law: str, groups: Any) -> None:
-    """Losses at each of several points equal those with explicit weights in float64.
-
-    The oracle makes the directions u as tensors and uses torch.func.functional_call.
-    """
+    """The oracle makes the directions u as tensors and uses torch.func.functional_call."""
     torch.manual_seed(0)
     module, x = dense_net().double(), X.double()
     # This weight is stored in another order than row by row.
@@ -92,10 +83,7 @@ def kept_view() -> nn.Module:
 
 
 def test_memory_read_behind_torch_functions_is_refused() -> None:
-    """Several points at once are refused for losses that read the weights' memory without a torch function.
-
-    A view made earlier would read the weights x at every point, and the difference of the losses would be zero.
-    """
+    """A view made earlier would read the weights x at every point, and the difference of the losses would be zero."""
     weights = Weights(kept_view(), Directions(KEY, "rademacher"))
     with pytest.raises(ValueError, match=r"points_at_once must be 1 for these losses: w\.0 is read"):
         weights.evaluated(POINTS, lambda module: module(X), 2)
@@ -116,26 +104,6 @@ def test_a_record_keeps_its_numbers_beside_any_other() -> None:
     for one, other in zip(plain, beside, strict=True):
         assert torch.equal(one[[0, 2, 3]], other[[0, 2, 3]])
         assert not torch.isfinite(other[1])
-
-
-def test_a_private_run_is_paid_for_replayed_and_verified(tmp_path: Path) -> None:
-    """A private run with several points evaluated at once is paid for, replayed and verified.
-
-    It can go on with one point after the other: how many are evaluated at once is no setting of the run.
-    """
-    common: dict[str, Any] = {**BUDGET, **STEP, **POISSON, "directions_per_step": 2, "folder": tmp_path / "run"}
-    run = make_private_with_epsilon(Logistic(), losses, records(), points_at_once=4, **common)
-    for _ in range(3):
-        run.step()
-    run.close()
-    run = make_private_with_epsilon(Logistic(), losses, records(), resume=True, **common)
-    run.run()
-    assert sum(unit.steps for unit in run.history) == STEP["steps"]
-    run.close()
-    again = Logistic()
-    replay(tmp_path / "run" / RUN, again)
-    assert torch.equal(again.weight, run.weights.parameters[0])
-    assert verified([str(tmp_path / "run")]) == 0
 
 
 def test_what_cannot_be_together_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -118,11 +118,8 @@ def everything(module: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.filterwarnings("ignore:module runs in eval mode")
 @pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.__name__)
 def test_nothing_of_the_records_is_handed_out(tmp_path: Path, mark: Callable[[Any, Tensor], None]) -> None:
-    """Nothing of the records is handed out: a start is refused, or all tensors but the trained ones stay the same.
-
-    They are compared at every save and at the end with those before the first call. `mark` is what the forward pass
-    does with records.
-    """
+    """They are compared at every save and at the end with those before the first call. `mark` is what the forward pass
+    does with records."""
     module = Marked(mark)
     before, layout = everything(module), [name for name, _ in module.named_modules()]
 
@@ -162,10 +159,7 @@ def test_frozen_parameters_and_large_buffers_must_not_be_written(monkeypatch: py
 
 
 def test_what_others_write_between_evaluations_stays() -> None:
-    """What the module's owner changes between evaluations stays.
-
-    A module that is moved, loaded or written to is evaluated as it is found, and left so.
-    """
+    """A module that is moved, loaded or written to is evaluated as it is found, and left so."""
     module = Marked(filled)
     found = weights(module)
     for change in (lambda: module.kept.fill_(2.0), lambda: module.double(), lambda: module.kept.data.fill_(3.0)):
