@@ -182,6 +182,14 @@ def test_step_sizes_may_be_another_processors() -> None:
             replace(begun, step_sizes=other).require_same(begun)
 
 
+def test_the_key_of_the_directions_may_be_given(tmp_path: Path) -> None:
+    key = b"sixteen bytes..."
+    make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "a", key=key).close()
+    assert read(tmp_path / "a")[0].key == key.hex()
+    with pytest.raises(ValueError, match=r"^key must be 16 bytes; got b'short'"):
+        make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "b", key=b"short")
+
+
 def test_noise_that_is_less_than_what_is_accounted_for_is_no_plan() -> None:
     chosen = plan()
     for changes in ({"scale": chosen.scale - 1}, {"levels": 0}, {"noise_multiplier": 2 * chosen.noise_multiplier}):
