@@ -273,18 +273,6 @@ class Encoder(nn.Module):
         return self.head(self.layers(self.words(ids), src_key_padding_mask=~mask)[:, 0])
 
 
-class Packed(nn.Module):
-    """A recurrent network on packed sequences: at each word its products have a row for every record with that word."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.body, self.head = nn.Embedding(WORDS, 8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 3)
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(self.words(ids), mask.sum(1), batch_first=True, enforce_sorted=False)
-        return self.head(self.body(packed)[1][0][0])
-
-
 class Recurrent(nn.Module):
     def __init__(self, *, kept: bool) -> None:
         super().__init__()
@@ -316,19 +304,6 @@ class Experts(nn.Module):
             mine = torch.where(weights.argmax(1) == index)[0][: self.capacity]
             out[mine] = expert(x[mine]) * weights[mine, index, None]
         return out
-
-
-class Counter(nn.Module):
-    """A module with a buffer that counts evaluations, which changes no loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.tensor(0))
-        self.layer = nn.Linear(D, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return self.layer(x)
 
 
 class Cached(nn.Module):
@@ -401,7 +376,6 @@ COUPLED: dict[str, Case] = {
     "calls are counted": table(losses=counting(1e-3)),
     "a running average": table(losses=running_average()),
     "a recurrent state that is kept": table(lambda: Recurrent(kept=True), data=SEQUENCES),
-    "a buffer that counts": table(Counter),
     "only at shifted weights": table(lambda: net(Apply(lambda x: x)), only_shifted),
     "only at one of the points": table(lambda: still(net()), only_on_side(1)),
     "a batch changed in place": table(losses=in_place),
@@ -462,7 +436,6 @@ SOUND: dict[str, Case] = {
     "masked attention, hardly any padding": text(Attention, shortest=LONGEST - 1),
     "an encoder": text(lambda: Encoder(nested=False)),
     "an encoder over nested tensors": text(lambda: Encoder(nested=True)),
-    "packed sequences": text(Packed),
     "a data set that draws": table(data=Jittered(0.1)),
     "a data set that draws from the system": table(data=FromTheSystem()),
     "padded as it is read": (lambda: Pooled(masked=True), text_losses, Together(Texts(), padded_together), None),

@@ -134,22 +134,3 @@ def test_vector_clip_of_any_rows(rows, clip):
             np.testing.assert_allclose(after, before, rtol=1e-15, atol=0)
         elif 1e-290 < norm < 1e290:
             np.testing.assert_allclose(after, before * (clip / norm), rtol=1e-13, atol=1e-300)
-
-
-@exact
-@given(
-    arrays(float, 5, elements=st.floats(-1e6, 1e6)),
-    arrays(float, 3, elements=st.floats(-10, 10)),
-    st.floats(1e-3, 1e3),
-)
-def test_clipping_along_a_common_direction(values, u, clip):
-    """Clipping the vectors s_i u in norm is clipping the scalars: clip_C(s_i u) = clip_{C/||u||}(s_i) u.
-
-    `dpgd_0th` uses that instead of n vectors. Subnormal products have an absolute spacing, so that no relative accuracy
-    can be asked of them.
-    """
-    norm = float(np.linalg.norm(u))
-    assume(norm > 1e-3)
-    expected = clip_vectors(np.outer(values, u), clip)
-    found = clip_scalars(values, clip / norm)[:, None] * u
-    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=np.finfo(float).tiny)

@@ -95,15 +95,6 @@ def test_pieces_do_not_change_the_values(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
-@pytest.mark.parametrize("width", [7, 256])
-def test_rows_are_those_of_the_whole(kind, width):
-    directions = Directions(KEY, kind)
-    rows = torch.tensor([0, 1, 5, 6, 39, 2])
-    whole = directions.fill_(torch.empty(40, width), 3, 7, scale=0.1)
-    assert torch.equal(directions.rows(3, 7, rows, width, 0.1), whole[rows])
-
-
-@pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_a_shift_is_one_rounded_sum_of_the_rounded_product(kind, dtype):
     directions, scale = Directions(KEY, kind), 1e-3

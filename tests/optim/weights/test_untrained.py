@@ -48,28 +48,13 @@ def filled(module: Any, x: Tensor) -> None:
         module.kept.copy_(x.mean(0))
 
 
-def by_data(module: Any, x: Tensor) -> None:
-    module.kept.data.copy_(torch.maximum(module.kept.data, x.max(0).values))
-
-
 def replaced(module: Any, x: Tensor) -> None:
     module.kept = module.kept.maximum(x.max(0).values) if module.kept.any() else x.max(0).values
-
-
-def other_memory(module: Any, x: Tensor) -> None:
-    if not module.kept.any():
-        module.kept.data = x.mean(0)
 
 
 def not_saved(module: Any, x: Tensor) -> None:
     if not module.beside.any():
         module.beside.copy_(x.mean(0))
-
-
-def made(module: Any, x: Tensor) -> None:
-    """Registers a buffer with the mean of the records x in the first call of `module`."""
-    if "late" not in dict(module.named_buffers()):
-        module.register_buffer("late", x.mean(0))
 
 
 def made_inside(module: Any, x: Tensor) -> None:
@@ -99,8 +84,7 @@ def by_numpy(module: Any, x: Tensor) -> None:
 
 
 MARKS = (
-    filled, by_data, replaced, other_memory, not_saved, made, made_inside, frozen_replaced, frozen_memory,
-    by_a_kernel_that_says_nothing, by_numpy,
+    filled, replaced, not_saved, made_inside, frozen_replaced, frozen_memory, by_a_kernel_that_says_nothing, by_numpy,
 )  # fmt: skip
 REFUSED = (frozen_memory, by_a_kernel_that_says_nothing)
 """Functions that change what cannot be put back at every call; the start refuses them."""
