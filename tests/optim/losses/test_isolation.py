@@ -220,16 +220,6 @@ def test_a_run_with_a_few_lost_records_or_0_1_losses_is_not(tmp_path: Path, micr
         started(case, tmp_path / str(number), micro_batch=micro_batch)
 
 
-def test_one_record_a_micro_batch_has_nothing_beside_it(tmp_path: Path) -> None:
-    """With one record in a micro-batch, losses that mix the records of a batch mix none and are accepted.
-
-    A state that is kept from one evaluation to the next is still refused.
-    """
-    started(table(losses=after(lambda v: v + v.mean())), tmp_path / "run", micro_batch=1)
-    with pytest.raises(ValueError, match="when it is evaluated again"):
-        started(COUPLED["a running average"], tmp_path / "other", micro_batch=1)
-
-
 @pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("micro_batch", [16, 1])
 def test_exact_isolation_gives_a_record_the_same_bits_beside_any_others(

@@ -13,15 +13,7 @@ from dpzero_theory.optim.losses.trace import Trace  # noqa: E402
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 BERT = {"vocab_size": 20, "max_position_embeddings": 12, **SIZES}
-T5 = {
-    "vocab_size": 20,
-    "d_model": 8,
-    "d_kv": 4,
-    "d_ff": 8,
-    "num_layers": 1,
-    "num_heads": 2,
-    "decoder_start_token_id": 0,
-}
+T5 = {"vocab_size": 20, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
 
 
 def bert(name: str, **changes: Any) -> Any:
@@ -42,7 +34,7 @@ MODELS = {
             num_hidden_layers=1, num_attention_heads=2,
         )
     ),
-    "seq2seq": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
+    "seq2seq": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5, decoder_start_token_id=0)),
     "seq2seq of bart": lambda: transformers.BartForConditionalGeneration(
         transformers.BartConfig(
             vocab_size=20, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,

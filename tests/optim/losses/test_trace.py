@@ -20,32 +20,6 @@ def traced(work: Callable[[Tensor], object], x: Tensor = X) -> Trace:
     return trace
 
 
-@pytest.mark.parametrize(
-    ("work", "eps"),
-    [
-        (lambda x: x.double(), 2.0**-52),
-        (lambda x: x + 1, 2.0**-23),
-        (lambda x: (x.bfloat16() + 1).float(), 2.0**-7),
-        (lambda x: x > 0, 0.0),
-    ],
-)
-def test_the_coarsest_type_of_any_operation_is_seen(work: Callable[[Tensor], object], eps: float) -> None:
-    assert traced(work).coarsest == eps
-
-
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda x: x.sum().item(),
-        lambda x: x[x > 0],
-        lambda x: torch.unique(x),
-        lambda x: x.masked_select(x > 0),
-    ],
-)
-def test_what_makes_the_rest_depend_on_values_is_seen(work: Callable[[Tensor], object]) -> None:
-    assert traced(work).reads.startswith("aten.")
-
-
 APART = {
     "rows": lambda x: x @ W.T,
     "turned": lambda x: x.T * 2,

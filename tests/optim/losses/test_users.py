@@ -148,24 +148,22 @@ def test_owners_by_column_position_function_or_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "options", "said"),
     [
-        (["a"] * 29 + [["a", "b"]], r"one owner; got 2 for text 29: leave texts of several owners out"),
-        (["a"] * 29 + [None], r"key must give every text one owner; got None for text 29"),
-        (["a"] * 29, r"key must have one owner for each of 30 texts; got 29"),
-        ("speaker", r"key must be found in every text; got 'speaker'"),
+        (["a"] * 29 + [["a", "b"]], {}, r"one owner; got 2 for text 29: leave texts of several owners out"),
+        (["a"] * 29 + [None], {}, r"key must give every text one owner; got None for text 29"),
+        (["a"] * 29, {}, r"key must have one owner for each of 30 texts; got 29"),
+        ("speaker", {}, r"key must be found in every text; got 'speaker'"),
+        ("who", {"at_most": 0}, "at_most must be"),
+        ("who", {"combined": "max"}, "combined must be"),
     ],
 )
-def test_texts_without_one_owner_are_refused(key: Any, said: str) -> None:
+def test_texts_without_one_owner_are_refused(key: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        by_user(texts(), key)
+        by_user(texts(), key, **options)
 
 
-def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at_most must be"):
-        by_user(texts(), "who", at_most=0)
-    with pytest.raises(ValueError, match="combined must be"):
-        by_user(texts(), "who", combined="max")
+def test_users_of_users_and_public_texts_without_users_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="texts must be the entries themselves"):
         by_user(by_user(texts(), "who"), 0)
     with pytest.raises(ValueError, match="public_data must be made by by_user where data is"):

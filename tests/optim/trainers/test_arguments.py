@@ -327,20 +327,10 @@ def test_searches_that_are_not_paid_for_are_refused(tmp_path: Path) -> None:
         trainer.hyperparameter_search(n_trials=2)
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (None, "batches must hold labels, as a tensor"),
-        (7, "labels must be integers from 0 to 1, the model's classes, .*; got 7"),
-        (0.5, "labels must be integers, numbers of classes; got torch.float32"),
-        ([1, 2, 3], r"labels must be of shape \(5,\) .*; got \(5, 3\)"),
-    ],
-)
-def test_labels_that_are_none_of_the_models_are_one_line(tmp_path: Path, labels: Any, message: str) -> None:
+def test_labels_that_are_none_of_the_models_are_one_line(tmp_path: Path) -> None:
     trainer = made(tmp_path)
-    given = {} if labels is None else {"labels": labels}
-    trainer.train_dataset = [{**{k: v for k, v in row.items() if k != "labels"}, **given} for row in ROWS]
-    with pytest.raises(ValueError, match=f"^{message}") as found:
+    trainer.train_dataset = [{**row, "labels": 7} for row in ROWS]
+    with pytest.raises(ValueError, match=r"^labels must be integers from 0 to 1, the model's classes") as found:
         trainer.train()
     assert "\n" not in str(found.value)
     assert not (tmp_path / "_dpzero").exists()

@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),  # TRL's own
     pytest.mark.filterwarnings("ignore:Could not find a config file"),  # peft looks for one beside the GGUF file
 ]
-ADAPTER = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"])
 NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "self_attn.q_proj": "blk.0.attn_q", "self_attn.k_proj": "blk.0.attn_k", "self_attn.v_proj": "blk.0.attn_v",
@@ -37,6 +36,10 @@ NAMES = {
     "post_attention_layernorm": "blk.0.ffn_norm",
 }  # fmt: skip
 """The names of a Llama model's tensors in transformers and in GGUF files."""
+
+
+def adapter() -> Any:
+    return peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"])
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def trainer(base: Any, folder: Path, save: str = "steps", **options: Any) -> DPZ
 def test_adapters_on_a_gguf_file_are_trained_and_saved(base: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="quantiz"):
         Trainer(base, TrainingArguments(str(tmp_path / "theirs"), use_cpu=True))
-    made = trainer(base, tmp_path / "run", peft_config=ADAPTER)
+    made = trainer(base, tmp_path / "run", peft_config=adapter())
     assert made.train().global_step == PRIVATE["steps"]
     assert (tmp_path / "run" / "checkpoint-4" / "adapter_model.safetensors").exists()
     assert any(weight.abs().max() > 0 for name, weight in made.model.named_parameters() if "lora_B" in name)
@@ -103,7 +106,7 @@ def of_bits(folder: Path, **bits: Any) -> DPZeroSFTTrainer:
     with torch.no_grad():  # a layer in 4 bits repacks itself when it is first run on a processor
         found.eval()(input_ids=torch.zeros(1, 2, dtype=torch.long))
     private = {**PRIVATE, "isolation": "exact", "micro_batch": 1}
-    return trainer(found, folder / "run", private=private, peft_config=ADAPTER)
+    return trainer(found, folder / "run", private=private, peft_config=adapter())
 
 
 @pytest.mark.parametrize("bits", [{"load_in_4bit": True}, {"load_in_8bit": True, "llm_int8_threshold": 0.0}], ids=str)
