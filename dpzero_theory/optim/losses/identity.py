@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import dpzero_theory
-from dpzero_theory.optim.losses.records import Unreadable, each
+from dpzero_theory.optim.losses.records import each
 from dpzero_theory.optim.weights.module import Weights
 
 KEY_BYTES = 32
@@ -34,11 +34,6 @@ RECORDS = 1000
 for in another data set (`shared`)."""
 SEARCHED = 20_000
 """How many records, the first ones, of its argument `data` the function `shared` looks through at most."""
-_UNREADABLE = (
-    b"\x80\x04\x95-" + bytes(7) + b"\x8c\x1bdpzero_theory.optim.records\x94\x8c\x06Unread\x94\x93\x94)\x81\x94."
-)
-"""The bytes that stand in a digest for a record that cannot be read. They never change, because the folders of runs
-keep digests that they are in."""
 
 
 def layout(weights: Weights) -> str:
@@ -155,6 +150,6 @@ def _bytes(value: Any) -> Iterator[bytes]:
         for part in value:
             yield from _bytes(part)
     else:
-        text = _UNREADABLE if isinstance(value, Unreadable) else pickle.dumps(value, protocol=4)
+        text = pickle.dumps(value, protocol=4)
         yield f"{len(text)} ".encode()
         yield text

@@ -60,10 +60,7 @@ MODELS: dict[str, tuple[Any, str]] = {
 
 
 def model_of(name: str, trained: str) -> Any:
-    """Returns the model called `name` in evaluation mode.
-
-    Its weights are frozen, except those whose names contain `trained`.
-    """
+    """Returns a model in evaluation mode, frozen but for the weights whose names contain `trained`."""
     torch.manual_seed(5)
     model = MODELS[name][0]().eval()
     for part, weight in model.named_parameters():
@@ -74,11 +71,7 @@ def model_of(name: str, trained: str) -> Any:
 
 
 class Records(Dataset[Any]):
-    """A data set of token ids with padding on one side, and a label for each record.
-
-    `side` is the side of the padding. The label is one of `classes` classes, or, without classes, the last token's id
-    at that token's place.
-    """
+    """Token ids with padding on one `side`, labelled by one of `classes` classes, or at their last token by its id."""
 
     def __init__(self, side: str, classes: int = 0) -> None:
         drawn = torch.Generator().manual_seed(2)
@@ -86,19 +79,13 @@ class Records(Dataset[Any]):
         for index in range(RECORDS):
             real = 3 + index % (LENGTH - 2)
             ids, mask = torch.ones(LENGTH, dtype=torch.long), torch.zeros(LENGTH, dtype=torch.long)
+            labels = torch.full((LENGTH,), -100)
             place = slice(LENGTH - real, LENGTH) if side == "left" else slice(0, real)
             ids[place] = torch.randint(4, 30, (real,), generator=drawn)
             mask[place] = 1
-            labels = torch.full((LENGTH,), -100)
-            last = range(LENGTH)[place][-1]
-            labels[last] = 4 + index % 3
-            self.rows.append(
-                {
-                    "input_ids": ids,
-                    "attention_mask": mask,
-                    "labels": torch.tensor(index % classes) if classes else labels,
-                }
-            )
+            labels[range(LENGTH)[place][-1]] = 4 + index % 3
+            given = torch.tensor(index % classes) if classes else labels
+            self.rows.append({"input_ids": ids, "attention_mask": mask, "labels": given})
 
     def __len__(self) -> int:
         return RECORDS
@@ -158,10 +145,7 @@ def test_options_are_the_only_classes(name: str) -> None:
 
 
 def four_dimensional(rows: Any) -> Any:
-    """Returns a batch with four-dimensional attention masks, and with the tokens' positions.
-
-    The positions cannot be read from such masks. `rows` are the records of the batch.
-    """
+    """Returns a batch with four-dimensional attention masks, and the positions, which such masks do not tell."""
     batch = torch.utils.data.default_collate(rows)
     seen = batch["attention_mask"].bool()
     causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
