@@ -225,7 +225,7 @@ def test_a_run_with_a_few_lost_records_or_0_1_losses_is_not(tmp_path: Path, micr
 def test_exact_isolation_gives_a_record_the_same_bits_beside_any_others(
     tmp_path: Path, name: str, micro_batch: int
 ) -> None:
-    changes = {**POISSON, "expected_batch": 12, "smoothing": 1e-2 if name == "bfloat16" else 1e-6}
+    changes = {**POISSON, "expected_batch": 12, "smoothing": 1e-2 if name == "bfloat16" else 1e-5}
     run, sizes = started(FIXED[name], tmp_path, isolation="exact", micro_batch=micro_batch, **changes)
     assert len(sizes) < MOST
     assert sum(sizes) < MOST * micro_batch
