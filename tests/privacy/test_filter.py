@@ -3,14 +3,17 @@
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.interpolate import Akima1DInterpolator
 
-from benchmarks import adaptive
 from dpzero_theory.bisection import smallest_real
-from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.accountant import epsilon_of_history, upper_epsilon
 from dpzero_theory.privacy.filter import BudgetExceededError, Filter, GaussianFilter, WorstFilter
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
 from dpzero_theory.privacy.step import History, Step
 
@@ -140,10 +143,67 @@ def test_steps_that_one_pair_dominates_regain_what_a_plan_has() -> None:
     assert spent_until_full(Filter(2.0, 1e-6, planned=full), full) == 4490
 
 
+def after(losses: Array, value: Array, step: Step) -> Array:
+    """Return the mean of a function of the loss after one more step, for each loss before it, where the record is
+    there: by a sum over the noise, and cubic interpolation in the loss. value: the function at `losses`."""
+    q, s = step.sampling.sample_rate, step.noise
+    noise = np.linspace(-8.5, 8.5, 201)
+    weight = np.exp(-(noise**2) / 2)
+    weight, found, spline = weight / weight.sum(), np.zeros(len(losses)), Akima1DInterpolator(losses, value)
+    for share, mean in ((1 - q, 0.0), (q, 1.0)):
+        if share:
+            x = mean + s * noise
+            loss = np.log1p(q * np.expm1((2 * x - 1) / (2 * s * s)))
+            found += share * (spline(np.clip(losses[:, None] + loss, losses[0], losses[-1])) @ weight)
+    return found
+
+
+def chosen(number: int) -> dict[str, Any]:
+    """Return what the best policy on the menu with this number attains, as a share of delta, beside a plan of its first
+    step alone, which attains exactly 1 but for the error of this computation."""
+    rng = np.random.default_rng((20_261_126, number))
+    delta = float(10 ** rng.uniform(-5, -1.5))
+    budget: GaussianFilter | WorstFilter
+    if number % 2:
+        epsilon, most = float(rng.uniform(0.5, 2.0)), 6
+        budget = GaussianFilter(epsilon, delta)
+        unit = float(gdp_from_epsilon(epsilon, delta)) ** 2 / most * (1 - 1e-9)
+        sizes = sorted({1, *(int(size) for size in rng.integers(1, 5, 2))})
+        menu = [(size, Step(1 / math.sqrt(size * unit), FullBatch(), "add-remove")) for size in sizes]
+        spread, large = math.sqrt(most * unit), 0.0
+    else:
+        q, s, most = float(rng.uniform(0.05, 0.9)), float(rng.uniform(0.8, 4.0)), int(rng.integers(2, 5))
+        worst = Step(s, Poisson(q), "add-remove")
+        while not (epsilon := upper_epsilon(worst * most, delta).upper * (1 + 1e-9)) > 0:
+            delta /= 10  # these steps cost no epsilon at that delta
+        budget = WorstFilter(epsilon, delta, worst=worst)
+        less = [Step(s * rng.uniform(1, 2), Poisson(q * rng.uniform(0.2, 1)), "add-remove") for _ in range(2)]
+        menu = [(1, step) for step in (worst, *less)]
+        spread, large = q * math.sqrt(most * math.expm1(1 / s**2)), 4.0 if s < 2 else 0.0
+    for size, step in menu:
+        full = step * (most // size)
+        if not budget.has_room(full) or budget.has_room(full + menu[0][1] * (most % size + 1)):
+            raise AssertionError(f"the budget has room for other steps than {full}")
+    losses = np.linspace(-8 * spread, epsilon + max(8 * spread, large), 601)
+    stop = np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
+    values = [stop]
+    for left in range(1, most + 1):
+        going_on = [after(losses, values[left - size], step) for size, step in menu if size <= left]
+        values.append(np.maximum(stop, np.max(going_on, axis=0)))
+    plan = stop
+    for _ in range(most):
+        plan = after(losses, plan, menu[0][1])
+    return {
+        "filter": type(budget).__name__, "epsilon": epsilon, "delta": delta, "steps": most, "menu": len(menu),
+        "plan": float(np.interp(0.0, losses, plan)) / delta,
+        "attained": float(np.interp(0.0, losses, values[most])) / delta, "status": "ok",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("number", [*range(1, 9), *range(1001, 1005)])
 def test_policies_stay_within_both_sharper_filters(number: int) -> None:
     """The best policy on each menu; odd numbers are of `GaussianFilter`, even ones of `WorstFilter`."""
-    row = adaptive.chosen({"setting": number})
+    row = chosen(number)
     assert 0.99 < row["plan"] <= row["attained"] + 1e-9
     assert row["attained"] <= row["plan"] + 5e-3
     assert row["attained"] <= 1.0 + 1e-2
@@ -166,7 +226,7 @@ def test_what_is_at_most_the_budget_on_every_path_breaks_it() -> None:
         menu.append(Step(met, Poisson(q), "add-remove"))
 
     stop = np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
-    best = adaptive.after(losses, np.max([adaptive.after(losses, stop, step) for step in menu], axis=0), first)
+    best = after(losses, np.max([after(losses, stop, step) for step in menu], axis=0), first)
     assert all(cost(step) <= epsilon for step in menu)
     assert float(np.interp(0.0, losses, best)) > 1.3 * delta
     for budget in (GaussianFilter(epsilon, delta), WorstFilter(epsilon, delta, worst=first)):
