@@ -40,7 +40,8 @@ def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
     """Returns a stream of standard normal numbers, drawn by a torch generator on `device`.
 
     `key` are integers that make the generator's seed, and `shape` is the shape of each row. All devices of one kind
-    draw the same numbers.
+    draw the same numbers. On a CPU torch uses 32 bits of a seed: two of 10^5 keys draw the same numbers with
+    probability 0.7.
     """
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
     generator = torch.Generator(device).manual_seed(seed)

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -99,12 +100,13 @@ def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int, tokens: int) 
     generators = []
     for prompt, real in zip(prompts.tolist(), mask.tolist(), strict=True):
         own = [token for token, kept in zip(prompt, real, strict=True) if kept]
-        digest = hashlib.blake2b(f"{step} {sample} {own}".encode(), digest_size=8).digest()
-        generators.append(torch.Generator().manual_seed(int.from_bytes(digest, "little")))
+        digest = hashlib.blake2b(f"{step} {sample} {own}".encode(), digest_size=16).digest()
+        # torch's generator on a CPU uses 32 bits of a seed, so that two of 10^5 records would draw the same numbers
+        generators.append(np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))))
 
     def draw(t: int, vocabulary: int) -> Tensor:
         assert t < tokens
-        uniform = torch.stack([torch.rand(vocabulary, dtype=torch.float64, generator=one) for one in generators])
+        uniform = torch.from_numpy(np.stack([one.random(vocabulary) for one in generators]))
         return -torch.log(-torch.log(uniform.clamp_min(torch.finfo(torch.float64).tiny)))
 
     return draw

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dpzero_theory.optim.losses.evaluation import in_step, step_now
-from dpzero_theory.optim.losses.rewards import reward_losses
+from dpzero_theory.optim.losses.rewards import _gumbel, reward_losses
 from dpzero_theory.optim.private import make_private_with_epsilon
 
 transformers = pytest.importorskip("transformers")
@@ -147,3 +147,10 @@ def right() -> Any:
 def test_what_gives_no_reward_is_refused(work: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         work()
+
+
+def test_two_of_many_records_do_not_draw_the_same_numbers() -> None:
+    """With seeds of 32 bits two of 200,000 prompts would share their numbers with probability 0.99."""
+    prompts = torch.arange(200_000)[:, None]
+    first = _gumbel(prompts, torch.ones_like(prompts), 0, 0, 1)(0, 1)
+    assert len(first.unique()) == len(prompts)
