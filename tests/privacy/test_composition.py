@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.certified.laws.parts import OneOf
-from dpzero_theory.privacy.certified.laws.zeroed import zeroed_pairs
+from dpzero_theory.privacy.laws.gaussian import Pair
+from dpzero_theory.privacy.laws.parts import OneOf
+from dpzero_theory.privacy.laws.zeroed import zeroed_pairs
 from dpzero_theory.privacy.composition import Composition, Epochs, FinitePairs, Pairs, PlainGaussian, by_chance
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of

@@ -20,7 +20,7 @@ from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.allocations.allocation import Allocated
+from dpzero_theory.privacy.laws.allocation import Allocated
 from dpzero_theory.privacy.composition import Epochs, Part, PlainGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, FullBatch, RandomAllocation, Sampling

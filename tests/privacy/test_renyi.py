@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.certified.laws.concentrated import curve_pair, log_moment, summed
+from dpzero_theory.privacy.laws.concentrated import curve_pair, log_moment, summed
 from dpzero_theory.privacy.conversions import gdp_of_history, rdp_of_history, zcdp_of_history
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.stated import concentrated, renyi

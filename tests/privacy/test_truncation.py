@@ -14,7 +14,7 @@ from scipy import stats
 from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
+from dpzero_theory.privacy.grid import grid_delta_beside
 from dpzero_theory.privacy.certified.router import direction_delta
 from dpzero_theory.privacy.composition import FinitePairs, Pairs
 from dpzero_theory.privacy.interop.events import RELATIONS, event_from_history, history_from_event
