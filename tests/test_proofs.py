@@ -13,7 +13,7 @@ from paper_checks.sharp import promises
 
 ROOT = Path(__file__).resolve().parents[1]
 THEOREM = ROOT / "dpzero_theory/theory/sharp/proof.md"
-DERIVATION = ROOT / "dpzero_theory/privacy/certified/derivation.md"
+DERIVATION = ROOT / "dpzero_theory/privacy/laws/derivation.md"
 PROOFS = pytest.mark.parametrize("path", [THEOREM, DERIVATION], ids=lambda path: path.name)
 REFERENCE = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.M)
 PAIR = re.compile(r"\]\[([^\]]+)\]")

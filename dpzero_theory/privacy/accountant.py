@@ -1,7 +1,7 @@
 """delta and epsilon of a recorded history of releases, as certified brackets.
 
-Each release has a `Cost`; the costs of a history add up to one, whose laws are composed on a grid (module `grid`). Noise
-on a fine lattice costs what continuous noise does up to a ratio e^G of probabilities: then delta(epsilon) <= e^G
+Each release has a `Cost`; the costs of a history add up to one, whose laws are composed on a grid (module `grid`).
+Noise on a fine lattice costs what continuous noise does up to a ratio e^G of probabilities: then delta(epsilon) <= e^G
 delta'(epsilon - 2 G), with delta' for continuous noise.
 """
 
@@ -70,10 +70,7 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bracket, Brack
     Q(E) - e^epsilon P(E). The arguments are those of `delta_of_history`, whose bracket has the larger end of both.
     """
     cost = cost_of(releases_of(history))
-    first, second = (
-        replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2)
-        for way in (0, 1)
-    )
+    first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
     found = [cost_delta(one, epsilon) for one in ((first,) if first == second else (first, second))]
     one, other = (Bracket(each.lower, each.upper, each.upper, _method(cost)) for each in (found[0], found[-1]))
     return one, other
@@ -94,7 +91,7 @@ def excess(cost: Cost, target_epsilon: float, target_delta: float) -> float:
     it, both where epsilon is asked at the target delta and where delta is asked at the target epsilon."""
     beyond = [cost_epsilon(cost, target_delta).upper / target_epsilon - 1]
     if target_delta > 0:
-        beyond.append(cost_delta(cost, target_epsilon, near=target_delta).upper / target_delta - 1)
+        beyond.append(cost_delta(cost, target_epsilon).upper / target_delta - 1)
     return max(beyond)
 
 
@@ -111,9 +108,7 @@ def require_one_relation(releases: Sequence[Release]) -> None:
         raise ValueError(f"history must have one relation; got {', '.join(relations)}")
 
 
-def cost_delta(
-    cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3
-) -> Bounds:
+def cost_delta(cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3) -> Bounds:
     """Bounds on the smallest delta of a cost at an epsilon; the other arguments are those of `grid.delta_bounds`."""
     if epsilon >= cost.pure[0]:
         return Bounds(0.0, 0.0)
@@ -125,9 +120,11 @@ def cost_delta(
     if (shifted := cost.ratio + apart) > 0:
         at, least_at = at * (1 - 2.0**-50), (epsilon + 2 * cost.ratio) * (1 + 2.0**-50)
     found = _composed_delta(cost, at, least_at if shifted else at, near, wanted)
+    # No loss exceeds the pure epsilon.
+    most = min(-math.expm1(epsilon - cost.pure[0]) * (1 + 1e-15), 1.0)
     if not shifted:
-        return found
-    upper = min((found.upper + missing) * math.exp(cost.ratio) * (1 + 1e-15), 1.0)
+        return Bounds(min(found.lower, most), min(found.upper, most))
+    upper = min((found.upper + missing) * math.exp(cost.ratio) * (1 + 1e-15), most)
     return Bounds(min(found.lower * math.exp(-cost.ratio) * (1 - 1e-15), upper), upper)
 
 
@@ -137,7 +134,10 @@ def _composed_delta(cost: Cost, epsilon: float, least_at: float, near: float | N
         return Bounds(0.0, 1.0)
     if cost.closed:
         upper, lower = (_plain(square, at) for square, at in zip(cost.squares, (epsilon, least_at), strict=True))
-        upper = min(upper * (1 + GDP_ACCURACY) + 5e-324 * (upper > 0), 1.0)
+        upper = min(upper * (1 + GDP_ACCURACY) + 5e-324 * (cost.squares[0] > 0), 1.0)
+        if any(cost.below):
+            below = [(parts, parts) for parts in cost.directions(attained=True)]
+            lower = delta_bounds(below, least_at, near=near, wanted=wanted).lower
         return Bounds(min(lower * (1 - GDP_ACCURACY), upper), upper)
     return delta_bounds(_directions(cost), epsilon, least_at=least_at, near=near, wanted=wanted)
 
@@ -183,6 +183,9 @@ def _composed_epsilon(cost: Cost, delta: float, least_delta: float, wanted: floa
             float(epsilon_from_gdp(math.sqrt(square), at)) if square > 0 else 0.0
             for square, at in zip(cost.squares, (delta, least_delta), strict=True)
         )
+        if any(cost.below):
+            below = [(parts, parts) for parts in cost.directions(attained=True)]
+            lower = epsilon_bounds(below, least_delta, wanted=wanted).lower
         return Bounds(min(lower * (1 - 1e-9), upper), upper)
     return epsilon_bounds(_directions(cost), delta, least_delta=least_delta, wanted=wanted)
 
@@ -197,4 +200,3 @@ def notes(made: Sequence[Release]) -> tuple[str, ...]:
     sentences = [r.step.sampling.note(r.relation) for r in made if r.sample_rate < 1]
     sentences += [MECHANISMS[r.mechanism].note for r in made]
     return tuple(dict.fromkeys(note for note in sentences if note))
-

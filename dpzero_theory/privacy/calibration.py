@@ -25,7 +25,7 @@ _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
 _ROUGH, _FINE = 0.3, 1e-3
 """The relative widths of delta's bracket in the search for the noise and at its end."""
-_LOOKS, _TRIES, _SLOPE = 40, 12, -6.0
+_LOOKS, _MOVES, _SLOPE = 40, 12, -6.0
 _LEAST_STEP, _MOST_STEP = 1e-12, 1e-3
 """A noise multiplier that misses its target is raised by at least the first share of it, and at first by at most the
 second."""
@@ -155,7 +155,7 @@ def _moved(
     `missing`, -1 if less noise does. None if there is none within reach.
     """
     margin = 1e-7
-    for _ in range(_TRIES):
+    for _ in range(_MOVES):
         miss = missing(fine)
         step = min(max(miss * 1.03 / slope + margin, -0.7), 0.7)
         noise *= math.exp(way * step)

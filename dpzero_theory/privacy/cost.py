@@ -55,7 +55,9 @@ class Cost:
 
     def times(self, count: int) -> "Cost":
         """The cost of `count` times as many steps, of laws alone."""
-        above, below = (tuple(tuple((law, n * count) for law, n in parts) for parts in each) for each in (self.above, self.below))
+        above, below = (
+            tuple(tuple((law, n * count) for law, n in parts) for parts in each) for each in (self.above, self.below)
+        )
         return replace(self, above=above, below=below)  # type: ignore[arg-type]  # both have two directions
 
     def __add__(self, other: "Cost") -> "Cost":

@@ -10,7 +10,7 @@ width of the bracket falls as H^2. Every statement is derived in laws/derivation
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
@@ -19,8 +19,8 @@ from scipy.special import ndtri_exp
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.arithmetic import UNIT, log_c, log_law, log_sum
-from dpzero_theory.privacy.laws.fourier import compose, norm, spectrum
-from dpzero_theory.privacy.laws.law import Cells, Law, Span
+from dpzero_theory.privacy.laws.fourier import compose, spectrum
+from dpzero_theory.privacy.laws.law import Law, Span
 
 Parts = tuple[tuple[Law, int], ...]
 """A composition: the law of one release of each kind, with the number of such releases."""
@@ -30,7 +30,7 @@ _LEFT_OUT = 1e-7
 """Outputs of about this probability, as a share of delta, are left out of the sums; it is added to the upper end."""
 _FEWEST, _MOST = 2**12, 2**20
 """The fewest and the most points of a grid."""
-_MOST_CELLS = 2**17
+_MOST_OF_ONE = 2**17
 """The most cells that the losses of one release fill."""
 _REACH = 25.0
 """A composition tells of epsilon from this over 1 + tau below the epsilon for which it is made."""
@@ -38,7 +38,7 @@ _TAILS_APART, _TWICE = 2.0, 1e-5
 """Large losses are composed apart where that shortens the grid by the first factor. Runs with two of them have at most
 the second number as a share of delta."""
 _COARSE = 0.05
-_LARGEST_EPSILON, _HALVINGS = 1e7, 36
+_FARTHEST, _HALVINGS = 1e7, 36
 _FAR = 40.0
 """Of large losses those count that have e^-40 of the probability of all of them."""
 
@@ -59,7 +59,7 @@ class _Sketch:
         """The logs of E e^{rate L} of all the releases."""
         exponent = rates[:, None] * self.loss + self.log_mass
         top = exponent.max(axis=1)
-        return self.count * (top + np.log(np.exp(exponent - top[:, None]).sum(axis=1)))
+        return np.asarray(self.count * (top + np.log(np.exp(exponent - top[:, None]).sum(axis=1))))
 
     def tilted(self, tau: float) -> Array:
         exponent = self.log_mass + tau * self.loss
@@ -118,8 +118,8 @@ def _window(tau: float, sketches: Sequence[_Sketch], log_folded: float) -> tuple
 class _Upper:
     """Upper bounds on delta(epsilon), from the tilted law of the total loss of the laws that dominate.
 
-    first: the first loss of the sums. known: no smaller epsilon is known. gained, lost: the sums of P's and Q's weights from each loss on, in units
-    of e^log_scale. wrong: a bound on the error of delta in these units, at `centre`.
+    first: the first loss of the sums. known: no smaller epsilon is known. gained, lost: the sums of P's and Q's weights
+    from each loss on, in units of e^log_scale. wrong: a bound on the error of delta in these units, at `centre`.
     """
 
     centre: float
@@ -132,8 +132,13 @@ class _Upper:
     wrong: float
     relative: float
     log_scale: float
+    most: float = math.inf
 
     def delta(self, epsilon: float) -> float:
+        """The bound at an epsilon, infinite where it is not known. No loss exceeds `most`."""
+        return min(self._delta(epsilon), max(-math.expm1(epsilon - self.most) * (1 + 4 * UNIT), 0.0))
+
+    def _delta(self, epsilon: float) -> float:
         beyond = epsilon - self.centre
         wrong = self.wrong * math.exp(min(-self.tau * beyond, 700.0))
         at = max(math.floor((epsilon - self.first) / self.width) + 1, 0)
@@ -207,7 +212,7 @@ class _Grid:
         # The laws on the grid spread a little more than the rough ones.
         more = 0.01 * (top - bottom)
         self.bottom, top = bottom - more, top + more
-        self.width = max((top - self.bottom) / points, broadest * max(1 / _MOST_CELLS, 4 / points))
+        self.width = max((top - self.bottom) / points, broadest * max(1 / _MOST_OF_ONE, 4 / points))
         self.laws = [(law.cells(span, tau, self.width, lowest), count) for law, count, span in slices]
         self.relative = 1.1 * math.fsum(count * (c.error + 40 * UNIT) for c, count in self.laws)
         self.relative += 16 * UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
@@ -232,6 +237,7 @@ class _Grid:
         log_scale = math.fsum(n * (math.log(t) + c.log_scale) for (c, n), t in zip(self.laws, totals, strict=True))
         return start, law, log_scale, error, sum(math.exp(min(tail, 0.0)) for tail in tails)
 
+    @np.errstate(over="ignore")
     def upper(self) -> _Upper:
         tau, width = self.tau, self.width
         centre = self.epsilon
@@ -241,16 +247,19 @@ class _Grid:
         skipped = max(math.floor((centre - _REACH / (1 + tau)) / width) - start, 0)
         law = law[skipped:]
         beyond = (start + skipped + np.arange(len(law))) * width + slip - centre
-        weights = law * np.exp(-tau * beyond)
+        weights = law * np.exp(np.minimum(-tau * beyond, 700.0))
         gained, lost = (np.cumsum(each[::-1])[::-1] for each in (weights, weights * np.exp(-beyond)))
         # The weight (1 - e^-y) e^{-tau y} of a loss y beyond epsilon is at most c(tau), and falls after its peak. So
         # its sum over the grid is at most c + 1/(H tau (tau + 1)), which bounds its Euclidean norm.
         c = math.exp(log_c(tau))
         wrong = 1.01 * (error * math.sqrt(c * (c + 1 / (width * tau * (1 + tau)))) + tail * c)
-        first = float(beyond[0]) + centre if len(law) else math.inf
+        first = float(beyond[0]) + centre if len(law) else centre
         known = first if skipped else -math.inf
-        return _Upper(centre, tau, width, first, known, gained, lost, wrong, self.relative, log_scale - tau * centre + tau * slip)
+        return _Upper(
+            centre, tau, width, first, known, gained, lost, wrong, self.relative, log_scale - tau * centre + tau * slip
+        )
 
+    @np.errstate(over="ignore", invalid="ignore")
     def lower(self) -> _Lower:
         tau, width, centre = self.tau, self.width, self.epsilon
         # `offset` is the mean total loss less its mean when each loss is replaced by the centre of its cell.
@@ -306,6 +315,8 @@ class _Plan:
 
     def refined(self, points: int) -> "_Plan":
         """The plan for a grid of so many points."""
+        if not self.parts:
+            return self
         z = _reach(math.log(self.delta * _LEFT_OUT), self.steps)
         return _Plan(tuple((law.refined(points, z), count) for law, count in self.parts), self.delta, points)
 
@@ -343,11 +354,40 @@ class _Plan:
     def _term(
         self, slices: Slices, epsilon: float, tau: float, log_most: float, points: int, ends: str
     ) -> tuple[_Upper | None, _Lower | None]:
-        if math.fsum(count * law.largest(span) for law, count, span in slices) <= epsilon:
-            return None, None
+        most = math.fsum(count * law.largest(span) for law, count, span in slices)
+        if most <= epsilon:
+            # No total loss of this term exceeds epsilon, nor any larger one; of smaller ones nothing is said.
+            nothing = np.zeros(0)
+            return _Upper(epsilon, 0.0, 1.0, epsilon, most, nothing, nothing, 0.0, 0.0, 0.0), None
         log_folded = min(max(math.log(self.delta) - log_most - 18.0, -36.0), -12.0)
-        grid = _Grid(slices, epsilon, tau, points, log_folded)
-        return (grid.upper() if ends != "lower" else None), (grid.lower() if ends != "upper" else None)
+        try:
+            grid = _Grid(slices, epsilon, tau, points, log_folded)
+            lower = grid.lower() if ends != "upper" else None
+            return (replace(grid.upper(), most=most) if ends != "lower" else None), lower
+        except OverflowError:
+            return replace(self._moments(slices, epsilon), most=most), None
+
+    def _moments(self, slices: Slices, epsilon: float) -> _Upper:
+        """An upper bound by Chernoff's bound on laws that dominate, where no grid holds their sum."""
+        best: _Upper | None = None
+        highest = [law.largest(span) for law, _, span in slices]
+        for tau in np.geomspace(1.0, 1e5, 11):
+            moment, slip, wrong = 0.0, 0.0, 0.0
+            for (law, count, span), most in zip(slices, highest, strict=True):
+                cells = law.cells(span, float(tau), (abs(most) + 1e-9) / _FEWEST, -4 * abs(most))
+                total = float(np.sum(cells.upper))
+                if not total > 1e-250:
+                    break
+                moment += count * (math.log(total) + cells.log_scale)
+                slip, wrong = slip + count * cells.slip, wrong + 1.1 * count * (cells.error + 40 * UNIT)
+            else:
+                log_scale = moment + float(tau) * (slip * 1.01 - epsilon) + wrong + UNIT * 64 * float(tau) * epsilon
+                if best is None or log_scale + log_c(float(tau)) < best.log_scale + math.log(best.wrong):
+                    nothing, c = np.zeros(0), math.exp(log_c(float(tau)))
+                    best = _Upper(epsilon, float(tau), 1.0, epsilon, -math.inf, nothing, nothing, c, 1e-12, log_scale)
+        if best is None:
+            raise OverflowError("a law that no tilt resolves")
+        return best
 
     def _large_apart(self, epsilon: float, points: int, ends: str, log_rare: float, left: float) -> Composed:
         """delta as the sum over the sets of releases with a large loss: none, or one. Two or more have at most the
@@ -474,7 +514,7 @@ def delta_bounds(
         return Bounds(found.lower, min(found.upper, 1.0))
     makes = []
     for each in directions:
-        guess = min(max(math.exp(_guess(each[0], epsilon)), LEAST_DELTA), 0.1)
+        guess = math.exp(min(max(_guess(each[0], epsilon), math.log(LEAST_DELTA)), math.log(0.1)))
         while True:
             rough = _tried(make(*each, guess), _FEWEST).upper
             if rough > guess / 30 or guess <= LEAST_DELTA:
@@ -520,9 +560,9 @@ class _Root:
         for _ in range(6):
             top, bottom = _ends(self.plan, at, points)
             upper = _root(top.upper, self.delta, at, below=False)
-            if abs(upper - at) < 3 / (1 + top.tau) or upper > 1.2 * at + 0.01:
+            if top.tau > 0 and (abs(upper - at) < 3 / (1 + top.tau) or upper > 1.2 * at + 0.01):
                 break
-            at = upper
+            at = upper if top.tau > 0 else upper * (1 - 1e-3)
         lower = _root(bottom.lower, self.least_delta, min(upper, 1.2 * at + 0.01), below=True) if bottom else 0.0
         self.at = upper if lower > 0.9 * upper or upper < at else at
         return Bounds(min(lower, upper), upper)
@@ -539,9 +579,9 @@ def _root(delta: Callable[[float], float], target: float, near: float, *, below:
         return 0.0
     step = 1e-3 * max(near, 1e-3)
     if over(near):
-        low, high = outward(lambda x: not over(x), near + step, step, growth=4, most=_LARGEST_EPSILON)
+        low, high = outward(lambda x: not over(x), near + step, step, growth=4, most=_FARTHEST)
         low = max(low if low < high else near, near)
-        if high == _LARGEST_EPSILON and over(high):
+        if high == _FARTHEST and over(high):
             return low if below else math.inf
     else:
         high, low = outward(over, max(near - step, 0.0), -step, growth=4, most=0.0)

@@ -23,12 +23,13 @@ rate.
 - full, fixed-order: every batch's change is at most k times one record's, in no more batches; exact where a batch can
   hold k records.
 
-Each of these is a dominating pair of one release, so histories compose (`Sampling.group_cost`). A second bound holds for any history, by changing one record after another: delta_k(epsilon)
-<= sum over i < k of e^(i epsilon/k) delta(epsilon/k), where delta is for one record and delta_k for the group. The
-smaller of the two bounds is taken. It is the second where the noise is little compared with k clips and records of the
-group are seldom drawn together. With fixed-size batches and add-remove, the record after i others is removed from n - i
-records, of which a batch holds B, so that its sample rate is B/(n - i); every record counts at the last one's rate,
-B/(n - k + 1). If n is not given it is taken as the smallest number of records for which q n is a whole number.
+Each of these is a dominating pair of one release, so histories compose (`Sampling.group_cost`). A second bound holds
+for any history, by changing one record after another: delta_k(epsilon) <= sum over i < k of e^(i epsilon/k)
+delta(epsilon/k), where delta is for one record and delta_k for the group. The smaller of the two bounds is taken. It is
+the second where the noise is little compared with k clips and records of the group are seldom drawn together. With
+fixed-size batches and add-remove, the record after i others is removed from n - i records, of which a batch holds B, so
+that its sample rate is B/(n - i); every record counts at the last one's rate, B/(n - k + 1). If n is not given it is
+taken as the smallest number of records for which q n is a whole number.
 """
 
 import math
@@ -38,9 +39,17 @@ from fractions import Fraction
 from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import halved
-from dpzero_theory.privacy.accountant import cost_delta, cost_epsilon, cost_of, delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.accountant import excess, notes, require_one_relation
+from dpzero_theory.bisection import smallest_real
+from dpzero_theory.privacy.accountant import (
+    cost_delta,
+    cost_epsilon,
+    cost_of,
+    delta_of_history,
+    epsilon_of_history,
+    excess,
+    notes,
+    require_one_relation,
+)
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated, central_noise, least_noise, require_noise, settled
 from dpzero_theory.privacy.cost import NOTHING, UNKNOWN, Cost
@@ -51,6 +60,7 @@ from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
 _ROUNDING = 1e-12
 _MOST_EPSILON = 700.0
 _MOST_SIZE = 10**9
+_ONE_BY_ONE = "one record after another"
 _VACUOUS = 50.0
 """If the epsilon of a group is at least this, a note says that the guarantee protects nothing."""
 _ABOUT_EXACT = 1.1
@@ -118,8 +128,8 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
         f" {_MOST_EPSILON * group.size:g} is known to hold (`group_noise` says how much noise protects it)",
     )
     vacuous = (
-        f"epsilon {found.upper:.4g} protects nothing: this noise does not hide what {group.size} records may do together"
-        " (`group_noise` says how much does)"
+        f"epsilon {found.upper:.4g} protects nothing: this noise does not hide what {group.size} records may do"
+        " together (`group_noise` says how much does)"
     )
     bracket = group.bracket(found, vacuous if found.upper >= _VACUOUS else "")
     return replace(bracket, value=bracket.upper)
@@ -139,7 +149,7 @@ def group_excess(
         return excess(cost_of(group.made), target_epsilon, target_delta)
     beyond = [group.epsilon(target_delta).upper / target_epsilon - 1]
     if target_delta > 0:
-        beyond.append(group.delta(target_epsilon, near=target_delta).upper / target_delta - 1)
+        beyond.append(group.delta(target_epsilon).upper / target_delta - 1)
     return max(beyond)
 
 
@@ -188,7 +198,7 @@ class _Group:
             known.append(check.integer("n", n))
         self.size = check.integer("size", size, at_most=min([_MOST_SIZE, *known]))
         require_one_relation(self.made)
-        self.n = n
+        self.n, self.method = n, "grid"
         self.links = _links(self.made, self.size, n)
         if self.size > 1:
             self.one, self.each = cost_of(self.made), cost_of(self.links)
@@ -200,8 +210,12 @@ class _Group:
         found = cost_delta(self.together, epsilon, near=near, wanted=wanted)
         if found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
-        upper = min(found.upper, self._one_by_one(epsilon / self.size, near))
+        upper = found.upper
+        if (each := self._one_by_one(epsilon / self.size, near)) < upper:
+            upper, self.method = each, _ONE_BY_ONE
         one = cost_delta(self.one, epsilon, near=near, wanted=wanted).lower
+        if not self._known and self.attained:
+            one = max(one, cost_delta(self._below, epsilon, near=near, wanted=wanted).lower)
         return Bounds(min(max(found.lower, one), upper), upper)
 
     def epsilon(self, delta: float) -> Bounds:
@@ -210,18 +224,23 @@ class _Group:
             return found
         least = cost_epsilon(self.one, delta).lower
         if not self._known and self.attained:
-            below = replace(self.together, above=self.together.below, squares=(self.together.squares[1],) * 2)
-            least = max(least, cost_epsilon(below, delta).lower)
+            least = max(least, cost_epsilon(self._below, delta).lower)
         most = min(found.upper / self.size, _MOST_EPSILON)
-        upper = found.upper
-        if self._one_by_one(most, delta) <= delta:
-            share = halved(lambda x: self._one_by_one(x, delta) > delta, 0.0, most, 30, _near)[1]
-            upper = min(share * self.size * (1 + _ROUNDING), upper)
+        upper, first = found.upper, max(least, 1e-6)
+        if first <= most:
+            share = smallest_real(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
+            if share is not None and share * self.size * (1 + _ROUNDING) < upper:
+                upper, self.method = share * self.size * (1 + _ROUNDING), _ONE_BY_ONE
         return Bounds(min(max(found.lower, least), upper), upper)
 
     @property
     def _known(self) -> bool:
         return self.together.squares[0] < math.inf
+
+    @property
+    def _below(self) -> Cost:
+        """What data attain, as a cost of its own."""
+        return replace(self.together, above=self.together.below, squares=(self.together.squares[1],) * 2)
 
     def _one_by_one(self, epsilon: float, near: float | None) -> float:
         """An upper bound on delta at `size` times `epsilon`, by changing one record after another, each at epsilon.
@@ -247,11 +266,7 @@ class _Group:
         if not (self._known and self.together.exact):
             whose = "attained by data of a group" if self.attained else "that of one record"
             said.append(f"groups of {self.size} records: the upper end is certified, the lower end is {whose}")
-        return Bracket(found.lower, found.upper, found.upper, "grid", tuple(one for one in said if one))
-
-
-def _near(low: float, high: float) -> float:
-    return high if high - low <= 1e-3 * high else (low + high) / 2
+        return Bracket(found.lower, found.upper, found.upper, self.method, tuple(one for one in said if one))
 
 
 def _records(made: Release, n: int | None) -> int | None:

@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
+from dpzero_theory import check
 from dpzero_theory.privacy.cost import NOTHING, UNKNOWN, Cost
 from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier
 from dpzero_theory.privacy.laplace import FINE_LAPLACE, laplace_multiplier, lattice_gap, release_epsilon
@@ -28,10 +29,22 @@ from dpzero_theory.privacy.laws.laplace import (
 )
 from dpzero_theory.privacy.laws.shifts import any_drawn
 from dpzero_theory.privacy.noise import NoiseSource
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import Sampling
 from dpzero_theory.registry import Registry
 
-if TYPE_CHECKING:
-    from dpzero_theory.privacy.step import Step
+
+class Made(Protocol):
+    """What a noise law needs to know of a step. A `step.Step` has all of it."""
+
+    @property
+    def noise(self) -> float: ...
+    @property
+    def sampling(self) -> Sampling: ...
+    @property
+    def relation(self) -> Relation: ...
+    @property
+    def coordinates(self) -> int: ...
 
 
 class Mechanism(ABC):
@@ -69,22 +82,22 @@ class Mechanism(ABC):
                 f"coordinates must be at most {self.coordinates} with mechanism {self.name}; got {coordinates}"
             )
 
-    def require_noise(self, step: "Step", steps: int) -> None:
+    def require_noise(self, step: Made, steps: int) -> None:
         """Raise ValueError if the steps have so little noise that the cost of this law is not known."""
         return
 
     @abstractmethod
-    def cost(self, step: "Step", steps: int) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         """What `steps` steps equal to `step` cost. Raises ValueError for steps outside the law's range."""
 
-    def group_cost(self, step: "Step", steps: int, size: int, n: int | None) -> Cost | None:
+    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
         """What the steps cost data sets that differ in up to `size` of n records; None if it is not known.
 
         n: the number of all records, or None, which stands for any number.
         """
         return self.cost(step, steps) if size == 1 else None
 
-    def multiplier(self, step: "Step", steps: int, target_epsilon: float) -> float | None:
+    def multiplier(self, step: Made, steps: int, target_epsilon: float) -> float | None:
         """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0, or None for a law
         without pure epsilon."""
         return None
@@ -110,10 +123,10 @@ class Gaussian(Mechanism):
     exactness = "float64 numbers whose law is the continuous Gaussian up to rounding"
     coordinates = 10**18
 
-    def cost(self, step: "Step", steps: int) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         return step.sampling.cost(step.noise, steps, step.relation)
 
-    def group_cost(self, step: "Step", steps: int, size: int, n: int | None) -> Cost | None:
+    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
         return step.sampling.group_cost(step.noise, steps, step.relation, size, n)
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
@@ -167,14 +180,14 @@ class DiscreteGaussian(Mechanism):
     def on(self, levels: int) -> "Mechanism":
         return MECHANISMS[self.family if levels >= FINE_GAUSSIAN else f"{self.family}:{levels}"]
 
-    def _summed(self, step: "Step", steps: int) -> bool:
+    def _summed(self, step: Made, steps: int) -> bool:
         """Whether the cost of these steps can be computed by sums over the integers.
 
         They must be few, of one coordinate each, and with full or Poisson batches.
         """
         return step.coordinates == 1 and step.sampling.word in ("full", "poisson") and steps <= _MOST_COMPOSED
 
-    def require_noise(self, step: "Step", steps: int) -> None:
+    def require_noise(self, step: Made, steps: int) -> None:
         least = least_multiplier(self.levels, steps * step.coordinates)
         if self._summed(step, steps):
             least = min(least, LEAST_DISCRETE)
@@ -184,13 +197,13 @@ class DiscreteGaussian(Mechanism):
                 f" {step.sampling.word}, {steps} steps and {step.coordinates} coordinates; got {step.noise!r}"
             )
 
-    def cost(self, step: "Step", steps: int) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         if self._summed(step, steps) and step.noise >= LEAST_DISCRETE and step.noise * self.levels <= WIDEST:
             pairs = discrete_pairs(step.noise, step.sampling.sample_rate, self.levels, replaced=step.relation.replaces)
             return Cost.of(*pairs, count=steps)
         return self.group_cost(step, steps, 1, None) or UNKNOWN
 
-    def group_cost(self, step: "Step", steps: int, size: int, n: int | None) -> Cost | None:
+    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
         compared = between(step.noise, self.levels, steps * step.coordinates)
         if compared is None or (size > 1 and not self._runs):
             return None
@@ -239,7 +252,7 @@ class _Laplace(Mechanism):
     def on(self, levels: int) -> "Mechanism":
         return MECHANISMS["laplace" if levels >= FINE_LAPLACE else f"{CoarseLaplace.family}:{levels}"]
 
-    def cost(self, step: "Step", steps: int) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         s, q, replaced = step.noise, step.sampling.sample_rate, step.relation.replaces
         each = release_epsilon(s, q, replaced=replaced)
         return self._cost(each, steps, s, lambda: laplace_pairs(s, q, self.levels, replaced=replaced))
@@ -252,7 +265,7 @@ class _Laplace(Mechanism):
         ratio = 0.0 if self.levels else lattice_gap(noise, steps)
         return replace(Cost.of(*pairs(), count=steps), pure=total, ratio=ratio)
 
-    def group_cost(self, step: "Step", steps: int, size: int, n: int | None) -> Cost | None:
+    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
         s, q, replaced = step.noise, step.sampling.sample_rate, step.relation.replaces
         if self.levels:
             return self.cost(step, steps) if size == 1 else None
@@ -265,7 +278,7 @@ class _Laplace(Mechanism):
         found = self._cost(pure, steps, s / size, lambda: laplace_pairs(s / size, rate, replaced=replaced))
         return found if q == 1 else found.bounding()
 
-    def multiplier(self, step: "Step", steps: int, target_epsilon: float) -> float:
+    def multiplier(self, step: Made, steps: int, target_epsilon: float) -> float:
         rate = step.sampling.sample_rate
         return laplace_multiplier(target_epsilon, steps, rate, replaced=step.relation.replaces)
 

@@ -26,7 +26,16 @@ from dpzero_theory.privacy.laws.binomial import binomial_tails
 from dpzero_theory.privacy.laws.epoch import LEAST_EPOCH_NOISE, Epoch
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import ByChance, Law
-from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, any_drawn, attained_pair, binomial_shifts, drawn_shifts, mixture_pairs
+from dpzero_theory.privacy.laws.shifts import (
+    LEAST_NOISE,
+    MOST_IN_GROUP,
+    MOST_NOISE,
+    any_drawn,
+    attained_pair,
+    binomial_shifts,
+    drawn_shifts,
+    mixture_pairs,
+)
 from dpzero_theory.privacy.laws.subset import Subset
 from dpzero_theory.privacy.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.relation import Relation
@@ -250,8 +259,10 @@ def _poisson_group(noise: float, q: float, steps: int, relation: Relation, size:
         return None
     # One record with this noise that is drawn whenever any record of the group is costs at least as much.
     attained = _poisson(noise, q, steps, relation)
-    return FullBatch().cost(noise / size, steps, relation).bounding(attained) if (rate := any_drawn(q, size)) == 1 else (
-        _poisson(noise / size, rate, steps, relation).bounding(attained)
+    return (
+        FullBatch().cost(noise / size, steps, relation).bounding(attained)
+        if (rate := any_drawn(q, size)) == 1
+        else (_poisson(noise / size, rate, steps, relation).bounding(attained))
     )
 
 
@@ -334,7 +345,10 @@ class TruncatedPoisson(Poisson):
         full, usual, when_full, used = self._chances()
         if self.largest >= self.n:
             return _poisson(noise, self.sample_rate, steps, relation)
-        drawn, otherwise = _poisson(noise, self.sample_rate, 1, relation), FixedSize(when_full)._cost(noise, 1, relation)
+        drawn, otherwise = (
+            _poisson(noise, self.sample_rate, 1, relation),
+            FixedSize(when_full)._cost(noise, 1, relation),
+        )
         first, second = (
             ByChance(tuple((w, cost.above[k][0][0]) for w, cost in ((usual, drawn), (full, otherwise)) if w > 0))
             for k in (0, 1)
@@ -480,7 +494,10 @@ class FixedSize(Sampling):
             return None
         number = binomial_shifts(self.sample_rate, size) if n is None else drawn_shifts(n, self.batch_size(n), size)
         most = number[-1][0]
-        if relation is Relation.ZERO_OUT and LEAST_NOISE * size <= noise <= min(size * self.sample_rate, 1.0) * MOST_NOISE * size:
+        if (
+            relation is Relation.ZERO_OUT
+            and LEAST_NOISE * size <= noise <= min(size * self.sample_rate, 1.0) * MOST_NOISE * size
+        ):
             twice = tuple((2 * j, log_weight) for j, log_weight in number)
             return Cost.of(attained_pair(noise, twice, number), attained_pair(noise, number, twice), count=steps)
         scale = most * (1 if relation is Relation.ZERO_OUT else 2)

@@ -25,11 +25,11 @@ from dpzero_theory.privacy.cost import Cost
 from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO, Curve, log_moment
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, mixture_pairs
-from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
+from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
-from dpzero_theory.privacy.step import Release, Step
+from dpzero_theory.privacy.step import Release
 
 _MOST_COMPOSED = 2**24
 """The largest number of equal steps with such a mechanism that the accountant composes."""
@@ -66,10 +66,10 @@ class _Stated(Mechanism):
         """The pure epsilon of one step, infinite if it has none."""
         raise NotImplementedError
 
-    def require_noise(self, step: Step, steps: int) -> None:
+    def require_noise(self, step: Made, steps: int) -> None:
         check.integer("steps", steps, at_most=_MOST_COMPOSED)
 
-    def cost(self, step: Step, steps: int) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         return replace(Cost.of(*self.pairs(), count=steps), pure=(steps * self.pure(), 0.0))
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
@@ -121,7 +121,7 @@ class Zcdp(_Stated):
         """An upper bound on the Renyi divergence of this order of one step."""
         return self.xi + order * self.rho
 
-    def cost(self, step: Step, steps: int) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         return Cost(zcdp=(steps * self.rho, steps * self.xi))
 
 
@@ -160,7 +160,7 @@ class Renyi(_Stated):
             raise ValueError(f"order must be at most {self.curve[-1][0]:g}, the largest that is stated; got {order!r}")
         return known / (order - 1)
 
-    def cost(self, step: Step, steps: int) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         return Cost(renyi=(self.moments(steps),))
 
 
@@ -202,7 +202,7 @@ class GaussianMixture(_Stated):
         the neighbouring data set by 0."""
         return (self.shifts[-1][0] / self.scatter) ** 2
 
-    def cost(self, step: Step, steps: int) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         largest = self.shifts[-1][0]
         law = tuple((each / largest, math.log(share)) for each, share in self.shifts)
         return Cost.of(*mixture_pairs(self.scatter / largest, law, replaced=step.relation.replaces), count=steps)
@@ -231,7 +231,7 @@ class Randomised(_Stated):
         other = (1 - self.truth) / (self.categories - 1)
         return _pair(self.pure(), self.truth, other, none=(self.categories - 2) * other)
 
-    def require_noise(self, step: Step, steps: int) -> None:
+    def require_noise(self, step: Made, steps: int) -> None:
         super().require_noise(step, steps)
         if step.relation is not Relation.REPLACE_ONE:
             raise ValueError(f"relation must be replace-one with {self.family}; got {step.relation}")

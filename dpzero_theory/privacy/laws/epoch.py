@@ -16,10 +16,10 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.signed import SignedGrid, Weights
 from dpzero_theory.privacy.laws.arithmetic import CDF_ERROR, normal_mass
 from dpzero_theory.privacy.laws.finite import Ends, FinitePair, Profile, region
 from dpzero_theory.privacy.laws.law import Stand
+from dpzero_theory.privacy.laws.signed import SignedGrid, Weights
 
 LEAST_EPOCH_NOISE = 0.1
 """The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
@@ -412,7 +412,9 @@ class Epoch(Stand):
         reach = math.ceil(-2 * float(ndtri_exp(log_ndtr(-z) - math.log(self.released)))) / 2
         near = min(reach, 4 + reach / math.sqrt(self.epochs))
         ratio, work = (0.15, _COARSE_WORK) if points <= 2**12 else (0.06, _WORK)
-        return _pairs(self.noise, self.epoch, self.released, self.replaced, reach, near, ratio, work, self.end)[self.way]
+        return _pairs(self.noise, self.epoch, self.released, self.replaced, reach, near, ratio, work, self.end)[
+            self.way
+        ]
 
 
 _COARSE_WORK, _WORK = 2e6, 2.5e7
@@ -420,7 +422,15 @@ _COARSE_WORK, _WORK = 2e6, 2.5e7
 
 @lru_cache(maxsize=16)
 def _pairs(
-    noise: float, epoch: int, released: int, replaced: bool, reach: float, near: float, ratio: float, work: float, end: Ends
+    noise: float,
+    epoch: int,
+    released: int,
+    replaced: bool,
+    reach: float,
+    near: float,
+    ratio: float,
+    work: float,
+    end: Ends,
 ) -> tuple[FinitePair, FinitePair]:
     how = {"reach": reach, "near": near, "ratio": ratio, "work": work}
     return epoch_pairs(noise, epoch, released, replaced=replaced, ends=end, **how)

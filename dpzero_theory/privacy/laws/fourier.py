@@ -19,7 +19,7 @@ from scipy import fft
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.arithmetic import UNIT
 
-_NEGLIGIBLE = -80.0
+_LOG_NEGLIGIBLE = -80.0
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], start: int) -> tuple[Array,
     """
     spectra = [(one, count) for one, count in spectra if count > 0]
     size = spectra[0][0].size
-    log_most = sum(count * one.log_most for one, count in spectra)
-    kept = np.flatnonzero(log_most > _NEGLIGIBLE)
+    log_most = np.sum([count * one.log_most for one, count in spectra], axis=0)
+    kept = np.flatnonzero(log_most > _LOG_NEGLIGIBLE)
     power, turns, spread = np.zeros(len(kept), np.complex128), np.zeros(len(kept)), np.zeros(len(kept))
     for one, count in spectra:
         w = one.w[kept]
@@ -92,7 +92,7 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], start: int) -> tuple[Array,
     whole = np.zeros(size // 2 + 1, np.complex128)
     whole[kept] = product
     law = np.maximum(fft.irfft(whole, size), 0)
-    wrong = norm(spread) + math.sqrt(size) * math.exp(_NEGLIGIBLE + 1) + beta(size) * norm(np.abs(product))
+    wrong = norm(spread) + math.sqrt(size) * math.exp(_LOG_NEGLIGIBLE + 1) + beta(size) * norm(np.abs(product))
     total = math.exp(sum(count * one.log_total for one, count in spectra))
     shift = start - sum(count * one.shift for one, count in spectra)
     return np.roll(law, -(shift % size)) * total, math.sqrt(2 / size) * wrong * total

@@ -235,7 +235,9 @@ class Gaussian(Law):
         low_sum, high_sum = -math.inf, -math.inf
         for branch in self.branches:
             low, high = -far * s, far * s + (1 + t if branch.up > 0 else 0)
-            edges = np.linspace(max(low, branch.start), high, math.ceil((high - max(low, branch.start)) / s * _TO_MOMENT))
+            edges = np.linspace(
+                max(low, branch.start), high, math.ceil((high - max(low, branch.start)) / s * _TO_MOMENT)
+            )
             length = np.diff(edges)
             x = edges[:-1, None] + length[:, None] * (1 + _POINTS) / 2
             loss, log_a = self.losses(branch, x.ravel())
@@ -266,7 +268,9 @@ class Gaussian(Law):
 
     def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
         nodes = [self._nodes(*each, width, lowest) for each in self._used(span)]
-        half, loss, log_mass = (np.concatenate([getattr(n, name) for n in nodes]) for name in ("half", "loss", "log_mass"))
+        half, loss, log_mass = (
+            np.concatenate([getattr(n, name) for n in nodes]) for name in ("half", "loss", "log_mass")
+        )
         first = min(int(half.min()) >> 1, 0)
         count = max(int(half.max()) + 1 >> 1, 0) - first + 2
         largest = width * max(abs(first), first + count)

@@ -14,8 +14,8 @@ import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.arithmetic import UNIT
-from dpzero_theory.privacy.laws.laplace import log_mixed
 from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.laws.laplace import log_mixed
 
 LEAST_DISCRETE = 0.05
 """The least noise multiplier s that is accounted for. There the sum with the record and the sum without it are 20

@@ -1,8 +1,9 @@
 """Random allocation to k of t steps: a record takes part in a uniformly random set of k of the t steps of an epoch.
 
-A lower bound on its cost is given by `subset_pairs`: for each of a few numbers c, the sum over an epoch of the losses log(1 - c + c Y_i), rounded to a grid, is a function of the outputs, whose laws under P
-and Q are known. Here Y_i = exp((2 x_i - 1)/(2 s^2)) is the density ratio of step i at its output x_i, with s the noise.
-Statements and proofs: derivation.md, section 12.
+A lower bound on its cost is given by `subset_pairs`: for each of a few numbers c, the sum over an epoch of the losses
+log(1 - c + c Y_i), rounded to a grid, is a function of the outputs, whose laws under P and Q are known. Here Y_i =
+exp((2 x_i - 1)/(2 s^2)) is the density ratio of step i at its output x_i, with s the noise. Statements and proofs:
+derivation.md.
 """
 
 import math

@@ -8,9 +8,8 @@ data y and u are opposite, so that u is at 2 and a contribution of 0 is at 1:
     P = (1-q) N(0, s^2) + q N(2, s^2),      Q = (1-q) N(0, s^2) + q N(1, s^2).
 
 At every ratio a >= 1 the divergence max over A of P(A) - a Q(A) of this pair is the largest over all data. The largest
-divergence in the other direction is that of the pair `remove` (module `gaussian`). A pair with both of these divergences
-dominates; and as data attain (P, Q) at every step, the probabilities of its events bound from below. Derivation.md,
-section 15.
+divergence in the other direction is that of the pair `remove` (module `gaussian`). A pair with both of these
+divergences dominates; and as data attain (P, Q) at every step, the probabilities of its events bound from below.
 """
 
 from functools import lru_cache

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpzero_theory.privacy.laws.epoch import Side, chain, epoch_pairs, profile
+from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.gaussian import delta_from_gdp
+from dpzero_theory.privacy.laws.epoch import Side, chain, epoch_pairs, profile
+from dpzero_theory.privacy.step import Release
+from tests.privacy.oracle import brute_force, three
 
 SIDES = {"remove": Side(1, 0), "add": Side(0, 1), "replace": Side(1, 1)}
 
@@ -62,7 +65,7 @@ def test_the_profile_holds_the_integral(side, s, t, released):
 def test_one_step_is_plain_noise():
     for replaced, gdp in ((False, 1.0), (True, 2.0)):
         for pair in epoch_pairs(1.0, 1, 1, replaced=replaced, reach=9.0, near=9.0, ratio=0.05):
-            lower, _, upper = pair.delta(1.0)
+            lower, _, upper = three(pair, 1.0)
             exact = float(delta_from_gdp(1.0, gdp))
             assert lower <= exact <= upper <= 1.01 * lower
 
@@ -121,3 +124,17 @@ def test_a_chain_is_of_sums_of_what_there_is_and_no_longer_than_by_digits(number
     digits = bin(number)[3:]
     assert max(known) == number
     assert additions <= len(digits) + 2 * digits.count("1")
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "s", "t", "released", "epochs"),
+    [(4.5, 0.7, 2, 2, 1), (2.0, 1.2, 3, 3, 1), (1.5, 2.0, 2, 2, 2), (0.05, 3.0, 3, 2, 1)],
+)
+def test_epochs_against_brute_force_over_all_outputs(epsilon, s, t, released, epochs):
+    unit = Release(
+        s, t * (epochs - 1) + released, sampling="random-allocation", relation="add-remove", sample_rate=1 / t
+    )
+    found = delta_of_history([unit], epsilon)
+    exact = max(brute_force(epsilon, s, t, released, epochs))
+    assert found.lower * (1 - 1e-6) <= exact <= found.upper * (1 + 1e-6)
+    assert found.upper < 1.05 * found.lower

@@ -1,6 +1,6 @@
 """Tests of batches of fixed size under replace-one, as a game over data on a line and in the plane.
 
-The theory is section 14 of derivation.md.
+The theory is section 5 of derivation.md.
 """
 
 import math
@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from dpzero_theory.privacy.laws.gaussian import Pair
-from dpzero_theory.privacy.certified.router import direction_delta
+from dpzero_theory.privacy.grid import delta_bounds
+from dpzero_theory.privacy.laws.gaussian import Gaussian
 
 REMOVE, ADD, BETWEEN = (1, -1, -1), (1, -1, 1), (1, -1, 0)
 """Contributions u, u' and y in the game: those of the record, of the other record, and of the one that makes way."""
@@ -62,9 +62,10 @@ def game(q, s, steps, epsilon, actions, law=law):
 
 @pytest.mark.parametrize(("q", "s", "steps", "epsilon"), [(0.05, 3.0, 16, 0.3), (0.05, 0.8, 8, 3.0)])
 def test_the_exact_number_is_strictly_between_the_ends(q, s, steps, epsilon):
-    ends = {k: direction_delta(epsilon, ((Pair(k, q, s / 2), steps),), 0.0) for k in ("remove", "add", "fixed-size")}
+    parts = {k: ((Gaussian(k, q, s / 2), steps),) for k in ("remove", "add", "fixed-size")}
+    ends = {k: delta_bounds([(part, part)], epsilon) for k, part in parts.items()}
     one, _, _ = game(q, s, steps, epsilon, [REMOVE])
-    assert one == pytest.approx(ends["remove"].value, rel=2e-3)
+    assert one == pytest.approx(ends["remove"].upper, rel=2e-3)
     lower = max(ends["remove"].upper, ends["add"].upper)
     best, _, _ = game(q, s, steps, epsilon, [REMOVE, ADD, BETWEEN])
     assert 1.02 * lower < best < 0.95 * ends["fixed-size"].lower

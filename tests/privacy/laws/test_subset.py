@@ -13,8 +13,7 @@ from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.laws.allocation import Allocated
-from dpzero_theory.privacy.laws.subset import counts, told
+from dpzero_theory.privacy.laws.subset import counts
 from dpzero_theory.privacy.step import Release
 
 
@@ -28,9 +27,10 @@ def exact(epsilons, s, t, k, released, *, replaced):
     The noise multiplier is s, and a record is in k of t steps. If `replaced`, the other data set has another record,
     else none.
     """
-    x = np.arange(-7 * s - 1, 7 * s + 1, s / 8)
+    each = 40 if released < 3 else 8
+    x = np.arange(-7 * s - 1, 7 * s + 1, s / each)
     grid = np.meshgrid(*[x] * released, indexing="ij", sparse=True)
-    base = math.prod(np.exp(-g * g / (2 * s * s)) / (8 * math.sqrt(2 * math.pi)) for g in grid)
+    base = math.prod(np.exp(-g * g / (2 * s * s)) / (each * math.sqrt(2 * math.pi)) for g in grid)
     laws = []
     for sign in (1, -1 if replaced else 0):
         ratio = [np.exp((2 * sign * g - sign * sign) / (2 * s * s)) for g in grid]
@@ -78,21 +78,6 @@ def test_epsilon_of_many_epochs_is_known_and_holds_a_simulation():
         assert sign * (gain.mean() - 1e-3) > -5 * gain.std() / math.sqrt(n)
 
 
-@pytest.mark.parametrize(
-    ("s", "t", "k", "relation", "width"),
-    [
-        (1.0, 64, 8, "add-remove", 0.02),
-        (0.5, 64, 8, "add-remove", 0.04),
-        (0.5, 12, 3, "add-remove", 0.06),
-        (1.0, 12, 3, "replace-one", 0.03),
-        (5.0, 12, 3, "replace-one", 0.005),
-    ],
-)
-def test_one_epoch_is_known(s, t, k, relation, width):
-    found = epsilon_of_history([release(s, t, k, t, relation)], 1e-5)
-    assert found.upper < (1 + width) * found.lower
-
-
 @pytest.mark.parametrize(("s", "t", "k", "further"), [(0.5, 12, 3, 0.9), (0.6, 12, 2, 1.1)])
 def test_one_epoch_of_few_steps_holds_draws(s, t, k, further):
     """The bracket of one epoch of few steps agrees with random draws.
@@ -132,24 +117,6 @@ def test_one_step_an_epoch_is_the_allocation_there_was():
     one = Release(2.0, 32, sampling="random-allocation:1", relation="replace-one", sample_rate=1 / 16)
     assert one.sampling == "random-allocation"
     assert one == Release(2.0, 32, sampling="random-allocation", relation="replace-one", sample_rate=1 / 16)
-
-
-def test_blocks_hold_every_step_once():
-    for t, k, steps in ((16, 2, 16), (17, 5, 51), (7, 6, 3), (9, 3, 9)):
-        runs = told(Allocated(1.0, t, steps, k))
-        assert sum(run.steps for run in runs) == t * -(-steps // t)
-        assert sum(run.epochs for run in runs) == k * -(-steps // t)
-        assert {run.epoch for run in runs} <= {t // k, t // k + 1}
-
-
-def test_blocks_of_an_incomplete_epoch_release_no_more_steps_than_it_does():
-    assert sorted((run.epoch, run.steps) for run in told(Allocated(1.0, 17, 19, 5))) == [
-        (3, 2), (3, 2), (3, 2), (3, 9), (4, 2), (4, 2), (4, 8)
-    ]  # fmt: skip
-    for released in range(1, 17):
-        runs = told(Allocated(1.0, 17, released, 5))
-        assert all(run.steps <= max(released, 4 * 5) for run in runs)
-        assert sum(run.epochs for run in runs) == 5
 
 
 @pytest.mark.parametrize("replaced", [False, True])
