@@ -76,7 +76,9 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
     unit = releases.with_noise(1.0)
     pure = MECHANISMS[unit.mechanism].multiplier(unit.step, unit.steps, epsilon)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
-    if pure is not None and (delta == 0 or pure <= LEAST_LAPLACE):
+    known = unit.with_noise(_LOUD).cost
+    composed = any(known.above) or any(known.squares)
+    if pure is not None and (delta == 0 or pure <= LEAST_LAPLACE or not composed):
         lower = 0.0 if delta > 0 else pure * (1 - _PURE_ACCURACY)
         return Bracket(lower, pure, pure, "closed form", notes([unit]))
     check.real("target_delta", delta, at_least=LEAST_DELTA, below=1)
@@ -91,7 +93,6 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
         except OverflowError:
             return Bounds(0.0, 1.0)
 
-    known = unit.with_noise(_LOUD).cost
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     found = least_noise(deltas, delta, central_noise(unit, epsilon, delta))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import mpmath
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 from scipy.stats import norm
 
 from dpzero_theory.privacy.laws.finite import FinitePair
