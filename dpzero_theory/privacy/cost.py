@@ -80,7 +80,7 @@ class Cost:
     @property
     def closed(self) -> bool:
         """Whether plain Gaussian releases are all that is composed."""
-        return not (any(self.above) or any(self.zcdp) or self.renyi)
+        return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp) or self.renyi)
 
     def directions(self, *, attained: bool = False) -> list[Parts]:
         """The compositions whose larger delta is that of all steps, or with `attained` is at most that."""

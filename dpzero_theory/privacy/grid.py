@@ -428,26 +428,31 @@ _Make = Callable[[int], Bounds]
 """A function of the number of points of a grid, which gives bounds by such a grid."""
 
 
-def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
+def _largest(makes: Sequence[_Make], wanted: float, nothing: float, far: Callable[[Bounds], bool]) -> Bounds:
     """The bounds of the largest of some numbers.
 
     The grid gets finer until the width of the bounds is at most the share `wanted` of the upper end, or until more
     points do not help, or where `far` says that the bounds are of no interest. A number that certainly is not the
-    largest is left at its first bounds.
+    largest is left at its first bounds. An upper end of at least `nothing` says nothing: cells that are wide beside the
+    losses of one of many releases give such ends.
     """
     found = [_tried(make, _FEWEST) for make in makes]
     for k, make in enumerate(makes):
         points = _FEWEST
         width, most = _width(found[k]), (_MOST if wanted < _COARSE else 2**14)
-        while width > wanted and points < most and not far(found[k]):
-            if found[k].upper <= max(one.lower for one in found):
+        while width > wanted and not far(found[k]):
+            last, before, said = found[k].upper, width, found[k].upper < nothing
+            if last <= max(one.lower for one in found) or points >= (most if said else _MOST):
                 break
-            last = found[k].upper
             # The width falls as the square of the number of points.
-            points = min(points * 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 4), most)
+            share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 4) if said else 16
+            share = min(share, _MOST // points)
+            points *= share
             found[k] = found[k].within(_tried(make, points))
-            before, width = width, _width(found[k])
-            if width > 0.4 * before and found[k].upper > 0.9 * last:
+            width = _width(found[k])
+            # If the ends are of different laws the width stays. What the upper end has left to fall is about this share
+            # squared of what it fell.
+            if said and width > 0.4 * before and 4 * (last - found[k].upper) <= wanted * found[k].upper * share**2:
                 break
     upper = max(one.upper for one in found)
     return Bounds(min(max(one.lower for one in found), upper), upper)
@@ -462,15 +467,6 @@ def _tried(make: _Make, points: int) -> Bounds:
 
 def _width(bounds: Bounds) -> float:
     return (bounds.upper - bounds.lower) / bounds.upper if 0 < bounds.upper < math.inf else float(bounds.upper > 0)
-
-
-def _ends(plan: tuple[_Plan, _Plan], epsilon: float, points: int) -> tuple[Composed, Composed | None]:
-    """The compositions near epsilon that give the upper and the lower end."""
-    above, below = (each.refined(points) for each in plan)
-    if above.parts == below.parts:
-        both = above.composed(epsilon, "both")
-        return both, both
-    return above.composed(epsilon, "upper"), (below.composed(epsilon, "lower") if below.parts else None)
 
 
 @lru_cache(maxsize=256)
@@ -499,8 +495,10 @@ def delta_bounds(
     lower_at = epsilon if least_at is None else least_at
 
     def make(above: Parts, below: Parts, guess: float) -> _Make:
+        other = guess if near is not None or above == below or not below else _guess(below, lower_at)
+
         def bounds(points: int) -> Bounds:
-            top, bottom = (_Plan(parts, guess).refined(points) for parts in (above, below))
+            top, bottom = _Plan(above, guess).refined(points), _Plan(below, other).refined(points)
             if top.parts == bottom.parts:
                 return _at(top, epsilon, lower_at, "both")
             lower = _at(bottom, epsilon, lower_at, "lower").lower if bottom.parts else 0.0
@@ -510,25 +508,26 @@ def delta_bounds(
 
     if near is not None:
         makes = [make(*each, near) for each in directions]
-        found = _largest(makes, wanted, lambda b: b.upper < near / 3 or b.lower > 3 * near)
+        found = _largest(makes, wanted, 1.0, lambda b: b.upper < near / 3 or b.lower > 3 * near)
         return Bounds(found.lower, min(found.upper, 1.0))
     makes = []
     for each in directions:
-        guess = math.exp(min(max(_guess(each[0], epsilon), math.log(LEAST_DELTA)), math.log(0.1)))
+        guess = _guess(each[0], epsilon)
         while True:
             rough = _tried(make(*each, guess), _FEWEST).upper
             if rough > guess / 30 or guess <= LEAST_DELTA:
                 break
             guess = max(rough, LEAST_DELTA)
         makes.append(make(*each, guess))
-    found = _largest(makes, wanted, lambda b: b.upper <= 100 * LEAST_DELTA)
+    found = _largest(makes, wanted, 1.0, lambda b: b.upper <= 100 * LEAST_DELTA)
     return Bounds(found.lower, min(found.upper, 1.0))
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """The log of Chernoff's bound on delta(epsilon) by rough laws."""
+    """Chernoff's bound on delta(epsilon) by rough laws, from `LEAST_DELTA` to 0.1."""
     sketches = _Plan(parts, 1e-20).refined(_FEWEST).sketches(math.log(1e-20))
-    return _saddle(sketches, lambda tau, moment: moment + _log_c(tau) - tau * epsilon)[1]
+    log_delta = _saddle(sketches, lambda tau, moment: moment + _log_c(tau) - tau * epsilon)[1]
+    return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
 
 def epsilon_bounds(
@@ -538,32 +537,40 @@ def epsilon_bounds(
 
     least_delta: the delta of the lower end, if it differs. The other arguments are those of `delta_bounds`.
     """
-    return _largest([_Root(*each, delta, least_delta or delta).bounds for each in directions], wanted, lambda _: False)
+    return _largest(
+        [_Root(*each, delta, least_delta or delta).bounds for each in directions], wanted, math.inf, lambda _: False
+    )
 
 
 class _Root:
     """The epsilon of one direction at a delta, by finer and finer grids."""
 
     def __init__(self, above: Parts, below: Parts, delta: float, least_delta: float) -> None:
-        self.plan = _Plan(above, delta), _Plan(below, delta)
-        self.delta, self.least_delta = delta, least_delta
+        self.plan, self.delta, self.least_delta = _Plan(above, delta), delta, least_delta
+        # Laws that cost much less have their epsilon, and so their grid, elsewhere.
+        self.below = _Root(below, below, least_delta, least_delta) if below and below != above else None
+        self.known = below == above
         self.at: float | None = None
 
     def _start(self) -> float:
         """A guess of epsilon, by Chernoff's bound on delta."""
-        sketches = self.plan[0].refined(_FEWEST).sketches(math.log(self.delta * _LEFT_OUT))
+        sketches = self.plan.refined(_FEWEST).sketches(math.log(self.delta * _LEFT_OUT))
         log_delta = math.log(self.delta)
         return 0.95 * _saddle(sketches, lambda tau, moment: (moment + _log_c(tau) - log_delta) / tau)[1]
 
     def bounds(self, points: int) -> Bounds:
-        at = max(self._start() if self.at is None else self.at, 0.0)
+        at, plan = max(self._start() if self.at is None else self.at, 0.0), self.plan.refined(points)
         for _ in range(6):
-            top, bottom = _ends(self.plan, at, points)
-            upper = _root(top.upper, self.delta, at, below=False)
-            if top.tau > 0 and (abs(upper - at) < 3 / (1 + top.tau) or upper > 1.2 * at + 0.01):
+            found = plan.composed(at, "both" if self.known else "upper")
+            upper = _root(found.upper, self.delta, at, below=False)
+            if found.tau > 0 and (abs(upper - at) < 3 / (1 + found.tau) or upper > 1.2 * at + 0.01):
                 break
-            at = upper if top.tau > 0 else upper * (1 - 1e-3)
-        lower = _root(bottom.lower, self.least_delta, min(upper, 1.2 * at + 0.01), below=True) if bottom else 0.0
+            at = upper if found.tau > 0 else upper * (1 - 1e-3)
+        lower = 0.0
+        if self.below:
+            lower = _tried(self.below.bounds, points).lower
+        elif self.known:
+            lower = _root(found.lower, self.least_delta, min(upper, 1.2 * at + 0.01), below=True)
         self.at = upper if lower > 0.9 * upper or upper < at else at
         return Bounds(min(lower, upper), upper)
 

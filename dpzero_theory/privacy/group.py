@@ -169,8 +169,9 @@ def group_noise(
     one = calibrated(unit, goal, target_delta)
     if k == 1:
         return one
-    if target_delta == 0:
-        more = Bounds(k * one.lower, k * one.upper * (1 + _ROUNDING))
+    if target_delta == 0 or unit.cost.closed:
+        # Noise k times as loud hides k times the change.
+        more = Bounds(k * one.lower, k * one.upper * (1 + (_ROUNDING if target_delta == 0 else 2.0**-51)))
     else:
         require_noise(unit, target_delta)
 
@@ -223,10 +224,10 @@ class _Group:
         if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
             return found
         least = cost_epsilon(self.one, delta).lower
+        # One record's share is at least its epsilon. What data of the group attain is no bound on the share.
+        upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
         if not self._known and self.attained:
             least = max(least, cost_epsilon(self._below, delta).lower)
-        most = min(found.upper / self.size, _MOST_EPSILON)
-        upper, first = found.upper, max(least, 1e-6)
         if first <= most:
             share = smallest_real(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
             if share is not None and share * self.size * (1 + _ROUNDING) < upper:
