@@ -374,7 +374,10 @@ class _Plan:
         for tau in np.geomspace(1.0, 1e5, 11):
             moment, slip, wrong = 0.0, 0.0, 0.0
             for (law, count, span), most in zip(slices, highest, strict=True):
-                cells = law.cells(span, float(tau), (abs(most) + 1e-9) / _FEWEST, -4 * abs(most))
+                try:
+                    cells = law.cells(span, float(tau), (abs(most) + 1e-9) / _FEWEST, -4 * abs(most))
+                except OverflowError:
+                    break
                 total = float(np.sum(cells.upper))
                 if not total > 1e-250:
                     break

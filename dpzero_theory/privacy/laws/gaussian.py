@@ -145,13 +145,13 @@ class Gaussian(Law):
         The error of x is not bounded here: callers measure the loss at x.
         """
         q, square = self.rate, self.noise**2
+        if q == 1:
+            return np.asarray(square * level / 2 if branch.down else square * level + 0.5)
         if not branch.down:
             with np.errstate(divide="ignore"):
                 near = np.log(np.maximum(q + np.expm1(np.minimum(level, 1.0)), 0.0))
             far = level + np.log1p(-(1 - q) * np.exp(-np.maximum(level, 1.0)))
             return np.asarray(square * (np.where(level > 1, far, near) - math.log(q)) + 0.5)
-        if q == 1:
-            return np.asarray(square * level / 2)
         size = np.abs(level)
         with np.errstate(divide="ignore"):
             log_sinh = size / 2 + np.log(-np.expm1(-size) / 2)
