@@ -14,8 +14,12 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.cost import NOTHING, Cost
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
 from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds, Parts, delta_bounds, epsilon_bounds
+from dpzero_theory.privacy.laws.concentrated import direct_delta, direct_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Release, Steps, releases_of
+
+_SHARP = 1e-7
+"""The relative width of a bracket of epsilon that decides whether a target just below its upper end is met."""
 
 
 def delta_of_history(history: Steps, epsilon: float) -> Bracket:
@@ -86,6 +90,18 @@ def upper_delta(history: Steps, epsilon: float) -> float:
     return cost_delta(cost_of(releases_of(history)), epsilon).upper
 
 
+def epsilon_beside(history: Steps, delta: float, target: float) -> float:
+    """The upper end of `epsilon_of_history`, by a finer grid where the target lies within the bracket.
+
+    It is at most the target wherever that of `epsilon_of_history` is, and so for each calibrated history.
+    """
+    cost = cost_of(releases_of(history))
+    found = cost_epsilon(cost, delta)
+    if found.lower <= target < found.upper:
+        found = found.within(cost_epsilon(cost, delta, wanted=_SHARP))
+    return found.upper
+
+
 def excess(cost: Cost, target_epsilon: float, target_delta: float) -> float:
     """The share by which a cost misses the target (target_epsilon, target_delta): at most 0 if it is certified to meet
     it, both where epsilon is asked at the target delta and where delta is asked at the target epsilon."""
@@ -139,7 +155,10 @@ def _composed_delta(cost: Cost, epsilon: float, least_at: float, near: float | N
             below = [(parts, parts) for parts in cost.directions(attained=True)]
             lower = delta_bounds(below, least_at, near=near, wanted=wanted).lower
         return Bounds(min(lower * (1 - GDP_ACCURACY), upper), upper)
-    return delta_bounds(_directions(cost), epsilon, least_at=least_at, near=near, wanted=wanted)
+    found = delta_bounds(_directions(cost), epsilon, least_at=least_at, near=near, wanted=wanted)
+    # A grid of the losses of Renyi divergences loses a little on them.
+    told = cost.moments()
+    return found if told is None else found.within(Bounds(0.0, direct_delta(*told, epsilon)))
 
 
 def _plain(square: float, epsilon: float) -> float:
@@ -187,7 +206,8 @@ def _composed_epsilon(cost: Cost, delta: float, least_delta: float, wanted: floa
             below = [(parts, parts) for parts in cost.directions(attained=True)]
             lower = epsilon_bounds(below, least_delta, wanted=wanted).lower
         return Bounds(min(lower * (1 - 1e-9), upper), upper)
-    return epsilon_bounds(_directions(cost), delta, least_delta=least_delta, wanted=wanted)
+    found, told = epsilon_bounds(_directions(cost), delta, least_delta=least_delta, wanted=wanted), cost.moments()
+    return found if told is None else found.within(Bounds(0.0, direct_epsilon(*told, delta)))
 
 
 def _method(cost: Cost) -> str:

@@ -98,6 +98,13 @@ class Cost:
             found.append(tuple(counts.items()))
         return found
 
+    def moments(self) -> tuple[Curve, float, float] | None:
+        """The arguments with which `concentrated.direct_delta` bounds the steps; None if laws tell more of some."""
+        if any(self.above) or not (any(self.zcdp) or self.renyi):
+            return None
+        rho, xi = self.zcdp[0] + self.squares[0] / 2, self.zcdp[1]
+        return (summed(self.renyi, rho, xi) if self.renyi else ()), rho, xi
+
     def _concentrated(self) -> Law | None:
         rho, xi = self.zcdp
         if not rho <= MOST_RHO:

@@ -51,7 +51,7 @@ def test_epsilon_against_dp_accounting():
     for mu, steps, delta in ((0.3, 10, 1e-5), (1.0, 3, 1e-6), (2.0, 5, 1e-9)):
         theirs = rdp.rdp_privacy_accountant.compute_epsilon(ORDERS, [steps * a * mu * mu / 2 for a in ORDERS], delta)[0]
         ours = epsilon_of_history([stated(mu, steps)], delta).upper
-        assert 0.9 * theirs < ours <= theirs * (1 + 2e-4)
+        assert 0.9 * theirs < ours <= theirs * (1 + 1e-9)
 
 
 def test_curves_compose_with_our_steps_and_with_each_other():
@@ -64,9 +64,9 @@ def test_curves_compose_with_our_steps_and_with_each_other():
     both = epsilon_of_history([told, full], 1e-6)
     assert true.lower <= both.upper
     assert both.upper < epsilon_of_history([told], 1e-6).upper + epsilon_of_history([full], 1e-6).upper
-    assert 0 < both.lower <= epsilon_of_history([full], 1e-6).lower
+    assert both.lower == pytest.approx(epsilon_of_history([full], 1e-6).lower, rel=1e-2)
     apart = epsilon_of_history([stated(0.4, 3), stated(0.4), concentrated(0.08, relation="add-remove")], 1e-6)
-    assert apart.upper == pytest.approx(epsilon_of_history([stated(0.4, 5)], 1e-6).upper, rel=2e-4)
+    assert apart.upper == pytest.approx(epsilon_of_history([stated(0.4, 5)], 1e-6).upper, rel=1e-9)
 
 
 def test_randomised_response_is_within_its_curve():

@@ -17,7 +17,7 @@ loss, which is convex in t and 0 at t = 0; so between given orders K is a straig
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -86,13 +86,18 @@ def _dominating(loss: Array, log_delta: Array, near: float) -> FinitePair:
     """The pair whose delta at each of the losses is at most e^log_delta, and at 0 also at most what a divergence of
     order 1 of `near` allows."""
     above = np.exp(np.minimum(log_delta, 0.0))
-    above[0] = min(above[0], math.sqrt(near / 2), math.sqrt(-math.expm1(-near)))
+    above[0] = min(above[0], _variation(near))
     above = np.minimum.accumulate(above) * (1 + _MARGIN)
     empty = np.zeros(0)
     side = Profile(loss, np.minimum(above, 1.0), empty, empty, 0.0, 0.0)
     pair = region(side, side)
     nothing = np.ones(1)
     return FinitePair(pair.loss, pair.mass, pair.infinite, nothing, nothing)
+
+
+def _variation(near: float) -> float:
+    """A bound on delta(0), and so on every delta, where the divergence of order 1 is at most `near`."""
+    return min(math.sqrt(near / 2), math.sqrt(-math.expm1(-near)))
 
 
 def log_moment(curve: Curve, t: float) -> float:
@@ -112,3 +117,31 @@ def summed(curves: Sequence[Curve], rho: float, xi: float) -> Curve:
     most = min(curve[-1][0] for curve in curves)
     orders = sorted({t for curve in curves for t, _ in curve if t <= most})
     return tuple((t, math.fsum(log_moment(curve, t) for curve in curves) + t * (xi + rho * (1 + t))) for t in orders)
+
+
+def direct_delta(curve: Curve, rho: float, xi: float, epsilon: float) -> float:
+    """The first bound above on delta(epsilon), of releases with the curve `curve` or, without one, (xi, rho)-zCDP."""
+    near = min((moment / t for t, moment in curve), default=xi + rho)
+    log_delta = _least(curve, rho, xi, lambda t, moment: moment - t * epsilon)
+    return min(math.exp(min(log_delta, 0.0)), _variation(near) * (1 + 1e-15))
+
+
+def direct_epsilon(curve: Curve, rho: float, xi: float, delta: float) -> float:
+    """The least epsilon >= 0 at which `direct_delta` is at most delta."""
+    log_delta = math.log(delta)
+    return max(_least(curve, rho, xi, lambda t, moment: (moment - log_delta) / t), 0.0)
+
+
+def _least(curve: Curve, rho: float, xi: float, value: Callable[[Array, Array], Array]) -> float:
+    """The least value(t, K(t) + log c(t)) that is found; each t gives a bound."""
+    most = curve[-1][0] if curve else 1e7
+    taus = np.union1d(np.geomspace(min(1e-6, 1e-3 * most), most, 3000)[:-1], [t for t, _ in curve] or [most])
+    least = math.inf
+    for _ in range(2):
+        moment = np.array([log_moment(curve, float(t)) for t in taus]) if curve else taus * (xi + rho * (1 + taus))
+        log_c = -taus * np.log1p(1 / taus) - np.log1p(taus)
+        found = value(taus, moment + log_c + 1e-14 * (1 + moment - log_c))
+        best = int(np.argmin(found))
+        least = min(least, float(found[best]))
+        taus = np.minimum(taus[best] * np.geomspace(0.98, 1.02, 301), most)
+    return least + 1e-13 * abs(least)
