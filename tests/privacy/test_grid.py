@@ -6,8 +6,8 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from benchmarks.privacy.independent import independent_delta, lattice_delta
 
+from benchmarks.independent import independent_delta, lattice_delta
 from dpzero_theory.privacy.grid import delta_bounds, epsilon_bounds
 from dpzero_theory.privacy.laws import concentrated, epoch, integers, laplace, shifts, subset, zeroed
 from dpzero_theory.privacy.laws.fourier import compose, spectrum

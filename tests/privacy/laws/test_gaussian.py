@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.laws.gaussian import Gaussian
+from dpzero_theory.privacy.laws.law import Span
 from dpzero_theory.privacy.step import Release
 
 X = np.linspace(-14, 14, 28_001)
@@ -166,3 +167,13 @@ def test_the_law_has_mass_one_and_the_loss_is_the_log_ratio(kind):
             for b in pair.branches
         )
     assert float(branch_mass) + pair.atom == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.0606, 1.0])
+def test_cells_of_a_plain_gaussian_are_cut_where_the_loss_is_a_multiple(noise: float) -> None:
+    """A loss far below 0, of noise that hides nothing, is inverted as exactly as one above it."""
+    span, width = Span(8.0, 8.0), 0.5
+    for kind in ("remove", "add", "replace"):
+        cells = Gaussian(kind, 1.0, noise).cells(span, 0.3, width, -1e9)
+        assert cells.slip < 1e-9
+        assert cells.error < 1e-8
