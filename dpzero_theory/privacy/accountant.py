@@ -158,7 +158,12 @@ def _composed_delta(cost: Cost, epsilon: float, least_at: float, near: float | N
     found = delta_bounds(_directions(cost), epsilon, least_at=least_at, near=near, wanted=wanted)
     # A grid of the losses of Renyi divergences loses a little on them.
     told = cost.moments()
-    return found if told is None else found.within(Bounds(0.0, direct_delta(*told, epsilon)))
+    if told is not None:
+        return found.within(Bounds(0.0, direct_delta(*told, epsilon)))
+    if cost.unamplified < math.inf:
+        # Who knows the batches sees no less (joint convexity).
+        return found.within(Bounds(0.0, min(_plain(cost.unamplified, epsilon) * (1 + GDP_ACCURACY) + 5e-324, 1.0)))
+    return found
 
 
 def _plain(square: float, epsilon: float) -> float:
@@ -207,7 +212,11 @@ def _composed_epsilon(cost: Cost, delta: float, least_delta: float, wanted: floa
             lower = epsilon_bounds(below, least_delta, wanted=wanted).lower
         return Bounds(min(lower * (1 - 1e-9), upper), upper)
     found, told = epsilon_bounds(_directions(cost), delta, least_delta=least_delta, wanted=wanted), cost.moments()
-    return found if told is None else found.within(Bounds(0.0, direct_epsilon(*told, delta)))
+    if told is not None:
+        return found.within(Bounds(0.0, direct_epsilon(*told, delta)))
+    if 0 < cost.unamplified < math.inf:
+        return found.within(Bounds(0.0, float(epsilon_from_gdp(math.sqrt(cost.unamplified), delta))))
+    return found
 
 
 def _method(cost: Cost) -> str:

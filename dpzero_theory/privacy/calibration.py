@@ -26,6 +26,7 @@ _PURE_ACCURACY = 1e-10
 _ROUGH, _FINE = 0.3, 1e-3
 """The relative widths of delta's bracket in the search for the noise and at its end."""
 _LOOKS, _MOVES, _SLOPE = 40, 12, -6.0
+_MARGIN, _CLOSED = 1e-7, 1e-11
 _LEAST_STEP, _MOST_STEP = 1e-12, 1e-3
 """A noise multiplier that misses its target is raised by at least the first share of it, and at first by at most the
 second."""
@@ -95,7 +96,8 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
 
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
-    found = least_noise(deltas, delta, central_noise(unit, epsilon, delta))
+    margin = _CLOSED if known.closed else _MARGIN
+    found = least_noise(deltas, delta, central_noise(unit, epsilon, delta), margin)
     method = "closed form" if known.closed else "grid"
     if pure is not None and pure < found.upper:
         found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
@@ -122,11 +124,12 @@ def central_noise(unit: Release, epsilon: float, delta: float) -> float:
     return one * (1.4 if unit.mechanism == "laplace" else 1.0)
 
 
-def least_noise(deltas: Deltas, target: float, start: float) -> Bounds:
+def least_noise(deltas: Deltas, target: float, start: float, margin: float = _MARGIN) -> Bounds:
     """Bounds on the noise multiplier at which delta is `target`.
 
     At `upper` the upper bound on delta is at most the target, at `lower` the lower bound is above it, or `lower` is 0.
-    A coarse look finds the root and a fine one its bracket. start: a guess.
+    A coarse look finds the root and a fine one its bracket. start: a guess. margin: the first share of the noise by
+    which an end is moved beyond where it is expected.
     """
     search = LogSecant(start, _SLOPE, longest=1.5)
 
@@ -140,22 +143,27 @@ def least_noise(deltas: Deltas, target: float, start: float) -> Bounds:
     if search.slope == _SLOPE:  # it was not measured yet
         slope = (far(here) - far(1.02 * here)) / math.log(1.02)
     slope = max(slope, 0.1)
-    upper = _moved(deltas, here, fine, slope, lambda b: math.log(max(b.upper, LEAST_DELTA) / target), 1)
-    lower = _moved(deltas, here, fine, slope, lambda b: math.log(target / max(b.lower, LEAST_DELTA)), -1)
+    upper = _moved(deltas, here, fine, slope, lambda b: math.log(max(b.upper, LEAST_DELTA**2) / target), 1, margin)
+    lower = _moved(deltas, here, fine, slope, lambda b: math.log(target / max(b.lower, LEAST_DELTA)), -1, margin)
     if upper is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     return Bounds(lower or 0.0, upper)
 
 
 def _moved(
-    deltas: Deltas, noise: float, fine: Bounds, slope: float, missing: Callable[[Bounds], float], way: int
+    deltas: Deltas,
+    noise: float,
+    fine: Bounds,
+    slope: float,
+    missing: Callable[[Bounds], float],
+    way: int,
+    margin: float,
 ) -> float | None:
     """A noise multiplier close to where missing(bounds on delta) is 0, on the side where it is below 0.
 
     fine: the bounds at `noise`. slope: about the change of log delta with log noise. way: 1 if more noise lowers
     `missing`, -1 if less noise does. None if there is none within reach.
     """
-    margin = 1e-7
     for _ in range(_MOVES):
         miss = missing(fine)
         step = min(max(miss * 1.03 / slope + margin, -0.7), 0.7)
@@ -163,7 +171,7 @@ def _moved(
         fine = deltas(noise, _FINE)
         if missing(fine) < 0:
             return noise
-        margin = max(4 * margin, 1e-5)
+        margin = max(4 * margin, min(100 * margin, 1e-5))
     return None
 
 

@@ -36,6 +36,8 @@ class Cost:
     apart: float = 0.0
     zcdp: tuple[float, float] = (0.0, 0.0)
     renyi: tuple[Curve, ...] = ()
+    unamplified: float = math.inf
+    """mu^2 of plain Gaussian releases that cost at least what all steps do; infinite if none are known."""
 
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
@@ -46,7 +48,7 @@ class Cost:
     @classmethod
     def plain(cls, mu: float) -> "Cost":
         """The cost of releases that are exactly mu-GDP."""
-        return cls(squares=(mu * mu, mu * mu))
+        return cls(squares=(mu * mu, mu * mu), unamplified=mu * mu)
 
     def bounding(self, below: "Cost | None" = None) -> "Cost":
         """The same cost as an upper bound only, with the lower ends of `below`, or none."""
@@ -58,7 +60,7 @@ class Cost:
         above, below = (
             tuple(tuple((law, n * count) for law, n in parts) for parts in each) for each in (self.above, self.below)
         )
-        return replace(self, above=above, below=below)  # type: ignore[arg-type]  # both have two directions
+        return replace(self, above=above, below=below, unamplified=self.unamplified * count)  # type: ignore[arg-type]  # both have two directions
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
@@ -70,6 +72,7 @@ class Cost:
             apart=self.apart + other.apart,
             zcdp=_sum(self.zcdp, other.zcdp),
             renyi=self.renyi + other.renyi,
+            unamplified=_up(self.unamplified + other.unamplified),
         )
 
     @property
@@ -126,7 +129,7 @@ def _up(x: float) -> float:
     return math.nextafter(x, math.inf) if x > 0 else x
 
 
-NOTHING = Cost(pure=(0.0, 0.0))
+NOTHING = Cost(pure=(0.0, 0.0), unamplified=0.0)
 """The cost of no steps."""
 UNKNOWN = Cost(squares=(math.inf, 0.0))
 """The cost of steps of which no upper bound is known."""

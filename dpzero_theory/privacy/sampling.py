@@ -649,7 +649,8 @@ class RandomAllocation(Sampling):
                     attained = Epoch(noise, epoch, released, replaced, way, "lower", total)
                 below[way].append((attained, number))
         first, second = ((tuple(each[0]), tuple(each[ways[1]])) for each in (above, below))
-        return Cost(first, second, (known * (relation.sensitivity / noise) ** 2, 0.0))
+        squares = known * (relation.sensitivity / noise) ** 2, 0.0
+        return Cost(first, second, squares, unamplified=unamplified.squares[0])
 
     def uses(self, steps: int) -> int:
         whole, rest = divmod(steps, self.epoch)
