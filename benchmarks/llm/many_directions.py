@@ -40,6 +40,7 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 EPSILON, SMOOTHING = 2.0, 3e-3
 K, BATCH, STEPS, TRIAL = 64, 64, 1000, 120
+ADAMW_BATCH = 256
 SHOWN = (125, 250, 500, 750, 1000)
 """The numbers of steps after which a reported run is evaluated."""
 SETTINGS: dict[str, tuple[tuple[float, float], ...]] = {
@@ -167,7 +168,8 @@ def differences(work: Records, model: Stacked, part: str, rows: Tensor, shifts: 
 
 def gradient_norm(work: Records, model: Stacked, generator: torch.Generator) -> float:
     """Return the median over 256 dev records of the norm of a record's gradient, estimated from K directions."""
-    found = differences(work, model, "dev", torch.arange(256), model.drawn(K, generator))
+    rows = torch.arange(min(256, len(work.states(model.top.count)["dev"])))
+    found = differences(work, model, "dev", rows, model.drawn(K, generator))
     return float(found.square().mean(1).sqrt().median())
 
 
@@ -215,7 +217,8 @@ def timed(work: Records, top: Top, dtype: str) -> Iterator[dict[str, Any]]:
     forward passes: medians of five, after one that does not count."""
     top = top.to(getattr(torch, "float32" if dtype == "tf32" else dtype))
     model, device = Stacked(top), work.device
-    ids = torch.arange(64 * 24, device=device).view(64, 24) + 1000
+    embedding: Any = top.embedding
+    ids = torch.arange(64 * 24, device=device).view(64, 24) % embedding.num_embeddings
     last = wanted = torch.ones(64, dtype=torch.long, device=device)
     drawn = model.drawn(K, torch.Generator(device).manual_seed(0))
     shifts = Shifts(*([row if row is None else row.to(top.rows.dtype) for row in rows] for rows in drawn))  # type: ignore[arg-type]
@@ -281,7 +284,7 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
         return [{**common, "directions": K, **row} for row in tuned(work, top, first, second, steps, shown)]
     begun = time.perf_counter()
     torch.set_float32_matmul_precision("highest")
-    how = Recipe("dp-adamw", EPSILON, steps=int(first), batch=256, step_size=second, clip=1.0, at_once=32)
+    how = Recipe("dp-adamw", EPSILON, steps=int(first), batch=ADAMW_BATCH, step_size=second, clip=1.0, at_once=32)
     cost = trained(how, top, work.losses, data)
     return [
         {

@@ -12,7 +12,17 @@ pytest.importorskip("transformers", reason="the hf extra is not installed")
 from torch.nn.functional import cross_entropy
 
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
-from benchmarks.llm import all_weights, demo, last_layer, last_norm, last_norm_tasks, owners, rewards, tuned
+from benchmarks.llm import (
+    all_weights,
+    demo,
+    last_layer,
+    last_norm,
+    last_norm_tasks,
+    many_directions,
+    owners,
+    rewards,
+    tuned,
+)
 from benchmarks.llm.rewards_tasks import EXPERIMENT as REWARDS_TASKS
 from benchmarks.llm.top import ADAPTERS, LAYER, NORM, TRAINED, WHOLE, Records, Top
 from benchmarks.llm.tuned import CHOSEN, best, clipped, ends
@@ -47,6 +57,10 @@ SMALL: dict[Any, dict[str, Any]] = {
         "LARGE": 32, "DIRECTIONS": 2,
         "TASKS": {"sst2": rewards.Tried(3, 12.0, ((10.0, 0.5), (10.0, 0.0))),
                   "trec": rewards.Tried(3, 12.0, rewards.TASKS["trec"].pairs, last_norm_tasks.Size(24, 10, 10, 48))},
+    },
+    many_directions: {
+        "K": 2, "BATCH": 8, "ADAMW_BATCH": 8, "STEPS": 3, "TRIAL": 2, "SHOWN": (2, 3),
+        "SETTINGS": {"dpzero": ((1.0, 0.1),), "dp-adamw": ((1, 1e-3),)},
     },
     owners: {"LARGE": 32, "DIRECTIONS": 2, "STEPS": 2, "OWNED": (4,), "SETTINGS": ((1.0, 0.5), (4.0, 0.0))},
 }  # fmt: skip
@@ -119,6 +133,31 @@ def test_every_choice_of_weights(small: Path) -> None:
         assert mine["test_loss"].nunique() > 3
     assert set(rows[rows["seed"] == 0]["epsilon"]) == {"2", "none"}  # settings are chosen at epsilon = 2
     assert last_layer.table(rows).count("\n") == 1 + 4
+
+
+def test_points_in_one_pass_have_the_losses_of_moved_weights(small: Path) -> None:
+    work = last_norm.prepared(small, "cpu")
+    top = work.top(TRAINED[WHOLE]._replace(layers=work.layers))
+    model, rows, smoothing = many_directions.Stacked(top), torch.arange(5), 1e-2
+    batch = work.states(top.count)["train"][rows]
+    ids, last, wanted = work.asked(batch)
+    shifts = model.drawn(2, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found = model.losses(ids, last, wanted, shifts, smoothing)
+        moved = [work.losses(top, batch)]
+        for number in range(2):
+            along = smoothing * torch.eye(2)[number]
+            model.move(shifts, along)
+            moved.append(work.losses(top, batch))
+            model.move(shifts, -along)
+    assert torch.allclose(found, torch.stack(moved), atol=1e-5)
+    assert (found[1:] - found[0]).abs().min() > 1e-5
+
+
+def test_many_directions(small: Path) -> None:
+    rows = run(many_directions.EXPERIMENT, small, "--seeds=1", "--device=cpu").set_index(["method", "setting"])
+    assert len(rows) == 4 + 2 + 3
+    assert (rows.loc[("dpzero", CHOSEN), "noise_multiplier"] > 0).all()
 
 
 def test_all_weights(small: Path) -> None:
