@@ -474,7 +474,8 @@ class Ledger(AbstractContextManager["Ledger"]):
     def _writing(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
         """A context manager for one transaction, which is on disk at its end if it is `durable`."""
         with self._explained():
-            if not self._ready:  # a file that is only looked at, and refused, stays as it is
+            # The journal mode is set at the first write: opening a file and refusing it must not change the file.
+            if not self._ready:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._ready = True
             if durable != self._durable:

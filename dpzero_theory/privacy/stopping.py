@@ -58,8 +58,8 @@ SAFE = "a curve that is safe to stop at"
 """The method that a bracket of a claim by planned looks names."""
 _MOST_STOPS = 10_000
 _CELLS, _MOST_CELLS = 16, 2**13
-"""A grid is made coarser while its spacing is less than 1/32 of the standard deviation of the losses, or while it has
-more points than the second number."""
+"""The width of a grid is doubled until it is more than 1/(2 _CELLS) of the standard deviation of the losses and the
+grid has at most _MOST_CELLS points."""
 _LOST = 1e-5
 """The share of delta that all losses which are cut off, at all convolutions together, count as infinite, or less."""
 _INFINITE = 6.0
