@@ -26,7 +26,7 @@ from benchmarks.__main__ import scripts
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.limits import TooLong, limited
 from benchmarks.kit.remake import Remake, Row, plain
-from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows, rows_file
 from dpzero_theory.cli import Parser, input_folder, integer, number
 
 SHARE = 10
@@ -40,7 +40,7 @@ def remakes(results: Path) -> dict[str, Remake]:
     for path in scripts().values():
         if "\nREMAKES = " in path.read_text():
             found |= import_module(".".join(path.relative_to(RESULTS.parents[1]).with_suffix("").parts)).REMAKES
-    return {name: remake for name, remake in sorted(found.items()) if (results / name / "manifest.json").exists()}
+    return {name: remake for name, remake in sorted(found.items()) if rows_file(results / name)}
 
 
 def again(remake: Remake, row: Row, limit: float) -> tuple[str, str]:

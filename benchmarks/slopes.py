@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
+from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows, rows_file
 from benchmarks.kit.tables import half_width, rounded
 from dpzero_theory.cli import Parser, input_folder, output_folder
 
@@ -113,7 +113,7 @@ def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str,
 def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]:
     """Return the rows of a sweep, a key of SWEEPS, from its folders below `folder` (None if its first folder is
     missing), and the SHA-256 of the rows in each folder that they come from."""
-    there = [folder / name for name in SWEEPS[sweep] if (folder / name / "manifest.json").exists()]
+    there = [folder / name for name in SWEEPS[sweep] if rows_file(folder / name)]
     if not there or there[0].name != SWEEPS[sweep][0]:
         return None, {}
     tables = [read_rows(path) for path in there]

@@ -1,4 +1,4 @@
-"""The GPU that rows were made on, for their manifest."""
+"""The GPU that rows were made on, for the manifest."""
 
 import subprocess
 import sys

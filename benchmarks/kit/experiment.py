@@ -147,7 +147,7 @@ class Experiment:
     def all_flags(self) -> list[Flag]:
         """Return the experiment's own flags, and those that the runner adds."""
         fixed = None if callable(self.folder) else RESULTS / (self.folder or self.name)
-        more = [flag("--out", type=output_folder, default=fixed, help="folder of the rows and their manifest")]
+        more = [flag("--out", type=output_folder, default=fixed, help="folder of the rows")]
         if self.workers:
             more += [
                 flag("--workers", type=integer(1, 256), default=self.workers, help="processes on this machine"),

@@ -1,11 +1,11 @@
-"""The rows of an experiment: rows.csv, with a row for each configuration and seed, and manifest.json beside it.
+"""The rows of an experiment: one file rows.csv, with a row for each configuration and seed.
 
+- The file begins with lines `# NAME: JSON`, its manifest: what is needed to repeat the run (command, commit, settings,
+seeds, versions, device, dtype), the wall time, and the SHA-256 of the rows below, which every reader checks.
 - A row is known by its key columns. A run may be interrupted at any moment; started again, it skips the keys that are
-complete. Both files are replaced whole and never edited in place.
+complete. The file is replaced whole and never edited in place.
 - The last column, `status`, is `ok` or the reason why the row failed. A failed row is kept, and the next run tries it
 again. A missing value is an empty field. NaN and infinity are refused, so that a failure cannot hide.
-- The manifest holds what is needed to repeat the run: command, commit, settings, seeds, versions, device, dtype and
-wall time; and the SHA-256 of the rows, which every reader checks. Rows that do not fit it are refused.
 """
 
 import csv
@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -59,7 +60,7 @@ class Results:
     """The rows of one experiment in `folder`. It is a context manager.
 
     Args:
-        folder: where rows.csv (or rows.csv.gz) and manifest.json are, or will be.
+        folder: where rows.csv (or rows.csv.gz) is, or will be.
         key: the columns that tell rows apart.
         fields: the other columns; `status` is added after them.
         seeds, device, dtype: for the manifest.
@@ -94,7 +95,6 @@ class Results:
         self._lines: dict[tuple[str, ...], str] = {}
         self._complete: set[tuple[str, ...]] = set()
         self._earlier: list[dict[str, Any]] = []
-        self._sum = ""
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,8 @@ class Results:
         try:
             if kind is None:
                 if self.compress and (self.folder / "rows.csv").exists():
-                    write_atomically(self.folder / "rows.csv.gz", gzip.compress(self._text(), mtime=0))
+                    content = (self.folder / "rows.csv").read_bytes()
+                    write_atomically(self.folder / "rows.csv.gz", gzip.compress(content, mtime=0))
                     (self.folder / "rows.csv").unlink()
                 for path in sorted(self.folder.glob("rows.csv*"))[:1]:
                     failed = len(self._lines) - len(self._complete)
@@ -160,11 +161,8 @@ class Results:
                 complete.add(key)
         self._lines.update(new)
         self._complete |= complete
-        text = self._text()
-        # the manifest names the old rows too: a crash between the two files leaves a folder that can be read
-        self._write_manifest(text)
-        write_atomically(self.folder / "rows.csv", text)
-        self._sum = hashlib.sha256(text).hexdigest()
+        text = _line(self.columns) + "".join(self._lines.values())
+        write_atomically(self.folder / "rows.csv", (self._manifest(text) + text).encode())
 
     def _key(self, row: Mapping[str, Value]) -> tuple[str, ...]:
         absent = [name for name in self.key if row.get(name) is None]
@@ -172,19 +170,14 @@ class Results:
             raise ValueError(f"key column {absent[0]!r} is missing; the key is {self.key}")
         return tuple(_cell(name, row[name]) for name in self.key)
 
-    def _text(self) -> bytes:
-        return (_line(self.columns) + "".join(self._lines.values())).encode()
-
     def _load(self) -> None:
-        text = _rows_text(self.folder)
-        if text is None:
+        if not rows_file(self.folder):
             return
-        manifest = read_manifest(self.folder)
+        manifest, text = read_text(self.folder)
         for name, value in self._identity.items():
             if manifest[name] != value:
                 raise ValueError(f"{self.folder} holds rows made with {_difference(name, manifest[name], value)}")
-        self._sum = _check_sum(self.folder, text, manifest)
-        table = csv.reader(io.StringIO(text.decode(), newline=""))
+        table = csv.reader(io.StringIO(text, newline=""))
         header = tuple(next(table, ()))
         if header != self.columns:
             raise ValueError(f"{self.folder} holds rows with columns {header}, not {self.columns}")
@@ -194,7 +187,7 @@ class Results:
         self._seeds |= set(manifest["seeds"])
         self._earlier += [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
 
-    def _write_manifest(self, text: bytes) -> None:
+    def _manifest(self, text: str) -> str:
         wall = time.monotonic() - self._started
         manifest = {
             **self._run,
@@ -208,40 +201,57 @@ class Results:
             "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
             "rows": len(self._lines),
             "failed": len(self._lines) - len(self._complete),
-            "sha256": hashlib.sha256(text).hexdigest(),
-            "before": self._sum,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
             "earlier": self._earlier,
         }
-        write_atomically(self.folder / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
+        return "".join(f"# {name}: {json.dumps(value)}\n" for name, value in manifest.items())
 
 
 _RUN = ("command", "commit", "started", "device", "wall_s")
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the contents of the manifest in `folder`. Raises ValueError if there is no manifest or it cannot be
-    read."""
+def rows_file(folder: Path) -> Path | None:
+    """Return the path of the rows in `folder`, None if there are none. rows.csv and rows.csv.gz both exist only while a
+    resumed run is under way, and then rows.csv is the newer one."""
+    return next((folder / name for name in ("rows.csv", "rows.csv.gz") if (folder / name).exists()), None)
+
+
+def read_text(folder: Path) -> tuple[dict[str, Any], str]:
+    """Return the manifest of the rows in `folder`, and the rows as text, from the line of their columns on.
+
+    Raises FileNotFoundError if there are no rows, and ValueError if they are damaged: if the manifest is not whole, or
+    its SHA-256 is not that of the rows.
+    """
+    path = rows_file(folder)
+    if path is None:
+        raise FileNotFoundError(f"no rows.csv in {folder}")
     try:
-        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-        absent = {*_RUN, "dtype", "settings", "seeds", "sha256", "earlier"} - set(manifest)
-    except (OSError, ValueError, TypeError):
-        absent = {"manifest.json"}
-    if absent:
-        raise ValueError(f"{folder} has no {min(absent)} for its rows: restore both files, or remove them")
-    return manifest
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+        lines = re.match(r"(?:# .*\n)*", text)[0]  # type: ignore[index]  # matches the empty text too
+        entries = (line[2:].split(": ", 1) for line in lines.splitlines())
+        manifest = {name: json.loads(value) for name, value in entries}
+        whole = not {*_RUN, "dtype", "settings", "seeds", "sha256", "earlier"} - set(manifest)
+        damaged = not whole or hashlib.sha256(text[len(lines) :].encode()).hexdigest() != manifest["sha256"]
+    except (OSError, EOFError, ValueError):
+        damaged = True
+    if damaged:
+        raise ValueError(f"{path} is damaged, its rows are not those of its first lines: restore it, or remove it")
+    return manifest, text[len(lines) :]
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of the rows in `folder`. Raises as `read_text` does."""
+    return read_text(folder)[0]
 
 
 def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
     """Return the rows in `folder` whose status is ok, or all of them if `failed`. An empty field becomes a missing
     value.
 
-    Raises FileNotFoundError if there are no rows, and ValueError if they are not those that the manifest describes.
+    Raises as `read_text` does.
     """
-    text = _rows_text(folder)
-    if text is None:
-        raise FileNotFoundError(f"no rows.csv in {folder}")
-    _check_sum(folder, text, read_manifest(folder))
-    table = pd.read_csv(io.BytesIO(text), keep_default_na=False, na_values=[""])
+    table = pd.read_csv(io.StringIO(read_text(folder)[1]), keep_default_na=False, na_values=[""])
     return table if failed else table[table["status"] == OK].reset_index(drop=True)
 
 
@@ -257,33 +267,9 @@ def shown(path: Path) -> str:
 
 
 def discard(folder: Path) -> None:
-    """Remove the rows and the manifest in `folder`, before rows that are computed from other rows are made again."""
-    for name in ("rows.csv", "rows.csv.gz", "manifest.json"):
+    """Remove the rows in `folder`, before rows that are computed from other rows are made again."""
+    for name in ("rows.csv", "rows.csv.gz"):
         (folder / name).unlink(missing_ok=True)
-
-
-def _rows_text(folder: Path) -> bytes | None:
-    # rows.csv and rows.csv.gz both exist only while a resumed run is under way, and then rows.csv is the newer file.
-    if (folder / "rows.csv").exists():
-        return (folder / "rows.csv").read_bytes()
-    if (folder / "rows.csv.gz").exists():
-        try:
-            return gzip.decompress((folder / "rows.csv.gz").read_bytes())
-        except (OSError, EOFError, ValueError):
-            return b""  # it fits no SHA-256
-    return None
-
-
-def _check_sum(folder: Path, text: bytes, manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the rows. Raises ValueError unless it is the manifest's, or that of the rows before the
-    last ones were added."""
-    found = hashlib.sha256(text).hexdigest()
-    if found not in (manifest["sha256"], manifest.get("before")):
-        raise ValueError(
-            f"the rows in {folder} are not those of its manifest: restore both files, or remove them and run again "
-            f"{manifest['command']}"
-        )
-    return found
 
 
 def _difference(name: str, theirs: Any, ours: Any) -> str:

@@ -81,7 +81,7 @@ def _flags() -> list[Flag]:
             dest="out",
             type=output_folder,
             default="out/llm",
-            help="ledgers, transcripts, rows.csv and its manifest (default out/llm)",
+            help="ledgers, transcripts and rows.csv (default out/llm)",
         ),
     ]
 

@@ -15,14 +15,15 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+import pandas as pd
 
-from paper_checks import rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
 from paper_checks.registry import Finding, check
 
 METHODS = ("dpzero", "dpgd-0th", "dpgd")
 LOW_RANK = ("dpzero", "dpgd")
 MODES = "abc"
-SEED = "0"
+SEED = 0
 WAYS = ("own seed", "other seeds")
 MEASURED = (
     "gradient_train_last",
@@ -34,7 +35,7 @@ MEASURED = (
 ITERATES = {"last": "gradient_train_last", "x_tau": "gradient_train_tau"}
 Cell = tuple[str, str, int]
 """A cell of a method: its name, the mode (a, b or c) and the dimension d."""
-Values = dict[Cell, dict[str, float]]
+Values = dict[Cell, dict[int, float]]
 """For each cell (method, mode and dimension), the values of a measured quantity by seed."""
 
 
@@ -42,12 +43,9 @@ Values = dict[Cell, dict[str, float]]
 def _own_seed() -> dict[str, Values]:
     """Return for each measured column and each cell (method, mode, dimension) the smallest value over all settings on
     seed 0."""
-    best: dict[str, dict[Cell, float]] = {name: {} for name in MEASURED}
-    for row in (row for folder in ("synthetic", "synthetic_dpgd") for row in rows.read(folder) if row["seed"] == SEED):
-        cell = row["method"], row["mode"], int(row["d"])
-        for name, table in best.items():
-            table[cell] = min(float(row[name]), table.get(cell, math.inf))
-    return {name: {cell: {SEED: value} for cell, value in table.items()} for name, table in best.items()}
+    rows = pd.concat([read_rows(RESULTS / folder) for folder in ("synthetic", "synthetic_dpgd")])
+    least = having(rows, seed=SEED).groupby(["method", "mode", "d"])[list(MEASURED)].min()
+    return {name: {cell: {SEED: value} for cell, value in dict(least[name]).items()} for name in MEASURED}
 
 
 @cache
@@ -55,11 +53,11 @@ def _other_seeds() -> dict[str, Values]:
     """Return for each measured column and each cell (method, mode, dimension) the value on each seed with the setting
     that is best on the other seeds."""
     found: dict[str, Values] = {name: {} for name in MEASURED}
-    for row in (row for row in rows.read("selection") if row["sweep"] == "synthetic"):
+    for row in having(read_rows(RESULTS / "selection"), sweep="synthetic").to_dict("records"):
         for on in ("train", "test"):
             table = found.get(f"{row['measured']}_{on}_{row['output']}")
             if table is not None:
-                table.setdefault((row["method"], row["mode"], int(row["d"])), {})[row["seed"]] = float(row[on])
+                table.setdefault((row["method"], row["mode"], row["d"]), {})[row["seed"]] = row[on]
     return found
 
 

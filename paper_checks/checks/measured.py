@@ -6,13 +6,13 @@ from itertools import pairwise
 
 from scipy import stats
 
-from paper_checks import rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
 from paper_checks.registry import Finding, check
 
 
 @check("llm-clip-tradeoff")
 def _(full: bool) -> Finding:
-    last = [row for row in rows.read("llm_clip_lr") if row["step"] == "300"]
+    last = having(read_rows(RESULTS / "llm_clip_lr"), step=300).to_dict("records")
     clips, sizes = (sorted({float(row[name]) for row in last}) for name in ("clip", "step_size"))
     holds, numbers = True, dict[str, float | str]()
     for on in ("dev", "test"):
@@ -29,7 +29,7 @@ def _(full: bool) -> Finding:
 
 @check("clipping-no-overhead")
 def _(full: bool) -> Finding:
-    measured = [row for row in rows.read("optimizer_step") if row["size"] == "roberta-base"]
+    measured = having(read_rows(RESULTS / "optimizer_step"), size="roberta-base").to_dict("records")
     times, memory = [], []
     for row in measured:
         if row["method"] == "private-rademacher":

@@ -120,7 +120,7 @@ def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -
         assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.skipif(not (RESULTS / "optimizer_step" / "manifest.json").exists(), reason="no rows are recorded")
+@pytest.mark.skipif(not (RESULTS / "optimizer_step" / "rows.csv").exists(), reason="no rows are recorded")
 def test_recorded_rows_keep_the_order_that_is_claimed() -> None:
     """In the committed rows random signs cost less time than Gaussian directions.
 
@@ -133,7 +133,7 @@ def test_recorded_rows_keep_the_order_that_is_claimed() -> None:
         assert 0.95 < ratio["rademacher"] < ratio["gaussian"] < ratio["four-pass"]
 
 
-@pytest.mark.skipif(not (RESULTS / "optimizer_step" / "manifest.json").exists(), reason="no rows are recorded")
+@pytest.mark.skipif(not (RESULTS / "optimizer_step" / "rows.csv").exists(), reason="no rows are recorded")
 def test_recorded_peaks_are_those_of_inference() -> None:
     """In the committed rows the peak memory of a step is that of inference within 5%.
 

@@ -10,20 +10,20 @@ import pytest
 
 from benchmarks import reproduce
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS
+from benchmarks.kit.rows import RESULTS, read_text, rows_file
 
 
 def copied(folder: Path, change: tuple[str, str] = ("", "")) -> Path:
-    """Copies two committed rows that are quickly made again into `folder`, with a manifest that fits them; `change`, a
+    """Copies two committed rows that are quickly made again into `folder`, with a digest that fits them; `change`, a
     pair (old text, new text), changes the second row. Returns the folder."""
     place = folder / "checked"
     shutil.copytree(RESULTS / "checked", place)
-    lines = (place / "rows.csv").read_text().splitlines(keepends=True)[:3]
+    manifest, text = read_text(place)
+    lines = text.splitlines(keepends=True)[:3]
     lines[2] = lines[2].replace(*change, 1)
-    (place / "rows.csv").write_text("".join(lines))
-    manifest = json.loads((place / "manifest.json").read_text())
     manifest["sha256"] = hashlib.sha256("".join(lines).encode()).hexdigest()
-    (place / "manifest.json").write_text(json.dumps(manifest))
+    head = (f"# {name}: {json.dumps(value)}\n" for name, value in manifest.items())
+    (place / "rows.csv").write_text("".join([*head, *lines]))
     return folder
 
 
@@ -64,6 +64,5 @@ def test_every_folder_that_can_be_made_again_is_there() -> None:
     found = reproduce.remakes(RESULTS)
     assert {"synthetic", "slopes", "rank", "accounting_corners", "violations"} <= set(found)
     for name, remake in found.items():
-        header = next(path for path in (RESULTS / name).glob("rows.csv*"))
-        assert header.exists(), name
+        assert rows_file(RESULTS / name), name
         assert remake.key, name

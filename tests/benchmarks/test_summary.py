@@ -1,13 +1,12 @@
 """Tests that the tables of the README and of docs/ are those of the committed rows, and that what a page says of a
 finished experiment stands in the note beside its rows."""
 
-import hashlib
 import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.kit.rows import RESULTS, _rows_text, read_manifest
+from benchmarks.kit.rows import RESULTS, read_text
 from benchmarks.summary import PAGES, ROOT, TABLES, filled
 
 WITH_TABLES = [page for page in PAGES if "<!-- /" in page.read_text()]
@@ -25,14 +24,12 @@ def test_every_table_is_on_a_page(name: str) -> None:
     assert [page for page in WITH_TABLES if f"<!-- {short} -->\n" in page.read_text()]
 
 
-def test_all_rows_are_those_of_their_manifest_and_every_folder_is_named_somewhere() -> None:
+def test_all_rows_can_be_read_and_every_folder_is_named_somewhere() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
     parts = ("benchmarks", "figures", "paper_checks")
     code = "".join(path.read_text() for part in parts for path in (ROOT / part).rglob("*.py"))
-    for folder in sorted(path.parent for path in RESULTS.glob("*/manifest.json")):
-        text = _rows_text(folder)
-        assert text is not None
-        assert hashlib.sha256(text).hexdigest() == read_manifest(folder)["sha256"], folder
+    for folder in sorted(path.parent for path in RESULTS.glob("*/rows.csv*")):
+        read_text(folder)
         assert re.search(rf"\b{folder.name}\b", pages + code), folder
 
 

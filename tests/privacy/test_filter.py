@@ -1,14 +1,13 @@
 """Budgets for steps that are chosen as one goes: closed forms, adversaries that watch the privacy loss, refusals."""
 
-import csv
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.interpolate import Akima1DInterpolator
 
+from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.bisection import smallest_real
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import epsilon_of_history, upper_epsilon
@@ -266,9 +265,7 @@ def test_steps_that_a_sharper_filter_does_not_cover_are_refused() -> None:
 
 def test_no_policy_of_the_rows_is_above_a_filters_delta() -> None:
     """1,000 menus solved by value iteration, whose own error is what a plan of one step shows beside its exact 1."""
-    path = Path(__file__).parents[2] / "benchmarks/results/adaptive_sharper/rows.csv"
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(RESULTS / "adaptive_sharper").to_dict("records")
     assert len(rows) == 1000
     error = max(abs(float(row["plan"]) - 1) for row in rows)
     assert error < 0.005

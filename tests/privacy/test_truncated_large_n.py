@@ -1,12 +1,7 @@
-"""Truncated batches of 10^3 to 10^12 records: the chances that are composed, against sums of 50 digits by mpmath.
+"""Truncated batches of 10^3 to 10^12 records: the chances that are composed, against sums of 50 digits by mpmath."""
 
-`write(path)` makes the rows of `benchmarks/results/truncated_large_n`.
-"""
-
-import csv
 import math
 import random
-from pathlib import Path
 
 import mpmath
 import pytest
@@ -72,15 +67,6 @@ def compared(n, mean, largest):
         "delta_lower": found.lower,
         "delta_upper": found.upper,
     }
-
-
-def write(path, count=400):
-    """Writes the rows of `count` settings to the CSV file `path`."""
-    rows = [compared(*setting) for setting in settings(count)]
-    with Path(path).open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 @pytest.mark.parametrize("setting", [*settings(16), (10**6, 256.0, 256), (2**32 + 1000, 200.0, 100)], ids=str)
