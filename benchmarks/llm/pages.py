@@ -6,7 +6,18 @@ import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, percent
-from benchmarks.llm import all_weights, last_layer, last_norm, last_norm_tasks, only_d, owners, rewards, table, tuned
+from benchmarks.llm import (
+    all_weights,
+    last_layer,
+    last_norm,
+    last_norm_tasks,
+    many_directions,
+    only_d,
+    owners,
+    rewards,
+    table,
+    tuned,
+)
 from benchmarks.llm.tasks import task
 from benchmarks.llm.top import ADAPTERS, NORM, WHOLE
 from benchmarks.llm.tuned import CHOSEN, NONE
@@ -87,6 +98,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "only_d": lambda: only_d.table(only_d.committed(), read_rows(RESULTS / "llm_only_d_rank")),
     "llm_last_layer": lambda: last_layer.table(read_rows(RESULTS / "llm_last_layer")),
     "llm_all_weights": all_weights.table,
+    "llm_many_directions": many_directions.table,
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_owners": owners.table,
