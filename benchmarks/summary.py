@@ -277,10 +277,10 @@ def alternatives() -> str:
     accuracy = last_norm_tasks.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
     held = having(read_rows(RESULTS / "tuning_step"), dtype="float32", batch=8).set_index("method")["memory_ratio"]
 
-    many = having(
-        read_rows(RESULTS / "llm_many_directions").astype({"setting": str}), method="dpzero", setting="chosen"
-    )
-    few = having(read_rows(RESULTS / "llm_all_weights").astype({"setting": str}), method="dp-adamw", setting="chosen")
+    reported = {
+        method: having(read_rows(RESULTS / f"llm_{folder}").astype({"setting": str}), method=method, setting="chosen")
+        for method, folder in (("dpzero", "many_directions"), ("dp-adamw", "all_weights"))
+    }
 
     def correct(method: str, epsilon: str) -> str:
         return accuracy["trec", "paper", method, epsilon].text()
