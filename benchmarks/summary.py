@@ -29,6 +29,8 @@ from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, paragraphs, shortened
 from benchmarks.llm import last_norm_tasks, pages
+from benchmarks.llm.top import ADAPTERS
+from benchmarks.llm.tuned import End, ends
 from benchmarks.slopes import OF_RANK
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
@@ -261,81 +263,31 @@ def calculator() -> str:
 
 
 def alternatives() -> str:
-    """Return a table that compares this package with others, line by line. The numbers of a line were measured in
-    one run, or are computed."""
-    problem = Problem(n=10_000, d=2_000, r=8.178, lipschitz=1.0, smoothness=1.0, gap=1.0, loss_bound=1.0)
-    bounds = {
-        (answer.result.id, answer.calibration): answer.prescription.bound
-        for answer in calculate(problem, epsilon=2.0, delta=1e-6)[0]
-    }
-    rows = read_rows(RESULTS / "accounting")
-    noise = rows[(rows["n"] == 1024) & (rows["epsilon"] == 2)].set_index("accountant")
-    steps = read_rows(RESULTS / "optimizer_step")
-    step = having(steps, size="roberta-base", batch=8).set_index("method")
-    tiny = having(steps, size="tiny", method="private-rademacher").set_index("batch")["ratio"]
-
-    accuracy = last_norm_tasks.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
+    """Return a table of the accuracy of DPZero and of DP-AdamW at epsilon = 2, and of a step's memory, on a pretrained
+    language model."""
+    norm = last_norm_tasks.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
+    layer = ends(read_rows(RESULTS / "llm_last_layer"), "task", "trained", "method", "epsilon")
+    many = having(read_rows(RESULTS / "llm_many_directions").astype({"setting": str}), setting="chosen", steps=1000)
+    whole = ends(read_rows(RESULTS / "llm_all_weights"), "method", "epsilon")
     held = having(read_rows(RESULTS / "tuning_step"), dtype="float32", batch=8).set_index("method")["memory_ratio"]
 
-    reported = {
-        method: having(read_rows(RESULTS / f"llm_{folder}").astype({"setting": str}), method=method, setting="chosen")
-        for method, folder in (("dpzero", "many_directions"), ("dp-adamw", "all_weights"))
-    }
+    def both(found: Mapping[tuple[str, ...], End], *at: str) -> list[str]:
+        return [found[*at, method, "2"].text() for method in ("dpzero", "dp-adamw")]
 
-    def correct(method: str, epsilon: str) -> str:
-        return accuracy["trec", "paper", method, epsilon].text()
-
-    def cost(name: str) -> str:
-        return f"{noise['noise_multiplier'][name]:.5f} in {noise['cpu_seconds'][name]:.3g} s"
-
-    def time(name: str) -> str:
-        return f"{step['ratio'][name]:.2f}; {step['peak_to_inference'][name]:.2f}"
-
-    return markdown(
-        ["what", "here", "elsewhere", "command"],
-        [
-            [
-                "noise multiplier, n = 1,024, batch 64, T = 10,000, epsilon = 2, delta = 1e-5; processor time",
-                f"{cost('this package')}, certified",
-                f"dp-accounting {cost('dp-accounting PLD')}; prv-accountant {cost('prv-accountant')}",
-                "`python -m benchmarks accounting --preset compare`",
-            ],
-            [
-                "one step of RoBERTa-base, batch 8, CPU: its time over that of two forward passes; its peak memory over"
-                " that of one forward pass",
-                f"private: {time('private-rademacher')} (time for a tiny RoBERTa, whose forward pass is short:"
-                f" {tiny[8]:.2f}, at batch 64 {tiny[64]:.2f})",
-                f"four passes in place, as published: {time('four-pass')}. AdamW, not private: {time('adamw')}",
-                "`python -m benchmarks optimizer_step --preset cpu`",
-            ],
-            [
-                "SmolLM2-135M-Instruct, its last normalisation trained: accuracy on TREC in percent at epsilon = 2"
-                " and 6",
-                f"DPZero: {correct('dpzero', '2')} and {correct('dpzero', '6')}",
-                f"DP-AdamW: {correct('dp-adamw', '2')} and {correct('dp-adamw', '6')}",
-                "`python -m benchmarks llm.last_norm_tasks --data DIR`",
-            ],
-            [
-                "all weights of that model trained: accuracy on SST-2 in percent at epsilon = 2, one run",
-                f"DPZero, 64,000 directions: {100 * reported['dpzero']['test_accuracy'].iloc[-1]:.1f}",
-                f"DP-AdamW: {100 * reported['dp-adamw']['test_accuracy'].iloc[0]:.1f}",
-                "`python -m benchmarks llm.many_directions --data DIR --device cuda`",
-            ],
-            [
-                "all weights of that model trained: the peak memory of a step, batch 8, over that of one forward pass"
-                " (of the last normalisation alone both hold little more than the model)",
-                f"DPZero: {held['dpzero']:.2f}",
-                f"DP-AdamW: {held['dp-adamw']:.2f}, with ghost clipping {held['dp-adamw-ghost']:.2f}",
-                "`python -m benchmarks tuning_step`",
-            ],
-            [
-                "certified E\\|\\|grad F\\|\\|^2, n = 10,000, epsilon = 2, delta = 1e-6, d = 2,000, r = 8.178",
-                f"{bounds['theorem-3-sharp', 'exact']:.2g}",
-                f"the paper's Theorem 3: {bounds['theorem-3', 'paper']:.3g}",
-                "`python -m dpzero_theory.params`",
-            ],
-        ],
-    )
+    reached, wide = ends(many, "method", "epsilon")["dpzero", "2"].text(), both(whole)
+    lines = [
+        ["SST-2, all weights", f"{reached} ({wide[0]} with 300 directions)", wide[1], "many_directions", "all_weights"],
+        ["SST-2, adapters of rank 8", *both(layer, "sst2", ADAPTERS), "last_layer"],
+        ["TREC, the last normalisation", *both(norm, "trec", "paper"), "last_norm_tasks"],
+    ]
+    memory = [
+        "peak memory of a step on all weights over that of a forward pass, batch 8",
+        f"{held['dpzero']:.2f}",
+        f"{held['dp-adamw']:.2f}; with ghost clipping {held['dp-adamw-ghost']:.2f}",
+        "`tuning_step`",
+    ]
+    shown = [[*line[:3], ", ".join(f"`llm.{name}`" for name in line[3:])] for line in lines]
+    return markdown(["trained", "DPZero", "DP-AdamW", "`python -m benchmarks ...`"], [*shown, memory])
 
 
 def certified_bounds() -> str:
