@@ -5,8 +5,9 @@ import sys
 from datasets import Dataset
 from reviews import reviews
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig
 
-from dpzero_theory.optim.trainers.trl import DPZeroDPOConfig, DPZeroDPOTrainer
+from dpzero_theory.optim.trainers.trl import DPZeroDPOTrainer
 
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
@@ -19,7 +20,7 @@ rows = [
     for text, liked in zip(made["text"], made["label"], strict=True)
 ]
 trainer = DPZeroDPOTrainer(
-    model, DPZeroDPOConfig("out/dpo", max_length=64, beta=0.5, report_to="none", save_strategy="no"),
+    model, DPOConfig("out/dpo", max_length=64, beta=0.5, report_to="none", save_strategy="no", bf16=False),
     train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
     private={
         "target_epsilon": 2, "target_delta": 1e-5, "relation": "add-remove", "sampling": "poisson", "steps": 20,

@@ -5,8 +5,9 @@ import sys
 from datasets import Dataset
 from reviews import reviews
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import SFTConfig
 
-from dpzero_theory.optim.trainers.trl import DPZeroSFTConfig, DPZeroSFTTrainer
+from dpzero_theory.optim.trainers.trl import DPZeroSFTTrainer
 
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
@@ -18,7 +19,7 @@ rows = [
     for text, liked in zip(made["text"], made["label"], strict=True)
 ]
 trainer = DPZeroSFTTrainer(
-    model, DPZeroSFTConfig("out/sft", max_length=64, report_to="none", save_strategy="no"),
+    model, SFTConfig("out/sft", max_length=64, report_to="none", save_strategy="no", bf16=False),
     train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
     private={
         "target_epsilon": 2, "target_delta": 1e-5, "relation": "add-remove", "sampling": "poisson", "steps": 20,

@@ -30,10 +30,7 @@ from dpzero_theory.optim.weights.module import Weights
 KEY_BYTES = 32
 """The length, in bytes, of the secret key under which a run's records are digested."""
 RECORDS = 1000
-"""How many records of a data set are read at most: evenly spread for a digest (`of_records`), the first ones to look
-for in another data set (`shared`)."""
-SEARCHED = 20_000
-"""How many records, the first ones, of its argument `data` the function `shared` looks through at most."""
+"""How many records of a data set, evenly spread, are read at most for a digest (`of_records`)."""
 
 
 def layout(weights: Weights) -> str:
@@ -103,23 +100,6 @@ def of_all(records: Iterable[Any], key: bytes) -> str:
         return _digest(records, key)
     except (pickle.PicklingError, TypeError, AttributeError):
         return ""
-
-
-def shared(data: Any, others: Any) -> int:
-    """Return how many of the first 1,000 records of `others` are among the first 20,000 records of `data`.
-
-    Records are equal if their bytes are. The result is 0 if records cannot be pickled, and the number of all records if
-    both are one object. `RECORDS` and `SEARCHED` are the two numbers.
-    """
-    if others is data:
-        return len(data)
-    key = new_key()
-    try:
-        wanted = [_digest([record], key) for record in each(others, range(min(len(others), RECORDS)))]
-        known = {_digest([record], key) for record in each(data, range(min(len(data), SEARCHED)))}
-    except (pickle.PicklingError, TypeError, AttributeError, KeyError):
-        return 0
-    return sum(digest in known for digest in wanted)
 
 
 def _digest(parts: Iterable[Any], key: bytes) -> str:

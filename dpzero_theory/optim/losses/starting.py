@@ -20,6 +20,7 @@ nothing is certified by these values.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
@@ -31,8 +32,8 @@ from torch import Tensor, nn
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES, Difference, Point
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses, on_host
-from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, visible
+from dpzero_theory.optim.losses.overlap import Inputs
 from dpzero_theory.optim.losses.records import Collate, Data, fetcher, require_data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions
@@ -193,7 +194,10 @@ class _Look:
         self, module: nn.Module, losses: Losses, data: Data, private: Data | None, collate: Collate, direction: str
     ) -> None:
         require_data(data, "public_data")
-        if private is not None and (both := shared(private, data)):
+        both = 0
+        with suppress(Exception):  # records that cannot be read or compared are taken to be others
+            both = 0 if private is None else Inputs().shared(private, data)
+        if both:
             raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
         # the directions along which public records are looked at need not be random or secret: the key is always 0
         self._weights = Weights(module, Directions(bytes(16), direction))

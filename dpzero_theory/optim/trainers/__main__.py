@@ -10,15 +10,15 @@ and quantisation, the data sets, and the arguments of the trainer (`trainers.trl
     owner: prompt                                            # a column whose equal values are one unit of privacy
     public_evaluation: true                                  # the evaluation set may share records with the training
 
-Every field may be given after the command too, as `--name value`, and is then taken from there. A field that a private
-run does not use, such as `learning_rate`, is refused. The output folder has the model, the model card with the privacy
-statement, and the run's own files in `_dpzero/`, whose `data.key` is secret.
+Every field may be given after the command too, as `--name value`, and is then taken from there. The output folder has
+the model, the model card with the privacy statement, and the run's own files in `_dpzero/`, whose `data.key` is secret.
 """
 
 import json
 import sys
+import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -58,85 +58,65 @@ def _parser() -> Parser:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv`, or that of this process if it is None: train, and write the model and its card.
-    Returns 0; bad input exits with status 2."""
+    """Train, and write the model and its card.
+
+    Args:
+        argv: the words of the command line; those of the process if None.
+
+    Returns:
+        0; bad input exits with status 2.
+    """
     parser = _parser()
     options, words = parser.parse_known_args(argv)
     with parser.refusals():
         try:
-            fields = _fields(parser, options, words)
-            trainer = _trainer(TRAINERS[options.kind], fields)
+            trainer, arguments = _trainer(parser, TRAINERS[options.kind], options, words)
         except (yaml.YAMLError, DatasetsError, ImportError, RuntimeError, AttributeError, TypeError) as error:
             # a field whose package is missing, or whose value a library does not know
             raise ValueError(" ".join(str(error).split())) from None
-        _tune(trainer, fields[1])
+        done = trainer.train(arguments.resume_from_checkpoint)
+        trainer.save_model()
+        trainer.create_model_card()
+        if trainer.is_world_process_zero():
+            print(f"{arguments.output_dir}: epsilon {done.metrics['epsilon']:.4g} after {done.global_step} steps")
     return 0
 
 
-def _fields(parser: Parser, options: Any, words: Sequence[str]) -> tuple[Any, ...]:
-    """Return the fields that the file `options.config` and the other `words` of the command line give, as one object of
-    each of five dataclasses, of which the last is `PrivateArguments`. Words win over the file. parser: reports
-    errors."""
+def _trainer(parser: Parser, kind: type[Any], options: Any, words: Sequence[str]) -> tuple[Any, Any]:
+    """Return the trainer with the model, the data and the settings of the fields, and its arguments.
+
+    The fields are those of the file `options.config`, and of the other `words` of the command line, which win over the
+    file. parser: reports errors.
+    """
 
     class Fields(TrlParser):
         def error(self, message: str) -> NoReturn:
             parser.error(message)
 
-    kinds: Any = (ScriptArguments, TRAINERS[options.kind].config, ModelConfig, DatasetMixtureConfig, PrivateArguments)
+    kinds: Any = (ScriptArguments, kind.config, ModelConfig, DatasetMixtureConfig, PrivateArguments)
     config = ["--config", str(options.config)] if options.config else []
-    fields = Fields(kinds, allow_abbrev=False)
-    *found, rest = fields.parse_args_and_config([*config, *words], return_remaining_strings=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of TRL's own defaults
+        script, arguments, model, mixture, own, rest = Fields(kinds, allow_abbrev=False).parse_args_and_config(
+            [*config, *words], return_remaining_strings=True
+        )
     if rest:
         raise ValueError(f"{' '.join(rest)} must not be given: no field of `trl {options.kind}` or of this command")
-    return tuple(found)
-
-
-def _trainer(kind: type[Any], fields: tuple[Any, ...]) -> Any:
-    """Return the trainer of this kind with the model, the data and the settings that the fields name."""
-    script, arguments, model, mixture, own = fields
     if model.model_name_or_path is None:
         raise ValueError("model_name_or_path must be given: a folder with the model, or its name on the hub; got none")
     if script.ignore_bias_buffers:
         raise ValueError("ignore_bias_buffers must be left out: there is no gradient to reduce; got True")
     set_seed(arguments.seed)  # so that all ranks, and a resumed run, split the data alike
-    data = _data(script, mixture)
+    if mixture.datasets:
+        data = get_dataset(mixture)
+    elif script.dataset_name is not None:
+        data = load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
+    else:
+        raise ValueError("datasets or dataset_name must be given; got neither")
     splits = [script.dataset_train_split, *([script.dataset_test_split] if arguments.eval_strategy != "no" else [])]
     for split in splits:
         if split not in data:
             raise ValueError(f"the data must have a split {split!r}; got {', '.join(data)}")
-    return kind(
-        _model(model, arguments),
-        arguments,
-        private=_settings(own.private),
-        train_dataset=data[splits[0]],
-        eval_dataset=data[splits[1]] if splits[1:] else None,
-        peft_config=get_peft_config(model),
-        owner=own.owner,
-        public_evaluation=own.public_evaluation,
-    )
-
-
-def _tune(trainer: Any, arguments: Any) -> None:
-    """Train, and write the model and its card into the output folder. arguments: the trainer's."""
-    done = trainer.train(arguments.resume_from_checkpoint)
-    trainer.save_model()
-    trainer.create_model_card()
-    if trainer.is_world_process_zero():
-        print(f"{arguments.output_dir}: epsilon {done.metrics['epsilon']:.4g} after {done.global_step} steps")
-
-
-def _data(script: Any, mixture: Any) -> Any:
-    """Return the data sets by split, as TRL's commands load them: those that `mixture` lists or, if it lists none, the
-    one that `script` names. Raises ValueError where neither names one."""
-    if mixture.datasets:
-        return get_dataset(mixture)
-    if script.dataset_name is None:
-        raise ValueError("datasets or dataset_name must be given; got neither")
-    return load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
-
-
-def _model(model: Any, arguments: Any) -> Any:
-    """Return the model that the fields name, and take out of the trainer's `arguments` how it is to be loaded."""
     how = {
         "revision": model.model_revision,
         "trust_remote_code": arguments.trust_remote_code,
@@ -145,8 +125,18 @@ def _model(model: Any, arguments: Any) -> Any:
         "quantization_config": get_quantization_config(model),
         **(arguments.model_init_kwargs or {}),
     }
-    arguments.model_init_kwargs = None
-    return AutoModelForCausalLM.from_pretrained(model.model_name_or_path, **how)
+    arguments.model_init_kwargs = None  # which TRL would use to load a model itself
+    trainer = kind(
+        AutoModelForCausalLM.from_pretrained(model.model_name_or_path, **how),
+        arguments,
+        private=_settings(own.private),
+        train_dataset=data[splits[0]],
+        eval_dataset=data[splits[1]] if splits[1:] else None,
+        peft_config=get_peft_config(model),
+        owner=own.owner,
+        public_evaluation=own.public_evaluation,
+    )
+    return trainer, arguments
 
 
 def _settings(private: Any) -> Any:
@@ -154,18 +144,14 @@ def _settings(private: Any) -> Any:
 
     private: the settings, or their JSON text. Raises ValueError for a text that is no JSON.
     """
-
-    def number(value: Any) -> Any:
-        try:
-            return float(value) if isinstance(value, str) else value
-        except ValueError:
-            return value
-
     try:
         private = json.loads(private) if isinstance(private, str) else private
     except json.JSONDecodeError:
         raise ValueError(f"private must be a JSON mapping of settings; got {private!r:.60}") from None
-    return {name: number(value) for name, value in private.items()} if isinstance(private, dict) else private
+    for name, value in private.items() if isinstance(private, dict) else ():
+        with suppress(ValueError):
+            private[name] = float(value) if isinstance(value, str) else value
+    return private
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Which of transformers' `TrainingArguments` a private run honours. Every other one must be left at its default.
+"""Which training arguments a private run honours. Every other one must be left at its default.
 
-A field is in `HONOURED`, or a value other than its default raises ValueError, which says what to use instead. A field
-that this version does not know is refused too. A value that is given and is the default cannot be told from one that is
-left out. Subclasses of `TrainingArguments` say of fields of their own which are honoured and what to use instead of the
-others (`honoured`, `instead`; see `trainers.trl`).
+A field is honoured, or a value other than its default raises ValueError, which says what to use instead. A field that
+this version does not know is refused too. A value that is given and is the default cannot be told from one that is left
+out. TRL's configurations have further fields, and defaults that a private run changes: `SET_BY_A_RUN`.
 """
 
-from collections.abc import Collection
+import copy
+import warnings
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from transformers import TrainingArguments
 
@@ -78,32 +80,75 @@ INSTEAD = {name: instead for instead, names in _REFUSED.items() for name in name
 effect."""
 
 
-def defaults(arguments: TrainingArguments) -> TrainingArguments:
-    """Return arguments that have all defaults except the output folder and `use_cpu`, which are those of `arguments`.
+_OF_BOTH = (
+    "model_init_kwargs dataset_num_proc max_length truncation_mode pad_to_multiple_of pad_token trust_remote_code"
+)
+HONOURED_IN = {
+    "SFTConfig": f"""{_OF_BOTH} chat_template_path dataset_text_field dataset_kwargs eos_token shuffle_dataset
+        completion_only_loss assistant_only_loss""".split(),
+    "DPOConfig": f"{_OF_BOTH} disable_dropout loss_type beta".split(),
+}
+"""Fields of TRL's configurations that a private run honours beside `HONOURED`, by the name of the configuration."""
+_REFUSED_OF_TRL = {
+    "a record must have rows of its own: leave it off, rows are padded": """
+        packing packing_strategy eval_packing padding_free""",
+    "no activations are kept": "activation_offloading",
+    "the reference model is the model at the start": "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
+    "give one loss_type": "loss_weights",
+    "give losses, one for each record": "loss_type",
+    "make the trainer with it": """
+        bf16 activation_checkpointing gradient_checkpointing precompute_ref_log_probs precompute_ref_batch_size""",
+    "it is part of TRL's gradient training alone": """
+        router_aux_loss_coef ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing use_weighting
+        discopop_tau""",
+}
+_INSTEAD_IN_TRL = {name: instead for instead, names in _REFUSED_OF_TRL.items() for name in names.split()}
+_PLAIN = {"bf16": False, "activation_checkpointing": False, "gradient_checkpointing": False}
+SET_BY_A_RUN: dict[str, dict[str, Any]] = {
+    "_BaseConfig": _PLAIN,  # the base of all
+    # A pair's reference numbers must not depend on the lengths of the pairs beside it, so they are computed one by one.
+    "DPOConfig": {**_PLAIN, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 1},
+}
+"""The values that a private run gives to fields of TRL's configurations, whatever they were."""
 
-    It must be called before a Trainer is made, which sets some of the arguments. Raises ValueError for TRL's own
-    configurations, whose defaults turn mixed precision on.
+
+def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
+    """Return a copy of the arguments with the values of `SET_BY_A_RUN`."""
+    found = copy.copy(arguments)
+    for name, value in _of(SET_BY_A_RUN, arguments).items():
+        setattr(found, name, value)
+    if not found.bf16 and not found.fp16:
+        found.mixed_precision = "no"  # which was computed from the two when the arguments were made
+    return found
+
+
+def require_honoured(arguments: TrainingArguments) -> None:
+    """Raise ValueError that names all fields of the arguments that have no effect and are not at their defaults.
+
+    arguments: as `for_a_run` returns them. A field that it sets must have the value that it sets.
     """
-    own = type(arguments)
-    if own.__module__.startswith("trl."):
-        raise ValueError(f"args must be a DPZeroSFTConfig or DPZeroDPOConfig of trainers.trl; got TRL's {own.__name__}")
-    return own(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu, report_to="none")
-
-
-def require_honoured(arguments: TrainingArguments, plain: TrainingArguments) -> None:
-    """Raise ValueError that names all fields of the arguments that would have no effect and are not at their defaults.
-
-    plain: arguments with all defaults (`defaults`).
-    """
-    own = type(arguments)
-    honoured: Collection[str] = getattr(own, "honoured", ())
-    instead = {**INSTEAD, **getattr(own, "instead", {})}
-    name = "TrainingArguments" if own is TrainingArguments else own.__name__
+    own, wanted = type(arguments), _of(SET_BY_A_RUN, arguments)
+    honoured = {*HONOURED, *_of(HONOURED_IN, arguments)}
+    instead = {**INSTEAD, **(_INSTEAD_IN_TRL if wanted else {})}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the defaults of TRL's configurations warn that they are deprecated
+        # To set up devices anew would take them from a Trainer that was made with the arguments.
+        kind = type(own.__name__, (own,), {"_setup_devices": arguments.device})
+        made = {"output_dir": arguments.output_dir, "use_cpu": arguments.use_cpu, "report_to": "none"}
+        plain = for_a_run(kind(**made, **({"bf16": False} if wanted else {})))
     faults = []
     for field in fields(arguments):
         value, default = getattr(arguments, field.name), getattr(plain, field.name)
-        if field.name not in HONOURED and field.name not in honoured and value != default:
+        if field.name not in honoured and value != default:
             use = instead.get(field.name, "a private run does not know it")
-            faults.append(f"{field.name} must be left at {default!r} in {name}: {use}; got {value!r}")
+            faults.append(f"{field.name} must be left at {default!r} in {own.__name__}: {use}; got {value!r}")
     if faults:
         raise ValueError("; ".join(faults))
+    if arguments.load_best_model_at_end and arguments.save_only_model:
+        raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
+
+
+def _of(table: Mapping[str, Any], arguments: TrainingArguments) -> Any:
+    """Return the entry of a table for the class of the arguments or the nearest base of it; an empty one if none is
+    there."""
+    return next((table[kind.__name__] for kind in type(arguments).__mro__ if kind.__name__ in table), {})

@@ -6,6 +6,7 @@ run.run(Progress(run))
 import math
 import sys
 import time
+from datetime import timedelta
 
 from dpzero_theory.check import real
 from dpzero_theory.optim.files.transcript import Record
@@ -14,10 +15,10 @@ from dpzero_theory.optim.run import Run
 
 
 def described(plan: Plan, record: Record) -> dict[str, float]:
-    """Return what may be shown of a release: `step_size` is its alpha, and `released` the size of what was released.
+    """Return what may be shown of a release: its `step_size`, and `released`, the size of what was released.
 
     The size is the root mean square of the K released averages, noise included; it is left out where a release is a
-    vector. plan: the run's. record: the release.
+    vector.
     """
     found = {"step_size": plan.step_size(record.release)}
     if record.sums:
@@ -28,8 +29,9 @@ def described(plan: Plan, record: Record) -> dict[str, float]:
 class Progress:
     """A callback of `Run.run` that writes a line to standard error from time to time, and one at the end.
 
-    run: the run, for the number of releases that are left. every: seconds >= 0 between lines. With several ranks, each
-    rank that makes a `Progress` writes lines.
+    Args:
+        run: the run, for the number of releases that are left.
+        every: seconds >= 0 between lines.
     """
 
     def __init__(self, run: Run, *, every: float = 5.0) -> None:
@@ -39,18 +41,11 @@ class Progress:
 
     def __call__(self, record: Record) -> None:
         self._made += 1
-        now, left = time.monotonic(), self._run.releases_left
+        now, left, total = time.monotonic(), self._run.releases_left, self._run.plan.steps
         if left and now < self._told + self._every:
             return
         self._told = now
-        total = self._run.plan.steps
         told = described(self._run.plan, record).items()
         words = "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in told)
-        seconds = (now - self._begun) / self._made * left
-        print(f"release {total - left} of {total}  {words}  {_clock(seconds)} left", file=sys.stderr, flush=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
+        until = timedelta(seconds=round((now - self._begun) / self._made * left))
+        print(f"release {total - left} of {total}  {words}  {until} left", file=sys.stderr, flush=True)

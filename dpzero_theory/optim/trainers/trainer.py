@@ -9,15 +9,11 @@
     trainer.train()                                # resume_from_checkpoint=True after an interruption
     trainer.run.get_epsilon(1e-5)                  # what may be claimed: `privacy.stopping`
 
-Of `TrainingArguments` those about output, logging, evaluation, saving and the hub are honoured. Every other one must be
-left at its default (`trainers.arguments`): steps, batches and step sizes are those of `private`. An epoch is 1/q
-releases, which is one pass over the records in expectation. A callback that sets `should_training_stop`, or early
-stopping, leaves epsilon at that of the plan (`privacy.stopping`). The log has epsilon, the step size and the size of
-what was released, never a training loss. Metrics on an evaluation set are releases about that set. So none of its
-records may be a training record (`trainers.overlap`), unless the set is declared public. No times are saved: speeds are
-not logged, and the files of a checkpoint bear the time at which the run was begun. Ledger and transcript are in
-`_dpzero/` of the output folder, which no push to the hub uploads (its `data.key` is secret). The model card has the
-privacy statement of `optim.verify`.
+    trainer = privatize(ClassOfOthers(...), private=dict(...))   # for a Trainer of any class
+
+An epoch is 1/q releases, which is one pass over the records in expectation. The log has epsilon, the step size and the
+size of what was released, never a training loss or a time. The run's file is in `_dpzero/` of the output folder, which
+no push to the hub uploads (its `data.key` is secret). The model card has the privacy statement of `optim.verify`.
 """
 
 import json
@@ -26,9 +22,8 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -50,81 +45,80 @@ from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.files.transcript import Record
 from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.overlap import Inputs
 from dpzero_theory.optim.losses.records import require_data
-from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.trainers.arguments import defaults, require_honoured
-from dpzero_theory.optim.trainers.overlap import Digests, Inputs, count
+from dpzero_theory.optim.trainers.arguments import for_a_run, require_honoured
+from dpzero_theory.optim.trainers.own_loss import by_batch, known_losses, one_by_one
 from dpzero_theory.optim.trainers.progress import described
 from dpzero_theory.optim.weights.shards import is_collective
 
 _STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
 _TIMES = ("_runtime", "_per_second", "_time")
+_CARD = {"language": "language", "license": "license", "finetuned_from": "base_model", "dataset": "datasets"}
+"""Arguments of `create_model_card`, with the names of their entries in the card."""
+_OWN_STEPS = ("create_optimizer", "create_scheduler", "get_train_dataloader", "training_step", "_inner_training_loop")
+"""Methods of a Trainer that a private run does not call."""
+_OPTIMIZERS = "optimizers and optimizer_cls_and_kwargs"
+_SEARCH = "a search must pay for its runs together (dpzero_theory.privacy.selection)"
 
-_OF_TRAINER = {
-    "folder": f"it is {OF_TRAINER}/ in the output folder",
-    "collate": "it is data_collator of the Trainer",
-}
-_NO_OPTIONS = {
-    "optimizers": "the step is that of the run's plan",
-    "optimizer_cls_and_kwargs": "the step is that of the run's plan",
-    "compute_loss_func": "give losses, one for each record",
-}
+T = TypeVar("T", bound=Trainer)
 
 
 def _require_settings(private: object) -> None:
     """Raise ValueError unless `private` is a mapping with the settings of a run inside a Trainer (`DPZeroTrainer`)."""
     if not isinstance(private, Mapping):
-        raise ValueError(
-            f"private must be a mapping of settings, such as dict(target_epsilon=2, ...); got {private!r:.60}"
-        )
-    for name, instead in _OF_TRAINER.items():
+        raise ValueError(f"private must be a mapping of settings, dict(target_epsilon=2, ...); got {private!r:.60}")
+    of_trainer = {
+        "folder": f"it is {OF_TRAINER}/ in the output folder",
+        "collate": "it is data_collator of the Trainer",
+    }
+    for name, instead in of_trainer.items():
         if name in private:
             raise ValueError(f"{name} must be left out of private: {instead}")
-    known, required = (
-        [name for name in names if name not in ("module", "losses", "data", *_OF_TRAINER)]
-        for names in names_of(make_private_with_epsilon)
-    )
-    settings(private, known, required)
+    others = ("module", "losses", "data", *of_trainer)
+    known, required = names_of(make_private_with_epsilon)
+    settings(private, [name for name in known if name not in others], [name for name in required if name not in others])
 
 
 @contextmanager
-def _without_backward(model: object) -> Iterator[None]:
+def _without_backward(model: Any) -> Iterator[None]:
     """Within the context transformers takes a model for one that is not quantised.
 
     A Trainer refuses a base whose quantised kernels have no backward pass (GGUF, for instance), with or without
     adapters. A private run needs none; it trains the parameters with requires_grad, which must be floating-point.
     """
-    if not getattr(model, "is_quantized", False):
-        yield
-        return
-    own = vars(model)
-    kept = {"is_quantized": own["is_quantized"]} if "is_quantized" in own else {}
-    own["is_quantized"] = False
+    quantised = getattr(model, "is_quantized", False)
+    if quantised:
+        model.is_quantized = False
     try:
         yield
     finally:
-        own.pop("is_quantized", None)
-        own.update(kept)
+        if quantised:
+            model.is_quantized = True
 
 
 class DPZeroTrainer(Trainer):  # type: ignore[misc]
     """A Trainer whose `train` is a private run. `run` is that `Run` once training has begun.
 
+    A class of others becomes private with this class before it: `class Private(DPZeroTrainer, TheirTrainer)`.
+
     Args:
+        model: the model to train, as `transformers.Trainer` takes it.
+        args: the training arguments; those that a private run would not honour must have their defaults
+            (`trainers.arguments`).
         private: a mapping with the keyword arguments of `optim.private.make_private_with_epsilon`, except folder and
             collate. `resume` may be given as "moved", for an output folder that was copied or brought from another
             disk.
-        losses: per-record losses of a collated batch; if None, those of the model's task (`task_losses.losses_for`).
+        losses: per-record losses of a collated batch. If None, those of the model's task (`task_losses.losses_for`),
+            or for a class with a `compute_loss` of its own what that gives for each record alone.
         public_evaluation: whether metrics on training records may be computed, because the records are public or the
             metrics stay with whoever holds the records. Without it an evaluation set is refused if it shares a record
             with the training data, or cannot be compared with it.
-        model: the model to train, as `transformers.Trainer` takes it.
-        args: the training arguments; those that a private run would not honour must have their defaults.
-        options: further arguments of `transformers.Trainer`, such as train_dataset, eval_dataset, data_collator and
-            processing_class; but an optimiser, a scheduler and a loss for backpropagation are refused.
+        options: further arguments of the Trainer, such as train_dataset, eval_dataset, data_collator and
+            processing_class.
 
     Raises:
         ValueError: an argument that a private run would not honour.
@@ -143,18 +137,26 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         public_evaluation: bool = False,
         **options: Any,
     ) -> None:
-        for name, instead in _NO_OPTIONS.items():
-            if options.get(name) not in (None, (None, None)):
-                raise ValueError(f"{name} must be left out: {instead}")
+        args = for_a_run(args)
         _require_settings(private)
+        require_honoured(args)
+        optimizers = options.get("optimizers") or (None, None)
+        if (*optimizers, options.get("optimizer_cls_and_kwargs")) != (None, None, None):
+            raise ValueError(f"{_OPTIMIZERS} must be left out: the steps are those of the plan")
         if options.get("train_dataset") is not None:
             require_data(options["train_dataset"], "train_dataset")
-        self._plain = defaults(args)
-        require_honoured(args, self._plain)
-        if args.load_best_model_at_end and args.save_only_model:
-            raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
         with _without_backward(model):
             super().__init__(model=model, args=args, **options)
+        self._begin(private, losses, public_evaluation)
+
+    def _begin(self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool) -> None:
+        """Keep what a private run needs beside the Trainer. Raises ValueError for what such a run does not do."""
+        args, kind = self.args, type(self)
+        if (self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs) != (None, None, None):
+            raise ValueError(f"{_OPTIMIZERS} must be left out: the steps are those of the plan")
+        for name in _OWN_STEPS:
+            if getattr(kind, name).__module__.partition(".")[0] not in ("transformers", "trl"):
+                raise ValueError(f"{kind.__name__} must have no {name} of its own: the steps are those of the plan")
         # A model with an adapter (peft) is no PreTrainedModel, and saves the adapter alone.
         quantizer = getattr(self.model, "hf_quantizer", None) if isinstance(self.model, PreTrainedModel) else None
         if args.save_strategy != SaveStrategy.NO and quantizer is not None and not quantizer.is_serializable():
@@ -163,10 +165,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 "model must be one that can be saved, or save_strategy 'no'; got a base quantised by"
                 f" {getattr(method, 'value', method)}, which cannot: train an adapter on it (peft)"
             )
-        losses = losses_for(self.model) if losses is None else losses
-        self._private, self._losses, self._public_evaluation = dict(private), losses, public_evaluation
+        self._losses = known_losses(self) if losses is None else losses  # None: by compute_loss
+        self._private, self._public_evaluation = dict(private), public_evaluation
         self._looked_at: dict[int, object] = {}
-        self._trained_on: Digests | None = None
 
     def train(
         self,
@@ -178,29 +179,24 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
         Args:
             resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder. If there is
-                none, the transcript moves the initial weights to where the run was; with dpgd-0th, whose releases no
-                transcript holds, the run goes on from the initial weights, and what was paid for stays paid. False or
-                None takes the training arguments' own `resume_from_checkpoint`; if that is None too, a run is started.
+                none, the run's file moves the initial weights to where the run was; with dpgd-0th, whose releases no
+                file holds, the run goes on from the initial weights, and what was paid for stays paid. False or None
+                takes the training arguments' own `resume_from_checkpoint`; if that is None too, a run is started.
             trial: must be None; `examples/private_search.py` pays for a search.
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
         Returns:
-            A `TrainOutput` with the number of releases made and, as a metric, `epsilon`. Its training loss is None,
-            since none may be told.
+            A `TrainOutput` with the number of releases made and, as a metric, `epsilon`. Its training loss is None.
 
         Raises:
             ValueError: settings that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged checkpoint,
                 an evaluation set that shares records with the training data.
         """
         if trial is not None:
-            raise ValueError(
-                "trial must be None: a search must pay for its runs together (dpzero_theory.privacy.selection)"
-            )
+            raise ValueError(f"trial must be None: {_SEARCH}")
         if self.is_fsdp_enabled or is_collective(self.model):
-            raise ValueError(
-                "the Trainer does not shard: use torch's fully_shard and make_private_with_epsilon instead"
-            )
-        require_honoured(self.args, self._plain)
+            raise ValueError("the Trainer does not shard: use torch's fully_shard and make_private_with_epsilon")
+        require_honoured(self.args)
         for data in self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else (self.eval_dataset,):
             self._require_other_records(data)
         checkpoint = resume_from_checkpoint or self.args.resume_from_checkpoint
@@ -222,59 +218,46 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 f"{self._folder} holds a run: give train resume_from_checkpoint=True to go on with it, or another"
                 " output_dir to begin a new one"
             )
-        private = dict(self._private)
         data = self._of_the_model(self.train_dataset)
-        if "public_data" in private:
-            private["public_data"] = self._of_the_model(private["public_data"])
-
-        @wraps(self._losses)
-        def losses(module: nn.Module, batch: Any) -> object:
-            return self._losses(module, self._prepare_inputs(batch))
-
+        if self._losses is not None:
+            losses, collate = by_batch(self, self._losses), self.data_collator
+        else:
+            losses, collate = one_by_one(self, data.texts if isinstance(data, ByUser) else data)
         options = {
-            **private,
+            **{name: self._of_the_model(value) for name, value in self._private.items()},  # public_data is a data set
             "folder": self._folder,
-            "collate": self.data_collator,
+            "collate": collate,
             "resume": resume if self._begun() else False,
         }
         return make_private_with_epsilon(self.model, losses, data, **options)
 
     def _of_the_model(self, data: Any) -> Any:
-        """Return a data set, or one of users, without the columns that the model does not take."""
+        """Return a data set, or one of users, without the columns that the model does not take; else the value."""
         if isinstance(data, ByUser):
             return data.over(self._of_the_model(data.texts))
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of an evaluation set, as `transformers.Trainer` makes it.
+        """Return the loader of an evaluation set, a data set or the name of one, as `transformers.Trainer` makes it.
 
-        eval_dataset: a data set, the name of one, or None for the Trainer's own. Raises ValueError if it shares a
-        record with the training data, or cannot be compared with it, unless `public_evaluation` is set.
+        Raises ValueError if the set shares a record with the training data and `public_evaluation` is not set.
         """
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of the data set `test_dataset`, as `transformers.Trainer` makes it.
-
-        Raises ValueError if the set shares a record with the training data, unless `public_evaluation` is set.
-        """
+        """Return the loader of a data set. Raises what `get_eval_dataloader` raises."""
         self._require_other_records(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
     def hyperparameter_search(self, *unused: Any, **options: Any) -> Any:
         """Raise ValueError: the runs of a search must be paid for together."""
-        raise ValueError(
-            "hyperparameter_search must be left out: a search pays for all its runs (dpzero_theory.privacy.selection)"
-        )
+        raise ValueError(f"hyperparameter_search must be left out: {_SEARCH}")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the values `logs`, by name, as `transformers.Trainer` does, but without those whose names say that they
-        are times or speeds.
-
-        Times depend on the secret sizes of batches. start_time: from which the Trainer computes speeds.
-        """
+        """Log values, by name, as `transformers.Trainer` does, but without times and speeds, which depend on the secret
+        sizes of batches."""
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
@@ -284,43 +267,37 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
         unless = "(public_evaluation=True says that they need not be)"
-        try:
-            if self._trained_on is None:
-                known = self.train_dataset
-                self._trained_on = self._inputs.digests(known.texts if isinstance(known, ByUser) else known)
-            found = self._inputs.digests(data)
-        except ValueError as error:
-            raise ValueError(f"{rule} {unless}; {error}") from None
-        if both := count(self._trained_on, found):
-            raise ValueError(f"{rule} {unless}; got {both} of {len(found)} that are training records: leave them out")
-        self._looked_at[id(data)] = data
-
-    @cached_property
-    def _inputs(self) -> Inputs:
-        """Computes digests of the model's inputs, by which evaluation and training records are compared."""
+        known = self.train_dataset.texts if isinstance(self.train_dataset, ByUser) else self.train_dataset
         self._set_signature_columns_if_needed()
         padding = getattr(self.processing_class, "pad_token_id", None)
-        return Inputs(self._signature_columns, self.label_names, padding)
+        try:
+            both = Inputs(self._signature_columns, self.label_names, padding).shared(known, data)
+        except ValueError as error:
+            raise ValueError(f"{rule} {unless}; {error}") from None
+        if both:
+            raise ValueError(f"{rule} {unless}; got {both} that are training records: leave them out")
+        self._looked_at[id(data)] = data
 
     def create_model_card(self, **named: Any) -> None:
         """Write README.md into the output folder, with the privacy statement of the run as `optim.verify` has it, and
         privacy.json, which has the same statement by section (`optim.files.deployment`).
 
-        named: what the card says beside this, under the names that `transformers.Trainer` gives them; model_name,
-        finetuned_from, language, license, tags and dataset are used. Raises ValueError before the run has begun.
+        Args:
+            named: what the card says beside this: model_name, finetuned_from, language, license, tags and dataset, as
+                `transformers.Trainer` takes them.
+
+        Raises:
+            ValueError: the run has not begun.
         """
         if not self.is_world_process_zero():
             return
         if not self._begun():
             raise ValueError("create_model_card must come after train: there is no run to state anything of")
-        folder = Path(self.args.output_dir)
-        tags = named.get("tags") or []
+        folder, tags = Path(self.args.output_dir), named.get("tags") or []
         about = {
             "library_name": "transformers",
             "tags": [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"],
-            **{key: named[key] for key in ("language", "license") if named.get(key)},
-            **({"base_model": named["finetuned_from"]} if named.get("finetuned_from") else {}),
-            **({"datasets": named["dataset"]} if named.get("dataset") else {}),
+            **{_CARD[name]: value for name, value in named.items() if name in _CARD and value},
         }
         statement = statement_of_folder(self._folder)
         card = (
@@ -368,46 +345,40 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return state
 
     def _loop(self, ignored: list[str] | None) -> TrainOutput:
-        handler, total = self.callback_handler, self.run.plan.steps
+        handler, state, total = self.callback_handler, self.state, self.run.plan.steps
         epoch = max(round(1 / self.run.plan.sample_rate), 1)
-        self._tell_state(total, epoch)
-        self.control = handler.on_train_begin(self.args, self.state, self.control)
-        if self.args.eval_on_start:
-            self._evaluate(None, ignored, skip_scheduler=True)
-        while self.run.releases_left and not self.control.should_training_stop:
-            if self.state.global_step % epoch == 0 or self.state.global_step == self._from:
-                self.control = handler.on_epoch_begin(self.args, self.state, self.control)
-            self.control = handler.on_step_begin(self.args, self.state, self.control)
-            record = self.run.step()
-            self.state.global_step = total - self.run.releases_left
-            self.state.epoch = self.state.global_step / epoch
-            self.control = handler.on_step_end(self.args, self.state, self.control)
-            self._report(record, ignored)
-            if self.state.global_step % epoch == 0 or not self.run.releases_left:
-                self.control = handler.on_epoch_end(self.args, self.state, self.control)
-                self._report(record, ignored)
-        self._load_best()
-        self.control = handler.on_train_end(self.args, self.state, self.control)
-        self._finish_current_push()
-        return TrainOutput(self.state.global_step, None, {"epsilon": self._epsilon()})
-
-    def _tell_state(self, total: int, epoch: int) -> None:
-        state = self.state
+        first = total - self.run.releases_left
         state.max_steps, state.num_train_epochs = total, math.ceil(total / epoch)
-        state.global_step = self._from = total - self.run.releases_left
-        state.epoch = state.global_step / epoch
+        state.global_step, state.epoch = first, first / epoch
         state.is_world_process_zero = self.is_world_process_zero()
         state.is_local_process_zero = self.is_local_process_zero()
         state.compute_steps(self.args, total)
+        self.control = handler.on_train_begin(self.args, state, self.control)
+        if self.args.eval_on_start:
+            self._evaluate(None, ignored, skip_scheduler=True)
+        while self.run.releases_left and not self.control.should_training_stop:
+            if state.global_step % epoch == 0 or state.global_step == first:
+                self.control = handler.on_epoch_begin(self.args, state, self.control)
+            self.control = handler.on_step_begin(self.args, state, self.control)
+            record = self.run.step()
+            state.global_step = total - self.run.releases_left
+            state.epoch = state.global_step / epoch
+            self.control = handler.on_step_end(self.args, state, self.control)
+            self._report(record, ignored)
+            if state.global_step % epoch == 0 or not self.run.releases_left:
+                self.control = handler.on_epoch_end(self.args, state, self.control)
+                self._report(record, ignored)
+        self._load_best()
+        self.control = handler.on_train_end(self.args, state, self.control)
+        self._finish_current_push()
+        return TrainOutput(state.global_step, None, {"epsilon": self._epsilon()})
 
     def _epsilon(self) -> float:
         return self.run.get_epsilon(self._private["target_delta"])
 
     def _report(self, record: Record, ignored: list[str] | None) -> None:
-        """Log, evaluate and save where the callbacks ask for it.
-
-        record: the last release. ignored: names of the model's outputs that an evaluation leaves out.
-        """
+        """Log, evaluate and save where the callbacks ask for it. record: the last release. ignored: names of outputs
+        that an evaluation leaves out."""
         if self.control.should_log:
             self.control.should_log = False
             self.log({"epsilon": self._epsilon(), **described(self.run.plan, record)})
@@ -437,7 +408,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.state.best_model_checkpoint = str(best)
         with made_whole(folder) as new:
             self.save_model(str(new), _internal_call=True)
-            self._tell_callbacks()
+            kept = self.state.stateful_callbacks
+            for callback in [*self.callback_handler.callbacks, self.control]:
+                if isinstance(callback, ExportableState):
+                    name, last = type(callback).__name__, callback.state()
+                    kept[name] = [*kept[name], last] if isinstance(kept.get(name), list) else last
             self.state.save_to_json(str(new / _TRAINER_STATE))
             if state is not None:
                 torch.save(state, new / _STATE)
@@ -453,16 +428,6 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             use_mtime=False,
         )
 
-    def _tell_callbacks(self) -> None:
-        """Put into the trainer's state what its callbacks need to go on from the checkpoint."""
-        for callback in [*self.callback_handler.callbacks, self.control]:
-            if isinstance(callback, ExportableState):
-                name, kept = type(callback).__name__, self.state.stateful_callbacks
-                if isinstance(kept.get(name), list):
-                    kept[name].append(callback.state())
-                else:
-                    kept[name] = callback.state()
-
     def _load_best(self) -> None:
         """Load the best checkpoint if `load_best_model_at_end` asks for it, and end the run there. If
         `save_total_limit` is 1, delete all other checkpoints."""
@@ -475,3 +440,54 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             for checkpoint in sort_checkpoints(output_dir=self.args.output_dir, best_model_checkpoint=best):
                 if not Path(checkpoint).samefile(best):
                     shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def privatize(
+    trainer: T,
+    *,
+    private: Mapping[str, Any],
+    losses: Losses | None = None,
+    public_evaluation: bool = False,
+    train_dataset: Any = None,
+) -> T:
+    """Make the `train` of a Trainer of any class a private run.
+
+    Args:
+        trainer: a Trainer that has not trained, with arguments that a private run honours (`trainers.arguments`). Of
+            its class `compute_loss`, evaluation and saving are used, and no other method for training.
+        private, losses, public_evaluation: as in `DPZeroTrainer`. A class with a `compute_loss` of its own takes a
+            forward for each record, unless losses are given.
+        train_dataset: the data set that the trainer was made with; needed where it may leave out entries, as TRL's do.
+
+    Returns:
+        The same object, now also a `DPZeroTrainer`.
+
+    Raises:
+        ValueError: an argument that a private run would not honour, a trainer that has trained, that makes steps of its
+            own, or that has left out entries; by `train`, a `compute_loss` that is no mean of the records' own losses.
+    """
+    kind = type(trainer)
+    if not isinstance(trainer, Trainer) or isinstance(trainer, DPZeroTrainer):
+        raise ValueError(f"trainer must be a transformers.Trainer that is not private yet; got {kind.__name__}")
+    _require_settings(private)
+    require_honoured(trainer.args)
+    if trainer.state.global_step:
+        raise ValueError(f"trainer must not have trained yet; got one after {trainer.state.global_step} steps")
+    if train_dataset is None and getattr(trainer.args, "max_length", None) is not None:
+        raise ValueError(
+            "train_dataset must be given, as the trainer was given it: entries that max_length ="
+            f" {trainer.args.max_length} cuts away may have been left out, so that n would depend on their texts"
+        )
+    if train_dataset is not None and len(train_dataset) != len(trainer.train_dataset):
+        raise ValueError(
+            f"trainer must keep each of its {len(train_dataset)} entries; got {len(trainer.train_dataset)}, so that n"
+            " depends on their texts: use DPZeroSFTTrainer or DPZeroDPOTrainer, or drop max_length"
+        )
+    require_data(trainer.train_dataset, "train_dataset")
+    trainer.__class__ = type(f"Private{kind.__name__}", (DPZeroTrainer, kind), {})
+    try:
+        trainer._begin(private, losses, public_evaluation)
+    except ValueError:
+        trainer.__class__ = kind
+        raise
+    return trainer

@@ -16,7 +16,7 @@ from dpzero_theory.optim.trainers.__main__ import main
 from tests.optim.trainers.test_trl import PAIRS, PRIVATE, TEXTS, model, quiet, tokenizer
 
 __all__ = ["quiet"]
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # TRL's own
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated")  # TRL's own
 
 
 @pytest.fixture

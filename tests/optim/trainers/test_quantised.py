@@ -20,12 +20,12 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 
-from dpzero_theory.optim.trainers.trl import DPZeroSFTConfig, DPZeroSFTTrainer  # noqa: E402
+from dpzero_theory.optim.trainers.trl import DPZeroSFTTrainer  # noqa: E402
 from tests.optim.trainers.test_trl import ARGUMENTS, PRIVATE, TEXTS, WORDS, quiet, tokenizer  # noqa: E402
 
 __all__ = ["quiet"]
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),  # TRL's own
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated"),  # TRL's own
     pytest.mark.filterwarnings("ignore:Could not find a config file"),  # peft looks for one beside the GGUF file
 ]
 NAMES = {
@@ -71,7 +71,7 @@ def base(tmp_path: Path) -> Any:
 
 
 def trainer(base: Any, folder: Path, save: str = "steps", **options: Any) -> DPZeroSFTTrainer:
-    arguments = DPZeroSFTConfig(str(folder), **{**ARGUMENTS, "save_strategy": save, "save_steps": 2})
+    arguments = trl.SFTConfig(str(folder), **{**ARGUMENTS, "save_strategy": save, "save_steps": 2})
     data = Dataset.from_list(TEXTS)
     options = {"private": PRIVATE, "processing_class": tokenizer(), **options}
     return DPZeroSFTTrainer(base, arguments, train_dataset=data, **options)

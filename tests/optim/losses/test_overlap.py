@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.trainers.overlap import Inputs, count
+from dpzero_theory.optim.losses.overlap import Inputs
 
 FEATURES = torch.arange(60.0).reshape(20, 3)
 TENSORS = TensorDataset(FEATURES, torch.zeros(20))
@@ -36,8 +36,8 @@ RAGGED = [{"words": [["a"], ["b", "c"]], "spans": [[1], [2, 3]]}]
 )
 def test_records_are_told_apart_by_what_a_model_is_given(data: Any, others: Any, given: Any, found: int) -> None:
     inputs = Inputs(**given)
-    assert count(inputs.digests(data), inputs.digests(others)) == found
-    assert count(Inputs(**given).digests(data), inputs.digests(data)) == 0  # Keys differ: digests tell nothing
+    assert inputs.shared(data, others) == found
+    assert not {*Inputs(**given).digests(data)} & {*inputs.digests(data)}  # keys differ: digests tell nothing
 
 
 def test_what_cannot_be_compared_is_said() -> None:

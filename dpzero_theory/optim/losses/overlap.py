@@ -1,22 +1,20 @@
 """Which records of one data set are also records of another, by what a model is given of them.
 
-All records of both data sets are read and compared by digests, under a key that is made for this and kept nowhere. Two
-records are the same if their inputs are. Labels, names that the model does not take, and padding are left out, and it
-does not matter whether numbers are in lists, arrays or tensors, or of which type. So copies are recognised in subsets,
-in other orders, in wrappers (`Subset`, `ConcatDataset`), and as texts that were tokenised again into other lengths or
-columns. Not recognised are records whose inputs were changed: augmented, cut to another length, or tokenised by another
-tokeniser.
+Records are compared by digests, under a key that is made for this and kept nowhere. Two records are the same if their
+inputs are: labels, names that the model does not take, and padding are left out, and it does not matter whether numbers
+are in lists, arrays or tensors, or of which type. Not recognised are records whose inputs were changed: augmented, cut
+to another length, or tokenised by another tokeniser.
 """
 
 import hashlib
 import os
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Digests = NDArray[np.uint64]
 _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
@@ -28,8 +26,10 @@ _TWICE = 32
 class Inputs:
     """Computes digests of the inputs in records, by which records of two data sets are compared.
 
-    names: the columns that the model takes; records with none of them are compared by all of theirs. labels: columns
-    that are left out. padding: the number of the padding token, if there is one.
+    Args:
+        names: the columns that the model takes; records with none of them are compared by all of theirs.
+        labels: columns that are left out.
+        padding: the number of the padding token, if there is one.
     """
 
     def __init__(self, names: Collection[str] = (), labels: Collection[str] = (), padding: int | None = None) -> None:
@@ -39,9 +39,8 @@ class Inputs:
     def digests(self, data: Any) -> Digests:
         """Return the digests of all records of `data`, to be compared with those of other data by the same `Inputs`.
 
-        Raises ValueError for records that cannot be compared: those that cannot be read or pickled, and data of which
-        one of some 32 to 63 records, which are read twice, reads differently the second time, as with random
-        augmentation.
+        Raises ValueError for records that cannot be read or pickled, and for data of which one of some 32 to 63
+        records, which are read twice, reads differently the second time, as with random augmentation.
         """
         try:
             found = np.fromiter((self._digest(record) for record in _records(data)), np.uint64)
@@ -55,6 +54,10 @@ class Inputs:
             raise ValueError("records must read the same each time to be compared; got others the second time")
         return found
 
+    def shared(self, data: Any, others: Any) -> int:
+        """Return how many of the records of `others` are also in `data`. Raises what `digests` raises."""
+        return int(np.isin(self.digests(others), self.digests(data)).sum())
+
     def _digest(self, record: Any) -> int:
         found = hashlib.blake2b(key=self._key, digest_size=8)
         for piece in self._inputs(record):
@@ -65,58 +68,40 @@ class Inputs:
     def _inputs(self, record: Any) -> Iterator[bytes]:
         if isinstance(record, tuple) and len(record) > 1:  # the last entry is taken for the label
             record = record[:-1]
-        if not isinstance(record, Mapping):
-            yield from _pieces(record)
-            return
-        there = [name for name in record if name not in self._labels]
-        taken = [name for name in there if name in self._names] or there
-        if "input_ids" in taken:
-            taken = [name for name in taken if name not in _MADE_OF_TOKENS]
-        for name in sorted(taken, key=str):
-            yield str(name).encode()
-            value = record[name]
-            yield from _pieces(self._without_padding(value, record) if name == "input_ids" else value)
+        if isinstance(record, Mapping):
+            there = [name for name in record if name not in self._labels]
+            taken = [name for name in there if name in self._names] or there
+            if "input_ids" in taken:
+                record = {**record, "input_ids": self._without_padding(record["input_ids"], record)}
+                taken = [name for name in taken if name not in _MADE_OF_TOKENS]
+            record = {name: record[name] for name in taken}
+        yield from _pieces(record)
 
     def _without_padding(self, tokens: Any, record: Mapping[str, Any]) -> Any:
-        found, mask = np.asarray(_numbers(tokens)), record.get("attention_mask")
-        if mask is not None and np.shape(_numbers(mask)) == found.shape:
-            found = found[np.asarray(_numbers(mask)) != 0]
+        found, mask = np.asarray(tokens), np.asarray(record.get("attention_mask"))
+        if mask.shape == found.shape:
+            found = found[mask != 0]
         if self._padding is not None and found.ndim == 1:
             real = np.flatnonzero(found != self._padding)
             found = found[real[0] : real[-1] + 1] if len(real) else found[:0]
         return found
 
 
-def count(digests: Digests, others: Digests) -> int:
-    """Return how many of the entries of `others` are also in `digests`. Equal entries of `others` count each."""
-    return int(np.isin(others, digests).sum())
-
-
-def _records(data: Any) -> Iterable[Any]:
+def _records(data: Any) -> Iterator[Any]:
     if hasattr(data, "__iter__") or not hasattr(data, "__len__"):
-        found: Iterable[Any] = iter(data)
-        return found
+        return iter(data)
     return (data[index] for index in range(len(data)))
-
-
-def _numbers(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
     """Yield the bytes of a value: numbers as float64, whatever type they have; texts encoded; other values pickled."""
-    value = _numbers(value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value)
     if isinstance(value, Mapping):
         for name in sorted(value, key=str):
             yield str(name).encode()
             yield from _pieces(value[name])
         return
-    if isinstance(value, (list, tuple)) and any(isinstance(part, (str, bytes, Mapping)) for part in value):
-        for part in value:
-            yield from _pieces(part)
-        return
     try:
-        array = np.asarray(value)
+        array = np.asarray(value.detach().cpu().double() if isinstance(value, Tensor) else value)
     except ValueError:  # numpy refuses nested lists of unequal lengths
         array = np.asarray(None)
     if array.dtype.kind in "biuf":

@@ -1,0 +1,145 @@
+"""One loss for each record, from a Trainer: by the model's task, or by the Trainer's own `compute_loss`."""
+
+import copy
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer
+
+from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.preferences import preference_losses
+from dpzero_theory.optim.losses.probe import rounding
+from dpzero_theory.optim.losses.records import Data
+from dpzero_theory.optim.losses.task_losses import losses_for
+
+_PAIRS = 4
+"""How many pairs of records are looked at, to see whether a loss is a mean."""
+
+
+def preferences_of(arguments: Any) -> Losses:
+    """Return the losses of pairs that the arguments of TRL's `DPOTrainer` name. Raises ValueError for several kinds."""
+    kinds = arguments.loss_type if isinstance(arguments.loss_type, list) else [arguments.loss_type]
+    if len(kinds) != 1:
+        raise ValueError(f"loss_type must be one loss; got {kinds}")
+    return preference_losses(kinds[0], arguments.beta)
+
+
+def known_losses(trainer: Trainer) -> Losses | None:
+    """Return the losses of a Trainer whose `compute_loss` is that of transformers, or of TRL's SFT or DPO trainer.
+
+    They give one number for each record of a batch, which is what `compute_loss` gives for the record alone.
+
+    Args:
+        trainer: a Trainer with its model.
+
+    Returns:
+        The loss function, or None for a Trainer with another `compute_loss` or with a `compute_loss_func`.
+
+    Raises:
+        ValueError: the model has no task that `losses_for` knows.
+    """
+    if trainer.compute_loss_func is not None:
+        return None
+    match type(trainer).compute_loss.__module__:
+        case "transformers.trainer" | "trl.trainer.sft_trainer":
+            return losses_for(trainer.model)
+        case "trl.trainer.dpo_trainer":
+            return preferences_of(trainer.args)
+    return None
+
+
+def by_batch(trainer: Trainer, losses: Losses) -> Losses:
+    """Return `losses`, with batches brought to the device of the Trainer first."""
+
+    @wraps(losses)
+    def prepared(module: nn.Module, batch: Any) -> object:
+        return losses(module, trainer._prepare_inputs(batch))
+
+    return prepared
+
+
+def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence[Any]], Any]]:
+    """Return a loss function and a collate function that call the Trainer's `compute_loss` for one record at a time.
+
+    Whatever `compute_loss` assigns to the Trainer, or appends to a list or a dictionary of it, such as metrics for the
+    log, is dropped: it is computed from private records. Calls of `log` are dropped too.
+
+    Args:
+        trainer: the Trainer, with its model on its device.
+        data: the records.
+
+    Returns:
+        The two functions.
+
+    Raises:
+        ValueError: there are several processes, or `compute_loss` of two records is no mean of what it is for each
+            alone. A loss that compares records with one another, such as a contrastive one, has no part that is one
+            record's own.
+    """
+    if trainer.args.world_size > 1:
+        raise ValueError("losses must be given where there are several processes: compute_loss may wait for all")
+    join = trainer._get_collator_with_removed_columns(trainer.data_collator, "training")
+
+    @wraps(trainer.compute_loss_func or type(trainer).compute_loss)
+    def losses(module: nn.Module, batches: Sequence[Any]) -> Tensor:
+        found = []
+        for batch in batches:
+            twin = _twin(trainer)
+            loss = twin.compute_loss(module, twin._prepare_inputs(batch))
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                raise ValueError(f"got {type(loss).__name__} in place of one number")
+            found.append(loss.reshape(()))
+        return torch.stack(found)
+
+    training = [part for part in trainer.model.modules() if part.training]
+    trainer.model.eval()  # as in a run
+    try:
+        with torch.no_grad():
+            _require_mean(partial(losses, trainer.model), join, data)
+    except Exception as error:
+        said = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise ValueError(
+            f"compute_loss must be a mean of the records' own losses; {said}{' '.join(str(error).split()):.150}: give"
+            " losses, a function (module, batch) -> one loss for each record"
+        ) from None
+    finally:
+        for part in training:
+            part.training = True
+    return losses, lambda records: [join([record]) for record in records]
+
+
+def _require_mean(losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data) -> None:
+    """Raise ValueError unless the loss of two records lies between those of each, for four pairs of records.
+
+    losses: one number for each of some batches. join: collates records. A pair with no finite losses is passed over.
+    """
+    places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
+    for place in places:
+        two = [data[place], data[(place + len(data) // 2) % len(data)]]
+        *own, both = losses([*(join([record]) for record in two), join(two)]).tolist()
+        slack = rounding(torch.finfo(torch.float32).eps, max(map(abs, own)))
+        if math.isfinite(sum(own)) and not min(own) - slack <= both <= max(own) + slack:
+            raise ValueError("got another number for two records together")
+
+
+def _twin(trainer: Trainer) -> Any:
+    """Return a copy of a Trainer whose attributes, lists and dictionaries can change without those of the original."""
+    found: Any = copy.copy(trainer)
+    for name, value in vars(found).items():
+        if name not in ("train_dataset", "eval_dataset"):  # which may be long lists, and which no loss changes
+            vars(found)[name] = _apart(value)
+    found.log = lambda *logs, **named: None
+    return found
+
+
+def _apart(value: Any) -> Any:
+    if isinstance(value, dict):
+        found = copy.copy(value)  # keeps the default factory of a defaultdict
+        found.update({name: _apart(part) for name, part in value.items()})
+        return found
+    return copy.copy(value) if isinstance(value, list | set | deque) else value
